@@ -505,13 +505,14 @@ class Queue(Record):
     """The head of a work queue: ``next`` is the number that the next item of each lane gets,
     under this ``epoch``. ``id`` is of this queue, and of no other that its flow ever had;
     ``complete``: all that the flow is to read is in it. ``rules`` say how what was seen is
-    remembered."""
+    remembered. ``retried``: how many items of a lane got a new number, to be read again."""
 
     epoch: int
     id: str = ""
     rules: str = ""
     complete: bool = False
     next: Mapping[str, int] = field(default_factory=lambda: NOTHING)
+    retried: Mapping[str, int] = field(default_factory=lambda: NOTHING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -550,8 +551,11 @@ class Polls(Record):
     """What the due times of a queue's lane were answered with, in columns, one entry for each file:
     the ``numbers`` of the items, when they were ``due`` (microseconds since the epoch), and which
     ``rows`` of the answer the file has, from which ``positions`` on. The due time ``next`` is asked
-    next, from ``state`` on; ``part`` rows of its answer are there already."""
+    next, from ``state`` on; ``part`` rows of its answer are there already. ``queue`` is the id of
+    the queue that this is about, and ``path`` is where the files lie."""
 
+    queue: str
+    path: str
     next: int = 0
     part: int = 0
     state: str = ""

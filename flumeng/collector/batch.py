@@ -18,8 +18,8 @@ from flumeng.store import Write
 class Batch:
     """``outcome`` is what the sinks made of it, once it is written, at ``ended``. Before it began,
     its task has waited for ``waited_seconds``. A batch that is decided before it is written has an
-    ``identity``, and is cut into so many ``splits``. One of ``gaps`` has no events; one that is
-    repeated lacks what is ``left_out``. ``reread`` were in batches before. ``lines_closed`` is for
+    ``identity``, and is cut into so many ``splits``. One of ``gaps`` has no events; any
+    other lacks what is ``left_out``. ``reread`` were in batches before. ``lines_closed`` is for
     the metric of that name."""
 
     ranges: tuple[Range, ...]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -56,9 +57,8 @@ def gone(ranges: tuple[Range, ...], reached: Mapping[str, Reach]) -> tuple[Gap, 
 
 
 def left_out(ranges: Iterable[Range], reached: Mapping[str, Reach]) -> tuple[Gap, ...]:
-    """What is not read of these ranges of a batch that is repeated. One that ends before what is
-    gone does is the first to tell of it all the same: who goes on behind it does not know where
-    that began."""
+    """What is not read of these ranges of a batch. One that ends before what is gone does is the
+    first to tell of it all the same: who goes on behind it does not know where that began."""
     return tuple(
         Gap(replace(piece, start=one.start, end=min(one.end, piece.end)), one.why, one.also)
         for piece in ranges
@@ -72,9 +72,9 @@ def _is_gone(piece: Range, reach: Reach) -> bool:
 
 
 def _gap(piece: Range, reach: Reach) -> Gap:
-    """Where it begins behind what is gone, that has been told already, see ``left_out``."""
-    also = reach.gone_also if piece.start == reach.gone_from else ()
-    return Gap(piece, reach.gone_why, also)
+    """Of what begins before it the one before has told, see ``left_out``."""
+    told = (one.also for one in reach.left_out if piece.start <= one.start < piece.end)
+    return Gap(piece, reach.gone_why, tuple(chain.from_iterable(told)))
 
 
 @dataclass(frozen=True)

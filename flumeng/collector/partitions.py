@@ -144,7 +144,7 @@ class Partitions:
         """Try the places that are due, and see what has become of those that were tried."""
         now = self._clock()
         for name, stop in list(self._stops.items()):
-            if name in found and found[name].gone_below > stop.offset:
+            if name in found and found[name].gone_from <= stop.offset < found[name].gone_below:
                 del self._stops[name], self._waits[name]
                 self._given_up[name] = replace(stop, given_up=True, probe=None)
                 continue

@@ -228,6 +228,8 @@ class Task:
         else:
             gaps, lacks = find_gaps(self._starts, reached, MOST), ()
             ranges = tuple(gap.piece for gap in gaps) or self._next_ranges(reached, limit)
+            if not gaps and self._joins is None:
+                lacks = left_out(ranges, reached)
         self._waiting_since = None
         if not ranges:
             return None
@@ -242,7 +244,7 @@ class Task:
             splits = 1 if gaps else self._pipeline.splits(ranges, scale)
             identity = _identity(self._intents.decide(ranges, self._revision, splits))
         if self._pipeline.spec.delivery == "at-most-once":
-            self._acks.advance(ranges, [write for gap in gaps for write in gap.also])
+            self._acks.advance(ranges, [write for gap in gaps or lacks for write in gap.also])
         reread = 0 if gaps or self._joins is None else self._reread(ranges, scale)
         for piece in ranges:
             self.planned[piece.partition] = max(self.planned[piece.partition], piece.end)

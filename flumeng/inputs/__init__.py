@@ -97,10 +97,10 @@ class Reach:
     ``held`` more events are there, or were, and cannot be read. ``trouble``: the server does not
     say how far the partition reaches, but something else. One that is ``closed`` takes no more.
     What lies in [``gone_from``, ``gone_below``) cannot be read any more, as ``gone_why`` says, and
-    the flow goes on without it; that is acked in one transaction with ``gone_also``. Where it
-    begins at 0 there is no ``floor``. ``contents`` are of a partition whose offsets do not count
-    events, and say the addresses there. A batch that is repeated exactly can be read up to
-    ``repeatable`` too: its addresses leave out what is gone, which is ``left_out``.
+    the flow goes on without it. Where it begins at 0 there is no ``floor``. ``contents`` are of a
+    partition whose offsets do not count events, and say the addresses there, which leave out all
+    that is ``left_out``: the parts of what is gone, and of what was before. A batch that is
+    repeated exactly can be read up to ``repeatable`` too.
     """
 
     address: str
@@ -112,7 +112,6 @@ class Reach:
     gone_below: int = 0
     gone_from: int = 0
     gone_why: str = DELETED
-    gone_also: tuple[Write, ...] = ()
     contents: Contents | None = None
     repeatable: int = 0
     left_out: tuple[Gone, ...] = ()

@@ -16,15 +16,15 @@ from flumeng.store import ReadableStore, Unreadable
 from zkschema import paths, records
 
 EXACTLY_ONCE = "exactly-once"
+WORDS = (EXACTLY_ONCE, "objects", "answers")
+"""One of them is in the text of each flow that may be at risk."""
 NAMED = 3
 
 
 def on_several_hosts(store: ReadableStore, texts: Mapping[str, str]) -> dict[str, str]:
     """Flow -> why it may not be applied: those that several hosts may collect, although they read
     from a path, or write exactly once to one, which is not said to be shared."""
-    specs = [
-        parse_flow(text) for text in texts.values() if EXACTLY_ONCE in text or "objects" in text
-    ]
+    specs = [parse_flow(text) for text in texts.values() if any(word in text for word in WORDS)]
     at_risk = [spec for spec in specs if _reads_own_disk(spec) or _writes_own_disk(spec)]
     if not at_risk:
         return {}

@@ -21,7 +21,7 @@ from flumeng.plan.node_selector import NodeSelector, NodeSelectors
 from flumeng.plan.partition_assigner import PartitionAssigner, count_open
 from flumeng.plan.placement_index import ASSIGNED, DRAINING, WAITING, counted_on, in_order
 from flumeng.plan.plan_builder import ChangeSet, PlanBuilder
-from flumeng.plan.task_count import given_tasks, task_count
+from flumeng.plan.task_count import PARTITIONS_A_LANE, given_tasks, task_count
 from flumeng.spec import CollectPlace
 from flumeng.state.snapshot import Amounts, NodeView
 from zkschema.records import COLLECT, INGEST, NOTHING, PlannedTask
@@ -180,7 +180,8 @@ def _count_tasks(builder: PlanBuilder, place: CollectPlace, changes: ChangeSet) 
     given = given_tasks(place.tasks, builder.flow.proposed_tasks, planned)
     partitions = count_open(builder, changes)
     unit = place.weight.get("slots", 1.0)
-    slots = unit * partitions + builder.flow.slots_beyond(unit)
+    more = (PARTITIONS_A_LANE - 1) * builder.flow.lanes
+    slots = unit * (partitions + more) + builder.flow.slots_beyond(unit)
     nodes = len(builder.index.capacity.pool(place.labels).ranks)
     tasks = task_count(given, planned, partitions, slots, nodes)
     if tasks < planned and builder.decides:

@@ -1,6 +1,9 @@
 """How many collect tasks a flow has: as many as its author says, as its discovery task proposes, or
 as its partitions and nodes ask for.
 
+A lane of objects is much more work than an idle journal, and counts as several partitions, so that
+by default a task has two; what nodes have room for is counted without that.
+
 A number that nobody gave is kept until it is far off, so that partitions that come and go do not
 shuffle all others each time; nodes that go never make it smaller. The number that is kept is that
 of the planned tasks: nothing else is remembered.
@@ -11,6 +14,8 @@ from __future__ import annotations
 from flumeng.spec import TaskRange
 
 SLOTS_A_TASK = 16
+PARTITIONS_A_LANE = 8
+"""So many partitions a lane of objects counts as."""
 PARTITIONS_AT_MOST = 5_000
 """A task acks all of its partitions in one transaction, and ZooKeeper takes 1 MiB at most."""
 

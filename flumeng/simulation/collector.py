@@ -201,7 +201,8 @@ class Runner:
         if gaps:
             return Batch([gap.piece for gap in gaps], reached, gaps)
         more = self.lanes.next_ranges(offsets, reached)
-        return Batch(self.collector.next_ranges(offsets, more), reached)
+        ranges = self.collector.next_ranges(offsets, more)
+        return Batch(ranges, reached, left_out=left_out(_lanes_among(ranges), reached))
 
     def _again(self, decided: Intent, reached: Reaches) -> Batch:
         ranges = [Range(name, *bounds) for name, bounds in sorted(decided.ranges.items())]
@@ -210,7 +211,7 @@ class Runner:
         gaps = self.lanes.gone(ranges, reached)
         if gaps:
             return Batch(ranges, reached, gaps)
-        lanes = [piece for piece in ranges if input_of(piece.partition) == OBJECTS]
+        lanes = _lanes_among(ranges)
         others = [piece for piece in ranges if piece not in lanes]
         if not can_be_read(lanes, reached) or (others and not self.collector.readable(others)):
             return Batch([])
@@ -419,6 +420,10 @@ class Collector(ChildProcess):
 @lru_cache(maxsize=100)
 def _parsed(spec: str) -> FlowSpec:
     return parse_flow(spec)
+
+
+def _lanes_among(ranges: Sequence[Range]) -> list[Range]:
+    return [piece for piece in ranges if input_of(piece.partition) == OBJECTS]
 
 
 def _ends(ranges: Sequence[Range]) -> str:

@@ -86,8 +86,9 @@ class CollectPlace:
     tasks: int | TaskRange | None = option(
         doc="Over how many tasks the flow's journals are spread, or other partitions; more when "
         "one would read more than 5,000. With `{min, max, lag_seconds}` as many as the events "
-        "need. When not given, one for each 16 partitions, and no more than there are nodes: "
-        "the number grows when it should be twice as large, and shrinks at a quarter.",
+        "need. When not given, one for each 16 partitions or 2 lanes of objects, and no more than "
+        "there are nodes: the number grows when it should be twice as large, and shrinks at a "
+        "quarter.",
         minimum=1,
         maximum=100_000,
         default=None,

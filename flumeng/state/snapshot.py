@@ -15,7 +15,7 @@ from functools import cached_property
 from flumeng.spec import CollectPlace, Place, Rollout
 from flumeng.spec.flow_names import is_part, whole_of
 from flumeng.state.leases import RunOut
-from flumeng.state.partitions import key, subscribed
+from flumeng.state.partitions import OBJECTS, input_of, key, subscribed
 from flumeng.state.task_map import Tasks
 from flumeng.store import ABSENT, Expected, Unreadable, Version
 from zkschema import paths
@@ -87,6 +87,11 @@ class FlowView:
     def ending(self) -> tuple[str, ...]:
         """The discovered partitions to which nothing more comes."""
         return tuple(name for name, one in self.partitions.items() if one.end is not None)
+
+    @cached_property
+    def lanes(self) -> int:
+        """How many of its partitions are lanes of objects."""
+        return sum(input_of(name) == OBJECTS for name in self.partitions)
 
     @cached_property
     def draining(self) -> tuple[str, ...]:

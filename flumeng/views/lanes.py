@@ -163,7 +163,7 @@ class _Queue:
             waiting=number,
             bytes=None if problem else left,
             oldest=min((one.modified_us / 1e6 for one in waiting), default=None),
-            done=items.number_of(offset) - len(own),
+            done=items.number_of(offset) - len(own) - self.head.retried.get(lane, 0),
             failed=len(own),
             at=waiting[0].location if waiting else "",
             position=items.position_of(offset) if waiting else 0,

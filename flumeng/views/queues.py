@@ -147,7 +147,7 @@ class _Look:
             ),
             bytes=sum_of([one.unacked_bytes if one else None for one in told]),
             oldest=min(oldest) / 1e6 if oldest else None,
-            done=done - len(failed),
+            done=done - len(failed) - sum(queue.retried.values()),
             failed=len(failed),
             items_per_second=sum_of([rate_of(one) for one in told]),
             end_seconds=latest_of([end_of(one) for one in told]),

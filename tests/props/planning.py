@@ -114,8 +114,9 @@ def discovered(draw: st.DrawFn, flow: FlowView) -> FlowView:
     flow = replace(flow, proposed_tasks=draw(st.integers(0, 6)))
     if draw(st.integers(0, 2)):
         return replace(flow, partitions={}, weights={}, discovers=draw(st.booleans()))
+    name = draw(st.sampled_from(["p{}@broker", "lane.{}.q@objects"]))
     found = {
-        f"p{number}@broker": Partition(
+        name.format(number): Partition(
             weight=draw(st.sampled_from([{}, {}, {"slots": 3.0}])),
             end=draw(st.sampled_from([None, None, 7])),
         )

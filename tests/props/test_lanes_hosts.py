@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter, deque
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
@@ -17,9 +18,11 @@ import pytest
 from flumeng.collector.ranges import Scale, next_ranges
 from flumeng.inputs import Range
 from flumeng.inputs.objects.contents import LaneContents
-from flumeng.inputs.objects.lanes import spread, weight
+from flumeng.inputs.objects.formats import cuttable
+from flumeng.inputs.objects.lanes import spread, weigh
 from flumeng.inputs.objects.listed import Listed
 from flumeng.spec import CollectPlace, Place
+from flumeng.spec.objects_source import ObjectsSource
 from flumeng.state import items
 from flumeng.state.items import Item
 from flumeng.state.queues import lane_partition
@@ -29,29 +32,42 @@ from tests.props.planning import apply_all, converge, nodes_obey
 from zkschema.records import Flow, Node, Partition
 
 SEEDS = range(int(os.environ.get("FLUMENG_LANE_SEEDS", "2")))
-LANES = 8
-TASKS = 4
+SOURCE = ObjectsSource(paths=("/in/*",))
+LANES = SOURCE.lanes
+GIVEN_TASKS = 4
+WEIGH = partial(weigh, SOURCE)
 ITEMS = 600
 TICK_EVENTS = 5_000
 BATCH_EVENTS = 1_000
+COMPRESSED = 0.5
 HANDOVER_TICKS = 1
 MOST = 0.6
 """Of the time that half as many hosts take."""
 
 
 def objects(seed: int) -> list[Listed]:
-    """Many small ones and some large ones, of which none has over a fiftieth of all bytes. They are
-    of one kind: bytes that are compressed are more work than others, and weigh the same."""
+    """Many small ones and some large ones, of which none is over a fiftieth of all work. Some are
+    compressed, of which a byte is ten times the work."""
     random = Random(seed)
-    sizes = [min(int(random.lognormvariate(10.5, 1.6)), 1_000_000) for _ in range(ITEMS)]
-    return [Listed(f"/in/{number:06}", size, 0) for number, size in enumerate(sizes)]
+    listed = []
+    for number in range(ITEMS):
+        size = min(int(random.lognormvariate(10.5, 1.6)), 1_000_000)
+        packed = random.random() < COMPRESSED
+        listed.append(
+            Listed(f"/in/{number:06}.gz", size // 10, 0)
+            if packed
+            else Listed(f"/in/{number:06}", size, 0)
+        )
+    return listed
 
 
 class Fleet:
     """``ticks`` until all is read. ``waits``: for how many ticks a lane with something in it was
     nobody's, at most."""
 
-    def __init__(self, listed: list[Listed], hosts: int, most_waiting: int = ITEMS) -> None:
+    def __init__(
+        self, listed: list[Listed], hosts: int, most_waiting: int = ITEMS, tasks: int | None = None
+    ) -> None:
         self.partitions = {str(n): lane_partition(str(n), "q") for n in range(LANES)}
         self.lanes: dict[str, list[Item]] = {name: [] for name in self.partitions}
         self.acks = dict.fromkeys(self.partitions.values(), 0)
@@ -62,7 +78,7 @@ class Fleet:
         self._credit: Counter[str] = Counter()
         self._turn: Counter[str] = Counter()
         self._idle: Counter[str] = Counter()
-        place = Place(collect=CollectPlace(tasks=TASKS))
+        place = Place(collect=CollectPlace(tasks=tasks))
         flow = FlowView(
             "f",
             Flow(revision=1, state="running"),
@@ -115,11 +131,12 @@ class Fleet:
         some = [self._listed.popleft() for _ in range(min(room, len(self._listed)))]
         weights = {
             name: sum(
-                weight(one.size) for one in own[items.number_of(self.acks[self.partitions[name]]) :]
+                WEIGH(one.location, one.size)
+                for one in own[items.number_of(self.acks[self.partitions[name]]) :]
             )
             for name, own in self.lanes.items()
         }
-        for lane, one in zip(spread(some, weights), some, strict=True):
+        for lane, one in zip(spread(some, weights, WEIGH), some, strict=True):
             own = self.lanes[lane]
             own.append(Item(len(own), one.location, one.size, one.modified_us))
 
@@ -151,7 +168,7 @@ class Fleet:
         contents = {}
         for name, start in starts.items():
             kept = self.lanes[lanes[name]][items.number_of(start) :]
-            contents[name] = LaneContents(kept, lambda _: True)
+            contents[name] = LaneContents(kept, partial(cuttable, SOURCE))
         scale = Scale(contents)
         safe = {name: self._end(lanes[name]) for name in starts}
         ranges = next_ranges(starts, safe, BATCH_EVENTS, {}, scale)
@@ -171,31 +188,45 @@ class Fleet:
         return items.offset_of(len(self.lanes[lane]))
 
 
-def ran(seed: int, hosts: int, *, most_waiting: int = ITEMS, join_at: int | None = None) -> Fleet:
-    fleet = Fleet(objects(seed), hosts, most_waiting)
+def ran(
+    seed: int,
+    hosts: int,
+    *,
+    tasks: int | None,
+    most_waiting: int = ITEMS,
+    join_at: int | None = None,
+) -> Fleet:
+    fleet = Fleet(objects(seed), hosts, most_waiting, tasks)
     fleet.run(join_at)
     assert set(fleet.read.values()) == {1}
     return fleet
 
 
+@pytest.mark.parametrize("tasks", [None, GIVEN_TASKS])
 @pytest.mark.parametrize("most_waiting", [ITEMS, 200])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_twice_as_many_hosts_take_little_more_than_half_the_time(
-    seed: int, most_waiting: int
+    seed: int, most_waiting: int, tasks: int | None
 ) -> None:
-    """Whether all is in lanes at once or is listed as there is room."""
-    one, two, four = (ran(seed, hosts, most_waiting=most_waiting).ticks for hosts in (1, 2, 4))
+    """Whether all is in lanes at once or is listed as there is room, and the flow says how many
+    tasks it has or not."""
+    one, two, four = (
+        ran(seed, hosts, tasks=tasks, most_waiting=most_waiting).ticks for hosts in (1, 2, 4)
+    )
     assert two <= MOST * one
     assert four <= MOST * two
 
 
+@pytest.mark.parametrize("tasks", [None, GIVEN_TASKS])
 @pytest.mark.parametrize("hosts", [1, 2])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_hosts_that_join_amid_a_backlog_take_their_part(seed: int, hosts: int) -> None:
+def test_hosts_that_join_amid_a_backlog_take_their_part(
+    seed: int, hosts: int, tasks: int | None
+) -> None:
     """As many again: what was left takes little more than half as long, and no lane waits for
     longer than a batch."""
-    alone = ran(seed, hosts)
+    alone = ran(seed, hosts, tasks=tasks)
     middle = alone.ticks // 2
-    fleet = ran(seed, hosts, join_at=middle)
+    fleet = ran(seed, hosts, tasks=tasks, join_at=middle)
     assert fleet.ticks - middle <= HANDOVER_TICKS + MOST * (alone.ticks - middle)
     assert fleet.waits <= HANDOVER_TICKS

@@ -293,17 +293,17 @@ class HeadFirst(QueueLog):
 class SeenLater(QueueLog):
     """Remembers what it has seen once that is in lanes."""
 
-    def append(self, found: Any, seen: Any, also: Sequence[Write] = ()) -> None:
-        super().append(found, {}, also)
+    def append(self, found: Any, seen: Any, also: Sequence[Write] = (), **more: Any) -> None:
+        super().append(found, {}, also, **more)
         super().append({}, seen)
 
 
 class SeenEarlier(QueueLog):
     """Remembers what it has seen before that is in lanes."""
 
-    def append(self, found: Any, seen: Any, also: Sequence[Write] = ()) -> None:
+    def append(self, found: Any, seen: Any, also: Sequence[Write] = (), **more: Any) -> None:
         super().append({}, seen)
-        super().append(found, {}, also)
+        super().append(found, {}, also, **more)
 
 
 class RemovesEarly(QueueLog):

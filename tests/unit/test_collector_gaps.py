@@ -13,7 +13,7 @@ from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize
 from flumeng.collector.task import Task
 from flumeng.collector.testing import ScriptedPipeline, StillPositions, register
-from flumeng.inputs import DELETED, Range, Reach
+from flumeng.inputs import DELETED, Gone, Range, Reach
 from flumeng.operations.flows import apply_flow
 from flumeng.sinks import Written
 from flumeng.spec import parse_flow
@@ -68,7 +68,7 @@ def test_a_gap_is_acked_and_read_on_behind_it(delivery: str) -> None:
     register(store, "web", A, B)
     spec = parse_flow(text)
     told = Put(paths.cluster(), Cluster(grace_seconds=3.0), ANY)
-    gone_of_a = Reach("", 20, gone_below=7, gone_also=(told,))
+    gone_of_a = Reach("", 20, gone_below=7, left_out=(Gone(0, 7, DELETED, (told,)),))
     positions = Shortened({A: gone_of_a, B: Reach("", 5)})
     task = Task(
         Assignment("web", "collect.0", 1, 1, "", (A, B)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +20,7 @@ from flumeng.collector.task import Task
 from flumeng.collector.testing import ScriptedPipeline
 from flumeng.discovery.task import DiscoveryTask
 from flumeng.errors import CorruptError
-from flumeng.inputs import UnreadableError
+from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.finding import FindingTask
 from flumeng.inputs.objects.finder import ObjectsFinder
 from flumeng.inputs.objects.objects import ObjectsInput, source_of
@@ -28,6 +28,7 @@ from flumeng.inputs.routing import Inputs
 from flumeng.operations.flows import apply_flow
 from flumeng.sinks import Written
 from flumeng.spec import parse_flow
+from flumeng.state import items
 from flumeng.store import tree
 from flumeng.testing import FakeStore
 from zkschema import paths
@@ -262,6 +263,73 @@ def test_a_batch_that_is_repeated_leaves_out_what_cannot_be_read_any_more(tmp_pa
     assert set(good + lines("last", 9)) < world.output.keys()
     assert set(world.output.values()) == {1}
     assert task.planned == world.claim().planned
+
+
+def damage_of(world: World, ranges: Sequence[Range]) -> UnreadableError:
+    """Of a batch of these, as a task meets it now."""
+    (piece,) = ranges
+    reach = world.partitions.of({piece.partition: piece.start})[piece.partition]
+    assert reach.contents is not None
+    reader = world.input.reader(world.spec)
+    assert reader is not None
+    with pytest.raises(UnreadableError) as damage:
+        list(reader.read(piece, reach.contents.address(piece.start, piece.end)))
+    return damage.value
+
+
+def give_up(world: World, starts: dict[str, int], damage: UnreadableError) -> None:
+    """As after a batch that has failed there."""
+    world.partitions.stop(damage)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    name = damage.partition
+    while world.partitions.of(starts)[name].gone_from != damage.offset:
+        assert time.monotonic() < deadline
+        world.now += 0.5
+        time.sleep(0.01)
+
+
+def test_what_a_batch_that_is_repeated_does_not_reach_of_a_run_is_told_behind_it(
+    tmp_path: Path,
+) -> None:
+    """Damaged objects are given up together, far beyond the end of the batch that met the first."""
+    world = World(tmp_path, BY_BATCH.replace("settle_seconds", "lanes: 1, settle_seconds"))
+    for number in range(12):
+        (world.directory / f"f{number:02}").write_bytes(b"\n".join(lines(f"f{number:02}", 9)))
+    world.discovery.look()
+    task, batch = world.claim(), None
+    while batch is None:
+        batch = task.start(300)
+    (end,) = (items.number_of(piece.end) for piece in batch.ranges)
+    assert 3 < end < 10, "it ends within the run"
+    for number in range(2, 11):
+        (world.directory / f"f{number:02}").unlink()
+    gone = {f"f{number:02}": 0 for number in range(2, 11)}
+    world.collect(lambda: world.failures() == gone and sum(world.output.values()) >= 27)
+    assert world.output.keys() == {*lines("f00", 9), *lines("f01", 9), *lines("f11", 9)}
+    assert set(world.output.values()) == {1}
+
+
+@pytest.mark.parametrize("behind", [3, 7])
+def test_what_was_given_up_before_what_lies_before_it_is_told_too(
+    tmp_path: Path, behind: int
+) -> None:
+    """Parts of a batch are read side by side: the damage that is met first may lie behind more."""
+    world = World(tmp_path, FLOW.replace("settle_seconds", "lanes: 1, settle_seconds"))
+    for number in range(9):
+        (world.directory / f"f{number:02}").write_bytes(b"\n".join(lines(f"f{number:02}", 9)))
+    world.discovery.look()
+    task, batch = world.claim(), None
+    while batch is None:
+        batch = task.start()
+    (whole,) = batch.ranges
+    starts = {whole.partition: whole.start}
+    (world.directory / f"f{behind:02}").unlink()
+    give_up(world, starts, damage_of(world, [whole]))
+    (world.directory / "f02").unlink()
+    give_up(world, starts, damage_of(world, [whole]))
+    world.collect(lambda: sum(world.output.values()) >= 7 * 9)
+    assert world.failures() == {"f02": 0, f"f{behind:02}": 0}
+    assert set(world.output.values()) == {1}
 
 
 def test_a_batch_that_ends_amid_what_cannot_be_read_tells_where_that_begins(

@@ -18,9 +18,9 @@ SIZES = st.lists(
 
 
 def lane(sizes: list[int], first: int = 5, *, cuttable: bool = True) -> LaneContents:
-    """Items whose number is even are compressed, unless all are ``cuttable``."""
+    """Every other item is compressed, unless all are ``cuttable``."""
     found = [Item(first + place, f"/in/{place}", size, 0) for place, size in enumerate(sizes)]
-    return LaneContents(found, lambda item: cuttable or bool(item.number % 2))
+    return LaneContents(found, lambda location: cuttable or int(location[4:]) % 2 == 0)
 
 
 def bounds(sizes: list[int], first: int = 5) -> tuple[int, int]:

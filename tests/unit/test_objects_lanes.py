@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.inputs.objects.lanes import OPENING_BYTES, spread, weight
+from flumeng.inputs.objects.contents import WHOLE_EVENT_BYTES, LaneContents
+from flumeng.inputs.objects.formats import cuttable
+from flumeng.inputs.objects.lanes import spread, weigh
 from flumeng.inputs.objects.listed import Listed
+from flumeng.spec.objects_source import ObjectsSource
+from flumeng.state import items
+from flumeng.state.items import Item
+
+SOURCE = ObjectsSource(paths=("/in/*",))
+WEIGH = partial(weigh, SOURCE)
+OPENING = WEIGH("/in/empty", 0)
 
 
 def objects(*sizes: int) -> list[Listed]:
@@ -14,17 +25,26 @@ def objects(*sizes: int) -> list[Listed]:
 
 
 def test_the_lane_with_the_least_to_be_read_is_the_next() -> None:
-    big, small = 10 * OPENING_BYTES, 1
-    lanes = spread(objects(big, small, small, small), {"0": 0, "1": 0, "2": 0})
+    lanes = spread(objects(1_000_000, 1, 1, 1), {"0": 0, "1": 0, "2": 0}, WEIGH)
     assert lanes == ["0", "1", "2", "1"]
 
 
 def test_what_still_waits_counts() -> None:
-    assert spread(objects(1, 1), {"0": 5 * OPENING_BYTES, "1": 0}) == ["1", "1"]
+    assert spread(objects(1, 1), {"0": 5 * OPENING, "1": 0}, WEIGH) == ["1", "1"]
 
 
 def test_objects_without_bytes_are_spread_too() -> None:
-    assert spread(objects(0, 0, 0, 0), {"0": 0, "1": 0}) == ["0", "1", "0", "1"]
+    assert spread(objects(0, 0, 0, 0), {"0": 0, "1": 0}, WEIGH) == ["0", "1", "0", "1"]
+
+
+def test_an_object_weighs_in_a_lane_what_it_weighs_when_it_is_read() -> None:
+    """Bytes that are compressed are more work: batches are cut and hosts get lanes by the same."""
+    for location in ("/in/a.log", "/in/a.log.gz", "/in/a.tar", "s3a://b/a.gz?region=x"):
+        contents = LaneContents([Item(0, location, 10_000, 0)], partial(cuttable, SOURCE))
+        assert WEIGH(location, 10_000) == contents.events(0, items.offset_of(1))
+    assert WEIGH("/in/a.log.gz", 10_000) - OPENING == 10_000 // WHOLE_EVENT_BYTES
+    found = [Listed("/in/a.gz", 10_000, 0), *objects(50_000, 50_000)]
+    assert spread(found, {"0": 0, "1": 0}, WEIGH) == ["0", "1", "1"]
 
 
 @given(
@@ -36,9 +56,9 @@ def test_no_object_goes_to_a_lane_that_has_more_than_another(
 ) -> None:
     waiting = {str(lane): weight for lane, weight in enumerate(before)}
     listed = objects(*sizes)
-    lanes = spread(listed, waiting)
-    assert lanes == spread(listed, waiting)
+    lanes = spread(listed, waiting, WEIGH)
+    assert lanes == spread(listed, waiting, WEIGH)
     total = dict(waiting)
     for lane, one in zip(lanes, listed, strict=True):
         assert total[lane] == min(total.values())
-        total[lane] += weight(one.size)
+        total[lane] += WEIGH(one.location, one.size)

@@ -23,6 +23,9 @@ from flumeng.state.items import Item
 from flumeng.state.partitions import ack_path
 from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore, FakeTree
+from flumeng.views.lanes import lanes_of
+from flumeng.views.queues import overview
+from flumeng.views.reading import Reading
 from zkschema import paths
 from zkschema.records import Ack, QueueFailure
 
@@ -213,6 +216,39 @@ def test_an_item_is_tried_again_from_where_it_could_not_be_read(queue: Queue) ->
         (f"{queue.directory}/bad", 3, 7)
     ]
     assert queue.store.children(paths.queue_failures("web")) == []
+
+
+def done(queue: Queue) -> tuple[int, int, int]:
+    """What waits, is done, and has failed; the rows of lanes say the same together."""
+    reading = Reading(queue.store)
+    (row,) = overview(reading, {})
+    lanes = lanes_of(reading, ["web"])
+    assert sum(lane.done for lane in lanes) == row.done
+    assert all(lane.done >= 0 for lane in lanes)
+    return row.waiting, row.done, row.failed
+
+
+def test_an_item_that_is_tried_again_is_done_once(queue: Queue) -> None:
+    """It gets another number in whatever lane; one that is given up is done with."""
+    queue.write("bad", "good", "worse")
+    finder = queue.finder(discovery_seconds=0.0)
+    finder.find(Before())
+    for lane, name in (("0", "bad"), ("2", "worse")):
+        queue.fail(name, f"{lane}.0")
+    for lane in ("0", "1", "2"):
+        queue.ack(lane, items.offset_of(1))
+    assert done(queue) == (0, 1, 2)
+    assert decide(queue.store, "web", ["0.0"], "retry", **BY) == ["0.0"]  # type: ignore[arg-type]
+    assert decide(queue.store, "web", ["2.0"], "skip", **BY) == ["2.0"]  # type: ignore[arg-type]
+    finder.find(Before())
+    finder.find(Before())
+    assert done(queue) == (1, 2, 0)
+    (again,) = queue.items()
+    lanes = queues.head(queue.store, "web").value.next  # type: ignore[union-attr]
+    (lane,) = (name for name, number in lanes.items() if number == 2)
+    queue.ack(lane, again.end)
+    queue.finder(epoch=2).find(Before())
+    assert done(queue) == (0, 3, 0), "whoever takes the queue keeps what was counted"
 
 
 def test_only_what_failed_is_tried_again_or_given_up(queue: Queue) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from flumeng.plan import Planner
+from flumeng.plan import Planner, plan
 from flumeng.spec import CollectPlace, Place, TaskRange
+from flumeng.state.partitions import OBJECTS, POLLS
+from flumeng.state.queues import lane_partition
 from flumeng.state.snapshot import FlowView, Snapshot
 from tests.unit.planning import (
+    SLOT,
     at_rest,
     carried_out,
     cluster,
@@ -139,6 +142,54 @@ def test_tasks_that_are_added_get_their_share_of_the_journals() -> None:
         settled.flows["f"].tasks["collect.0"].partitions
     )
     assert len(stayed) == 3
+
+
+# -- as many tasks as partitions and nodes ask for
+
+
+def lanes(count: int, input_: str = OBJECTS) -> FlowView:
+    names = (lane_partition(str(number), "q", input_) for number in range(count))
+    return found(flow(), *names)
+
+
+def test_lanes_of_objects_are_shared_out_over_hosts_where_nobody_says_how() -> None:
+    """A task has two at least, and is no other than before until there are twice as many hosts."""
+    shares = {}
+    settled = cluster([found(flow())], [])
+    planner = Planner()
+    for hosts in range(1, 10):
+        more = {**settled.nodes, f"n{hosts}": node(f"n{hosts}")}
+        settled = replace(settled, nodes=more, flows={"f": with_lanes(settled.flows["f"])})
+        for _ in range(4):
+            settled = seen_by(planner, obeyed(settled))
+        assert plan(settled) == [], "nothing moves where nothing has changed"
+        assert max(owners(settled).values()) == 1
+        shares[hosts] = sorted(map(len, reads(settled)))
+    few, many = {2: [4, 4], 3: [4, 4]}, {hosts: [2, 2, 2, 2] for hosts in range(4, 10)}
+    assert shares == {1: [8]} | few | many
+    gone = {name: replace(one, live=name == "n1", lost=True) for name, one in settled.nodes.items()}
+    left = at_rest(replace(settled, nodes=gone | {"n1": settled.nodes["n1"]}))
+    assert sorted(map(len, reads(left))) == [2] * 4, "hosts that go make it no smaller"
+    assert owners(left) == {"n1": 4}
+
+
+def with_lanes(view: FlowView) -> FlowView:
+    return replace(view, partitions=lanes(8).partitions)
+
+
+def test_what_is_read_with_less_work_stays_together() -> None:
+    nodes = [node(name) for name in "abcd"]
+    polls, lane = lanes(1, POLLS), lanes(1)
+    topic = found(flow(), *(f"t.{number}@kafka" for number in range(8)))
+    for view in (polls, lane, topic):
+        assert len(reads(at_rest(cluster([view], nodes)))) == 1
+
+
+def test_a_lane_takes_the_room_of_one_partition() -> None:
+    """A node that has declared its slots has room for as many as before."""
+    settled = at_rest(cluster([lanes(8)], [node("a", slots=4.0), node("b", slots=4.0)]))
+    assert owners(settled) == {"a": 1, "b": 1}
+    assert settled.flows["f"].weight(("lane.0.q@objects",)) == SLOT
 
 
 # -- as many tasks as the events need

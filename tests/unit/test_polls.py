@@ -21,7 +21,7 @@ from flumeng.inputs.objects.watcher import LaneLog
 from flumeng.inputs.polls import answers
 from flumeng.inputs.polls.answer_files import AnswerFiles
 from flumeng.inputs.polls.answers import AnswerContents, KeptAnswer
-from flumeng.inputs.polls.asking import KEPT, TRIES, Asking
+from flumeng.inputs.polls.asking import FAILED, KEPT, TRIES, Asking, Pools
 from flumeng.inputs.polls.finder import LANE, ScheduleFinder
 from flumeng.inputs.polls.poll import MOST_STATE_BYTES, Answer
 from flumeng.inputs.polls.reader import PollsReader
@@ -92,7 +92,7 @@ class World:
 
     def polls(self) -> Polls:
         found = self.store.read(paths.polls("tickets"))
-        return found.value if found else Polls()
+        return found.value if found else Polls(queue=self.queue(), path=str(self.directory))
 
     def ack(self, number: int) -> None:
         path = ack_path("tickets", self.partition())
@@ -153,7 +153,8 @@ def asking(
     store: FakeStore | None = None,
     **more: Any,
 ) -> Asking:
-    given = {"pool": ThreadPoolExecutor(1, "poll"), "wake": lambda: None, **more}
+    pool = ThreadPoolExecutor(1, "poll")
+    given = {"pools": Pools(pool, pool), "wake": lambda: None, **more}
     return Asking(
         store or world.store,
         "tickets",
@@ -238,9 +239,9 @@ def test_none_leaves_out_what_is_over_a_minute_old(world: World) -> None:
 def test_one_at_a_time_unless_all_are_wanted(world: World, catch_up: str) -> None:
     finder = world.finder(catch_up=catch_up)
     finder.find(Before())
-    for _ in range(3):
+    for seconds in (0.5, 1.0, 2.0):
         world.pass_time(10)
-        assert finder.find(Before()).due_seconds == pytest.approx(0.5)
+        assert finder.find(Before()).due_seconds == pytest.approx(seconds)
     assert world.due() == ["12:00:00"]
     ask_all(world, Counting())
     finder.find(Before())
@@ -344,9 +345,8 @@ def test_no_answer_is_lost_or_doubled_by_any_crash(tmp_path: Path, part_seconds:
 def test_of_two_who_ask_one_has_asked(world: World) -> None:
     world.finder().find(Before())
     one, other = asking(world, Counting()), asking(world, Counting(each=3))
-    world.store.write(paths.polls("tickets"), Polls(), ABSENT)
     for each in (one, other):
-        each._polls, each._version = Polls(), world.store.read(paths.polls("tickets")).version  # type: ignore[union-attr]
+        each._read()
     one._ask_next(world.lane())
     with pytest.raises(ConflictError):
         other._ask_next(world.lane())
@@ -358,10 +358,8 @@ def test_what_asking_again_does_not_help_fails_and_the_next_one_is_asked(world: 
     finder.find(Before())
     one = asking(world, poll)
     poll.error = UserError("404: no such page")
-    for _ in range(TRIES - 1):
-        with pytest.raises(UserError):
-            one._ask_next(world.lane())
-    one._ask_next(world.lane())
+    for _ in range(TRIES):
+        one._turn(world.lane())
     poll.error = None
     world.pass_time(10)
     finder.find(Before())
@@ -418,8 +416,97 @@ def test_a_state_that_grows_without_end_is_told(world: World) -> None:
             return Answer(pa.array([b"x"], pa.binary()), "x" * (MOST_STATE_BYTES + 1))
 
     world.finder().find(Before())
-    with pytest.raises(UserError, match="remember less"):
-        asking(world, Growing())._ask_next(world.lane())
+    one = asking(world, Growing())
+    asking(world, Counting())._turn(LaneLog(0))
+    one._turn(world.lane())
+    assert one.asked is not None and "remember less" in one.asked.trouble
+
+
+def test_nothing_is_asked_again_and_again_when_nothing_is_due(world: World) -> None:
+    """As after `flow reset --to latest`, which passes over what was not asked."""
+    world.finder().find(Before())
+    woken = []
+    one = asking(world, Counting(), wake=lambda: woken.append(1))
+    world.ack(1)
+    lane = world.lane()
+    one._turn(lane)
+    for _ in range(10):
+        one.follow(lane)
+    assert len(woken) == 1
+    world.pass_time(10)
+    world.finder().find(Before())
+    one._turn(world.lane())
+    assert world.bodies() == ["1", "2"]
+
+
+def test_what_was_got_is_kept_when_the_next_part_fails(world: World) -> None:
+    class Breaking(Counting):
+        def ask(self, state: str, due: datetime) -> Answer:
+            if len(self.asked) == 1:
+                self.error = UnavailableError("reset by peer")
+            return super().ask(state, due)
+
+    world.finder().find(Before())
+    poll = Breaking(each=2, parts=3)
+    one = asking(world, poll)
+    one._turn(world.lane())
+    assert (world.bodies(), world.polls().part) == (["1", "2"], 2)
+    for _ in range(3):
+        one._turn(world.lane())
+    assert one.asked is not None and one.asked.trouble == "reset by peer"
+    assert len(list(world.directory.rglob("*.parquet"))) == 1, "no file is left behind"
+
+
+def test_failures_that_nobody_looks_after_do_not_grow_without_end(world: World) -> None:
+    finder, poll = world.finder(), Counting()
+    finder.find(Before())
+    world.pass_time(10 * 2 * FAILED)
+    finder.find(Before())
+    poll.error = UserError("404: no such page")
+    one = asking(world, poll)
+    for _ in range(TRIES * 2 * FAILED):
+        one._turn(world.lane())
+    assert len(world.store.children(paths.queue_failures("tickets"))) == FAILED
+    assert one.asked is not None and "queue skip tickets" in one.asked.trouble
+
+
+def test_what_a_queue_of_before_has_left_counts_for_nothing(world: World) -> None:
+    """A flow was deleted and applied anew while somebody still asked."""
+    world.finder().find(Before())
+    left = Polls(queue="another", path="/", next=7, state="9")
+    world.store.write(paths.polls("tickets"), left, ABSENT)
+    ask_all(world, Counting())
+    assert world.bodies() == ["1", "2"]
+
+
+def test_answers_that_lie_elsewhere_are_not_given_up(world: World, tmp_path: Path) -> None:
+    finder = world.finder()
+    finder.find(Before())
+    ask_all(world, Counting())
+    world.pass_time(10)
+    finder.find(Before())
+    there = world.directory
+    world.directory = tmp_path / "other"
+    one = asking(world, Counting())
+    one._turn(world.lane())
+    assert one.asked is not None and one.asked.elsewhere == str(there)
+    assert one.asked.safe == items.offset_of(1)
+    world.ack(1)
+    one._turn(world.lane())
+    assert (one.asked.elsewhere, world.bodies()) == ("", ["3", "4"])
+
+
+def test_a_clock_that_was_ahead_is_told_and_forgotten(world: World) -> None:
+    for catch_up, said in (("all", True), ("last", False)):
+        world.pass_time(86_400)
+        world.finder(catch_up=catch_up).find(Before())
+        ask_all(world, Counting())
+        world.pass_time(-86_400)
+        assert bool(world.finder(catch_up=catch_up).find(Before()).troubles) == said
+        world.pass_time(20)
+        before = len(world.due())
+        world.finder(catch_up=catch_up).find(Before())
+        assert (len(world.due()) > before) != said
 
 
 # What is read
@@ -500,5 +587,5 @@ def test_an_event_says_when_it_was_due(world: World) -> None:
 
 def test_the_record_of_a_poll_is_what_it_was() -> None:
     kept = [KeptAnswer(5, 1, 0, 2, "f"), KeptAnswer(5, 1, 2, 9, "g"), KeptAnswer(7, 3, 0, 1, "h")]
-    assert answers.kept(answers.polls_of(kept, 8, 0, "state")) == kept
+    assert answers.kept(Polls(queue="q", path="/", **answers.columns_of(kept))) == kept
     assert answers.decode(answers.encode(kept)) == kept

@@ -21,14 +21,19 @@ WHOLE_EVENT_BYTES = 20
 ITEM_EVENTS = 50
 """To open an object takes as long as to read so many events, about."""
 
-Cuttable = Callable[[Item], bool]
+Cuttable = Callable[[str], bool]
+"""Whether the item at a location may be read in parts."""
+
+
+def weight(size: int, *, cuttable: bool) -> int:
+    """How many events an item of so many bytes is, and what it costs to open it."""
+    return ITEM_EVENTS + -(-size // (EVENT_BYTES if cuttable else WHOLE_EVENT_BYTES))
 
 
 class LaneContents:
     """See ``Contents``. ``lane`` are its items in order, without a gap, from the first that is not
-    acked on. ``cuttable`` says whether an item may be read in parts. ``until``: number of an item
-    -> the position from which on it is not read. It weighs the same all the same: a batch that is
-    repeated is cut as it was."""
+    acked on. ``until``: number of an item -> the position from which on it is not read. It weighs
+    the same all the same: a batch that is repeated is cut as it was."""
 
     def __init__(
         self, lane: Sequence[Item], cuttable: Cuttable, until: Mapping[int, int] | None = None
@@ -46,7 +51,7 @@ class LaneContents:
         if place >= len(self._items):
             return end
         item = self._items[place]
-        if self._cuttable(item) and item.size:
+        if self._cuttable(item.location) and item.size:
             into = (wanted - self._borders[place] - ITEM_EVENTS) * EVENT_BYTES
             found = item.start + max(0, into) if into < item.size else item.end
         else:
@@ -74,8 +79,7 @@ class LaneContents:
         return list(accumulate(map(self._weight, self._items), initial=0))
 
     def _weight(self, item: Item) -> int:
-        per_event = EVENT_BYTES if self._cuttable(item) else WHOLE_EVENT_BYTES
-        return ITEM_EVENTS + -(-item.size // per_event)
+        return weight(item.size, cuttable=self._cuttable(item.location))
 
     def _below(self, offset: int) -> int:
         """How much lies below the offset."""
@@ -88,5 +92,6 @@ class LaneContents:
         if not position:
             return self._borders[place]
         part = min(position, item.size)
-        inside = ITEM_EVENTS + part // EVENT_BYTES if self._cuttable(item) else self._weight(item)
-        return self._borders[place] + min(inside, self._weight(item))
+        whole = self._weight(item)
+        inside = ITEM_EVENTS + part // EVENT_BYTES if self._cuttable(item.location) else whole
+        return self._borders[place] + min(inside, whole)

@@ -13,12 +13,13 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, islice
 
 from flumeng.errors import FlumengError, UserError
 from flumeng.inputs.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.inputs.objects.aftermath import Aftermath
-from flumeng.inputs.objects.lanes import spread
+from flumeng.inputs.objects.lanes import spread, weigh
 from flumeng.inputs.objects.listed import Listed
 from flumeng.inputs.objects.listing import Lister
 from flumeng.inputs.objects.queue_log import LaneState, QueueLog
@@ -196,6 +197,7 @@ class ObjectsFinder:
                 source.lanes,
                 rules,
                 seen_in=seen_in,
+                weigh=partial(weigh, source),
             )
             self._seen = seen(
                 self._source.order,
@@ -292,7 +294,7 @@ class ObjectsFinder:
         """What was found, as far as there is room."""
         while (most := min(self._most_waiting - log.kept_items, _fitting(self._found))) > 0:
             taken, self._found = self._found[:most], self._found[most:]
-            lanes = spread((one for _, one in taken), log.waiting_weights)
+            lanes = spread((one for _, one in taken), log.waiting_weights, log.weigh)
             appended: defaultdict[str, list[Item]] = defaultdict(list)
             by_path: defaultdict[str, list[Listed]] = defaultdict(list)
             for (path, one), lane in zip(taken, lanes, strict=True):

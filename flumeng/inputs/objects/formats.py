@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from flumeng.errors import CorruptError
 from flumeng.spec.objects_source import Format, ObjectsSource
+from flumeng.spec.patterns import split_query
 
 if TYPE_CHECKING:
     from flumeng.inputs.objects.content import Content
@@ -46,6 +47,11 @@ def chosen(source: ObjectsSource, names: Sequence[str]) -> list[str]:
     if names and not found:
         raise CorruptError(f"it has none of the columns {', '.join(source.columns)}")
     return found
+
+
+def cuttable(source: ObjectsSource, location: str) -> bool:
+    """Whether the source's item at the location may be read in parts."""
+    return splittable(split_query(location)[0], source.format, source.encoding)
 
 
 def splittable(location: str, form: Format, encoding: str) -> bool:

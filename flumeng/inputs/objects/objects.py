@@ -16,12 +16,11 @@ from time import sleep, time
 from flumeng.errors import CorruptError, UnavailableError
 from flumeng.inputs import Gone, Range, Reach, Standstill, UnreadableError
 from flumeng.inputs.objects.contents import LaneContents
-from flumeng.inputs.objects.formats import splittable
+from flumeng.inputs.objects.formats import cuttable
 from flumeng.inputs.objects.reader import ObjectsReader
 from flumeng.inputs.objects.watcher import LaneLog, QueueWatcher
 from flumeng.spec import FlowSpec
 from flumeng.spec.objects_source import ObjectsSource
-from flumeng.spec.patterns import split_query
 from flumeng.state import items, queues
 from flumeng.state.items import Item
 from flumeng.store import ABSENT, Put, Store, Versioned
@@ -50,6 +49,15 @@ class _GivenUp:
 
     items: tuple[Gone, ...]
     last: Gone
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The ``reach`` of a lane, and what it is made of."""
+
+    log: LaneLog
+    given_up: _GivenUp | None
+    reach: Reach
 
 
 class ObjectsInput:
@@ -92,7 +100,7 @@ class LanePositions:
         self._source: ObjectsSource | None = None
         self._reader: ObjectsReader | None = None
         self._lanes: frozenset[tuple[str, str]] = frozenset()
-        self._reaches: dict[str, tuple[LaneLog, Reach]] = {}
+        self._reaches: dict[str, _Known] = {}
         self._given_up: dict[str, _GivenUp] = {}
         """By partition."""
 
@@ -127,9 +135,9 @@ class LanePositions:
 
     def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
         del address
-        reader, (log, reach) = self._reader, self._reaches[partition]
-        assert reader is not None and reach.contents is not None, "nothing was read"
-        address_of = reach.contents.address
+        reader, known = self._reader, self._reaches[partition]
+        assert reader is not None and known.reach.contents is not None, "nothing was read"
+        address_of = known.reach.contents.address
 
         def read() -> None:
             most = GIVEN_UP_AT_ONCE
@@ -138,7 +146,7 @@ class LanePositions:
                 if not damage:
                     return
                 if not left:
-                    self._give_up(partition, start, log, damage)
+                    self._give_up(partition, start, known.log, damage)
                     raise CorruptError(damage[0].why)
                 most = len(damage)
                 self._pause(TRY_SECONDS)
@@ -172,10 +180,9 @@ class LanePositions:
         """The rest of the items in which there is damage; they follow each other from ``start``."""
         by_number = {one.number: one for one in log.items}
         found = [by_number[items.number_of(error.offset)] for error in damage]
-        told = tuple(self._told(partition, *one) for one in zip(found, damage, strict=True))
         fresh = [
-            Gone(error.offset, item.end, error.why, (record,))
-            for error, item, record in zip(damage, found, told, strict=True)
+            Gone(error.offset, item.end, error.why, (self._told(partition, item, error),))
+            for error, item in zip(damage, found, strict=True)
         ]
         before = self._given_up.get(partition)
         numbers = {item.number for item in found}
@@ -185,9 +192,8 @@ class LanePositions:
             if log.items[0].start <= one.start and items.number_of(one.start) not in numbers
         ]
         more = f"; and {len(damage) - 1} more behind it" if len(damage) > 1 else ""
-        last = Gone(start, found[-1].end, damage[0].why + more, told)
+        last = Gone(start, found[-1].end, damage[0].why + more)
         self._given_up[partition] = _GivenUp((*kept, *fresh), last)
-        self._reaches.pop(partition, None)
 
     def _told(self, partition: str, item: Item, damage: UnreadableError) -> Put:
         lane = queues.lane_of(partition)
@@ -208,10 +214,11 @@ class LanePositions:
     def _reach(self, name: str, log: LaneLog) -> Reach:
         if log.trouble:
             return Reach("", 0, trouble=log.trouble)
-        known = self._reaches.get(name)
-        if known is None or known[0] is not log:
-            self._reaches[name] = known = log, self._of_log(log, self._given_up.get(name))
-        return known[1]
+        known, given_up = self._reaches.get(name), self._given_up.get(name)
+        if known is None or known.log is not log or known.given_up is not given_up:
+            reach = self._of_log(log, given_up)
+            self._reaches[name] = known = _Known(log, given_up, reach)
+        return known.reach
 
     def _of_log(self, log: LaneLog, given_up: _GivenUp | None) -> Reach:
         assert self._source is not None
@@ -219,7 +226,7 @@ class LanePositions:
         floor = log.items[0].start if log.items else safe
         left_out = given_up.items if given_up else ()
         until = {items.number_of(one.start): items.position_of(one.start) for one in left_out}
-        contents = LaneContents(log.items, partial(_cuttable, self._source), until)
+        contents = LaneContents(log.items, partial(cuttable, self._source), until)
         reach = Reach("", safe, floor=floor, contents=contents)
         if given_up is None:
             return reach
@@ -229,15 +236,9 @@ class LanePositions:
             gone_from=last.start,
             gone_below=last.end,
             gone_why=last.why,
-            gone_also=last.also,
             repeatable=safe,
             left_out=left_out,
         )
-
-
-def _cuttable(source: ObjectsSource, item: Item) -> bool:
-    location = split_query(item.location)[0]
-    return splittable(location, source.format, source.encoding)
 
 
 def _lower(position: int, before: Versioned[QueueFailure] | None) -> int:

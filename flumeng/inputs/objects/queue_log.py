@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flumeng.errors import CorruptError, UserError
-from flumeng.inputs.objects.lanes import weight
+from flumeng.inputs.objects.lanes import Weigh
 from flumeng.inputs.objects.seen_files import SeenFiles
 from flumeng.state import items, queues
 from flumeng.state.items import Item
@@ -50,6 +50,12 @@ SEGMENT_BYTES = 48 * 1024
 """Of a segment as it is written; the table allows a little more."""
 REMOVED_AT_ONCE = 200
 RETRY = "retry"
+
+
+def _alike(location: str, size: int) -> int:
+    """Of items that are no objects."""
+    del location, size
+    return 1
 
 
 def _new_id() -> str:
@@ -91,8 +97,14 @@ class QueueLog:
     was written."""
 
     def __init__(
-        self, store: Store, flow: str, head: Versioned[Queue], files: SeenFiles | None
+        self,
+        store: Store,
+        flow: str,
+        head: Versioned[Queue],
+        files: SeenFiles | None,
+        weigh: Weigh,
     ) -> None:
+        self.weigh = weigh
         self._store = store
         self._flow = flow
         self._head = head
@@ -112,6 +124,7 @@ class QueueLog:
         rules: str,
         *,
         seen_in: str | None = None,
+        weigh: Weigh = _alike,
         new_id: Callable[[], str] = _new_id,
     ) -> QueueLog:
         """The queue under this epoch, with at least so many lanes; made when it is not there, under
@@ -135,7 +148,7 @@ class QueueLog:
                 "flow read them"
             )
         files = SeenFiles(seen_in, flow, found.value.id) if seen_in else None
-        log = cls(store, flow, found, files)
+        log = cls(store, flow, found, files, weigh)
         log._take_over(epoch, lanes)
         log._load()
         return log
@@ -165,7 +178,7 @@ class QueueLog:
     def waiting_weights(self) -> dict[str, int]:
         """Lane -> what is not acked of it."""
         return {
-            lane: sum(weight(one.size) for one in state.waiting)
+            lane: sum(self.weigh(one.location, one.size) for one in state.waiting)
             for lane, state in self.lanes.items()
         }
 
@@ -206,9 +219,12 @@ class QueueLog:
         found: Mapping[str, Sequence[Item]],
         seen: Mapping[str, bytes],
         also: Sequence[Write] = (),
+        *,
+        retried: str = "",
     ) -> None:
         """``found`` are the items that follow in each lane, ``seen`` the buckets of what was listed
-        that have changed. Raises UserError when so much was seen that it does not fit."""
+        that have changed. ``retried``: the lane in which the item that was found had failed.
+        Raises UserError when so much was seen that it does not fit."""
         changed = {name: data for name, data in seen.items() if data or name in self._buckets}
         after_seen = self._stored(changed)
         segments = {lane: list(_segments(part)) for lane, part in found.items() if part}
@@ -221,7 +237,12 @@ class QueueLog:
         after = dict(self._head.value.next)
         for lane, part in found.items():
             after[lane] = part[-1].number + 1
-        self._write(replace(self._head.value, next=after), [*writes, *also])
+        head = replace(self._head.value, next=after)
+        if retried:
+            head = replace(
+                head, retried={**head.retried, retried: head.retried.get(retried, 0) + 1}
+            )
+        self._write(head, [*writes, *also])
         named = {one.file for one in after_seen.values()}
         self._unnamed |= {one.file for one in self._buckets.values()} - named - {""}
         self._buckets = after_seen
@@ -282,8 +303,11 @@ class QueueLog:
             if one.value.wanted and not self._is_kept(name):
                 gone = Remove(paths.queue_failure(self._flow, name), one.version)
                 lane = min(self.lanes, key=self.waiting_weights.__getitem__)
-                again = self._again(lane, one.value) if one.value.wanted == RETRY else []
-                self.append({lane: again} if again else {}, {}, [gone])
+                if one.value.wanted == RETRY:
+                    again = self._again(lane, one.value)
+                    self.append({lane: again}, {}, [gone], retried=name.partition(".")[0])
+                else:
+                    self.append({}, {}, [gone])
 
     def _again(self, lane: str, failed: QueueFailure) -> list[Item]:
         at = failed.location, failed.size, failed.modified, failed.tag, failed.position

@@ -70,7 +70,7 @@ class ObjectsReader:
             for item in items.decode(address)
             if item.begin < piece.end
             and item.end > piece.start
-            and (item.until is None or items.offset_of(item.number, item.until) > piece.start)
+            and (item.until is None or item.start + item.until > max(piece.start, item.begin))
         ]
         gathered = Gathered(piece, keep_empty=self.source.format == "lines")
         for item, opened in opened_ahead(touched, self._open):

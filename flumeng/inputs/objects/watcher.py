@@ -106,6 +106,8 @@ class QueueWatcher:
         vital.start("queues", self._work)
 
     def _on_change(self, path: str) -> None:
+        if path.endswith("/polls"):  # only who writes it reads it
+            return
         flow = path.split("/")[2] if path.count("/") >= 2 else None
         with self._news:
             self._changed |= self._queues.keys() if flow is None else self._queues.keys() & {flow}

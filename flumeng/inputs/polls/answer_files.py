@@ -37,6 +37,9 @@ class AnswerFiles:
         directory = below(location, f"_answers.{flow}.{queue}")
         self._store, self._directory = open_store(directory, resolve)
         self._name = split_query(directory)[0]
+        self.queue = queue
+        self.path = split_query(location)[0]
+        """Of ``location``, without how its store is reached."""
 
     @contextmanager
     def new(self, number: int) -> Iterator[AnswerFile]:
@@ -52,8 +55,12 @@ class AnswerFiles:
                 file = AnswerFile(name, writer)
                 try:
                     yield file
-                finally:
+                except BaseException:
                     writer.close()
+                    with suppress(OSError):
+                        self._store.files.delete_file(path)
+                    raise
+                writer.close()
             self._store.sync(path)
             self._store.sync(self._directory)
 

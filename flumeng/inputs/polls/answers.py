@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 from flumeng.errors import CorruptError
 from flumeng.state import items
@@ -45,18 +46,15 @@ def kept(polls: Polls) -> list[KeptAnswer]:
     return [KeptAnswer(*fields) for fields in zip(*columns, strict=True)]
 
 
-def polls_of(answers: Sequence[KeptAnswer], following: int, part: int, state: str) -> Polls:
-    """The due time ``following`` is asked next, from ``state`` on; it has ``part`` rows."""
-    return Polls(
-        next=following,
-        part=part,
-        state=state,
-        numbers=tuple(one.number for one in answers),
-        due=tuple(one.due_us for one in answers),
-        positions=tuple(one.position for one in answers),
-        rows=tuple(one.rows for one in answers),
-        files=tuple(one.file for one in answers),
-    )
+def columns_of(answers: Sequence[KeptAnswer]) -> dict[str, Any]:
+    """The reverse: the columns of the record."""
+    return {
+        "numbers": tuple(one.number for one in answers),
+        "due": tuple(one.due_us for one in answers),
+        "positions": tuple(one.position for one in answers),
+        "rows": tuple(one.rows for one in answers),
+        "files": tuple(one.file for one in answers),
+    }
 
 
 def encode(answers: Sequence[KeptAnswer]) -> str:

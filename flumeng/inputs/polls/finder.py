@@ -27,6 +27,8 @@ AHEAD_ITEMS = 1000
 """So many due times wait at most."""
 LATE_SECONDS = 60.0
 """What is older is not asked with ``catch_up: none``."""
+EARLY = timedelta(seconds=60)
+"""What clocks of hosts may differ by."""
 REST_SECONDS = 30.0
 UNASKED_SECONDS = 0.5
 """How soon to look again whether a due time was asked that others wait for."""
@@ -51,6 +53,8 @@ class ScheduleFinder:
         self._most_waiting = most_waiting
         self._log: QueueLog | None = None
         self._looked_at: datetime | None = None
+        self._rest_seconds = UNASKED_SECONDS
+        """How long it is waited next for what is not asked yet."""
 
     @classmethod
     def of(cls, options: Poller, store: Store, task: FindingTask) -> ScheduleFinder:
@@ -68,10 +72,13 @@ class ScheduleFinder:
         except FlumengError:
             self._log = None
             raise
+        again = min(self._rest_seconds, REST_SECONDS)
+        self._rest_seconds = again * 2 if waits else UNASKED_SECONDS
         return Findings(
             {name: Offer() for name in log.partitions},
             ("schedule",),
-            due_seconds=UNASKED_SECONDS if waits else self._until_due(),
+            due_seconds=again if waits else self._until_due(),
+            troubles=self._early(),
         )
 
     def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
@@ -130,6 +137,8 @@ class ScheduleFinder:
             self._write(log, [], self._first_look(now))
         last = self._schedule.last_due(now, self._task.flow)
         assert self._looked_at is not None, "it was written just now"
+        if self._early() and self._schedule.catch_up != "all":
+            self._write(log, [], now)
         if last is None or last <= self._looked_at:
             return False
         if self._schedule.catch_up == "all":
@@ -144,6 +153,15 @@ class ScheduleFinder:
         late = now - last > timedelta(seconds=LATE_SECONDS)
         self._write(log, [] if late and self._schedule.catch_up == "none" else [last], last)
         return False
+
+    def _early(self) -> tuple[str, ...]:
+        """What is wrong when a clock was ahead: what it has asked is not asked again."""
+        if self._looked_at is None or self._looked_at - self._now() <= EARLY:
+            return ()
+        return (
+            f"due times until {self._looked_at.isoformat()} were asked, by a clock that was ahead: "
+            "nothing is due before that",
+        )
 
     def _write(self, log: QueueLog, due: Sequence[datetime], looked_at: datetime) -> None:
         number = log.lanes[LANE].next

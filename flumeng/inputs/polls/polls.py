@@ -15,7 +15,7 @@ from flumeng.inputs import Range, Reach, Standstill, UnreadableError
 from flumeng.inputs.objects.watcher import LaneLog, QueueWatcher
 from flumeng.inputs.polls.answer_files import AnswerFiles
 from flumeng.inputs.polls.answers import AnswerContents
-from flumeng.inputs.polls.asking import Asking
+from flumeng.inputs.polls.asking import Asking, Pools
 from flumeng.inputs.polls.poll import Poll
 from flumeng.inputs.polls.reader import PollsReader
 from flumeng.runtime.file_store import open_store
@@ -24,8 +24,9 @@ from flumeng.spec.component import Component
 from flumeng.state import items, queues
 from flumeng.store import Store
 
-ASK_THREADS = 16
-"""So many pollers of a process wait for their servers at once."""
+ASK_THREADS, FAILING_THREADS = 16, 8
+"""So many pollers of a process wait for their servers at once; those that were not answered last
+wait apart from the others."""
 PROBE_THREADS = 2
 UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of due times")
 
@@ -40,7 +41,10 @@ class PollsInput:
         self.store = store
         self.make_poll = make_poll
         self.watcher = QueueWatcher(store)
-        self.asks = ThreadPoolExecutor(ASK_THREADS, "poll")
+        self.pools = Pools(
+            ThreadPoolExecutor(ASK_THREADS, "poll"),
+            ThreadPoolExecutor(FAILING_THREADS, "poll-failing"),
+        )
         self.probes = ThreadPoolExecutor(PROBE_THREADS, "polls probe")
 
     def positions(self, wake: Callable[[], None]) -> PollPositions:
@@ -129,6 +133,8 @@ class PollPositions:
         if standstill.kind == "unanswered":
             return f"flow {flow} waits for answer {number}: {standstill.why}"
         why = standstill.why
+        if standstill.kind == "nonsense":
+            return f"flow {flow} stands still: {why}"
         if standstill.kind != "damaged":
             why = f"{why or standstill.kind}: its queue in ZooKeeper was changed by hand"
         return (
@@ -161,7 +167,7 @@ class PollPositions:
             partition,
             source.poll,
             files,
-            pool=shared.asks,
+            pools=shared.pools,
             wake=self._wake,
         )
 
@@ -173,6 +179,12 @@ class PollPositions:
         asked = asking.asked
         if asked is None:
             return None
+        if asked.elsewhere:
+            why = (
+                f"answers that were not read yet lie at {asked.elsewhere}: put `answers.path` back "
+                "until they are read"
+            )
+            return Reach("", 0, trouble=why)
         safe = max(asked.safe, items.offset_of(lane.first))
         held = max(0, items.offset_of(lane.next) - safe) if asked.trouble else 0
         return Reach("", safe, held=held, contents=AnswerContents(asked.answers))
