@@ -317,16 +317,16 @@ def test_schema_show_needs_no_cluster(shell: Shell) -> None:
     assert shown.exit_code == 0
     assert "\n/flows/{flow}/plan\tPlan\tpersistent\tmasters\t" in shown.stdout
     table = shell.json("schema", "show")
-    assert table["version"] == 6
+    assert table["version"] == 7
     assert {"znode": "/flows", "record": None}.items() <= table["znodes"][2].items()
 
 
 def test_schema_init_makes_a_cluster_once() -> None:
     shell = Shell(FakeTree())
-    assert "schema version 6" in shell.run("schema", "init").stdout
+    assert "schema version 7" in shell.run("schema", "init").stdout
     assert shell.run("schema", "init").stdout == "nothing to do: the cluster is there\n"
     verified = shell.run("schema", "verify")
-    assert (verified.exit_code, verified.stdout) == (0, "every znode keeps to schema version 6\n")
+    assert (verified.exit_code, verified.stdout) == (0, "every znode keeps to schema version 7\n")
 
 
 def test_schema_verify_tells_what_is_wrong(shell: Shell, store: FakeStore) -> None:

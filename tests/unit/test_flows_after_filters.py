@@ -228,7 +228,7 @@ def test_an_older_tree_has_no_composed_texts_and_the_processes_that_are_too_old_
     assert schema is not None
     store.write(paths.schema(), records.Schema(version=5), schema.version)
     node = records.LiveNode(
-        uuid="u", incarnation="i", pid=1, version="0.1", since=0.0, schema=table.VERSION - 1
+        uuid="u", incarnation="i", pid=1, version="0.1", since=0.0, schema=table.CHAINS_SINCE - 1
     )
     store.write(paths.live_node("n1"), node, ABSENT)
     plain = "flow: plain\nsources: [{flow: {name: web}}]\nsinks: [noop]\n"
