@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.errors import UnavailableError, UserError
+from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.inputs.polls import exec_poll
 from flumeng.inputs.polls.exec_poll import ExecPoll
 from flumeng.spec import check_flow
@@ -73,6 +73,19 @@ def test_a_command_knows_when_it_is_due_and_since_when(monkeypatch: pytest.Monke
     assert second.bodies.to_pylist() == [
         b"2026-11-26T13:00:00+00:00 2026-11-26T12:00:00+00:00 unknown"
     ]
+
+
+def test_a_due_time_that_is_asked_again_late_takes_no_window_back() -> None:
+    asked = poll("echo $FLUMENG_DUE ${FLUMENG_SINCE-never}")
+    late = asked.ask(asked.ask("", DUE.replace(hour=13)).state, DUE)
+    assert late.bodies.to_pylist() == [b"2026-11-26T12:00:00+00:00 2026-11-26T12:00:00+00:00"]
+    following = asked.ask(late.state, DUE.replace(hour=14))
+    assert following.bodies.to_pylist() == [b"2026-11-26T14:00:00+00:00 2026-11-26T13:00:00+00:00"]
+
+
+def test_a_state_of_another_kind_of_poll_is_told_with_what_to_do() -> None:
+    with pytest.raises(CorruptError, match="make another flow"):
+        poll("true").ask('{"v":1,"until":"2026-11-26T12:00:00Z"}', DUE)
 
 
 def test_a_command_that_fails_is_told_with_what_it_said() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 import tracemalloc
 import zlib
 from typing import Any
@@ -264,10 +265,24 @@ def test_a_large_answer_comes_in_several_asks(monkeypatch: pytest.MonkeyPatch) -
     assert [got.query["p"] for got in server.got] == [str(n) for n in range(1, 9)]
 
 
-def test_pages_that_came_are_kept_when_a_later_one_does_not_come(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(http_poll, "ANSWER_SECONDS", 1.0)
+def test_a_server_that_wants_time_is_not_waited_for() -> None:
+    """Polls share threads: one that waits in its own keeps others from being asked."""
+    page = Said(b"", 429, {"Retry-After": "30"})
+    with (
+        serving(lambda got: said([1]) if got.query["p"] == "1" else page) as server,
+        polling(source(server.url, query={"p": "{page}"}, paging=Paging(by="page"))) as poll,
+    ):
+        began = time.monotonic()
+        first = poll.ask("", DUE)
+        assert (first.bodies.to_pylist(), first.more) == ([b"1"], True)
+        for _ in range(3):
+            with pytest.raises(UnavailableError, match="not to be asked again"):
+                poll.ask(first.state, DUE)
+        assert time.monotonic() - began < 2
+    assert [got.query["p"] for got in server.got] == ["1", "2"]
+
+
+def test_pages_that_came_are_kept_when_a_later_one_does_not_come() -> None:
     broken = True
 
     def answer(got: Got) -> Said:
@@ -282,12 +297,44 @@ def test_pages_that_came_are_kept_when_a_later_one_does_not_come(
         assert (first.bodies.to_pylist(), first.more) == (bodies(1, 2), True)
         with pytest.raises(UnavailableError, match="HTTP 503"):
             poll.ask(first.state, DUE)
-        assert [got.query["p"] for got in server.got[2:]] == ["3", "3", "3", "3"]
+        assert [got.query["p"] for got in server.got[2:]] == ["3"] * 6
         broken = False
         assert answers(poll, first.state)[0] == bodies(3, 4)
 
 
-def test_a_due_time_that_has_failed_in_the_middle_is_covered_by_the_next_one() -> None:
+def test_pages_of_a_due_time_that_has_failed_come_once() -> None:
+    """The due time that follows goes on where it is stuck, and asks for its own then."""
+    broken = True
+
+    def answer(got: Got) -> Said:
+        page = int(got.query["p"])
+        if page == 3 and broken:
+            return Said(b"", 400)
+        return said(numbered(page) if page < 5 else [])
+
+    query = {"p": "{page}", "from": "{last}", "to": "{due}"}
+    with (
+        serving(answer) as server,
+        polling(source(server.url, query=query, paging=Paging(by="page"))) as poll,
+    ):
+        first = poll.ask("", DUE)
+        assert (first.bodies.to_pylist(), first.more) == (bodies(1, 2), True)
+        broken = False
+        found, state, _ = answers(poll, first.state, later(5))
+    assert found == bodies(3, 4, 1, 2, 3, 4)
+    asked = [(got.query["p"], got.query.get("from"), got.query["to"]) for got in server.got[3:]]
+    begin, end = "2026-11-26T12:00:00Z", "2026-11-26T12:05:00Z"
+    assert asked == [
+        *((page, None, begin) for page in "345"),
+        *((page, begin, end) for page in "12345"),
+    ]
+    assert '"chain":null' in state
+
+
+def test_a_place_that_the_server_has_forgotten_is_left_once() -> None:
+    """A cursor may expire. But where each walk ends at the same page, what is before it must not
+    come with each due time."""
+
     def answer(got: Got) -> Said:
         gone = got.query.get("c") == "old"
         return Said(b"", 410) if gone else said({"i": numbered(1), "next": "old"})
@@ -301,9 +348,41 @@ def test_a_due_time_that_has_failed_in_the_middle_is_covered_by_the_next_one() -
         first = poll.ask("", DUE)
         with pytest.raises(UserError, match="HTTP 410"):
             poll.ask(first.state, DUE)
+        anew = poll.ask(first.state, later(1))
+        assert (anew.bodies.to_pylist(), anew.more) == (bodies(1), True)
+        for minutes in (2, 3):
+            with pytest.raises(UserError, match="HTTP 410"):
+                poll.ask(anew.state, later(minutes))
         server.answer = lambda _: said({"i": numbered(1, 2)})
-        assert answers(poll, first.state, later(1))[0] == bodies(1, 2)
-    assert server.got[-1].query == {}
+        assert answers(poll, first.state, later(1))[0] == bodies(1, 2, 1, 2)
+    assert server.got[-2].query == {"c": "old"}
+
+
+def test_a_due_time_that_is_asked_again_late_takes_no_window_back() -> None:
+    """What lies before it was asked for with a later one, and is not asked for twice."""
+    with (
+        serving(lambda _: said([1])) as server,
+        polling(source(server.url, query={"from": "{last}", "to": "{due}"})) as poll,
+    ):
+        _, state, _ = answers(poll)
+        _, state, _ = answers(poll, state, later(5))
+        for again in (2, 5):
+            assert answers(poll, state, later(again)) == ([], state, 1)
+        answers(poll, state, later(6))
+    assert [got.query.get("from") for got in server.got] == [
+        None, "2026-11-26T12:00:00Z", "2026-11-26T12:05:00Z",
+    ]  # fmt: skip
+
+
+def test_a_measurement_is_asked_for_again_late() -> None:
+    """And what it leaves does not lie before what was there."""
+    with (
+        serving(lambda _: said([1])) as server,
+        polling(source(server.url, query={"at": "{due}"})) as poll,
+    ):
+        _, state, _ = answers(poll, "", later(5))
+        assert answers(poll, state) == ([b"1"], state, 1)
+    assert server.got[-1].query == {"at": "2026-11-26T12:00:00Z"}
 
 
 def test_windows_of_due_times_touch() -> None:
@@ -466,9 +545,29 @@ def test_a_post_has_a_body_with_variables() -> None:
     assert server.got[0].headers["Content-Type"] == "application/json"
 
 
+def test_another_tracked_value_does_not_go_on_from_the_one_before() -> None:
+    """Records that are new would lie below it."""
+    with serving(lambda _: said([{"id": 900, "rank": 3}])) as server:
+
+        def ask(state: str, track: TrackField | None) -> str:
+            with polling(source(server.url, track=track)) as poll:
+                return answers(poll, state)[1]
+
+        by_id = TrackField(path="id", type="number")
+        state = ask(ask("", None), by_id)
+        for other in (TrackField(path="rank", type="number"), TrackField(path="id", type="text")):
+            for before in (state, ask(state, None)):
+                with pytest.raises(UserError, match=r"by id as a number so far.*another flow"):
+                    ask(before, other)
+        assert ask(state, by_id) == state
+
+
 def test_a_state_that_is_none_is_damage() -> None:
     with polling(source("http://127.0.0.1:1/")) as poll:
-        for state in ("x", "[]", '{"v": 2}', '{"until": "soon"}', '{"chain": {"due": 1}}',
-                      '{"chain": {"due": "", "by": "page", "at": "x"}}', "[" * 60_000):  # fmt: skip
-            with pytest.raises(CorruptError, match="not what was written"):
+        for state in ("x", "[]", '{"v": 2}', DUE.isoformat(), '{"column": "id", "value": "7"}',
+                      '{"v": 1, "until": "soon"}', '{"v": 1, "chain": {"due": 1}}',
+                      '{"v": 1, "chain": {"due": "", "by": "link", "at": "x"}}',
+                      '{"v": 1, "chain": {"due": "2026-11-26T12:00:00Z", "by": "page", "at": "x"}}',
+                      "[" * 60_000):  # fmt: skip
+            with pytest.raises(CorruptError, match=r"not what was written.*make another flow"):
                 poll.ask(state, DUE)

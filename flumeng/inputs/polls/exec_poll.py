@@ -14,12 +14,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import IO
 
 import pyarrow as pa
 
-from flumeng.errors import UnavailableError, UserError
+from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.inputs.polls.poll import Answer
 from flumeng.runtime.guarded import GUARD, STOP_SECONDS, environment
 from flumeng.runtime.scrubbing import scrub
@@ -35,7 +35,7 @@ LAST_OUTPUT_SECONDS = 1.0
 
 
 class ExecPoll:
-    """A ``Poll``. Its state is the due time whose lines were taken last."""
+    """A ``Poll``. Its state is the latest due time whose lines were taken."""
 
     def __init__(self, options: Exec) -> None:
         self._options = options
@@ -48,7 +48,9 @@ class ExecPoll:
         return cls(options)
 
     def ask(self, state: str, due: datetime) -> Answer:
-        known = {DUE: due.isoformat()} | ({SINCE: state} if state else {})
+        """A due time before others that were taken has nothing that they have left out."""
+        taken = _moment(state) if state else None
+        known = {DUE: due.isoformat()} | ({SINCE: min(taken, due).isoformat()} if taken else {})
         with self._started(environment() | known) as run:
             run.read(self._options.timeout_seconds)
         if self._closed:
@@ -58,7 +60,8 @@ class ExecPoll:
             raise UserError(f"{program} {run.problem}{run.said}")
         if run.status:
             raise UserError(f"{program} ended with status {run.status}{run.said}")
-        return Answer(_lines(run.printed, self._options.max_line_bytes), due.isoformat())
+        latest = max(taken or due, due).isoformat()
+        return Answer(_lines(run.printed, self._options.max_line_bytes), latest)
 
     def close(self) -> None:
         with self._lock:
@@ -164,6 +167,17 @@ class _Run:
         """The guard, should it hang, and what the command has left behind."""
         with suppress(ProcessLookupError):
             os.killpg(self._guard.pid, signal.SIGKILL)
+
+
+def _moment(state: str) -> datetime:
+    """Raises CorruptError."""
+    try:
+        return datetime.fromisoformat(state).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise CorruptError(
+            "the state of the poll is no time: when something else than a command was asked "
+            "before, take that change back, or make another flow for the command"
+        ) from error
 
 
 def _readable(pipe: IO[bytes] | None) -> IO[bytes]:

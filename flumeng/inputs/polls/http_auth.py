@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping
 from typing import Protocol
 from urllib.parse import quote_plus, urlencode
@@ -22,9 +23,15 @@ EARLY_SECONDS = 60.0
 TOKEN, EXPIRES = "access_token", "expires_in"
 DEFAULT_SECONDS = 300.0
 MOST_TOKEN_BYTES = 16 * 1024
+MOST_HAD = 10
+"""A page may name the token with which one before it was asked for."""
 
 
 class Auth(Protocol):
+    @property
+    def tokens(self) -> frozenset[str]:
+        """That were sent lately, and that no state may have."""
+
     def headers(self) -> Mapping[str, str]:
         """Raises UnavailableError, UserError, CorruptError."""
 
@@ -37,8 +44,9 @@ class Auth(Protocol):
 class Given:
     """Headers that do not change."""
 
-    def __init__(self, headers: Mapping[str, str]) -> None:
+    def __init__(self, headers: Mapping[str, str], token: str = "") -> None:
         self._headers = headers
+        self.tokens = frozenset({token} - {""})
 
     def headers(self) -> Mapping[str, str]:
         return self._headers
@@ -67,6 +75,11 @@ class Tokens:
         self._client = HttpClient(options.token_url, (), tls, timeout_seconds)
         self._token = ""
         self._until = 0.0
+        self._had: deque[str] = deque(maxlen=MOST_HAD)
+
+    @property
+    def tokens(self) -> frozenset[str]:
+        return frozenset(self._had)
 
     def headers(self) -> Mapping[str, str]:
         if not self._token or time.monotonic() >= self._until:
@@ -95,6 +108,7 @@ class Tokens:
         except ValueError:
             lasts = DEFAULT_SECONDS
         self._token = token
+        self._had.append(token)
         self._until = asked + max(lasts - EARLY_SECONDS, lasts / 2)
 
 
@@ -108,7 +122,7 @@ def auth_of(options: HttpAuth | None, tls: ClientTls | None, timeout_seconds: fl
         token = secrets.resolve(options.bearer)
         if not _is_token(token):
             raise UserError("http_poll: the secret of auth.bearer is not printable ASCII")
-        return Given({"Authorization": f"Bearer {token}"})
+        return Given({"Authorization": f"Bearer {token}"}, token)
     assert options.username is not None
     assert options.password is not None
     pair = f"{options.username}:{secrets.resolve(options.password)}"

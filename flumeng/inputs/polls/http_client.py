@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from http.client import HTTPException
+from math import ceil
 from ssl import SSLCertVerificationError
 from urllib.parse import urljoin
 from urllib.request import getproxies, proxy_bypass
@@ -36,8 +37,6 @@ MOST_REDIRECTS = 5
 MOST_URL_BYTES = 8 * 1024
 MOST_PAUSE_SECONDS = 3600.0
 """Whatever ``Retry-After`` says, a server is asked again after so long."""
-PAUSE_HERE_SECONDS = 60.0
-"""A longer pause is not waited for here."""
 QUOTED_CHARACTERS = 200
 GENERAL = {"User-Agent": "flumeng", "Accept-Encoding": "gzip, deflate"}
 PORTS = {"http": 80, "https": 443}
@@ -105,11 +104,12 @@ class HttpClient:
         return _origin(parsed(url)) == _origin(self._home)
 
     def ask(self, request: Request) -> Reply:
-        """The answer to it, or to where it was redirected: one of 200 to 299, or 304.
+        """The answer to it, or to where it was redirected: one of 200 to 299, or 304. Nothing is
+        asked while ``rest_seconds`` are not over.
 
         Raises UnavailableError, UserError, CorruptError.
         """
-        self._pause()
+        self._require_allowed_now()
         first = request
         with self._limited(first):
             for _ in range(MOST_REDIRECTS + 1):
@@ -146,12 +146,16 @@ class HttpClient:
         if self._closed.wait(seconds):
             raise UnavailableError("the poll is closed")
 
-    def _pause(self) -> None:
-        left = self._not_before - time.monotonic()
-        self.wait(left if 0 < left <= PAUSE_HERE_SECONDS else 0)
-        if left > PAUSE_HERE_SECONDS:
+    @property
+    def rest_seconds(self) -> float:
+        """For how long the server is not to be asked, as it has said."""
+        return max(0.0, self._not_before - time.monotonic())
+
+    def _require_allowed_now(self) -> None:
+        self.wait(0)
+        if left := self.rest_seconds:
             raise UnavailableError(
-                f"{self._home.host} asks not to be asked again for {left:.0f} s (Retry-After)"
+                f"{self._home.host} asks not to be asked again for {ceil(left)} s (Retry-After)"
             )
 
     def _redirected(self, first: Request, request: Request, reply: Reply) -> Request:

@@ -1,8 +1,9 @@
 """Asks a server over HTTP, page by page, and says where the next poll begins.
 
 An answer holds whole pages. What was not kept is asked for again from the state before it; an
-answer that ends in the middle of a due time goes on at its next page. A due time that has failed
-there is given up, and the next one begins where that one had begun.
+answer that ends in the middle of a due time goes on at its next page. When a due time fails there,
+the next one first goes on with its pages: what came of them is kept, and would come again. If the
+server does not know that place any more, it begins anew where the other had begun, once.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ ANSWER_BYTES = 8 * 2**20
 ANSWER_SECONDS = 30.0
 """Or with the one that comes later."""
 ANSWER_PAGES = 1_000
-PAUSE_SECONDS = 0.5
-"""Before a page is asked for again; then twice as long."""
+PAUSES_SECONDS = (0.5, 1.5)
+"""In all that is waited within an answer, before a page behind others is asked for again. Who waits
+longer keeps other polls from being asked."""
 MOST_PAGES = 100_000
 """Of one due time."""
 MOST_AT_BYTES = 8 * 1024
@@ -63,6 +65,10 @@ class Asked:
     secret_parameters: frozenset[str]
     hidden: tuple[str, ...]
     """What must not come into a state."""
+
+    def uses(self, variable: str) -> bool:
+        texts = [*self.query.values(), *([self.body] if self.body else [])]
+        return any(variable in text.variables for text in texts)
 
     @classmethod
     def of(cls, options: HttpPollSource) -> Asked:
@@ -100,6 +106,7 @@ class HttpPoll:
         self._records = _steps(options.records)
         self._next = _steps(options.paging.path if options.paging else None)
         self._tracker = Tracker(options.track) if options.track else None
+        self._by_windows = self._tracker is None and asked.uses("last")
         self._client = HttpClient(
             options.url, options.redirect_to, options.tls, options.timeout_seconds
         )
@@ -111,13 +118,13 @@ class HttpPoll:
         return cls(options, Asked.of(options), auth)
 
     def ask(self, state: str, due: datetime) -> Answer:
-        found = State.of(state)
+        found = State.of(state, self._options.track)
         bodies: list[pa.BinaryArray] = []
-        until = time.monotonic() + ANSWER_SECONDS
+        until, pauses = time.monotonic() + ANSWER_SECONDS, iter(PAUSES_SECONDS)
         try:
             while True:
                 try:
-                    more, found = self._next_page(found, due, until)
+                    more, found = self._next_page(found, due, pauses)
                 except FlumengError:
                     if not bodies:
                         raise
@@ -135,32 +142,48 @@ class HttpPoll:
         self._client.close()
         self._auth.close()
 
-    def _next_page(self, state: State, due: datetime, until: float) -> tuple[pa.BinaryArray, State]:
-        """As ``_page``; a page behind others is asked for until then, since all would have to be
-        asked for again without it."""
-        pause = PAUSE_SECONDS
+    def _next_page(
+        self, state: State, due: datetime, pauses: Iterator[float]
+    ) -> tuple[pa.BinaryArray, State]:
+        """As ``_page``; a page behind others is asked for again after each of the ``pauses``, if
+        the server does not want a longer one."""
         while True:
             try:
                 return self._page(state, due)
             except UnavailableError:
-                if state.chain is None or time.monotonic() + pause >= until:
+                pause = next(pauses, 0.0) if state.chain is not None else 0.0
+                if not pause or self._client.rest_seconds > pause:
                     raise
             self._client.wait(pause)
-            pause *= 2
 
     def _page(self, state: State, due: datetime) -> tuple[pa.BinaryArray, State]:
-        """The next records, and what comes behind them."""
-        moment = due - timedelta(seconds=self._options.settle_seconds)
-        state = self._begun(state, iso(due))
+        """The next records, and what comes behind them; nothing is asked for when there is no
+        chain for it."""
+        state = self._begun(state, due)
         chain = state.chain
-        assert chain is not None
+        if chain is None:
+            return _NONE, state
+        try:
+            bodies, state = self._asked_for(state, chain)
+        except UserError:
+            if chain.due == iso(due) or chain.anew:
+                raise
+            chain = replace(self._first_of(due, state), anew=True)
+            bodies, state = self._asked_for(state, chain)
+        if state.chain is None and chain.due != iso(due):
+            state = self._begun(state, due)
+        return bodies, state
+
+    def _asked_for(self, state: State, chain: Chain) -> tuple[pa.BinaryArray, State]:
+        """What is at the place of the chain, and what comes behind it."""
+        moment = self._moment(time_of(chain.due))
         request = self._request(state, chain, moment)
         asked = _digest(_without(request.url, self._asked.secret_parameters).encode())
         conditional = not self._by and request.method == "GET"
         if conditional and state.asked == asked:
             request = replace(request, own={**request.own, **state.validators})
         reply = self._reply(request)
-        done = replace(state, until=iso(moment), chain=None)
+        done = replace(state, until=_latest(state.until, moment), chain=None)
         if reply.status == 304:
             return _NONE, done
         try:
@@ -186,16 +209,27 @@ class HttpPoll:
         bodies, reached = self._tracker.pass_on(bodies, state.reach, chain.reached)
         return bodies, replace(following, reached=reached)
 
-    def _begun(self, state: State, due: str) -> State:
-        """With a chain for this due time: that which it has, or a new one."""
+    def _begun(self, state: State, due: datetime) -> State:
+        """With a chain that goes on for this due time: one with pages that came already, or a new
+        one; none when a window was asked for that goes up to there."""
         if self._tracker is not None and not state.reach.last and self._options.start_from:
             state = replace(state, reach=Reach(self._options.start_from))
         chain = state.chain
-        if chain is not None and (chain.due, chain.by) == (due, self._by):
+        if chain is not None and chain.by == self._by and (chain.pages or chain.due == iso(due)):
             return state
+        end = self._windows_end(state) if self._by_windows else None
+        if end is not None and self._moment(due) <= end:
+            return replace(state, chain=None)
+        return replace(state, chain=self._first_of(due, state))
+
+    def _first_of(self, due: datetime, state: State) -> Chain:
         first = self._options.paging.first if self._options.paging else 1
         at = {"page": str(first), "offset": "0"}.get(self._by, "")
-        return replace(state, chain=Chain(due, self._by, at, reached=state.reach))
+        return Chain(iso(due), self._by, at, reached=state.reach)
+
+    def _moment(self, due: datetime) -> datetime:
+        """`{due}` of a due time."""
+        return due.astimezone(UTC) - timedelta(seconds=self._options.settle_seconds)
 
     def _reply(self, request: Request) -> Reply:
         """With a new token when the server does not take the one that there was."""
@@ -234,8 +268,13 @@ class HttpPoll:
     def _last(self, state: State) -> dict[str, str | datetime]:
         if self._tracker is not None:
             return {"last": state.reach.last} if state.reach.last else {}
+        end = self._windows_end(state)
+        return {"last": end} if end is not None else {}
+
+    def _windows_end(self, state: State) -> datetime | None:
+        """Up to when all was asked for."""
         text = state.until or self._options.start_from
-        return {"last": time_of(text).astimezone(UTC)} if text else {}
+        return time_of(text).astimezone(UTC) if text else None
 
     def _text_of(self, reply: Reply) -> bytes:
         text = text_of(reply.body, reply.headers.get("content-type", ""))
@@ -272,7 +311,7 @@ class HttpPoll:
             return found or ""
         url = joined(reply.url, found)
         self._client.require_allowed(url, "the next page")
-        return _without(url, self._asked.secret_parameters)
+        return _without(url, self._asked.secret_parameters, self._auth.tokens)
 
     def _said(self, text: bytes) -> str | None:
         """The URL or cursor that the answer names."""
@@ -288,7 +327,8 @@ class HttpPoll:
         """Raises UserError."""
         text = state.to_text()
         forms = (str, json.dumps, quote, quote_plus)
-        if any(form(secret).strip('"') in text for secret in self._asked.hidden for form in forms):
+        hidden = (*self._asked.hidden, *filter(_is_telling, self._auth.tokens))
+        if any(form(secret).strip('"') in text for secret in hidden for form in forms):
             raise UserError(f"{self}: what it says of the next page has a secret in it")
         return text
 
@@ -323,6 +363,10 @@ def _writer(headers: Mapping[str, str]) -> Callable[[str], str]:
     return quote_plus if "form-urlencoded" in kind else str
 
 
+def _latest(until: str, moment: datetime) -> str:
+    return iso(max(time_of(until), moment) if until else moment)
+
+
 def _digest(content: bytes) -> str:
     return sha256(content).hexdigest()[:32]
 
@@ -336,8 +380,12 @@ def _validators(reply: Reply) -> dict[str, str]:
     }
 
 
-def _without(url: str, names: frozenset[str]) -> str:
-    """Without these parameters; the others as they are written."""
+def _without(url: str, names: frozenset[str], values: frozenset[str] = frozenset()) -> str:
+    """Without these parameters, and those with such a value; the others as they are written."""
     place, mark, query = url.partition("?")
-    kept = [one for one in query.split("&") if unquote_plus(one.partition("=")[0]) not in names]
+    kept = []
+    for one in query.split("&"):
+        name, _, value = map(unquote_plus, one.partition("="))
+        if name not in names and value not in values:
+            kept.append(one)
     return f"{place}{mark}{'&'.join(kept)}"
