@@ -223,11 +223,14 @@ class Asking:
 
     def _read(self) -> Polls:
         """What another queue of the flow has left there counts for nothing."""
-        own = Polls(queue=self._files.queue, path=self._files.path)
+        polls = Polls(queue=self._files.queue, path=self._files.path)
         found = self._store.read(paths.polls(self._flow))
+        if found is not None and found.value.queue == polls.queue:
+            polls = found.value
+            answers.kept(polls)  # or it is damaged
         self._expected = found.version if found else ABSENT
-        self._polls = found.value if found and found.value.queue == own.queue else own
-        return self._polls
+        self._polls = polls
+        return polls
 
     def _acked(self) -> int:
         found = self._store.read(ack_path(self._flow, self._partition))
