@@ -15,7 +15,7 @@ from flumeng.collector.step_testing import CrashError, SteppingStore, Steps, cra
 from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.inputs.finding import Before, FindingTask
 from flumeng.inputs.objects.finder import APPENDED_BYTES, LOOK_SECONDS, ObjectsFinder, Surroundings
-from flumeng.operations.flows import apply_flow
+from flumeng.operations.flows import apply_flow, delete_flow
 from flumeng.operations.queues import decide
 from flumeng.spec.objects_source import ObjectsSource
 from flumeng.state import items, queues
@@ -498,3 +498,11 @@ def test_a_flow_without_a_last_time_has_no_end(queue: Queue) -> None:
     found = queue.finder().find(Before())
     assert not found.bounded
     assert {offer.end for offer in found.offers.values()} == {None}
+
+
+def test_a_discovery_task_that_outlives_its_flow_makes_no_queue_of_it(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    delete_flow(queue.store, "web", **BY)  # type: ignore[arg-type]
+    with pytest.raises(ConflictError, match="flow web is gone"):
+        queue.finder().find(Before())
+    assert queue.store.read(paths.queue("web")) is None

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from flumeng.errors import CorruptError, UserError
+from flumeng.errors import ConflictError, CorruptError, UserError
 from flumeng.inputs.objects.lanes import Weigh
 from flumeng.inputs.objects.seen_files import SeenFiles
 from flumeng.state import items, queues
@@ -135,10 +135,14 @@ class QueueLog:
         """
         found = queues.head(store, flow)
         if found is None:
+            owner = store.read(paths.flow(flow))
+            if owner is None or owner.value.state == "deleted":
+                raise ConflictError(f"flow {flow} is gone, and its queue with it")
             wanted = Queue(epoch=epoch, id=new_id(), rules=rules)
             folders = [paths.queue_lanes(flow), paths.queue_seen(flow), paths.queue_failures(flow)]
-            made: list[Write] = [Put(paths.queue(flow), wanted, ABSENT)]
-            store.commit([*made, *(Put(folder, None, ABSENT) for folder in folders)])
+            made = [Put(folder, None, ABSENT) for folder in folders]
+            still = Check(paths.flow(flow), owner.version)
+            store.commit([still, Put(paths.queue(flow), wanted, ABSENT), *made])
             found = queues.head(store, flow)
             assert found is not None, "it was written just now"
         if found.value.rules != rules:
