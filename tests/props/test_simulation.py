@@ -256,7 +256,7 @@ MUTANTS = {
 }
 NOTICED_SOON_FROM = {
     "versions are not compared in an ack": 182,
-    "versions are not compared in a plan": 133,
+    "versions are not compared in a plan": 160,
     "the buckets of a plan are lost": 133,
     "nobody waits for a canary": 126,
     "a batch is repeated with other ranges": 225,
