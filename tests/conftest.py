@@ -43,7 +43,6 @@ LONG = [
             "sql_poll",
             "objects_chaos",
             "polls_chaos",
-            "kinds_of_sources",
             "push_sites",
             "spark_cluster",
             "chaos",

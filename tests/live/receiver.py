@@ -101,9 +101,9 @@ def taken(folder: Path) -> list[dict[str, Any]]:
     """The events of all requests that were taken."""
     found: list[dict[str, Any]] = []
     for file in folder.iterdir():
-        text = file.read_bytes()
-        if file.name.startswith("."):
+        if file.name.startswith("."):  # one that is being written
             continue
+        text = file.read_bytes()
         found += json.loads(text) if text.startswith(b"[") else map(json.loads, text.splitlines())
     return found
 
