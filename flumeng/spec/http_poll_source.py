@@ -14,7 +14,7 @@ from flumeng.spec.kafka_source import time_of
 from flumeng.spec.option import option
 from flumeng.spec.patterns import SECRET
 from flumeng.spec.poll_templates import Template, unknown
-from flumeng.spec.polls import Answers, Schedule, answers_option, schedule_option
+from flumeng.spec.polls import Answers, KeepsAnswers, Schedule, answers_option, schedule_option
 from flumeng.spec.sinks.elasticsearch import with_port
 from flumeng.spec.sinks.http import check_url
 
@@ -147,7 +147,7 @@ class TrackField:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HttpPollSource:
+class HttpPollSource(KeepsAnswers):
     """Asks a URL at the due times of a schedule; what is answered becomes events.
 
     In `query` and `body`, `{due}` is the due time and `{last}` how far the last answer reached: the
@@ -229,21 +229,6 @@ class HttpPollSource:
     )
     schedule: Schedule = schedule_option()
     answers: Answers = answers_option()
-
-    @property
-    def weighed(self) -> bool:
-        """Offsets of its lane are places in answers."""
-        return True
-
-    @property
-    def local_path(self) -> str:
-        """A path that is another directory on each host; empty when there is none."""
-        return self.answers.path if self.answers.local else ""
-
-    @property
-    def local(self) -> bool:
-        """Whether each host has a directory of its own there."""
-        return self.answers.local
 
     @property
     def templates(self) -> Mapping[str, str]:

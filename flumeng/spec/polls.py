@@ -146,6 +146,27 @@ class Answers:
             yield "credentials", problem
 
 
+class KeepsAnswers:
+    """What planning wants to know of options that may have ``answers``."""
+
+    answers: Answers | None
+
+    @property
+    def weighed(self) -> bool:
+        """Offsets of its lane are places in files of answers."""
+        return self.answers is not None
+
+    @property
+    def local_path(self) -> str:
+        """A path that is another directory on each host; empty when there is none."""
+        return self.answers.path if self.answers is not None and self.answers.local else ""
+
+    @property
+    def local(self) -> bool:
+        """Whether each host has a directory of its own there."""
+        return bool(self.local_path)
+
+
 class Poller(Protocol):
     """The options of a source that asks at due times."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from flumeng.spec.option import option
-from flumeng.spec.polls import Answers, Schedule
+from flumeng.spec.polls import Answers, KeepsAnswers, Schedule
 from flumeng.spec.quantities import check_absolute, check_address
 
 Need = tuple[Literal["listen", "path", "command", "output"], Any]
@@ -269,7 +269,7 @@ class Tail:
 
 
 @dataclass(frozen=True)
-class Exec:
+class Exec(KeepsAnswers):
     """Runs a command on the node and takes the lines that it prints.
 
     Only where the node's own policy file allows the command. It runs without a shell, and ends with
@@ -323,21 +323,6 @@ class Exec:
     @property
     def keeps_place(self) -> bool:
         return self.mode == "once" and not self._polled
-
-    @property
-    def weighed(self) -> bool:
-        """Offsets are places in files of answers."""
-        return self._polled
-
-    @property
-    def local_path(self) -> str:
-        """A path that is another directory on each host; empty when there is none."""
-        return self.answers.path if self.answers is not None and self.answers.local else ""
-
-    @property
-    def local(self) -> bool:
-        """Whether each host has a directory of its own there."""
-        return bool(self.local_path)
 
     @property
     def _polled(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from flumeng.spec.option import option
 from flumeng.spec.patterns import check_timezone
-from flumeng.spec.polls import Answers, Schedule, answers_option, schedule_option
+from flumeng.spec.polls import Answers, KeepsAnswers, Schedule, answers_option, schedule_option
 from flumeng.spec.tables import Jdbc, check_jdbc, check_property, check_table
 
 TrackKind = Literal["integer", "timestamp"]
@@ -98,7 +98,7 @@ class TrackColumn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SqlPollSource:
+class SqlPollSource(KeepsAnswers):
     """Asks a database at the times of a schedule, through Spark, whose `packages` have its driver.
 
     An event's body is a row as JSON, its time is the due time. With `track` each row is taken once,
@@ -155,24 +155,9 @@ class SqlPollSource:
     answers: Answers = answers_option()
 
     @property
-    def weighed(self) -> bool:
-        """Offsets are places in files of answers."""
-        return True
-
-    @property
     def database(self) -> Jdbc:
         """Where it asks, as whom."""
         return Jdbc(self.url, self.table or "", self.username, self.password, self.properties)
-
-    @property
-    def local_path(self) -> str:
-        """A path that is another directory on each host; empty when there is none."""
-        return self.answers.path if self.answers.local else ""
-
-    @property
-    def local(self) -> bool:
-        """Whether each host has a directory of its own there."""
-        return self.answers.local
 
     def needs(self) -> Iterator[tuple[str, str]]:
         database = self.database
