@@ -28,7 +28,7 @@ from flumeng.testing import RealZooKeeper
 from zkschema import paths, records, table
 from zkschema.migrations import Change, Delete, Migration, Set
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 
 

@@ -19,7 +19,7 @@ from zkschema.records import Journal, LiveNode
 
 NAMES = [f"web.n{number}.0.00000000" for number in range(12)]
 FROZEN, DEAD, HEALTHY = NAMES[:2], NAMES[2:4], NAMES[4:]
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 180.0
 
 
 @pytest.fixture

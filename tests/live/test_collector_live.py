@@ -32,7 +32,7 @@ from zkschema.records import Ack, Flow, LiveNode
 from zkschema.records import Journal as JournalRecord
 
 KILLS = 3
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 
 
 class Collector:

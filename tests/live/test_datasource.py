@@ -33,7 +33,7 @@ from flumeng.operations.flows import apply_flow
 from flumeng.store import ABSENT, ANY, Store, tree
 from zkschema import paths, records
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 SEGMENT_BYTES = 20_000
 SIGN: dict[str, Any] = {"author": "a", "reason": "", "now": 0.0}
 TEXT = flow_text("web", 'syslog: {listen: "127.0.0.1:0"}')

@@ -32,7 +32,7 @@ from flumeng.store import Store, tree
 from flumeng.store.zookeeper import connect
 from zkschema import paths
 
-PATIENCE_SECONDS = 90.0
+PATIENCE_SECONDS = 180.0
 RATE = 400
 FILTERS = """\
 filters:

@@ -23,7 +23,7 @@ from zkschema import paths
 from zkschema.records import TaskStatus
 
 FLUMENG = Path(sys.executable).with_name("flumeng")
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 180.0
 TASK = "bad/collect.0"
 TEXT = """flow: {name}
 sources:

@@ -23,7 +23,7 @@ input(type="imuxsock" Socket="{folder}/log" CreatePath="on")
 action(type="omfwd" Target="127.0.0.1" Port="{port}" Protocol="tcp" TCP_Framing="{framing}"
        template="RSYSLOG_SyslogProtocol23Format")
 """
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 180.0
 
 
 def port(worker: WorkerProcess, source: int = 0) -> int:

@@ -24,7 +24,7 @@ from flumeng.views.acks import ask_worker, positions
 from zkschema import paths
 
 FLUMENG = Path(sys.executable).with_name("flumeng")
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 
 
 def free_place() -> str:

@@ -26,7 +26,7 @@ from flumeng.journal.watch import WatchAnswer, WatchRequest
 ID = "web.n1.0.0a1b2c3d"
 OTHER = "web.n1.0.0a1b2c3e"
 QUICK = WatchRequest((ID,), heartbeat_seconds=0.2, seconds=30)
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 180.0
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 
 FLUMENG = Path(sys.executable).with_name("flumeng")
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 EVENTS = 5_000
 
 Page = dict[str, dict[tuple[str, ...], float]]

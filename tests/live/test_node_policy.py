@@ -17,7 +17,7 @@ from flumeng.store import Store, tree
 from zkschema import paths
 
 FLUMENG = Path(sys.executable).with_name("flumeng")
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 
 
 def eventually(ask: Callable[[], Any]) -> Any:

@@ -146,7 +146,7 @@ def test_each_event_is_in_the_lake_once_whatever_of_spark_is_killed(
         others["spark's master"] = lambda: restart("master")
     until = time.monotonic() + chaos_seconds()
     kill_at_random(cluster, chance, ("collector",), others, times=1, until=until)
-    watcher.settle(240, events=EVENTS)
+    watcher.settle(480, events=EVENTS)
     found = ds.dataset(lake, format="parquet", exclude_invalid_files=False).to_table(
         columns=["body", "seq", "journal", "team"]
     )
@@ -175,7 +175,7 @@ def pairs_of(found: pa.Table) -> Iterator[tuple[int, str]]:
 
 
 def wait_for_files(lake: Path) -> None:
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 480
     while not list(lake.rglob("*.parquet")):
         assert time.monotonic() < deadline, "nothing is written"
         time.sleep(0.5)

@@ -21,7 +21,7 @@ from flumeng.testing import RealZooKeeper
 from zkschema import table
 
 TOP = Path(__file__).parents[2]
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 180.0
 FLOW = """
 flow: {name}
 sources: [{{tail: {{paths: ["{folder}/{name}.log"]}}}}]

@@ -38,7 +38,7 @@ from zkschema.records import Flow
 
 BAD = "web.n1.0.00000000"
 GOOD = "web.n2.0.00000000"
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 
 
 @dataclass

@@ -39,7 +39,7 @@ from zkschema.records import Flow, Partition, Partitions
 SPEC = parse_flow("{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop]}")
 HERE, THERE, NEWER = "web.n1.0.00000000", "orders.3@broker", "orders.3@comet"
 KEY = pa.field("key", pa.binary())
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 
 
 @dataclass

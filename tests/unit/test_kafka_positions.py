@@ -17,7 +17,7 @@ from flumeng.inputs.kafka.brokers import Described, Offsets, Place, Topic
 from flumeng.inputs.kafka.positions import KafkaPositions, Watchers
 from flumeng.spec import parse_flow
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 ID, OTHER = "MkTRfQ2nAAAAAAAAAAAAAA", "zzzzzzzzAAAAAAAAAAAAAA"
 P0, P1 = "orders.0.MkTRfQ2n@kafka", "orders.1.MkTRfQ2n@kafka"
 
