@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 from flumeng.sinks.testing.s3 import REGION, RealS3
 
 CONNECTIONS = 32
-ATTEMPTS = 20
+ATTEMPTS = 10
 """A server that is frozen for half a minute is waited for."""
 
 
@@ -82,7 +82,7 @@ class Bucket:
             config=Config(
                 s3={"addressing_style": "path"},
                 max_pool_connections=CONNECTIONS,
-                read_timeout=10,
+                read_timeout=60,
                 retries={"total_max_attempts": ATTEMPTS},
             ),
         )
