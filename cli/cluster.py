@@ -6,6 +6,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from cli.context import CliContext, with_store
+from cli.lazy import Lazy, LazyGroup
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
 from flumeng.errors import UserError
@@ -22,6 +23,8 @@ from flumeng.operations.spark_settings import on_node, set_on_node
 from flumeng.store import Store
 from flumeng.views import history, moments
 from zkschema import records
+
+LAZY = {"secure": Lazy("cli.secure:secure", "Certificates: who a process or a person is.")}
 
 
 class Key(click.types.StringParamType):
@@ -42,7 +45,7 @@ class Key(click.types.StringParamType):
         ]
 
 
-@click.group()
+@click.group(cls=LazyGroup, lazy=LAZY)
 def cluster() -> None:
     """Settings of the whole cluster, maintenance mode, and who changed what."""
 

@@ -22,6 +22,7 @@ import click
 from cli import names
 from cli.options import zk_option
 from flumeng.runtime import secrets
+from flumeng.security import credentials
 from flumeng.store import Store
 from flumeng.views import counters, journals, offsets, waiting
 from flumeng.views.acks import Ask, ask_worker
@@ -60,7 +61,9 @@ def open_site(site: Site) -> Store:
 
 
 def _who() -> str:
-    return f"{getpass.getuser()}@{socket.gethostname()}"
+    """The name that a certificate proves, in a secured cluster."""
+    found = credentials.load(*credentials.PEOPLE)
+    return str(found.identity) if found else f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 class ConnectionPool:

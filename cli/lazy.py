@@ -38,19 +38,19 @@ class Lazy:
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are asked for."""
+    """A group with commands that are imported when they are asked for, besides those it has."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, Lazy], **more: Any) -> None:
         super().__init__(*args, **more)
         self._lazy = lazy
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's
-        return list(self._lazy)
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *self._lazy]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  click's
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         row = self._lazy.get(cmd_name)
         if row is None:
-            return None
+            return super().get_command(ctx, cmd_name)
         module, _, attribute = row.place.partition(":")
         with no_garbage_collection():
             command = getattr(import_module(module), attribute)

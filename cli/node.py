@@ -11,6 +11,7 @@ import click
 
 from cli import key_values
 from cli.context import CliContext, with_store
+from cli.lazy import Lazy, LazyGroup
 from cli.name_argument import Name
 from cli.options import (
     data_option,
@@ -47,10 +48,11 @@ HEADERS = (
     "APPLIED",
     "RUNNING",
 )
+LAZY = {"enroll": Lazy("cli.secure:enroll", "Give a host the certificates that it needs.")}
 name_argument = click.argument("name", type=Name("node"), metavar="NODE")
 
 
-@click.group()
+@click.group(cls=LazyGroup, lazy=LAZY)
 def node() -> None:
     """Run this host's node; look at nodes, label, drain and remove them."""
 

@@ -137,13 +137,15 @@ class Flow(Record):
 @dataclass(frozen=True, kw_only=True)
 class Revision(Record):
     """One immutable version of a flow's text. ``runs`` is what its tasks run instead of it: this
-    text composed with those of the flows that it reads; empty when they run this one."""
+    text composed with those of the flows that it reads; empty when they run this one. ``signature``
+    is that of the author over the text that the tasks run, for nodes that want one."""
 
     text: str
     author: str
     reason: str
     time: float
     runs: str = ""
+    signature: str | None = None
 
     @property
     def effective(self) -> str:

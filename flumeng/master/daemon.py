@@ -27,6 +27,7 @@ from flumeng.master.isolation import IsolatingPlanner
 from flumeng.master.measures import Measures
 from flumeng.master.sayings import Sayings
 from flumeng.plan import Planner
+from flumeng.security.expiry import Expiry, utc_now
 from flumeng.state.reader import WATCHED, Reader
 from flumeng.state.snapshot import Snapshot
 from flumeng.store import ABSENT, ANY, Store, possible, tree
@@ -69,6 +70,7 @@ class Master:
         self._reader = Reader(store, name, clock, wall)
         self._planner = IsolatingPlanner(self.make_planner, clock)
         self._sayings = Sayings(clock)
+        self._expiry = Expiry(clock, utc_now)
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopping = False
         self._since = time.time()
@@ -143,7 +145,11 @@ class Master:
         outcome = carry_out(self._store, actions, snapshot)
         self.measures.planned(outcome.done)
         self._look_again_after(outcome, snapshot)
-        self.troubles = {**_of_flows(snapshot, self._planner.withheld), **topics(outcome)}
+        self.troubles = {
+            **_of_flows(snapshot, self._planner.withheld),
+            **topics(outcome),
+            **self._expiry.problems(),
+        }
         self.measures.troubles = len(self.troubles)
         said = [reason for action in outcome.done for reason in action.why]
         said += [

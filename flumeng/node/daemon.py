@@ -7,7 +7,7 @@ import queue
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -44,6 +44,7 @@ from flumeng.node.pace import Pace
 from flumeng.node.process import ChildProcess
 from flumeng.node.registration import HeldError, Identity, Registration
 from flumeng.node.settings import Settings
+from flumeng.security.expiry import Expiry, utc_now
 from flumeng.store import Store, tree
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema import paths
@@ -77,7 +78,7 @@ STUCK_SECONDS = 60.0
 class Node:
     """One node process. ``stop`` and ``hear`` may be called from any thread.
 
-    ``clock`` gives seconds that only grow.
+    ``clock`` gives seconds that only grow, ``signers`` are those of the policy file.
     """
 
     def __init__(
@@ -86,6 +87,8 @@ class Node:
         home: Home,
         store: Store,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        signers: Sequence[str] = (),
     ) -> None:
         self._clock = clock
         self._settings = settings
@@ -99,7 +102,8 @@ class Node:
             settings.labels or {},
             settings.capacity or {},
         )
-        self._znodes = Registration(store, identity, home)
+        self._znodes = Registration(store, identity, home, signers)
+        self._expiry = Expiry(clock, utc_now)
         self._machine = Machine(settings.roles, clock, settings.workers, settings.limits)
         self._storyteller = EventPublisher(store, settings.name, clock, time.time)
         self._children: dict[str, ChildProcess] = {}
@@ -341,7 +345,12 @@ class Node:
         if journals is not None:
             self._znodes.enter_journals(journals)
         status = self._machine.status
-        problems = {**self._znodes.problems, **self._home.problems, **self._unknown_flows()}
+        problems = {
+            **self._znodes.problems,
+            **self._home.problems,
+            **self._unknown_flows(),
+            **self._expiry.problems(),
+        }
         self._status = replace(status, problems={**status.problems, **problems})
         self._znodes.report(self._status)
         self._reported = changes
@@ -493,10 +502,10 @@ def run(settings: Settings) -> None:
             f"_ and -, at most {names.NODE_CHARACTERS} of them, and begins with no dot"
         )
     settings = replace(settings, policy=policy.find(settings.policy))
-    policy.load(settings.policy)
+    allowed = policy.load(settings.policy)
     home = Home(settings.data)
     store = ZooKeeperStore(settings.hosts, settings.session_seconds)
-    node = Node(settings, home, store)
+    node = Node(settings, home, store, signers=allowed.signers)
     if settings.measured:
         _serve_metrics(settings, node, store)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 from flumeng.errors import UserError
 from flumeng.runtime.secrets import SecretBackend
+from flumeng.security.signing import check_signer
 from flumeng.spec import Component, registry
 from flumeng.spec.decode import Decoder
 from flumeng.spec.document import compose
@@ -238,6 +239,13 @@ class Policy:
         check=check_tapped,
         example="[web-logs]",
         default=("*",),
+    )
+    signers: tuple[str, ...] = option(
+        doc="Run only flows whose current revision is signed with one of these keys, as `flumeng "
+        "cluster secure signing-key` prints them. Without any, a revision needs no signature.",
+        check=check_signer,
+        example='["k1Wc6Vb0X0q3v0m5XJm2bq5z2mWl7y8lqk0T7v7M3dE="]',
+        default=(),
     )
     journal_bytes: int | None = option(
         doc="What all journals of this node together may hold on its disk; at that, senders wait. "

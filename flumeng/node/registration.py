@@ -16,6 +16,7 @@ from flumeng.journal.names import is_journal, node_of
 from flumeng.node.claim import Claim, SupplantedError, next_claim, require_own
 from flumeng.node.events import Acked, Wanted
 from flumeng.runtime import processes
+from flumeng.security.signing import KEY, is_signed
 from flumeng.state.assignment_pages import read_assignment
 from flumeng.store import (
     ABSENT,
@@ -34,7 +35,7 @@ from flumeng.store import (
 )
 from zkschema import paths, table
 from zkschema.bootstrap import CURSOR_MAIN
-from zkschema.records import Assignment, Journal, LiveNode, Node, NodeStatus, Record
+from zkschema.records import Assignment, Journal, LiveNode, Node, NodeStatus, Record, Revision
 from zkschema.table import NAME, ZPath
 
 R = TypeVar("R", bound=Record)
@@ -73,8 +74,12 @@ class Registration:
     describes stays as it was.
     """
 
-    def __init__(self, store: Store, identity: Identity, claims: Claims) -> None:
+    def __init__(
+        self, store: Store, identity: Identity, claims: Claims, signers: Sequence[str] = ()
+    ) -> None:
+        """With ``signers``, texts without a signature of one of them count as unreadable."""
         self._store = store
+        self._signers = signers
         self._me = identity
         self._incarnation = uuid.uuid4().hex
         self._since = time.time()
@@ -235,11 +240,21 @@ class Registration:
         missing = sorted(named - self._texts.keys())
         wanted = {(flow, number): paths.revision(flow, str(number)) for flow, number in missing}
         for key, revision in zip(wanted, self._read_each([*wanted.values()]), strict=True):
-            if isinstance(revision, Versioned):
-                self._texts[key] = revision.value.effective
-            else:
+            if not isinstance(revision, Versioned):
                 unreadable[key] = str(revision or f"{wanted[key]}: there is no such revision")
+            elif not self._trusts(key[0], revision.value):
+                unreadable[key] = (
+                    f"{wanted[key]} is not signed with a key of this node's policy file: apply the "
+                    f"flow with the file of such a key in {KEY}"
+                )
+            else:
+                self._texts[key] = revision.value.effective
         return unreadable
+
+    def _trusts(self, flow: str, revision: Revision) -> bool:
+        return not self._signers or is_signed(
+            flow, revision.effective, revision.signature or "", self._signers
+        )
 
     def report(self, status: NodeStatus) -> None:
         """Write the status when it is another than the one that is there."""

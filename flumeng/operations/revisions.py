@@ -17,6 +17,7 @@ from flumeng.operations.next_revision import NextRevision, RefusedError
 from flumeng.operations.revision_groups import too_large
 from flumeng.operations.subscriptions import subscribe
 from flumeng.operations.tree_needs import too_old
+from flumeng.security.signing import signature
 from flumeng.spec.flow_names import is_part, parts_among, whole_of, why_not_applied
 from flumeng.state import journal_registry
 from flumeng.store import (
@@ -73,7 +74,8 @@ def revision_writes(
     backfill_of: str = "",
 ) -> list[Write]:
     """What makes those of the revisions that are new the current ones; all of it in one
-    transaction. A new flow may be a backfill of another one.
+    transaction. A new flow may be a backfill of another one. Raises UserError when the key with
+    which this process signs is of no use.
 
     The transaction holds only while the flows are as they were with whose texts these are composed.
     """
@@ -81,7 +83,12 @@ def revision_writes(
     writes: list[Write] = []
     for one in changed.values():
         revision = records.Revision(
-            text=one.text, runs=one.runs, author=author, reason=one.because or reason, time=now
+            text=one.text,
+            runs=one.runs,
+            author=author,
+            reason=one.because or reason,
+            time=now,
+            signature=signature(one.flow, one.effective) or None,
         )
         text = Put(paths.revision(one.flow, str(one.number)), revision, ABSENT)
         if one.current is None:
@@ -221,7 +228,12 @@ class _Wanted:
         one = self.current[flow]
         composition = self.composed.flows.get(flow)
         text = composition.text if composition else self.texts[flow]
-        return one is None or (one.text, one.effective) != (text, self.texts[flow])
+        signed = signature(flow, self.texts[flow])
+        return (
+            one is None
+            or (one.text, one.effective) != (text, self.texts[flow])
+            or signed not in ("", one.signature)
+        )
 
     def _run_by_all(self, store: ReadableStore) -> dict[str, int]:
         """Of those that change, the revision that every task has run."""

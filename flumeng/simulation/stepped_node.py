@@ -4,7 +4,7 @@ children."""
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from flumeng.node.daemon import Node
@@ -33,8 +33,10 @@ class SteppedNode(Node):
         store: Store,
         clock: Callable[[], float],
         start: Callable[[str], Child],
+        *,
+        signers: Sequence[str] = (),
     ) -> None:
-        super().__init__(settings, home, store, clock)
+        super().__init__(settings, home, store, clock, signers=signers)
         self._start_child = start
 
     @property

@@ -59,6 +59,7 @@ class Bench:
         if cluster is None:
             tree.init(self.store)
         self.home = Home(data)
+        self.signers: tuple[str, ...] = ()
         self.start()
 
     def start(self) -> None:
@@ -66,7 +67,14 @@ class Bench:
         settings = Settings("n1", self.data, "", roles=(INGEST,))
         self.home.close()
         self.home = Home(self.data)
-        self.node = SteppedNode(settings, self.home, self.store, lambda: self.now, self.child)
+        self.node = SteppedNode(
+            settings,
+            self.home,
+            self.store,
+            lambda: self.now,
+            self.child,
+            signers=self.signers,
+        )
         self.node.begin()
         self.node.turn()
 
@@ -84,6 +92,11 @@ class Bench:
                 super().tell(message)
 
         return Child(name, "n1", hear)
+
+    def require_signed_by(self, *signers: str) -> None:
+        """As after a restart with these in the policy file."""
+        self.signers = signers
+        self.start()
 
     def apply(self, *flows: str) -> None:
         for flow in flows:

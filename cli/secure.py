@@ -1,0 +1,201 @@
+"""``flumeng cluster secure``: the certificates of a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from cli.options import json_option
+from cli.output import show_json, show_table
+from flumeng.errors import UserError
+from flumeng.security import enrolment, expiry
+from flumeng.security.authority import load_authority
+from flumeng.security.credentials import DIRECTORY
+from flumeng.security.expiry import utc_now
+from flumeng.security.identity import Role
+from flumeng.security.signing import make_key
+
+DAYS = 365
+authority_option = click.option(
+    "--authority",
+    envvar="FLUMENG_AUTHORITY",
+    show_envvar=True,
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="The directory that `cluster secure init` has made.",
+)
+to_option = click.option(
+    "--to",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where the files go; by default the directory NAME.",
+)
+host_option = click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="HOST",
+    help="A host name or address under which others connect to it; can be given several times.",
+)
+days_option = click.option(
+    "--days",
+    type=click.FloatRange(min=0.01, max=3650),
+    default=DAYS,
+    show_default=True,
+    help="For how long it holds.",
+)
+
+
+@click.group()
+def secure() -> None:
+    """Certificates that say who a process or a person is; each cluster has its own authority."""
+
+
+@secure.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
+@click.option("--cluster", default="flumeng", show_default=True, help="The name of the cluster.")
+@click.option(
+    "--ca-certificate",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
+    help="An authority that you have, with those above it behind it, in PEM.",
+)
+@click.option(
+    "--ca-key",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
+    help="Its key, without a password.",
+)
+@click.option("--admin", default="admin", show_default=True, help="Your name.")
+def init(
+    folder: Path, *, cluster: str, ca_certificate: Path | None, ca_key: Path | None, admin: str
+) -> None:
+    """Make the authority of a new cluster in DIR, and your own certificate in DIR/ADMIN.
+
+    Who has the file DIR/ca.key can be anybody in that cluster: keep DIR where no daemon runs.
+    """
+    if (ca_certificate is None) != (ca_key is None):
+        raise UserError("give --ca-certificate and --ca-key together")
+    given = None
+    if ca_certificate is not None and ca_key is not None:
+        given = load_authority(ca_certificate.read_bytes(), ca_key.read_bytes())
+    now = utc_now()
+    office = enrolment.found_office(folder, cluster, given, now)
+    office.fill(folder / admin, ["admin"], admin, (), days=DAYS, now=now)
+    click.echo(
+        f"{folder} is the authority of cluster {cluster}\n"
+        f"{folder / admin} is yours: export {DIRECTORY}={(folder / admin).resolve()}"
+    )
+
+
+@secure.command()
+@click.argument("role", type=click.Choice(get_args(Role)), metavar="ROLE")
+@click.argument("name", metavar="NAME")
+@authority_option
+@to_option
+@host_option
+@days_option
+def issue(
+    role: Role,
+    name: str,
+    *,
+    authority: Path,
+    folder: Path | None,
+    hosts: tuple[str, ...],
+    days: float,
+) -> None:
+    """Give a person, a master or a server a certificate, or one of them a new one.
+
+    ROLE is admin, operator, viewer, subscriber, master or zookeeper; hosts that run a node get all
+    that they need with `flumeng node enroll`.
+    """
+    fill(authority, folder or Path(name), (role,), name, hosts=hosts, days=days)
+
+
+@secure.command("signing-key")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
+def signing_key(file: Path) -> None:
+    """Make a key in FILE that signs revisions of flows, and print its public half.
+
+    Set `FLUMENG_SIGNING_KEY` to FILE where flows are applied, and name the public half in `signers`
+    of the policy files of nodes: these run nothing then that was applied without the key.
+    """
+    click.echo(make_key(file))
+
+
+@click.command()
+@click.argument("name", metavar="NODE")
+@authority_option
+@to_option
+@host_option
+@days_option
+def enroll(
+    name: str, *, authority: Path, folder: Path | None, hosts: tuple[str, ...], days: float
+) -> None:
+    """Give the host of node NODE the certificates that it needs, or new ones.
+
+    Run it where the authority is, bring the directory to the host, and start the node with
+    `FLUMENG_IDENTITY` set to where it is there. Processes take new files up by themselves.
+    """
+    fill(authority, folder or Path(name), enrolment.HOST_ROLES, name, hosts=hosts, days=days)
+
+
+@secure.command()
+@click.argument(
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    envvar=DIRECTORY,
+    metavar="[DIR]",
+)
+@json_option
+def show(folder: Path, *, as_json: bool) -> None:
+    """Show which certificates are in DIR, and for how long they hold. Exit code 1 when one cannot
+    be used."""
+    rows: list[dict[str, object]] = []
+    useless = False
+    for place, found in expiry.credentials_in(folder):
+        if isinstance(found, UserError):
+            useless = True
+            rows.append({"role": place.role, "problem": str(found)})
+            continue
+        left = expiry.days_left(found, utc_now())
+        useless |= left <= 0
+        rows.append(
+            {
+                "role": place.role,
+                "name": found.identity.name,
+                "cluster": found.identity.cluster,
+                "until": f"{found.expires:%Y-%m-%d %H:%M}",
+                "days_left": round(left, 1),
+            }
+        )
+    if as_json:
+        show_json(rows)
+    else:
+        fields = ("role", "name", "cluster", "until", "days_left", "problem")
+        headers = ("ROLE", "NAME", "CLUSTER", "UNTIL (UTC)", "DAYS LEFT", "PROBLEM")
+        show_table(headers, ([row.get(field) for field in fields] for row in rows))
+    if useless:
+        raise SystemExit(1)
+
+
+def fill(
+    authority: Path,
+    folder: Path,
+    roles: tuple[Role, ...],
+    name: str,
+    *,
+    hosts: tuple[str, ...],
+    days: float,
+) -> None:
+    """Issue, and say what to do with it. Raises UserError."""
+    office = enrolment.open_office(authority)
+    office.fill(folder, roles, name, hosts, days=days, now=utc_now())
+    click.echo(
+        f"{folder} has the {'certificate' if len(roles) == 1 else 'certificates'} of {name} for "
+        f"{', '.join(roles)}: bring it to its host, and set {DIRECTORY} to where it is there"
+    )

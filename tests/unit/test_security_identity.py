@@ -1,0 +1,203 @@
+"""Who certificates are for, who issues them, and which of them a process uses."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from flumeng.errors import UserError
+from flumeng.security import credentials, enrolment, expiry
+from flumeng.security.authority import load_authority, new_authority, private_pem
+from flumeng.security.credentials import Place
+from flumeng.security.expiry import Expiry
+from flumeng.security.identity import Identity, Role, identity_of, parse_uri, subject_of
+from flumeng.security.testing import Certificates
+
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path)
+
+
+@pytest.mark.parametrize("role", ["admin", "node", "collector", "zookeeper", "subscriber"])
+def test_a_certificate_says_who_it_is_for(certificates: Certificates, role: Role) -> None:
+    found = Place(certificates.folder(role, name="web-1.example"), role).load()
+    assert found.identity == Identity("tests", role, "web-1.example")
+    assert found.leaf.subject.rfc4514_string() == found.identity.subject
+
+
+def test_openssl_takes_what_is_issued(certificates: Certificates) -> None:
+    folder = certificates.folder("node")
+    command = ["openssl", "verify", "-x509_strict", "-CAfile", folder / "ca.pem"]
+    for purpose in ("sslclient", "sslserver"):
+        names = ["-purpose", purpose, "-verify_ip", "127.0.0.1", folder / "node.pem"]
+        subprocess.run([*command, *names], check=True, capture_output=True)
+    others = ["-verify_ip", "10.0.0.1", folder / "node.pem"]
+    assert subprocess.run([*command, *others], check=False, capture_output=True).returncode
+
+
+def test_only_names_that_tell_rights_apart_are_in_subjects() -> None:
+    assert subject_of("c", "node", "n1") == "CN=node:n1,O=c"
+    assert subject_of("c", "master", "m1") == subject_of("c", "master", "m2") == "CN=master,O=c"
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a,O=other", "a b", "-a", "é", "x" * 64, "a\n"])
+def test_a_name_that_would_mean_another_thing_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="cannot be the name"):
+        Identity("tests", "node", name)
+    with pytest.raises(UserError, match="cannot be the name"):
+        Identity(name, "node", "n1")
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["flumeng://c/root/n", "flumeng://c/node", "flumeng://c/node/a/b", "http://c/node/n", "", "x"],
+)
+def test_what_names_nobody_is_refused(uri: str) -> None:
+    with pytest.raises(UserError, match="names nobody"):
+        parse_uri(uri)
+
+
+def test_a_certificate_that_says_two_things_is_refused(certificates: Certificates) -> None:
+    class Two(Identity):
+        @property
+        def subject(self) -> str:
+            return "CN=admin,O=tests"
+
+    issued = certificates.authority.issue(Two("tests", "node", "n1"), days=1, now=expiry.utc_now())
+    with pytest.raises(UserError, match="at once"):
+        identity_of(credentials.Credentials(b"", issued.certificate, issued.key).leaf)
+
+
+def test_a_stranger_s_certificate_names_nobody(certificates: Certificates) -> None:
+    with pytest.raises(UserError, match="was not made by flumeng"):
+        identity_of(certificates.authority.certificate)
+
+
+def test_a_key_that_others_may_read_is_refused(certificates: Certificates) -> None:
+    place = Place(certificates.folder("node"), "node")
+    place.key.chmod(0o640)
+    with pytest.raises(UserError, match=f"chmod 600 {place.key}"):
+        place.load()
+
+
+def test_a_key_of_another_certificate_is_refused(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(credentials, "ROTATION_SECONDS", 0.1)
+    place = Place(certificates.folder("node", "master"), "node")
+    place.key.write_bytes(Place(place.folder, "master").key.read_bytes())
+    with pytest.raises(UserError, match=r"is not the key of .*node\.pem"):
+        place.load()
+
+
+def test_a_certificate_in_the_place_of_another_role_is_refused(certificates: Certificates) -> None:
+    folder = certificates.folder("node")
+    for end in ("pem", "key"):
+        (folder / f"node.{end}").rename(folder / f"admin.{end}")
+    with pytest.raises(UserError, match="that of node n1, not of a admin"):
+        Place(folder, "admin").load()
+
+
+def test_which_credentials_a_process_uses(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(credentials.DIRECTORY, raising=False)
+    assert credentials.load("node") is None
+    monkeypatch.setenv(credentials.DIRECTORY, str(certificates.folder("operator", "viewer")))
+    found = credentials.load(*credentials.PEOPLE)
+    assert found is not None
+    assert found.identity.role == "operator"
+    with pytest.raises(UserError, match=r"no certificate of a node \(node\.pem\)"):
+        credentials.load("node")
+
+
+def test_weeks_before_its_end_it_is_told(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = certificates.folder("node", days=40)
+    monkeypatch.setenv(credentials.DIRECTORY, str(folder))
+    days, elapsed = 0.0, 0.0
+
+    def told() -> dict[str, str]:
+        begun = expiry.utc_now()
+        seen = Expiry(lambda: elapsed, lambda: begun + timedelta(days=days))
+        return seen.problems()
+
+    assert told() == {}
+    days = 11
+    (text,) = told().values()
+    assert "ends in 29 days" in text
+    assert "flumeng node enroll" in text
+    days = 41
+    assert "nobody lets it in any more" in told()["certificate of node"]
+
+
+def test_a_new_certificate_ends_the_warning_within_ten_minutes(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(credentials.DIRECTORY, str(certificates.folder("node", days=1)))
+    clock = [0.0]
+    expiring = Expiry(lambda: clock[0], expiry.utc_now)
+    assert expiring.problems()
+    certificates.folder("node", days=300)
+    assert expiring.problems()
+    clock[0] = 600.0
+    assert expiring.problems() == {}
+
+
+def test_no_certificate_outlives_its_authority(certificates: Certificates) -> None:
+    with pytest.raises(UserError, match="ask for fewer days"):
+        certificates.authority.issue(
+            Identity("tests", "node", "n1"), days=4000, now=expiry.utc_now()
+        )
+
+
+def test_an_authority_that_the_user_has_is_taken(tmp_path: Path) -> None:
+    given = new_authority("company", NOW)
+    loaded = load_authority(given.pem, private_pem(given.key))
+    office = enrolment.found_office(tmp_path / "a", "fra", loaded, NOW)
+    office.fill(tmp_path / "b", ["admin"], "alice", (), days=30, now=NOW)
+    assert Place(tmp_path / "b", "admin").load().identity == Identity("fra", "admin", "alice")
+    again = enrolment.open_office(tmp_path / "a")
+    assert (again.cluster, again.authority.pem) == ("fra", given.pem)
+
+
+def test_what_is_no_authority_is_refused() -> None:
+    given, other = new_authority("c", NOW), new_authority("c", NOW)
+    with pytest.raises(UserError, match="is not that of its certificate"):
+        load_authority(given.pem, private_pem(other.key))
+    leaf = given.issue(Identity("c", "admin", "a"), days=1, now=NOW)
+    with pytest.raises(UserError, match="no authority's"):
+        load_authority(leaf.certificate, leaf.key)
+    with pytest.raises(UserError, match="expected the authority's certificate"):
+        load_authority(b"", b"")
+
+
+def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    office = enrolment.found_office(tmp_path / "a", "c", None, expiry.utc_now())
+    office.fill(tmp_path / "n", enrolment.HOST_ROLES, "n1", ["h"], days=1, now=expiry.utc_now())
+    for folder in ("a", "n"):
+        assert (tmp_path / folder).stat().st_mode & 0o777 == 0o700
+        assert all(f.stat().st_mode & 0o777 == 0o600 for f in (tmp_path / folder).iterdir())
+    with pytest.raises(UserError, match="has an authority already"):
+        enrolment.found_office(tmp_path / "a", "c", None, expiry.utc_now())
+
+
+def test_a_certificate_that_is_rotated_is_never_seen_half(tmp_path: Path) -> None:
+    office = enrolment.found_office(tmp_path / "a", "c", None, expiry.utc_now())
+    place = Place(tmp_path / "n", "node")
+    before: tuple[int, ...] = ()
+    for _ in range(20):
+        office.fill(place.folder, ["node"], "n1", ["h"], days=1, now=expiry.utc_now())
+        assert place.changed != before
+        before = place.changed
+        found = place.load()
+        context = ssl.create_default_context(cadata=found.ca.decode())
+        context.load_cert_chain(place.certificate, place.key)
