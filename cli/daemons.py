@@ -49,12 +49,14 @@ def standalone(data: Path, zk_port: int, flows: tuple[Path, ...], metrics: str) 
 @data_option
 @click.option("--port", type=PORT, default=2181, show_default=True, help="0 takes a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-def zookeeper(data: Path, port: int, host: str) -> None:
+@click.option("--plain-port", type=PORT, help="Open a plain port too, to move a cluster over.")
+def zookeeper(data: Path, port: int, host: str, plain_port: int | None) -> None:
     """Run a ZooKeeper server, for one host or for tests.
 
-    It is the real server, alone and without passwords: keep it to addresses that you trust.
+    It is the real server, alone. With an identity (FLUMENG_IDENTITY) its port is secure and lets in
+    who has a certificate of the cluster; without, everybody: keep it to addresses that you trust.
     """
-    embedded.serve(data, port, host=host)
+    embedded.serve(data, port, host=host, plain_port=plain_port)
 
 
 @click.command()

@@ -12,6 +12,7 @@ from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
 from flumeng.errors import UserError
 from flumeng.operations.cluster import (
+    access_problems,
     export_cluster,
     import_cluster,
     init_cluster,
@@ -21,6 +22,8 @@ from flumeng.operations.cluster import (
 )
 from flumeng.operations.live_processes import live_processes
 from flumeng.operations.migration import migrate_cluster, pending_migrations
+from flumeng.operations.securing import secure_cluster, set_access
+from flumeng.security.own import cluster as own_cluster
 from flumeng.store import Store, tree
 from zkschema import table
 from zkschema.migrations import Migration
@@ -95,6 +98,39 @@ def verify(
 
 
 @schema.command()
+@click.option(
+    "--member",
+    "admit",
+    multiple=True,
+    metavar="ROLE:NAME",
+    help="Admit this node, operator or subscriber; may be given again.",
+)
+@click.option(
+    "--without", "expel", multiple=True, metavar="ROLE:NAME", help="Take all rights from it."
+)
+@reason_option
+@with_store
+def secure(
+    context: CliContext, store: Store, admit: tuple[str, ...], expel: tuple[str, ...], reason: str
+) -> None:
+    """Give every znode an access list, or change who belongs to a secured cluster.
+
+    Needs an administrator's certificate (FLUMENG_IDENTITY). Interrupted, it is gone on with by
+    calling it again.
+    """
+    cluster = own_cluster()
+    if cluster is None:
+        raise UserError(
+            "only an administrator with a certificate can secure a cluster: FLUMENG_IDENTITY has "
+            "to name a directory with admin.pem and admin.key"
+        )
+    who = context.audit_fields(reason)
+    count = secure_cluster(store, cluster=cluster, admit=admit, expel=expel, **who)
+    members = tree.require(store).members
+    click.echo(f"{count} access lists set; members: {', '.join(members) or 'none'}")
+
+
+@schema.command()
 @with_store
 def export(_context: CliContext, store: Store) -> None:
     """Print everything in the cluster as one JSON document; ephemerals are left out."""
@@ -163,12 +199,16 @@ def _step(migration: Migration) -> str:
 
 def _fix(context: CliContext, store: Store, yes: bool, reason: str) -> None:
     """What is done is told on standard error: standard output is the check's."""
-    found = repairs(store)
+    found, lists = repairs(store), access_problems(store)
     for repair in found:
         click.echo(f"{repair.path}: {repair.what}; {repair.remedy}", err=True)
-    if not found:
+    for problem in lists:
+        click.echo(f"{problem.path}: {problem.what}; {problem.remedy}", err=True)
+    count = len(found) + len(lists)
+    if not count:
         return
     if not yes:
-        click.confirm(f"Carry out these {len(found)} repairs?", abort=True, err=True)
-    done = repair_cluster(store, found, **context.audit_fields(reason))
-    click.echo(f"{len(done)} of {len(found)} repairs done", err=True)
+        click.confirm(f"Carry out these {count} repairs?", abort=True, err=True)
+    done = len(repair_cluster(store, found, **context.audit_fields(reason)))
+    done += set_access(store)
+    click.echo(f"{done} of {count} repairs done", err=True)

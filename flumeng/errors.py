@@ -1,6 +1,6 @@
 """The one error tree, split by who must act.
 
-Every error that leaves an adapter (store, journal, Flight, Spark) is one of these four. The command
+Every error that leaves an adapter (store, journal, Flight, Spark) is one of these. The command
 line maps them to exit codes 2, 3, 4 and 1.
 """
 
@@ -21,6 +21,11 @@ class ConflictError(FlumengError):
 
 class UnavailableError(FlumengError):
     """A server does not answer now: wait and try again. The outcome of a write is unknown."""
+
+
+class ForbiddenError(UnavailableError):
+    """ZooKeeper lets others do it, and not us. Nothing was written, and asking again is in vain
+    until an administrator has changed who may."""
 
 
 class CorruptError(FlumengError):

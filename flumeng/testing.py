@@ -6,7 +6,7 @@ sessions share one ``FakeTree``; ``cut``, ``heal`` and ``expire`` are what a net
 
 from __future__ import annotations
 
-import socket
+import os
 import subprocess
 import sys
 import threading
@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 
 from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.runtime import embedded
+from flumeng.runtime.testing import ask_server
+from flumeng.security.roles import DIRECTORY
 from flumeng.store import (
     ABSENT,
     ANY,
@@ -237,11 +239,16 @@ class FakeStore:
 
 
 class RealZooKeeper:
-    """The embedded server in a process of its own, on one port for its whole life."""
+    """The embedded server in a process of its own, on one port for its whole life.
 
-    def __init__(self, data: FilePath) -> None:
-        self.data = data
+    With an ``identity`` that port is secure; ``plain`` gives it a plain one too."""
+
+    def __init__(
+        self, data: FilePath, identity: FilePath | None = None, *, plain: bool = False
+    ) -> None:
+        self.data, self.identity = data, identity
         self.port = embedded.free_port()
+        self.plain_port = embedded.free_port() if plain else None
         self.address = f"127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -261,8 +268,11 @@ class RealZooKeeper:
                 "flumeng.runtime.embedded",
                 str(self.data),
                 str(self.port),
+                *([str(self.plain_port)] if self.plain_port else []),
             ]
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+            told = {DIRECTORY: str(self.identity)} if self.identity else {}
+            surroundings = os.environ | told
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=surroundings)
 
     def wait_answering(self, wait_seconds: float = 60.0) -> None:
         assert self.process is not None
@@ -282,8 +292,6 @@ class RealZooKeeper:
         """Whether it serves. It says that it is well a little earlier, and who then connects is
         never answered."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-                connection.sendall(b"srvr")
-                return b"Mode:" in b"".join(iter(lambda: connection.recv(4096), b""))
+            return "Mode:" in ask_server(self.port, b"srvr", self.identity)
         except OSError:
             return False

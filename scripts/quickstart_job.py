@@ -92,7 +92,8 @@ def safe_events(address: str) -> int:
 def look(store: Store, seen: Seen) -> None:
     """Read the journals' ends from the node's workers, and the acks from ZooKeeper: with the last
     one a commit begins, and once that has ended all is in the lake."""
-    live = store.read(paths.live_node(NODE))
+    (name, *_) = [*store.children(paths.live_nodes()), NODE]
+    live = store.read(paths.live_node(name))
     if live is not None and all(live.value.addresses):
         seen.journal = sum(safe_events(address) for address in live.value.addresses)
     acks = store.read_many(

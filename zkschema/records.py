@@ -55,13 +55,16 @@ class Schema(Record):
 
     ``cluster`` is an id that no other cluster has; nodes keep it with their journals. Every import
     of an export gives the tree a higher ``generation``: what is absent after that may only be what
-    the export did not have.
+    the export did not have. A cluster with the feature ``acl`` is secured: ``certificates`` is its
+    name in them, and ``members`` (``ROLE:NAME``) were admitted to it.
     """
 
     version: int
     features: tuple[str, ...] = ()
     cluster: str = ""
     generation: int = 0
+    certificates: str = ""
+    members: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -460,7 +463,7 @@ class LiveNode(Record):
     empty text while it does not; ``discovery`` is where its discovery process tells of partitions,
     ``collector`` where its collector tells what became of the last events. ``schema`` is the newest
     version of the tree that it can use, ``boot`` the id of its host's boot and container, in which
-    ``pid`` counts."""
+    ``pid`` counts. ``identity`` is whom its certificate is for; empty without one."""
 
     uuid: str
     incarnation: str
@@ -472,13 +475,15 @@ class LiveNode(Record):
     since: float
     schema: int = 1
     boot: str = ""
+    identity: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveMaster(Record):
     """``plans`` is not set while the master leaves all its flows to the others. ``troubles``: what
     it cannot do (``flow F``, ``node N``, ``cluster``) -> why; others take over flows in there.
-    ``schema`` is the newest version of the tree that it can use."""
+    ``schema`` is the newest version of the tree that it can use, ``identity`` whom its certificate
+    is for."""
 
     host: str
     pid: int
@@ -486,6 +491,7 @@ class LiveMaster(Record):
     since: float
     schema: int = 1
     plans: bool = True
+    identity: str = ""
     troubles: Mapping[str, str] = field(default_factory=lambda: NOTHING)
 
 

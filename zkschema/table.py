@@ -31,7 +31,27 @@ PARTS_SINCE = 4
 CHAINS_SINCE = 6
 """Revisions have ``runs`` in trees of this version and above."""
 
+EVERYONE = "master node discovery collector executor operator viewer subscriber"
+NOT_NODES = "master discovery collector executor operator viewer subscriber own-node"
+"""Of what a node never reads: nodes are many, and each is an entry of its own in a list."""
+
 ROWS: list[Row[Record]] = []
+
+
+@dataclass(frozen=True)
+class Access:
+    """Roles, with blanks between them, of a secured cluster: who reads and writes a znode, and who
+    creates and deletes its children. ``own-ROLE`` is the one of that role whom the path names. An
+    administrator may do everything, and who may do anything may read."""
+
+    write: str = ""
+    create: str = ""
+    delete: str = ""
+    read: str = EVERYONE
+
+
+ROOT = Access(create="operator")
+"""Of the chroot: ``/push`` is created by the first who pushes."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +65,7 @@ class Row(Generic[R_co]):
     size_bytes: int
     since: int
     doc: str
+    access: Access = Access()
 
     def __call__(self, *names: str) -> ZPath[R_co]:
         """The path for ``names``; ValueError when a name could not be part of a path."""
@@ -91,17 +112,18 @@ def _row(
     writer: str,
     doc: str,
     *,
+    access: Access,
     size_bytes: int,
     lifetime: str = "persistent",
     since: int = 1,
 ) -> Row[R_co]:
-    row = Row(pattern, record, lifetime, writer, size_bytes, since, doc)
+    row = Row(pattern, record, lifetime, writer, size_bytes, since, doc, access)
     ROWS.append(row)
     return row
 
 
-def _folder(pattern: str, writer: str, doc: str, *, since: int = 1) -> Row[Record]:
-    row: Row[Record] = Row(pattern, None, "persistent", writer, 0, since, doc)
+def _folder(pattern: str, writer: str, doc: str, *, access: Access, since: int = 1) -> Row[Record]:
+    row: Row[Record] = Row(pattern, None, "persistent", writer, 0, since, doc, access)
     ROWS.append(row)
     return row
 
@@ -110,8 +132,10 @@ schema = _row(
     "/schema",
     records.Schema,
     "migrations",
-    "version of the tree and features in use; raised by compare-and-set",
-    size_bytes=4 * KIB,
+    "version of the tree and features in use; who was admitted to a secured cluster; raised by "
+    "compare-and-set",
+    size_bytes=64 * KIB,
+    access=Access(),
 )
 cluster = _row(
     "/cluster",
@@ -119,22 +143,39 @@ cluster = _row(
     "operators",
     "settings of the cluster: maintenance mode, throttles, grace period, chokes",
     size_bytes=64 * KIB,
+    access=Access(write="operator master"),
 )
-flows = _folder("/flows", "bootstrap", "all flows")
+flows = _folder(
+    "/flows",
+    "bootstrap",
+    "all flows",
+    access=Access(create="operator", delete="operator master"),
+)
 flow = _row(
     "/flows/{flow}",
     records.Flow,
     "operators",
     "current revision and wanted state",
     size_bytes=4 * KIB,
+    access=Access(
+        write="operator master discovery",
+        create="operator master discovery",
+        delete="operator master",
+    ),
 )
-revisions = _folder("/flows/{flow}/revisions", "operators", "the flow's revisions, bounded")
+revisions = _folder(
+    "/flows/{flow}/revisions",
+    "operators",
+    "the flow's revisions, bounded",
+    access=Access(create="operator", delete="operator master"),
+)
 revision = _row(
     "/flows/{flow}/revisions/{number}",
     records.Revision,
     "operators",
     "immutable text of one revision, with author, reason and time",
     size_bytes=512 * KIB,
+    access=Access(),
 )
 partitions = _row(
     "/flows/{flow}/partitions",
@@ -142,6 +183,12 @@ partitions = _row(
     "discovery tasks",
     "partitions known, with weights; the bucket count when they are many",
     size_bytes=512 * KIB,
+    access=Access(
+        write="discovery operator",
+        create="discovery",
+        delete="discovery operator master",
+        read=NOT_NODES,
+    ),
 )
 partitions_bucket = _row(
     "/flows/{flow}/partitions/{bucket}",
@@ -149,6 +196,7 @@ partitions_bucket = _row(
     "discovery tasks",
     "a share of the partitions",
     size_bytes=50 * KIB,
+    access=Access(write="discovery", read=NOT_NODES),
 )
 plan = _row(
     "/flows/{flow}/plan",
@@ -156,6 +204,7 @@ plan = _row(
     "masters",
     "task -> kind, node, epoch, state, partitions; the bucket count when they are many",
     size_bytes=512 * KIB,
+    access=Access(write="master", create="master", delete="master operator", read=NOT_NODES),
 )
 plan_bucket = _row(
     "/flows/{flow}/plan/{bucket}",
@@ -163,8 +212,15 @@ plan_bucket = _row(
     "masters",
     "a share of the plan's tasks",
     size_bytes=512 * KIB,
+    access=Access(write="master", read=NOT_NODES),
 )
-tombstones = _folder("/tombstones", "bootstrap", "flows that were deleted, bounded", since=4)
+tombstones = _folder(
+    "/tombstones",
+    "bootstrap",
+    "flows that were deleted, bounded",
+    since=4,
+    access=Access(create="operator", delete="operator", read=NOT_NODES),
+)
 tombstone = _row(
     "/tombstones/{flow}",
     records.Tombstone,
@@ -172,18 +228,45 @@ tombstone = _row(
     "who deleted the flow of that name last, why and when; its revisions and its last text",
     size_bytes=512 * KIB,
     since=4,
+    access=Access(write="operator", read=NOT_NODES),
 )
-all_acks = _folder("/acks", "bootstrap", "acks of all flows: they change all the time, unwatched")
-acks = _folder("/acks/{flow}", "operators", "the flow's cursors")
-cursor = _folder("/acks/{flow}/{cursor}", "operators", "one cursor's acks")
+all_acks = _folder(
+    "/acks",
+    "bootstrap",
+    "acks of all flows: they change all the time, unwatched",
+    access=Access(create="operator", delete="operator master"),
+)
+acks = _folder(
+    "/acks/{flow}",
+    "operators",
+    "the flow's cursors",
+    access=Access(create="operator subscriber", delete="operator master"),
+)
+cursor = _folder(
+    "/acks/{flow}/{cursor}",
+    "operators",
+    "one cursor's acks",
+    access=Access(
+        create="collector operator own-subscriber",
+        delete="collector discovery operator master own-subscriber",
+        read=NOT_NODES,
+    ),
+)
 ack = _row(
     "/acks/{flow}/{cursor}/{partition}",
     records.Ack,
     "owner of the task",
     "high-water mark: all below the offset is durably in every sink of the cursor",
     size_bytes=4 * KIB,
+    access=Access(write="collector operator own-subscriber", read=NOT_NODES),
 )
-leases = _folder("/leases", "bootstrap", "for whom journals are kept who is no flow", since=5)
+leases = _folder(
+    "/leases",
+    "bootstrap",
+    "for whom journals are kept who is no flow",
+    since=5,
+    access=Access(create="subscriber", delete="operator master"),
+)
 lease = _row(
     "/leases/{flow}@{cursor}",
     records.Lease,
@@ -192,23 +275,46 @@ lease = _row(
     "what it has not read; removed by masters when it was not renewed",
     size_bytes=4 * KIB,
     since=5,
+    access=Access(write="own-subscriber", read=NOT_NODES),
 )
-all_commits = _folder("/commits", "bootstrap", "sink commits of all flows, unwatched")
-commits = _folder("/commits/{flow}", "operators", "sink commits in progress")
+all_commits = _folder(
+    "/commits",
+    "bootstrap",
+    "sink commits of all flows, unwatched",
+    access=Access(create="operator", delete="operator master", read=NOT_NODES),
+)
+commits = _folder(
+    "/commits/{flow}",
+    "operators",
+    "sink commits in progress",
+    access=Access(create="collector", delete="collector operator master", read=NOT_NODES),
+)
 commit = _row(
     "/commits/{flow}/{commit}",
     records.Commit,
     "owner of the task",
     "`task@uuid`: a commit decided with its acks; removed when its files are in place",
     size_bytes=512 * KIB,
+    access=Access(write="collector", read=NOT_NODES),
 )
-nodes = _folder("/nodes", "bootstrap", "all nodes ever registered")
+nodes = _folder(
+    "/nodes",
+    "bootstrap",
+    "all nodes ever registered",
+    access=Access(create="node", delete="operator master"),
+)
 node = _row(
     "/nodes/{node}",
     records.Node,
     "node, operators",
     "identity, roles, zone, labels, capacity, wanted state",
     size_bytes=16 * KIB,
+    access=Access(
+        write="own-node operator master",
+        create="own-node master",
+        delete="operator master",
+        read=NOT_NODES,
+    ),
 )
 assignment = _row(
     "/nodes/{node}/assignment",
@@ -216,6 +322,12 @@ assignment = _row(
     "masters",
     "all that the node should run now; the page count when it is much",
     size_bytes=512 * KIB,
+    access=Access(
+        write="master",
+        create="master",
+        delete="operator master",
+        read=NOT_NODES,
+    ),
 )
 assignment_page = _row(
     "/nodes/{node}/assignment/{page}",
@@ -223,6 +335,7 @@ assignment_page = _row(
     "masters",
     "a share of what the node should run",
     size_bytes=512 * KIB,
+    access=Access(write="master", read=NOT_NODES),
 )
 status = _row(
     "/nodes/{node}/status",
@@ -230,6 +343,7 @@ status = _row(
     "node",
     "assignment version applied, state and error of each task",
     size_bytes=512 * KIB,
+    access=Access(write="own-node", read=NOT_NODES),
 )
 story = _row(
     "/nodes/{node}/story",
@@ -237,9 +351,20 @@ story = _row(
     "node",
     "what happened on the node last, for `flumeng node story`; also when it is dead",
     size_bytes=16 * KIB,
+    access=Access(write="own-node", read=NOT_NODES),
 )
-live = _folder("/live", "bootstrap", "processes that hold a session")
-live_nodes = _folder("/live/nodes", "bootstrap", "nodes that hold a session")
+live = _folder(
+    "/live",
+    "bootstrap",
+    "processes that hold a session",
+    access=Access(),
+)
+live_nodes = _folder(
+    "/live/nodes",
+    "bootstrap",
+    "nodes that hold a session",
+    access=Access(create="node operator master", delete="operator master"),
+)
 live_node = _row(
     "/live/nodes/{node}",
     records.LiveNode,
@@ -247,8 +372,14 @@ live_node = _row(
     "address, process, version, incarnation",
     size_bytes=4 * KIB,
     lifetime="ephemeral",
+    access=Access(write="own-node"),
 )
-live_masters = _folder("/live/masters", "bootstrap", "masters that hold a session")
+live_masters = _folder(
+    "/live/masters",
+    "bootstrap",
+    "masters that hold a session",
+    access=Access(create="master", delete="master", read=NOT_NODES),
+)
 live_master = _row(
     "/live/masters/{master}",
     records.LiveMaster,
@@ -256,16 +387,28 @@ live_master = _row(
     "host, process, version, and what it cannot do",
     size_bytes=4 * KIB,
     lifetime="ephemeral",
+    access=Access(write="master", read=NOT_NODES),
 )
-journals = _folder("/journals", "bootstrap", "all journals that still hold or may get events")
+journals = _folder(
+    "/journals",
+    "bootstrap",
+    "all journals that still hold or may get events",
+    access=Access(create="node", delete="node operator master"),
+)
 journal = _row(
     "/journals/{journal}",
     records.Journal,
     "primary, masters",
     "flow, node, primary, term, in-sync copies, closed and its end",
     size_bytes=16 * KIB,
+    access=Access(write="own-node master", read=NOT_NODES),
 )
-queues = _folder("/queues", "bootstrap", "work queues")
+queues = _folder(
+    "/queues",
+    "bootstrap",
+    "work queues",
+    access=Access(create="discovery", delete="operator master", read=NOT_NODES),
+)
 queue = _row(
     "/queues/{flow}",
     records.Queue,
@@ -273,10 +416,26 @@ queue = _row(
     "head of one flow's work queue: its id, next item number of each lane, epoch",
     size_bytes=16 * KIB,
     since=2,
+    access=Access(
+        write="discovery",
+        create="discovery collector",
+        delete="discovery operator master",
+        read=NOT_NODES,
+    ),
 )
-queue_lanes = _folder("/queues/{flow}/lanes", "discovery tasks", "the queue's lanes", since=2)
+queue_lanes = _folder(
+    "/queues/{flow}/lanes",
+    "discovery tasks",
+    "the queue's lanes",
+    since=2,
+    access=Access(create="discovery", delete="discovery operator master", read=NOT_NODES),
+)
 queue_lane = _folder(
-    "/queues/{flow}/lanes/{lane}", "discovery tasks", "one lane's segments, unwatched", since=2
+    "/queues/{flow}/lanes/{lane}",
+    "discovery tasks",
+    "one lane's segments, unwatched",
+    since=2,
+    access=Access(create="discovery", delete="discovery operator master", read=NOT_NODES),
 )
 queue_segment = _row(
     "/queues/{flow}/lanes/{lane}/{segment}",
@@ -285,9 +444,18 @@ queue_segment = _row(
     "items of a lane, numbered; written with the head, removed when all are acked",
     size_bytes=50 * KIB,
     since=2,
+    access=Access(write="discovery", read=NOT_NODES),
 )
 queue_failures = _folder(
-    "/queues/{flow}/failed", "discovery tasks", "items that could not be read", since=6
+    "/queues/{flow}/failed",
+    "discovery tasks",
+    "items that could not be read",
+    since=6,
+    access=Access(
+        create="discovery collector",
+        delete="discovery collector operator master",
+        read=NOT_NODES,
+    ),
 )
 queue_failure = _row(
     "/queues/{flow}/failed/{item}",
@@ -297,6 +465,7 @@ queue_failure = _row(
     "the ack that passes it, removed when it is tried again or given up",
     size_bytes=16 * KIB,
     since=6,
+    access=Access(write="discovery collector operator", read=NOT_NODES),
 )
 polls = _row(
     "/queues/{flow}/polls",
@@ -305,8 +474,15 @@ polls = _row(
     "of a flow that polls: the answers that are not in all sinks, and from where to go on",
     size_bytes=128 * KIB,
     since=7,
+    access=Access(write="collector", read=NOT_NODES),
 )
-queue_seen = _folder("/queues/{flow}/seen", "discovery tasks", "what was listed", since=2)
+queue_seen = _folder(
+    "/queues/{flow}/seen",
+    "discovery tasks",
+    "what was listed",
+    since=2,
+    access=Access(create="discovery", delete="discovery operator master", read=NOT_NODES),
+)
 queue_seen_bucket = _row(
     "/queues/{flow}/seen/{bucket}",
     records.QueueSeen,
@@ -314,9 +490,26 @@ queue_seen_bucket = _row(
     "a share of what was listed before: hashes, or the name of their file; or a watermark",
     size_bytes=50 * KIB,
     since=2,
+    access=Access(write="discovery", read=NOT_NODES),
 )
-all_intents = _folder("/intents", "bootstrap", "decided batches of all flows, unwatched", since=2)
-intents = _folder("/intents/{flow}", "operators", "the flow's decided batches", since=2)
+all_intents = _folder(
+    "/intents",
+    "bootstrap",
+    "decided batches of all flows, unwatched",
+    since=2,
+    access=Access(create="operator", delete="operator master", read=NOT_NODES),
+)
+intents = _folder(
+    "/intents/{flow}",
+    "operators",
+    "the flow's decided batches",
+    since=2,
+    access=Access(
+        create="collector master",
+        delete="collector operator master",
+        read=NOT_NODES,
+    ),
+)
 intent = _row(
     "/intents/{flow}/{task}",
     records.Intent,
@@ -324,6 +517,7 @@ intent = _row(
     "the batch that the task has decided to write: number, ranges, revision",
     size_bytes=512 * KIB,
     since=2,
+    access=Access(write="collector master operator", read=NOT_NODES),
 )
 push = _row(
     "/push",
@@ -332,6 +526,7 @@ push = _row(
     "which push, of which inventory content, made this cluster what it is, and who pushes now",
     size_bytes=512 * KIB,
     since=2,
+    access=Access(write="operator", create="operator", delete="operator", read=NOT_NODES),
 )
 push_entry = _row(
     "/push/{entry}",
@@ -340,14 +535,21 @@ push_entry = _row(
     "one transaction of a push: what it changed, and what was there before; bounded",
     size_bytes=512 * KIB,
     since=3,
+    access=Access(read=NOT_NODES),
 )
-audits = _folder("/audit", "bootstrap", "who changed what, bounded")
+audits = _folder(
+    "/audit",
+    "bootstrap",
+    "who changed what, bounded",
+    access=Access(create="operator master discovery", delete="master", read=NOT_NODES),
+)
 audit = _row(
     "/audit/{entry}",
     records.Audit,
     "every operator command",
     "one operator command: who, what, why, when",
     size_bytes=16 * KIB,
+    access=Access(read=NOT_NODES),
 )
 
 
@@ -372,4 +574,20 @@ def to_markdown() -> str:
             f"| `{row.pattern}` | {record} | {row.lifetime} | {row.writer} | {size} "
             f"| {row.since} | {row.doc} |"
         )
+    lines += [
+        "",
+        "In a secured cluster each znode has an access list (see [security](../security.md)). An "
+        "administrator may do everything. A node, an operator or a subscriber has these rights "
+        "once it was admitted; `own` is the one whom the path names.",
+        "",
+        "| znode | changed by | children made by | children removed by | read by |",
+        "|---|---|---|---|---|",
+    ]
+    root = ("/", ROOT)
+    for pattern, access in (root, *((row.pattern, row.access) for row in ROWS)):
+        roles = (access.write, access.create, access.delete)
+        shown = (" ".join(one.split()).replace(" ", ", ") or "-" for one in roles)
+        readers = "all" if access.read == EVERYONE else "all but nodes"
+        readers += ", own-node" if "own-node" in access.read and "{node}" in pattern else ""
+        lines.append(f"| `{pattern}` | {' | '.join(shown)} | {readers} |")
     return "\n".join(lines) + "\n"

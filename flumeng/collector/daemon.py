@@ -86,7 +86,7 @@ def run(
     try:
         allowed = policy.load(policy_file)
         secrets.use(allowed.secrets)
-        store = ZooKeeperStore(hosts, session_seconds)
+        store = ZooKeeperStore(hosts, session_seconds, roles=["collector"])
         session = starting.result()
     except UserError as problem:
         print(problem, file=sys.stderr)

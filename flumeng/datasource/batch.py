@@ -9,10 +9,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from flumeng.datasource import reading
+from flumeng.datasource.connecting import connect
 from flumeng.datasource.cursor import Cursor, require_readable
 from flumeng.datasource.options import Options
 from flumeng.datasource.planning import Planning
-from flumeng.store import zookeeper
 
 
 class BatchReader(DataSourceReader):
@@ -24,7 +24,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options = self._options
         with (
-            closing(zookeeper.connect(options.zookeeper)) as store,
+            closing(connect(options.zookeeper)) as store,
             closing(Planning(options, store)) as planning,
         ):
             require_readable(store, options.flow)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from flumeng.datasource.connecting import connect
 from flumeng.datasource.cursor import Cursor
 from flumeng.datasource.options import Options
 from flumeng.errors import UserError
-from flumeng.store.zookeeper import connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -19,11 +19,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from flumeng.datasource import offsets, reading
+from flumeng.datasource.connecting import connect
 from flumeng.datasource.cursor import Cursor, require_readable
 from flumeng.datasource.options import Options
 from flumeng.datasource.planning import Look, Planning
 from flumeng.errors import UnavailableError
-from flumeng.store import Store, zookeeper
+from flumeng.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
@@ -76,9 +77,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     first one that has any may have been delivered before; ``_delivered``, that it was planned.
     """
 
-    def __init__(
-        self, options: Options, connect: Callable[[str], Store] = zookeeper.connect
-    ) -> None:
+    def __init__(self, options: Options, connect: Callable[[str], Store] = connect) -> None:
         self._options = options
         self._connect = connect
         self._held: _Open | None = None

@@ -47,7 +47,7 @@ def main() -> int:
         print(problem, file=sys.stderr)
         return 2
     secrets.use(allowed.secrets)
-    store = ZooKeeperStore(given.zk, given.session_seconds)
+    store = ZooKeeperStore(given.zk, given.session_seconds, roles=["discovery"])
     worker = Worker(parent, store, finders_of(allowed, store))
     if given.metrics_channel is not None:
         from flumeng.metrics import serving  # noqa: PLC0415  # only then it costs memory

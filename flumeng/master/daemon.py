@@ -26,7 +26,9 @@ from flumeng.master.execution import Outcome, carry_out, topics
 from flumeng.master.isolation import IsolatingPlanner
 from flumeng.master.measures import Measures
 from flumeng.master.sayings import Sayings
+from flumeng.operations import audit
 from flumeng.plan import Planner
+from flumeng.security import own
 from flumeng.security.expiry import Expiry, utc_now
 from flumeng.state.reader import WATCHED, Reader
 from flumeng.state.snapshot import Snapshot
@@ -45,6 +47,7 @@ AWAY_SECONDS = 60.0
 """For so long; then it tries again."""
 CONFLICTS = 5
 """So often in a row a flow's change is refused by others before it is withheld for a while."""
+TRIM_SECONDS = 60.0
 TELL_SECONDS = 5.0
 TROUBLES = 12
 TROUBLE_CHARACTERS = 160
@@ -68,6 +71,7 @@ class Master:
         self._name = name
         self._clock = clock
         self._reader = Reader(store, name, clock, wall)
+        self._member = own.member("master")
         self._planner = IsolatingPlanner(self.make_planner, clock)
         self._sayings = Sayings(clock)
         self._expiry = Expiry(clock, utc_now)
@@ -76,6 +80,7 @@ class Master:
         self._since = time.time()
         self._told: LiveMaster | None = None
         self._told_at = float("-inf")
+        self._trimmed_at = float("-inf")
         self._failures = 0
         self._failing_since = float("inf")
         self._away_until = float("-inf")
@@ -130,9 +135,17 @@ class Master:
             sentence = self._turn()
             self._failures = 0
             self._tell(look=False)
+            self._trim_audit()
         except UnavailableError as error:
             return self._fail(f"waiting for ZooKeeper: {error}")
         return sentence
+
+    def _trim_audit(self) -> None:
+        """In a secured cluster nobody else may."""
+        now = self._clock()
+        if now - self._trimmed_at >= TRIM_SECONDS:
+            audit.trim(self._store)
+            self._trimmed_at = now
 
     def _turn(self) -> str:
         snapshot = self._reader.snapshot()
@@ -202,6 +215,7 @@ class Master:
             since=self._since,
             schema=table.VERSION,
             plans=not away and flows <= TROUBLES,
+            identity=self._member,
             troubles={
                 topic: why[:TROUBLE_CHARACTERS]
                 for topic, why in sorted(self.troubles.items())[:TROUBLES]
@@ -292,7 +306,7 @@ def run(
     if name is not None and not possible([name]):
         raise UserError(f"a master cannot be called {name!r}: letters, digits and ._:@=+- only")
     collect_garbage_rarely()
-    store = ZooKeeperStore(hosts, session_seconds)
+    store = ZooKeeperStore(hosts, session_seconds, roles=["master"])
     master = Master(store, name or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: master.stop())

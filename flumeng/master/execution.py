@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from flumeng.errors import ConflictError, UserError
+from flumeng.errors import ConflictError, ForbiddenError, UserError
 from flumeng.operations import subscriptions
 from flumeng.operations.cursors import remove_cursor
 from flumeng.operations.nodes import removal
@@ -43,8 +43,8 @@ class Outcome:
     ``cluster`` says why the cluster's mode could not be changed."""
 
     done: list[Action] = field(default_factory=list)
-    flows: dict[str, ConflictError | UserError] = field(default_factory=dict)
-    nodes: dict[str, ConflictError | UserError] = field(default_factory=dict)
+    flows: dict[str, ConflictError | UserError | ForbiddenError] = field(default_factory=dict)
+    nodes: dict[str, ConflictError | UserError | ForbiddenError] = field(default_factory=dict)
     cluster: Refused = None
 
     @property
@@ -124,7 +124,7 @@ def _commit(store: Store, group: Sequence[Action]) -> list[Refused]:
                 remove_cursor(store, first.flow, first.cursor, first.expect)
             else:
                 store.commit(removal(store, first.node, first.expect))
-        except (ConflictError, UserError) as error:
+        except (ConflictError, ForbiddenError, UserError) as error:
             return [error]
         return [None]
     return store.commit_each(

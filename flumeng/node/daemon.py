@@ -44,6 +44,7 @@ from flumeng.node.pace import Pace
 from flumeng.node.process import ChildProcess
 from flumeng.node.registration import HeldError, Identity, Registration
 from flumeng.node.settings import Settings
+from flumeng.security import own
 from flumeng.security.expiry import Expiry, utc_now
 from flumeng.store import Store, tree
 from flumeng.store.zookeeper import ZooKeeperStore
@@ -501,10 +502,16 @@ def run(settings: Settings) -> None:
             f"{settings.name!r} cannot be the --name: a node's name has letters, digits, dots, "
             f"_ and -, at most {names.NODE_CHARACTERS} of them, and begins with no dot"
         )
+    member = own.member("node")
+    if member not in ("", f"node:{settings.name}"):
+        raise UserError(
+            f"the certificate here is for {member.removeprefix('node:')}, and --name is "
+            f"{settings.name}: they have to be the same"
+        )
     settings = replace(settings, policy=policy.find(settings.policy))
     allowed = policy.load(settings.policy)
     home = Home(settings.data)
-    store = ZooKeeperStore(settings.hosts, settings.session_seconds)
+    store = ZooKeeperStore(settings.hosts, settings.session_seconds, roles=["node"])
     node = Node(settings, home, store, signers=allowed.signers)
     if settings.measured:
         _serve_metrics(settings, node, store)

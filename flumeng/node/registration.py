@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from flumeng import __version__
-from flumeng.errors import CorruptError, UnavailableError, UserError
+from flumeng.errors import CorruptError, ForbiddenError, UnavailableError, UserError
 from flumeng.journal.names import is_journal, node_of
 from flumeng.node.claim import Claim, SupplantedError, next_claim, require_own
 from flumeng.node.events import Acked, Wanted
 from flumeng.runtime import processes
+from flumeng.security import own
 from flumeng.security.signing import KEY, is_signed
 from flumeng.state.assignment_pages import read_assignment
 from flumeng.store import (
@@ -92,6 +93,7 @@ class Registration:
         self._session = 0
         self._aside: set[str] = set()
         self._claims = claims
+        self._member = own.member("node")
         self._own: Claim | None = None
         self._fence: tuple[Check, ...] = ()
 
@@ -194,6 +196,7 @@ class Registration:
             since=self._since,
             schema=table.VERSION,
             boot=processes.boot(),
+            identity=self._member,
         )
         session = self._store.session
         (found,) = self._store.read_each([path])
@@ -206,7 +209,12 @@ class Registration:
             self._write(path, live, found.version)
         else:
             removed = Remove(path, found.version)
-            self._store.commit([*self._fence, removed, Put(path, live, ABSENT)])
+            try:
+                self._store.commit([*self._fence, removed, Put(path, live, ABSENT)])
+            except ForbiddenError as error:  # in a secured cluster a node may not remove it
+                raise HeldError(
+                    f"node {self._me.name} was live in another session, which has to end first"
+                ) from error
         self._live, self._session = live, session
 
     def assignment(self) -> Wanted | None:
@@ -396,9 +404,11 @@ class Registration:
             writes: list[Write] = [*self._fence, Remove(paths.journal(name), known.version)]
             ack = paths.ack(known.value.flow, CURSOR_MAIN, name)
             self.problems.pop(str(ack), None)
-            if self._store.exists(ack):
-                writes.append(Remove(ack, ANY))
-            self._store.commit(writes)
+            acked: list[Write] = [Remove(ack, ANY)] if self._store.exists(ack) else []
+            try:
+                self._store.commit([*writes, *acked])
+            except ForbiddenError:  # in a secured cluster acks are not the nodes' to remove
+                self._store.commit(writes)
             del registered[name]
 
     def look_anew(self) -> None:

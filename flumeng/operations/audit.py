@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flumeng.errors import ConflictError, UnavailableError
+from flumeng.errors import ConflictError, ForbiddenError, UnavailableError
 from flumeng.store import ABSENT, ANY, Put, Store, Write
 from zkschema import paths, records
 
@@ -26,17 +26,25 @@ def commit(store: Store, writes: Sequence[Write], entry: records.Audit) -> None:
     When no answer comes, the entry tells whether it was done. Raises ConflictError, and
     UnavailableError when that cannot be told in time.
     """
-    for old in store.children(paths.audits())[: -KEEP_AUDIT + 1]:
-        with contextlib.suppress(ConflictError):  # another operator's command removed it
-            store.remove(paths.audit(old), ANY)
+    with contextlib.suppress(ForbiddenError):  # in a secured cluster only masters may
+        trim(store)
     own = put(entry)
     try:
         store.commit([*writes, own])
+    except ForbiddenError:
+        raise
     except UnavailableError as error:
         if not _appears(store, own):
             raise UnavailableError(
                 f"{error}: it is not known whether it was done; look, and repeat the command"
             ) from error
+
+
+def trim(store: Store) -> None:
+    """Remove what is too old. Raises ForbiddenError, UnavailableError."""
+    for old in store.children(paths.audits())[: -KEEP_AUDIT + 1]:
+        with contextlib.suppress(ConflictError):  # another one removed it
+            store.remove(paths.audit(old), ANY)
 
 
 def _appears(store: Store, own: Put) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from flumeng.errors import UserError
 from flumeng.operations import audit
 from flumeng.operations.documents import AnyRecord, at, documents, encoded, in_transactions
+from flumeng.operations.securing import misplaced
 from flumeng.store import ABSENT, ANY, Put, Remove, Store, Version, Write, tree
 from zkschema import codec, paths, records, repair, table
 from zkschema.migrations import Delete, Set
@@ -75,13 +76,21 @@ def verify_cluster(store: Store) -> list[Problem]:
     """Everything that does not keep to the schema, and whatever belongs to nothing, each with what
     ``repair_cluster`` would do about it."""
     dump = store.dump()
-    return repair.problems(dump, _without_session(store, dump))
+    kept = repair.problems(dump, _without_session(store, dump))
+    loose = [one.problem for one in misplaced(store, ["/", *dump])]
+    return sorted([*kept, *loose], key=lambda problem: problem.path)
 
 
 def repairs(store: Store) -> list[Repair]:
     """What ``repair_cluster`` can put right now."""
     dump = store.dump()
     return repair.repairs(dump, _without_session(store, dump))
+
+
+def access_problems(store: Store) -> list[Problem]:
+    """What ``set_access`` would put right: znodes of a secured cluster with other access lists than
+    the schema says."""
+    return [one.problem for one in misplaced(store, ["/", *store.dump()])]
 
 
 def repair_cluster(

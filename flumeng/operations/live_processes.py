@@ -13,12 +13,14 @@ from zkschema.table import ZPath
 
 @dataclass(frozen=True)
 class LiveProcess:
-    """A node or master that holds a session; ``schema`` is the newest version that it can use."""
+    """A node or master that holds a session; ``schema`` is the newest version that it can use,
+    ``identity`` whom its certificate is for (``ROLE`` or ``ROLE:NAME``)."""
 
     kind: str
     name: str
     version: str
     schema: int
+    identity: str = ""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name} (flumeng {self.version})"
@@ -40,4 +42,7 @@ def _process(store: ReadableStore, kind: str, path: ZPath[Any]) -> LiveProcess |
         live = store.read(path)
     except (CorruptError, UserError):
         return LiveProcess(kind, path.name, "unknown", 0)
-    return LiveProcess(kind, path.name, live.value.version, live.value.schema) if live else None
+    if live is None:
+        return None
+    said = live.value
+    return LiveProcess(kind, path.name, said.version, said.schema, said.identity)

@@ -250,11 +250,9 @@ def _real(changes: Iterable[Change]) -> list[Change]:
 
 
 def _old(copy: SiteCopy) -> Iterable[Write]:
-    """What goes so that entries and audits stay bounded."""
+    """What goes so that entries stay bounded; of the audit, masters take away."""
     for name in copy.children(paths.push())[: -KEEP_ENTRIES + 1][:REMOVED_AT_ONCE]:
         yield Remove(paths.push_entry(name), ANY)
-    for name in copy.children(paths.audits())[: -audit.KEEP_AUDIT + 1][:REMOVED_AT_ONCE]:
-        yield Remove(paths.audit(name), ANY)
 
 
 def version_of(copy: SiteCopy, path: Path) -> Expected:

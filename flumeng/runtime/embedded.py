@@ -3,6 +3,9 @@
 ``serve`` turns the calling process into the server, so that whoever started it supervises the
 JVM itself; ``python -m flumeng.runtime.embedded DIR PORT`` is the same and ends with its parent.
 Jetty is not among PySpark's jars, so the admin server is off.
+
+With an identity the port is a secure one, which lets in who has a certificate of the cluster's
+authority; a plain one beside it is for moving over.
 """
 
 from __future__ import annotations
@@ -18,14 +21,19 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from flumeng.errors import UserError
 from flumeng.runtime.parentage import die_with_parent
+from flumeng.security import own, roles
+
+if TYPE_CHECKING:
+    from flumeng.security.credentials import Credentials, Place
 
 JAVA_AT_LEAST = 17
 HEAP_MIB = 256
 TICK_MILLISECONDS = 500
+KEY_STORE, CA = "zookeeper-key.pem", "ca.pem"
 JARS = (
     "zookeeper-",
     "slf4j-api",
@@ -51,14 +59,18 @@ appender.stderr.layout.pattern = %d{ISO8601} zookeeper %-5p %m%n
 """
 
 
-def serve(data: Path, port: int, *, host: str = "127.0.0.1") -> NoReturn:
+def serve(
+    data: Path, port: int, *, host: str = "127.0.0.1", plain_port: int | None = None
+) -> NoReturn:
     """Become a ZooKeeper server on ``host:port`` (port 0: a free one) with its state in ``data``.
 
     Prints the address it serves. Raises UserError when Java is missing or too old, when the port
-    is taken, or when ``data`` cannot be written.
+    is taken, when ``data`` cannot be written, or when there is an identity without a certificate
+    of a ZooKeeper.
     """
     port = port or free_port(host)
-    command = server_command(data, port, host=host)
+    place = own.place("zookeeper")
+    command = server_command(data, port, host=host, place=place, plain_port=plain_port)
     print(f"zookeeper {host}:{port}", flush=True)
     os.execv(command[0], command)
 
@@ -70,18 +82,30 @@ def server_command(
     host: str = "127.0.0.1",
     server_id: int = 0,
     ensemble: Sequence[str] = (),
+    place: Place | None = None,
+    plain_port: int | None = None,
 ) -> list[str]:
     """The command line of a server, its configuration written below ``data``.
 
     ``ensemble`` lists ``host:peer_port:election_port`` of servers 1, 2, ... of which this one is
-    ``server_id``; empty means a server alone.
+    ``server_id``; empty means a server alone. With credentials at ``place`` the port is a secure
+    one, so are those between the servers, and ``plain_port`` is opened only when it is given.
     """
     java = find_java()
-    require_free(host, port)
+    proof = place.load() if place else None
+    if plain_port is not None and proof is None:
+        raise UserError(f"without {roles.DIRECTORY} the port is plain already")
+    for taken in (port, plain_port) if plain_port else (port,):
+        require_free(host, taken)
+    ports = [f"clientPort={port}", f"clientPortAddress={host}"]
+    if proof is not None:
+        ports = secure_ports(data, port, host, plain_port)
     try:
         (data / "tree").mkdir(parents=True, exist_ok=True)
         (data / "log4j2.properties").write_text(LOGGING)
-        (data / "zoo.cfg").write_text(configuration(data, port, host, ensemble))
+        if proof is not None:
+            _write_key_store(data, proof)
+        (data / "zoo.cfg").write_text(configuration(data, ports, ensemble))
         if ensemble:
             (data / "tree" / "myid").write_text(str(server_id))
     except OSError as error:
@@ -101,11 +125,46 @@ def server_command(
     ]
 
 
-def configuration(data: Path, port: int, host: str, ensemble: Sequence[str]) -> str:
+def secure_ports(data: Path, port: int, host: str, plain_port: int | None) -> list[str]:
+    """Lines of a server that lets nobody in but with a certificate of the cluster's authority.
+
+    Who comes over a plain port is let in as long as there is one, and may do what access lists
+    leave to everybody. The names of clients' hosts are not checked: a person has none.
+    """
+    stores = {"keyStore": _escaped(str(data / KEY_STORE)), "trustStore": _escaped(str(data / CA))}
+    lines = [
+        f"secureClientPort={port}",
+        f"secureClientPortAddress={host}",
+        "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+        "authProvider.x509=org.apache.zookeeper.server.auth.X509AuthenticationProvider",
+        "sslQuorum=true",
+        "ssl.clientHostnameVerification=false",
+    ]
+    for ssl in ("ssl", "ssl.quorum"):
+        for store, file in stores.items():
+            lines += [f"{ssl}.{store}.location={file}", f"{ssl}.{store}.type=PEM"]
+        lines += [
+            f"{ssl}.clientAuth=need",
+            f"{ssl}.protocol=TLSv1.3",
+            f"{ssl}.enabledProtocols=TLSv1.3,TLSv1.2",
+        ]
+    if plain_port is None:
+        return [*lines, "enforce.auth.enabled=true", "enforce.auth.schemes=x509"]
+    return [*lines, f"clientPort={plain_port}", f"clientPortAddress={host}"]
+
+
+def _write_key_store(data: Path, proof: Credentials) -> None:
+    """ZooKeeper wants key and certificate in one file."""
+    store = data / KEY_STORE
+    store.touch(mode=0o600)
+    store.write_bytes(proof.key + proof.certificate)
+    (data / CA).write_bytes(proof.ca)
+
+
+def configuration(data: Path, ports: Sequence[str], ensemble: Sequence[str]) -> str:
     lines = [
         f"dataDir={_escaped(str(data / 'tree'))}",
-        f"clientPort={port}",
-        f"clientPortAddress={host}",
+        *ports,
         f"tickTime={TICK_MILLISECONDS}",
         "initLimit=20",
         "syncLimit=10",
@@ -181,6 +240,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 if __name__ == "__main__":
     die_with_parent()
     try:
-        serve(Path(sys.argv[1]), int(sys.argv[2]))
+        plain_port = int(sys.argv[3]) if len(sys.argv) > 3 else None
+        serve(Path(sys.argv[1]), int(sys.argv[2]), plain_port=plain_port)
     except UserError as problem:
         raise SystemExit(str(problem)) from problem

@@ -26,7 +26,9 @@ from flumeng.metrics.health import Health
 from flumeng.metrics.instruments import Instruments
 from flumeng.metrics.table import Reading
 from flumeng.operations.flows import apply_flow
+from flumeng.operations.securing import secure_cluster
 from flumeng.runtime import embedded
+from flumeng.security import own
 from flumeng.spec import check_flow
 from flumeng.state.task_map import read_plans
 from flumeng.store import Store, Versioned, tree
@@ -114,7 +116,11 @@ class Daemon:
 
 @dataclass
 class Standalone:
-    """``data`` holds everything; ``zk_port`` 0 means a free one."""
+    """``data`` holds everything; ``zk_port`` 0 means a free one.
+
+    With an identity the cluster is secured from the start: the directory has to have certificates
+    of all that runs here, and an administrator's. The node is called as its certificate says.
+    """
 
     data: Path
     zk_port: int
@@ -122,6 +128,7 @@ class Standalone:
     stopping: threading.Event = field(default_factory=threading.Event)
     health: Health = field(default_factory=lambda: Health(STUCK_SECONDS))
     up: bool = False
+    node: str = field(default_factory=lambda: own.member("node").removeprefix("node:") or NODE)
 
     def __post_init__(self) -> None:
         self.health.needs(lambda: None if self.up else "the flows do not run yet")
@@ -141,13 +148,27 @@ class Standalone:
         self.zk_port = self.zk_port or embedded.free_port()
         embedded.require_free("127.0.0.1", self.zk_port)
         zookeeper = [str(self.data / "zookeeper"), str(self.zk_port)]
-        node = ["--data", str(self.data / "node"), "--name", NODE, "--zk", self.hosts]
+        node = ["--data", str(self.data / "node"), "--name", self.node, "--zk", self.hosts]
         self._add("zookeeper", ["flumeng.runtime.embedded", *zookeeper], measured=False)
         store = self._wait_for(self._connect, "ZooKeeper")
         tree.init(store)
+        self._secure(store)
         self._add("master", ["flumeng.master", self.hosts])
         self._add("node", ["flumeng.node", *node])
         return store
+
+    def _secure(self, store: Store) -> None:
+        cluster = own.cluster()
+        if cluster is not None:
+            members = [f"node:{self.node}", *own.people()]
+            secure_cluster(
+                store,
+                cluster=cluster,
+                admit=members,
+                author=_author(),
+                reason="standalone",
+                now=time.time(),
+            )
 
     def wait_running(self, store: Store, given: Collection[str]) -> None:
         """Until every task of every flow runs. UserError with the reason when one of the flows
@@ -157,7 +178,7 @@ class Standalone:
         def look() -> Progress | None:
             node = self.daemons[-1].process
             try:
-                progress = Progress(store, node.pid if node else 0, given)
+                progress = Progress(store, self.node, node.pid if node else 0, given)
             except UnavailableError:
                 return None
             progress.require_given()
@@ -258,18 +279,18 @@ def _author() -> str:
 
 
 class Progress:
-    """How far the flows of a cluster have come, by what its node says: the process ``pid``, and not
-    an earlier one that has left a status. Flows that do not run -> why: ``waiting`` they may run
-    soon, or have ``failed``. ``is_up``: the node has said anything at all. ``given`` are the flows
-    without which there is no point in starting.
+    """How far the flows of a cluster have come, by what its ``node`` says: the process ``pid``, and
+    not an earlier one that has left a status. Flows that do not run -> why: ``waiting`` they may
+    run soon, or have ``failed``. ``is_up``: the node has said anything at all. ``given`` are the
+    flows without which there is no point in starting.
     """
 
-    def __init__(self, store: Store, pid: int, given: Collection[str]) -> None:
+    def __init__(self, store: Store, node: str, pid: int, given: Collection[str]) -> None:
         self._given = given
         self.waiting: dict[str, str] = {}
         self.failed: dict[str, str] = {}
-        (live,) = store.read_each([paths.live_node(NODE)])
-        (status,) = store.read_each([paths.status(NODE)])
+        (live,) = store.read_each([paths.live_node(node)])
+        (status,) = store.read_each([paths.status(node)])
         self.is_up = (
             isinstance(live, Versioned)
             and isinstance(status, Versioned)

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import threading
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from flumeng.runtime import embedded
+from flumeng.security.credentials import Place
 
 HOST = "127.0.0.1"
 START_SECONDS = 60.0
@@ -23,11 +25,28 @@ UNIMPLEMENTED = -6
 REPLY_HEADER = struct.Struct(">iiqi")  # length, xid, zxid, error
 
 
+def ask_server(port: int, word: bytes, identity: Path | None = None) -> str:
+    """What a server answers to a word of four letters, over TLS with the ``identity`` of one.
+    Raises OSError."""
+    with socket.create_connection((HOST, port), timeout=1) as connection:
+        asked = connection
+        if identity is not None:
+            context = ssl.create_default_context(cafile=identity / "ca.pem")
+            context.check_hostname = False
+            context.load_cert_chain(identity / "zookeeper.pem", identity / "zookeeper.key")
+            asked = context.wrap_socket(connection)
+        asked.sendall(word)
+        return b"".join(iter(lambda: asked.recv(4096), b"")).decode()
+
+
 class Server:
     """One server of an ensemble, on the same ports for its whole life."""
 
-    def __init__(self, data: Path, number: int, ensemble: list[str]) -> None:
+    def __init__(
+        self, data: Path, number: int, ensemble: list[str], identity: Path | None = None
+    ) -> None:
         self.number = number
+        self._identity = identity
         self.port = embedded.free_port()
         self.address = f"{HOST}:{self.port}"
         self._data = data
@@ -38,7 +57,11 @@ class Server:
         """Start it; it serves once it has found a majority."""
         self._data.mkdir(parents=True, exist_ok=True)
         command = embedded.server_command(
-            self._data, self.port, server_id=self.number, ensemble=self._ensemble
+            self._data,
+            self.port,
+            server_id=self.number,
+            ensemble=self._ensemble,
+            place=Place(self._identity, "zookeeper") if self._identity else None,
         )
         with (self._data.parent / f"server-{self.number}.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -65,15 +88,10 @@ class Server:
     def mode(self) -> str:
         """``leader`` or ``follower``; empty when it serves nobody or does not answer."""
         with contextlib.suppress(OSError):
-            for line in self._ask(b"srvr").splitlines():
+            for line in ask_server(self.port, b"srvr", self._identity).splitlines():
                 if line.startswith("Mode: "):
                     return line.removeprefix("Mode: ")
         return ""
-
-    def _ask(self, word: bytes) -> str:
-        with socket.create_connection((HOST, self.port), timeout=1) as connection:
-            connection.sendall(word)
-            return b"".join(iter(lambda: connection.recv(4096), b"")).decode()
 
     def _send(self, number: signal.Signals) -> None:
         assert self._process is not None, "it does not run"
@@ -81,11 +99,13 @@ class Server:
 
 
 class RealEnsemble:
-    """Three servers, as in production. Stop it in any case: it leaves no process behind."""
+    """Three servers, as in production. Stop it in any case: it leaves no process behind.
 
-    def __init__(self, folder: Path) -> None:
-        peers = [f"{HOST}:{embedded.free_port()}:{embedded.free_port()}" for _ in range(3)]
-        self.servers = [Server(folder / f"{n}", n, peers) for n in (1, 2, 3)]
+    With an ``identity`` their ports are secure, and so is what they say to each other."""
+
+    def __init__(self, folder: Path, identity: Path | None = None) -> None:
+        self.peers = [f"{HOST}:{embedded.free_port()}:{embedded.free_port()}" for _ in range(3)]
+        self.servers = [Server(folder / f"{n}", n, self.peers, identity) for n in (1, 2, 3)]
 
     @property
     def address(self) -> str:

@@ -8,7 +8,6 @@ so a certificate is rotated by putting a new one there.
 
 from __future__ import annotations
 
-import os
 import stat
 import time
 from collections.abc import Sequence
@@ -20,15 +19,16 @@ from typing import TYPE_CHECKING
 
 from flumeng.errors import UserError
 from flumeng.security.identity import Identity, Role, identity_of
+from flumeng.security.roles import DIRECTORY, PEOPLE, folder
+
+__all__ = ["DIRECTORY", "PEOPLE", "Credentials", "Place", "folder", "load", "place_of"]
 
 if TYPE_CHECKING:
     from cryptography import x509
 
-DIRECTORY = "FLUMENG_IDENTITY"
 CA_FILE = "ca.pem"
 ROTATION_SECONDS = 1.0
 """While files are replaced, for a moment one is new and another is not."""
-PEOPLE: tuple[Role, ...] = ("admin", "operator", "viewer")
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,6 @@ class Place:
         if identity.role != self.role:
             raise UserError(f"{self.certificate} is that of {identity}, not of a {self.role}")
         return found
-
-
-def folder() -> Path | None:
-    """The directory that this process was told; None in an open cluster."""
-    told = os.environ.get(DIRECTORY)
-    return Path(told) if told else None
 
 
 def place_of(*roles: Role) -> Place | None:

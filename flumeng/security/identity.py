@@ -10,28 +10,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 from flumeng.errors import UserError
+from flumeng.security.roles import NAMED, ROLES, Role, member_of, subject_of
+
+__all__ = ["NAMED", "ROLES", "Identity", "Role", "identity_of", "parse_uri", "subject_of"]
 
 if TYPE_CHECKING:
     from cryptography import x509
 
-Role = Literal[
-    "admin",
-    "operator",
-    "viewer",
-    "master",
-    "node",
-    "discovery",
-    "collector",
-    "executor",
-    "subscriber",
-    "zookeeper",
-]
-ROLES: tuple[Role, ...] = get_args(Role)
-NAMED: frozenset[Role] = frozenset({"node", "operator", "subscriber"})
-"""Two of the same of these roles may do different things."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _URI = re.compile(r"flumeng://([^/]+)/([^/]+)/([^/]+)")
 
@@ -60,16 +48,16 @@ class Identity:
         return subject_of(self.cluster, self.role, self.name)
 
     @property
+    def member(self) -> str:
+        """As access lists and the tree name it."""
+        return member_of(self.role, self.name)
+
+    @property
     def uri(self) -> str:
         return f"flumeng://{self.cluster}/{self.role}/{self.name}"
 
     def __str__(self) -> str:
         return f"{self.role} {self.name}"
-
-
-def subject_of(cluster: str, role: Role, name: str = "") -> str:
-    """The subject of whoever has that role, and that name where the role needs one."""
-    return f"CN={role}:{name},O={cluster}" if role in NAMED else f"CN={role},O={cluster}"
 
 
 def parse_uri(uri: str) -> Identity:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from flumeng.errors import ConflictError, CorruptError, FlumengError, UserError
+from flumeng.errors import ConflictError, CorruptError, FlumengError, ForbiddenError, UserError
 from zkschema import codec
 from zkschema.records import Record
 from zkschema.table import NAME, ZPath
@@ -114,7 +114,7 @@ class Check:
 
 
 Write = Put | Remove | Check
-Refused = ConflictError | UserError | None
+Refused = ConflictError | UserError | ForbiddenError | None
 """Why a transaction was not carried out; None when it was."""
 
 
@@ -192,8 +192,9 @@ class Store(ReadableStore, Protocol):
         """Many transactions with one wait. They are sent together and carried out in this order;
         one that fails does not keep the next ones from being done.
 
-        Gives for each the ConflictError, or the UserError of a value over its bound, that it was
-        refused with, or None. Raises UnavailableError as soon as one is not answered.
+        Gives for each the ConflictError, the UserError of a value over its bound, or the
+        ForbiddenError that it was refused with, or None. Raises UnavailableError as soon as one is
+        not answered.
         """
 
     def watch(self, path: Path, notify: Callable[[str], None]) -> None:
@@ -211,6 +212,27 @@ class Store(ReadableStore, Protocol):
 
     def close(self) -> None:
         """End the session; its ephemeral znodes go."""
+
+
+AccessList = tuple[tuple[str, str], ...]
+"""``SCHEME:ID`` and its permissions, letters of ``zkschema.access.PERMISSIONS``; sorted."""
+
+
+@runtime_checkable
+class AccessStore(Store, Protocol):
+    """A store whose znodes have access lists. It gives each that it creates the list that its path
+    is to have, as soon as the tree says that the cluster is secured."""
+
+    def znodes(self) -> list[str]:
+        """Every path below the chroot, without what is there. Raises UnavailableError."""
+
+    def access_lists(self, znodes: Sequence[str]) -> list[AccessList | None]:
+        """What each has, None for what is not there; with few waits for many. Raises
+        UnavailableError."""
+
+    def set_access_lists(self, wanted: Mapping[str, AccessList]) -> int:
+        """Give each its list, with few waits for many; gives how many were there still. Raises
+        ForbiddenError, UnavailableError."""
 
 
 def decoded(

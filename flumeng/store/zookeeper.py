@@ -34,17 +34,20 @@ from kazoo.exceptions import (
     NotEmptyError,
     UnimplementedError,
 )
-from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.serialization import Create
 from kazoo.protocol.states import KazooState, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.errors import ConflictError, ForbiddenError, UnavailableError, UserError
 from flumeng.metrics.table import Reading
+from flumeng.security import own
+from flumeng.security.roles import DIRECTORY, PEOPLE, Role
 from flumeng.store import (
     ABSENT,
     ANY,
+    AccessList,
     Check,
     Expected,
     Found,
@@ -57,16 +60,21 @@ from flumeng.store import (
     Version,
     Versioned,
     Write,
+    access_lists,
     data_of,
     decoded,
+    kazoo_lists,
     lease,
     multi_read,
     possible,
     readable,
     recursive_watch,
+    tls,
 )
 from flumeng.store.traffic import Traffic
-from zkschema.records import Record
+from zkschema import codec, paths
+from zkschema.access import Secured
+from zkschema.records import Record, Schema
 from zkschema.table import ZPath
 
 log = logging.getLogger(__name__)
@@ -78,24 +86,35 @@ CALL_SECONDS = 5.0
 RETRY_SECONDS = 0.1
 READS_AT_ONCE = 1000
 READS_TOGETHER = 100
+FOLDERS_AT_ONCE = 10
 WRITES_AT_ONCE = 100
+FORBIDDEN_SECONDS = 1.0
+FORBIDDEN = "refuses it (NoAuthError): an ACL wants another credential than is given"
 
 
 def connect(
-    hosts: str, *, session_seconds: float = 10.0, wait_seconds: float = 8.0, credential: str = ""
+    hosts: str,
+    *,
+    session_seconds: float = 10.0,
+    wait_seconds: float = 8.0,
+    credential: str = "",
+    roles: Sequence[Role] = PEOPLE,
 ) -> Store:
     """A store for ``hosts``, as in ``host:port[,host:port]/chroot``.
 
+    With identities it connects as the first of ``roles`` that this host has a certificate of.
     ``credential`` is ``user:password`` for ZooKeeper's digest scheme; empty: none. Waits for the
     first connection at most ``wait_seconds``; then raises UnavailableError. UserError when
-    ``hosts`` does not read as such, or the server is too old.
+    ``hosts`` does not read as such, the server is too old, or the two do not trust each other.
     """
-    store = ZooKeeperStore(hosts, session_seconds, credential=credential)
+    store = ZooKeeperStore(hosts, session_seconds, credential=credential, roles=roles)
     if store.wait_connected(wait_seconds):
         return store
     store.close()
     if store.too_old:
         raise UserError(f"ZooKeeper at {hosts} is older than 3.6: flumeng needs 3.6 or newer")
+    if store.trouble:
+        raise UserError(store.trouble)
     raise UnavailableError(
         f"ZooKeeper at {hosts} did not answer within {wait_seconds:.0f} s: "
         "is it running, and are host and port right?"
@@ -117,6 +136,7 @@ class ZooKeeperStore:
         session_seconds: float,
         clock: Callable[[], float] = time.monotonic,
         credential: str = "",
+        roles: Sequence[Role] = PEOPLE,
     ) -> None:
         servers, slash, chroot = hosts.partition("/")
         if not servers or (slash and not chroot):
@@ -127,11 +147,13 @@ class ZooKeeperStore:
         self._ready = threading.Event()
         self._greeted = threading.Event()
         self.too_old = False
+        self._secured: Secured | None = None
         self._changing = threading.Lock()
         self._connection = 0
         self._lease = lease.Lease(clock)
         self._traffic = Traffic()
-        handler = SequentialThreadingHandler()
+        place = own.place(*roles)
+        self._handler = handler = tls.Handler(place)
         never = KazooRetry(max_tries=0, sleep_func=handler.sleep_func)
         always = KazooRetry(max_tries=-1, delay=0.1, max_delay=1.0, sleep_func=handler.sleep_func)
         try:
@@ -148,12 +170,32 @@ class ZooKeeperStore:
         recursive_watch.hear_events(self._client, self._heard)
         lease.observe(self._client, self._lease)
         self._client.add_listener(self._on_state)
+        self._tls = place is not None
+        if self._tls:
+            self._watches.append((str(paths.schema()), self._on_schema))
         self._client.start_async()
 
     def wait_connected(self, seconds: float) -> bool:
         """Whether there is a connection; waits for one, or until a server is refused."""
         self._greeted.wait(seconds)
         return self._ready.is_set()
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no connection, when it is known, and what to do; else empty."""
+        if self._ready.is_set():
+            return ""
+        return self._handler.trouble or self._plain_trouble()
+
+    def _plain_trouble(self) -> str:
+        told = ((host, int(port)) for host, port in self._client.hosts)
+        secure = next((one for one in told if not self._tls and tls.speaks_tls(*one)), None)
+        if secure is None:
+            return ""
+        return (
+            f"ZooKeeper at {secure[0]}:{secure[1]} speaks TLS only: {DIRECTORY} has to name the "
+            "directory of this host's certificates"
+        )
 
     @property
     def connected(self) -> bool:
@@ -260,7 +302,7 @@ class ZooKeeperStore:
             try:
                 with self._traffic.transaction(sent_at):
                     _versions(writes, _wait(result))
-            except ConflictError as error:
+            except (ConflictError, ForbiddenError) as error:
                 outcomes.append(error)
             else:
                 outcomes.append(None)
@@ -276,7 +318,7 @@ class ZooKeeperStore:
     def _send(self, writes: Sequence[Write]) -> Any:
         transaction = self._client.transaction()
         for write in writes:
-            _add(transaction, write)
+            _add(transaction, write, self._acl(write.path))
         return transaction.commit_async()
 
     def watch(self, path: Path, notify: Callable[[str], None]) -> None:
@@ -312,6 +354,75 @@ class ZooKeeperStore:
                 waiting += [f"{path.rstrip('/')}/{name}" for name in names]
         tree.pop("/", None)
         return tree
+
+    def znodes(self) -> list[str]:
+        found: list[str] = []
+        folders = ["/"]
+        while folders:
+            self._require_connection()
+            calls = (
+                multi_read.read_async(self._client, [], folders[n : n + READS_TOGETHER])
+                for n in range(0, len(folders), READS_TOGETHER)
+            )
+            answers = (
+                answer for call in _in_flight(calls, FOLDERS_AT_ONCE) for answer in _wait(call)
+            )
+            below: list[str] = []
+            for folder, names in zip(folders, answers, strict=True):
+                if isinstance(names, NoNodeError):
+                    continue
+                if isinstance(names, KazooException):
+                    raise _unavailable(names) from names
+                below += [f"{folder.rstrip('/')}/{name}" for name in names]
+            found += below
+            folders = below
+        return found
+
+    def access_lists(self, znodes: Sequence[str]) -> list[AccessList | None]:
+        self._require_connection()
+        calls = _in_flight(map(self._client.get_acls_async, znodes), READS_AT_ONCE)
+        return [found and kazoo_lists.of_kazoo(found[0]) for found in map(_if_there, calls)]
+
+    def set_access_lists(self, wanted: Mapping[str, AccessList]) -> int:
+        self._require_connection()
+        calls = (
+            self._client.set_acls_async(path, kazoo_lists.to_kazoo(one))
+            for path, one in wanted.items()
+        )
+        return sum(done is not None for done in map(_if_there, _in_flight(calls, READS_AT_ONCE)))
+
+    def _acl(self, path: Path) -> list[Any] | None:
+        if self._secured is None:
+            return None
+        return kazoo_lists.to_kazoo(access_lists.wanted(str(path), self._secured))
+
+    def _learn_access(self) -> bool:
+        """Read who may do what here, for what is created from now on; whether that was said. Of an
+        open cluster nothing is asked."""
+        if not self._tls:
+            return True
+        try:
+            found = _if_there(self._client.get_async(str(paths.schema())))
+            schema = codec.decode(Schema, found[0]) if found else None
+        except ForbiddenError:
+            self._handler.trouble = (
+                "this certificate has no rights in the cluster: an administrator admits it with "
+                "`flumeng schema secure --member ROLE:NAME`"
+            )
+            self._greeted.set()
+            time.sleep(FORBIDDEN_SECONDS)
+            return False
+        except codec.DecodeError as error:
+            log.error("%s: %s; access lists stay as they were known", paths.schema(), error)
+            return True
+        except UnavailableError as error:
+            log.debug("who may do what is to be asked again: %s", error)
+            return False
+        self._secured = Secured.of(schema)
+        return True
+
+    def _on_schema(self, _path: str) -> None:
+        self._client.handler.spawn(self._learn_access)
 
     def close(self) -> None:
         """The server is told, and waited for as long as for any call."""
@@ -349,7 +460,7 @@ class ZooKeeperStore:
         """After each (re)connect: watches, and everyone is told to look again."""
         while self._connection == connection:
             wanted = [path for path, _ in self._watches]
-            if not (self._is_new_enough() and self._add_watches(wanted)):
+            if not (self._is_new_enough() and self._add_watches(wanted) and self._learn_access()):
                 time.sleep(RETRY_SECONDS)
             elif self._are_all(wanted, connection):
                 break
@@ -393,6 +504,7 @@ class ZooKeeperStore:
         with self._changing:
             done = self._connection == connection and len(added) == len(self._watches)
             if done:
+                self._handler.trouble = ""
                 self._ready.set()
                 self._greeted.set()
         return done
@@ -413,11 +525,17 @@ def _wait(call: Any) -> Any:
         raise _unavailable(error) from error
 
 
+def _if_there(call: Any) -> Any:
+    """As ``_wait``; None when there is no such znode."""
+    try:
+        return _wait(call)
+    except NoNodeError:
+        return None
+
+
 def _unavailable(error: Exception) -> UnavailableError:
     if isinstance(error, NoAuthError):
-        return UnavailableError(
-            "ZooKeeper refuses it (NoAuthError): an ACL wants another credential than is given"
-        )
+        return ForbiddenError(f"ZooKeeper {FORBIDDEN}")
     return UnavailableError(f"ZooKeeper: {type(error).__name__} {error}".rstrip())
 
 
@@ -436,6 +554,8 @@ def _versions(writes: Sequence[Write], results: Sequence[Any]) -> list[Version]:
     for write, result in zip(writes, results, strict=True):
         if isinstance(result, CONFLICTS):
             raise ConflictError(_conflict(write, result)) from result
+        if isinstance(result, NoAuthError):
+            raise ForbiddenError(f"{write.path}: ZooKeeper {FORBIDDEN}") from result
     versions = []
     for write, result in zip(writes, results, strict=True):
         if isinstance(result, KazooException):
@@ -451,7 +571,8 @@ def _decode(path: ZPath[R], data: bytes, stat: ZnodeStat) -> Versioned[R] | Unre
     return decoded(path, data, version, stat.ephemeralOwner, stat.czxid, written=written)
 
 
-def _add(transaction: Any, write: Write) -> None:
+def _add(transaction: Any, write: Write, acl: list[Any] | None) -> None:
+    """``acl`` is for what is created; None leaves it open."""
     if isinstance(write, Check):
         transaction.check(str(write.path), write.version.number)
         return
@@ -460,7 +581,8 @@ def _add(transaction: Any, write: Write) -> None:
         transaction.delete(str(write.path), number)
     elif write.expect is ABSENT:
         ephemeral = write.path.row.lifetime == "ephemeral"
-        transaction.create(str(write.path), data_of(write.path, write.value), ephemeral=ephemeral)
+        data = data_of(write.path, write.value)
+        transaction.create(str(write.path), data, acl, ephemeral=ephemeral)
     else:
         transaction.set_data(str(write.path), data_of(write.path, write.value), number)
 

@@ -12,7 +12,7 @@ from flumeng.runtime.embedded import configuration
 @pytest.mark.parametrize("name", ["plain", "dätä", "数据", "log \N{PARTY POPPER}", r"new\name"])
 def test_any_directory_can_be_named(name: str) -> None:
     """Java takes the bytes of the file for Latin-1, and a backslash for an escape."""
-    text = configuration(Path("/srv") / name, 2181, "127.0.0.1", ())
+    text = configuration(Path("/srv") / name, ["clientPort=2181"], ())
     assert text.isascii()
     (line,) = [line for line in text.splitlines() if line.startswith("dataDir=")]
     escaped = line.removeprefix("dataDir=").encode().decode("unicode-escape")

@@ -48,7 +48,7 @@ class Cluster:
         self.store.write(paths.status(NODE), status, ANY)
 
     def progress(self, *given: str) -> Progress:
-        return Progress(self.store, PID, given)
+        return Progress(self.store, NODE, PID, given)
 
 
 @pytest.fixture

@@ -1,0 +1,11 @@
+"""As whom a job connects."""
+
+from __future__ import annotations
+
+from flumeng.security.roles import PEOPLE
+from flumeng.store import Store, zookeeper
+
+
+def connect(hosts: str) -> Store:
+    """As the subscriber that this host has a certificate of; else as the person."""
+    return zookeeper.connect(hosts, roles=["subscriber", *PEOPLE])

@@ -1,0 +1,145 @@
+"""From an open cluster to a secured one, and who belongs to it.
+
+The schema's znode says first that the cluster is secured and who was admitted: from then on every
+process gives what it creates the right access list. Then the lists of all that is there are set,
+until nothing with another one is found. Interrupted, it is gone on with by calling it again, and
+``schema verify`` tells what is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from flumeng.errors import ConflictError, UserError
+from flumeng.operations import audit
+from flumeng.operations.live_processes import live_processes
+from flumeng.security.roles import NAMED
+from flumeng.store import ANY, AccessList, AccessStore, Put, Store, access_lists, tree
+from zkschema import paths, records
+from zkschema.access import SECURED, Secured
+from zkschema.table import NAME
+from zkschema.verify import Problem
+
+PASSES = 20
+"""Processes create znodes meanwhile; those that did not know yet are looked for so often."""
+
+
+@dataclass(frozen=True)
+class Misplaced:
+    """A znode with another access list than its path is to have."""
+
+    path: str
+    found: AccessList
+    wanted: AccessList
+
+    @property
+    def problem(self) -> Problem:
+        may = dict(self.wanted)
+        looser = [
+            f"{who} may {said}" for who, said in self.found if set(said) - set(may.get(who, ""))
+        ]
+        what = f"its access list is looser: {', '.join(looser)}" if looser else "its access list"
+        missing = "" if looser else " lacks what the schema gives"
+        return Problem(self.path, what + missing, "set as the schema says")
+
+
+def secure_cluster(
+    store: Store,
+    *,
+    cluster: str,
+    admit: Sequence[str] = (),
+    expel: Sequence[str] = (),
+    author: str,
+    reason: str,
+    now: float,
+) -> int:
+    """Admit and expel members (``ROLE:NAME``) of the cluster that certificates call so, and set
+    all access lists; gives how many were others. What an expelled node says of itself goes.
+
+    Raises UserError for a member that is none, ConflictError when a live process would be locked
+    out, ForbiddenError, UnavailableError.
+    """
+    for member in (*admit, *expel):
+        _require_member(member)
+    schema = tree.require_versioned(store)
+    before = schema.value
+    if before.certificates not in ("", cluster):
+        raise UserError(f"this cluster is {before.certificates} in certificates, not {cluster}")
+    members = tuple(sorted({*before.members, *admit} - {*expel}))
+    _require_none_locked_out(store, members, expel)
+    features = tuple(sorted({*before.features, SECURED}))
+    after = replace(before, features=features, certificates=cluster, members=members)
+    if after != before:
+        said = [f"--member {one}" for one in admit] + [f"--without {one}" for one in expel]
+        command = " ".join(["schema secure", *said])
+        entry = records.Audit(who=author, command=command, reason=reason, time=now)
+        audit.commit(store, [Put(paths.schema(), after, schema.version)], entry)
+    count = set_access(store)
+    for member in expel:
+        role, _, name = member.partition(":")
+        if role == "node":
+            with contextlib.suppress(ConflictError):  # it is not live
+                store.remove(paths.live_node(name), ANY)
+    return count
+
+
+def misplaced(store: Store, znodes: Collection[str]) -> list[Misplaced]:
+    """Those of the znodes whose access list is not what their path is to have; none in an open
+    cluster."""
+    schema = store.read(paths.schema())
+    secured = Secured.of(schema.value if schema else None)
+    if secured is None or not isinstance(store, AccessStore):
+        return []
+    named, found = sorted(znodes), []
+    for path, known in zip(named, store.access_lists(named), strict=True):
+        wanted = access_lists.wanted(path, secured)
+        if known is not None and known != wanted:
+            found.append(Misplaced(path, known, wanted))
+    return found
+
+
+def set_access(store: Store) -> int:
+    """Give every znode of a secured cluster its access list; gives how many had another one. Each
+    is looked at once, as only an administrator changes lists."""
+    assert isinstance(store, AccessStore)
+    count, seen = 0, set[str]()
+    for _ in range(PASSES):
+        new = [path for path in ("/", *store.znodes()) if path not in seen]
+        wrong = {one.path: one.wanted for one in misplaced(store, new)}
+        if not wrong:
+            return count
+        count += store.set_access_lists(wrong)
+        seen.update(new)
+    raise ConflictError(
+        f"{next(iter(wrong))} and others are created with other access lists all the time: a "
+        "process does not know that the cluster is secured"
+    )
+
+
+def _require_member(member: str) -> None:
+    role, _, name = member.partition(":")
+    if role not in NAMED or not NAME.fullmatch(name):
+        roles = ", ".join(sorted(f"{one}:NAME" for one in NAMED))
+        raise UserError(
+            f"{member!r} is no member: expected one of {roles}. All other certificates of the "
+            "cluster have the rights of their role"
+        )
+
+
+def _require_none_locked_out(
+    store: Store, members: Collection[str], expelled: Collection[str]
+) -> None:
+    live = [one for one in live_processes(store) if one.identity not in expelled]
+    unknown = [str(one) for one in live if not one.identity]
+    if unknown:
+        raise ConflictError(
+            f"{', '.join(unknown)} would be locked out: without an identity. Give each a directory "
+            "of certificates (FLUMENG_IDENTITY) and the secure port of ZooKeeper, and restart it"
+        )
+    named = {one.identity for one in live if one.identity.partition(":")[0] in NAMED}
+    left = sorted(named.difference(members))
+    if left:
+        options = " ".join(f"--member {one}" for one in left)
+        raise ConflictError(f"{', '.join(left)} would be locked out: add {options}")

@@ -1,0 +1,161 @@
+"""Connections to ZooKeeper's secure port, and what is wrong when there are none.
+
+kazoo's own TLS trusts every authority of the system, checks no host names, and takes its files'
+names once: so a connection is made here. The files are read for each connection, so that a
+certificate that was replaced counts from the next one on. kazoo tries again whatever the reason
+was, in silence; ``trouble`` keeps it for those who wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from kazoo.handlers.threading import SequentialThreadingHandler
+
+from flumeng.errors import UserError
+
+if TYPE_CHECKING:
+    from flumeng.security.credentials import Credentials, Place
+
+log = logging.getLogger(__name__)
+
+PROBE_SECONDS = 2.0
+EXPIRED, WRONG_HOST, WRONG_ADDRESS = 10, 62, 64
+"""Verify codes of OpenSSL."""
+REFUSALS = ("ALERT_UNKNOWN_CA", "ALERT_CERTIFICATE", "ALERT_BAD_CERTIFICATE", "ALERT_ACCESS_DENIED")
+
+
+class Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's threads, with TLS when there is a ``place``.
+
+    ``trouble`` says why the last attempt failed and what to do; empty when TLS was not the reason.
+    The store empties it once it is connected.
+    """
+
+    def __init__(self, place: Place | None) -> None:
+        super().__init__()
+        self.trouble = self._told = ""
+        self._place = place
+
+    def create_connection(
+        self,
+        address: tuple[str, int],
+        hostname: str = "",
+        timeout: float | None = None,
+        **_of_kazoo: Any,
+    ) -> socket.socket:
+        """Raises OSError, as kazoo expects it."""
+        if self._place is None:
+            return socket.create_connection(address, timeout)
+        place, server = self._place, f"{hostname or address[0]}:{address[1]}"
+        try:
+            context = _context(place, lambda error: self._failed(refused(error, place, server)))
+        except (UserError, OSError) as error:
+            self._failed(f"no connection to ZooKeeper is tried: {error}")
+            raise OSError(str(error)) from error
+        try:
+            connection = socket.create_connection(address, timeout)
+        except OSError:
+            self.trouble = ""
+            raise
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            return context.wrap_socket(connection, server_hostname=hostname or address[0])
+        except OSError as error:
+            connection.close()
+            self._failed(refused(error, place, server))
+            raise
+
+    def _failed(self, why: str) -> None:
+        if why and why != self._told:
+            log.warning("%s", why)
+        self.trouble = self._told = why
+
+
+def refused(error: OSError, place: Place, server: str) -> str:
+    """Why there is no TLS with a server, and what to do; empty when it has not answered."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code == EXPIRED:
+            return f"ZooKeeper at {server} has a certificate that has expired: give it a new one"
+        if error.verify_code in (WRONG_HOST, WRONG_ADDRESS):
+            return (
+                f"ZooKeeper at {server} has a certificate for another host: use a name that is in "
+                "it, or give it one for this name"
+            )
+        return (
+            f"ZooKeeper at {server} has a certificate that no authority in {place.ca} has issued: "
+            f"{error.verify_message}"
+        )
+    if isinstance(error, ssl.SSLError) and any(part in str(error) for part in REFUSALS):
+        return (
+            f"ZooKeeper at {server} refuses the certificate {place.certificate}: it has to be of "
+            "an authority that the server trusts, and not expired"
+        )
+    if isinstance(error, TimeoutError):
+        return ""
+    if isinstance(error, ssl.SSLError | ConnectionError):
+        return f"ZooKeeper at {server} does not speak TLS there: give its secure port"
+    return f"no TLS with ZooKeeper at {server}: {error}"
+
+
+def speaks_tls(host: str, port: int) -> bool:
+    """Whether a server that does not answer in plain text would answer in TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # nothing is said to it
+    try:
+        with socket.create_connection((host, port), PROBE_SECONDS) as connection:
+            context.wrap_socket(connection, server_hostname=host).close()
+    except OSError:
+        return False
+    return True
+
+
+class _Context(ssl.SSLContext):
+    """``refused`` is told when a connection ends with an error of TLS: a server that wants no part
+    of us says so only after its own handshake."""
+
+    refused: Callable[[OSError], None]
+
+
+class _Connection(ssl.SSLSocket):
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        try:
+            return super().recv(buflen, flags)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            assert isinstance(self.context, _Context)
+            self.context.refused(error)
+            raise
+
+
+_Context.sslsocket_class = _Connection
+
+
+def _context(place: Place, refused: Callable[[OSError], None]) -> ssl.SSLContext:
+    """Raises UserError when the files cannot be used, OSError when they do not belong together."""
+    credentials = place.load()
+    _require_valid(place, credentials)
+    context = _Context(ssl.PROTOCOL_TLS_CLIENT)
+    context.refused = refused
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_verify_locations(cadata=credentials.ca.decode())
+    try:
+        context.load_cert_chain(place.certificate, place.key)
+    except ssl.SSLError as error:
+        raise UserError(f"{place.key} is not the key of {place.certificate}: {error}") from error
+    return context
+
+
+def _require_valid(place: Place, credentials: Credentials) -> None:
+    if credentials.expires < datetime.now(UTC):
+        raise UserError(
+            f"{place.certificate} has expired on {credentials.expires:%Y-%m-%d %H:%M} UTC: put a "
+            "new one there"
+        )

@@ -1,0 +1,456 @@
+"""A ZooKeeper that lets no one in: what each certificate may do there, and what it may not."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kazoo.exceptions import NoAuthError
+
+from flumeng.errors import ConflictError, FlumengError, ForbiddenError, UserError
+from flumeng.operations import audit
+from flumeng.operations.cluster import verify_cluster
+from flumeng.operations.securing import misplaced, secure_cluster, set_access
+from flumeng.runtime.testing import RealEnsemble
+from flumeng.security.credentials import DIRECTORY, Place
+from flumeng.security.identity import Role
+from flumeng.security.testing import CLUSTER, Certificates
+from flumeng.store import ABSENT, ANY, AccessList, Put, Store, tree
+from flumeng.store import Path as ZnodePath
+from flumeng.store.tls import speaks_tls
+from flumeng.store.zookeeper import ZooKeeperStore, connect
+from flumeng.testing import RealZooKeeper
+from zkschema import bootstrap, paths, records
+from zkschema.access import SECURED
+
+JOURNAL = "web.n1.0.0123abcd"
+ACK = paths.ack("web", "main", JOURNAL)
+ENTRY = records.Audit(who="eve", command="flow stop web", reason="", time=1.0)
+LIVE = records.LiveNode(
+    uuid="u", incarnation="i", pid=1, version="1", since=1.0, identity="node:n1"
+)
+Opener = Callable[..., Store]
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def server(
+    certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RealZooKeeper]:
+    """With a secure port only."""
+    folder = certificates.folder("zookeeper", name="zk1")
+    server = RealZooKeeper(tmp_path_factory.mktemp("zookeeper"), folder)
+    server.start()
+    yield server
+    server.kill()
+
+
+class Sessions:
+    """Of one chroot of a server, each with the certificate of one role."""
+
+    def __init__(
+        self, hosts: str, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.hosts = hosts
+        self.opened: list[Store] = []
+        self._certificates = certificates
+        self._environment = monkeypatch
+
+    def of(self, role: Role, name: str = "n1", hosts: str = "") -> Store:
+        return self.at(self._certificates.folder(role, name=name), role, hosts=hosts)
+
+    def at(self, folder: Path | None, role: Role, hosts: str = "") -> Store:
+        if folder is None:
+            self._environment.delenv(DIRECTORY, raising=False)
+        else:
+            self._environment.setenv(DIRECTORY, str(folder))
+        store = connect(hosts or self.hosts, session_seconds=4, wait_seconds=4, roles=[role])
+        self.opened.append(store)
+        return store
+
+
+@pytest.fixture
+def sessions(
+    server: RealZooKeeper, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Sessions]:
+    hosts = f"{server.address}/{uuid.uuid4().hex[:12]}"
+    sessions = Sessions(hosts, certificates, monkeypatch)
+    yield sessions
+    for store in sessions.opened:
+        store.close()
+
+
+@pytest.fixture
+def admin(sessions: Sessions) -> Store:
+    """Of a secured cluster with one flow, one node and one operator."""
+    admin = sessions.of("admin", "root")
+    tree.init(admin)
+    secure(admin, admit=["node:n1", "node:n2", "operator:al", "subscriber:job"])
+    until(lambda: not misplaced(admin, admin.dump()))
+    operator, master = sessions.of("operator", "al"), sessions.of("master")
+    operator.write(paths.flow("web"), records.Flow(revision=1), ABSENT)
+    for folder in bootstrap.flow_folders("web"):
+        operator.write(folder, None, ABSENT)
+    text = records.Revision(text="name: web", author="al", reason="", time=1.0)
+    operator.write(paths.revision("web", "1"), text, ABSENT)
+    operator.commit([audit.put(ENTRY)])
+    for name in ("n1", "n2"):
+        node = sessions.of("node", name)
+        node.write(paths.node(name), records.Node(uuid=name, roles=("ingest",)), ABSENT)
+        node.write(paths.status(name), records.NodeStatus(assignment_version=0), ABSENT)
+        node.write(paths.live_node(name), LIVE, ABSENT)
+        master.write(paths.assignment(name), records.Assignment(), ABSENT)
+    master.write(paths.plan("web"), records.Plan(epoch=1), ABSENT)
+    journal = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
+    sessions.of("node").write(paths.journal(JOURNAL), journal, ABSENT)
+    sessions.of("collector").write(ACK, records.Ack(epoch=1, offset=5), ABSENT)
+    sessions.of("discovery").write(paths.partitions("web"), records.Partitions(), ABSENT)
+    return admin
+
+
+def secure(store: Store, admit: Sequence[str] = (), expel: Sequence[str] = ()) -> int:
+    return secure_cluster(
+        store, cluster=CLUSTER, admit=admit, expel=expel, author="test", reason="", now=1.0
+    )
+
+
+def until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def forbidden(store: Store, path: ZnodePath, value: records.Record | None) -> None:
+    with pytest.raises(ForbiddenError, match="NoAuthError"):
+        store.write(path, value, ANY)
+
+
+def test_everything_that_roles_create_has_the_list_of_its_path(admin: Store) -> None:
+    """The fixture was written by all roles: nothing that they made is looser than it may be."""
+    assert misplaced(admin, admin.dump()) == []
+    assert verify_cluster(admin) == []
+
+
+@pytest.mark.parametrize("role", ["master", "node", "discovery", "collector", "viewer", "operator"])
+def test_every_role_reads_what_it_needs(admin: Store, sessions: Sessions, role: Role) -> None:
+    assert admin.connected
+    reader = sessions.of(role, "n1" if role == "node" else "al")
+    assert reader.read(paths.cluster()) is not None
+    assert reader.read(paths.flow("web")) is not None
+    assert reader.children(paths.live_nodes()) == ["n1", "n2"]
+    assert reader.read(paths.assignment("n1")) is not None
+    assert reader.read(ACK) is not None
+
+
+def test_a_node_does_its_own_work_and_no_other(admin: Store, sessions: Sessions) -> None:
+    node = sessions.of("node", "n2")
+    own = records.NodeStatus(assignment_version=3)
+    node.write(paths.status("n2"), own, ANY)
+    node.write(paths.live_node("n2"), replace(LIVE, pid=2), ANY)
+    forbidden(node, paths.status("n1"), own)
+    forbidden(node, paths.assignment("n1"), records.Assignment())
+    forbidden(node, paths.assignment("n2"), records.Assignment())
+    forbidden(node, paths.node("n1"), records.Node(uuid="eve", roles=("collect",)))
+    forbidden(node, paths.live_node("n1"), LIVE)
+    forbidden(node, paths.story("n1"), records.Story())
+    forbidden(node, paths.plan("web"), records.Plan(epoch=9))
+    forbidden(node, ACK, records.Ack(epoch=9, offset=9999))
+    forbidden(node, paths.ack("web", "main", "web.n2.0.00"), records.Ack(epoch=9, offset=1))
+    forbidden(node, paths.journal(JOURNAL), admin.read(paths.journal(JOURNAL)).value)  # type: ignore[union-attr]
+    for path in (ACK, paths.live_node("n1"), paths.node("n1"), paths.status("n1")):
+        with pytest.raises(ForbiddenError):
+            node.remove(path, ANY)
+
+
+def test_a_collector_moves_acks_and_nothing_of_the_plan(admin: Store, sessions: Sessions) -> None:
+    collector = sessions.of("collector")
+    collector.write(ACK, records.Ack(epoch=1, offset=6), ANY)
+    forbidden(collector, paths.plan("web"), records.Plan(epoch=9))
+    forbidden(collector, paths.assignment("n1"), records.Assignment())
+    forbidden(collector, paths.flow("web"), records.Flow(revision=2))
+    forbidden(collector, paths.cluster(), records.Cluster())
+    assert admin.read(ACK).value.offset == 6  # type: ignore[union-attr]
+
+
+def test_nobody_but_masters_takes_from_the_audit_and_nobody_changes_it(
+    admin: Store, sessions: Sessions
+) -> None:
+    (name,) = [
+        one for one in admin.children(paths.audits()) if "eve" in str(admin.read(paths.audit(one)))
+    ]
+    for role in ("operator", "node", "collector", "discovery", "viewer"):
+        store = sessions.of(role, "n1" if role == "node" else "al")  # type: ignore[arg-type]
+        forbidden(store, paths.audit(name), ENTRY)
+        with pytest.raises(ForbiddenError):
+            store.remove(paths.audit(name), ANY)
+    master = sessions.of("master")
+    forbidden(master, paths.audit(name), ENTRY)
+    master.remove(paths.audit(name), ANY)
+
+
+def test_an_operator_changes_flows_and_not_what_masters_and_nodes_say(
+    admin: Store, sessions: Sessions
+) -> None:
+    operator = sessions.of("operator", "al")
+    audit.commit(operator, [Put(paths.cluster(), records.Cluster(grace_seconds=5), ANY)], ENTRY)
+    operator.write(paths.flow("web"), records.Flow(revision=1, state="stopped"), ANY)
+    forbidden(operator, paths.plan("web"), records.Plan(epoch=9))
+    forbidden(operator, paths.assignment("n1"), records.Assignment())
+    forbidden(operator, paths.schema(), admin.read(paths.schema()).value)  # type: ignore[union-attr]
+
+
+def test_a_viewer_writes_nothing(admin: Store, sessions: Sessions) -> None:
+    viewer = sessions.of("viewer")
+    for path in admin.dump():
+        if path.count("/") == 1:
+            with pytest.raises(NoAuthError):
+                viewer._client.set(path, b"")  # type: ignore[attr-defined]
+
+
+def test_a_subscriber_moves_the_cursor_of_its_name_only(admin: Store, sessions: Sessions) -> None:
+    assert admin.connected
+    job = sessions.of("subscriber", "job")
+    lease = records.Lease(holder="h", reader="r", keep_seconds=1.0, renewed=1.0)
+    folder, own = paths.cursor("web", "job"), paths.ack("web", "job", JOURNAL)
+    job.commit([Put(folder, None, ABSENT), Put(paths.lease("web", "job"), lease, ABSENT)])
+    job.write(own, records.Ack(epoch=0, offset=1), ABSENT)
+    job.write(own, records.Ack(epoch=0, offset=2), ANY)
+    forbidden(job, ACK, records.Ack(epoch=1, offset=9))
+
+
+def test_who_was_not_admitted_is_told_so_and_has_no_rights(
+    admin: Store, sessions: Sessions
+) -> None:
+    assert admin.connected
+    with pytest.raises(UserError, match="schema secure --member"):
+        sessions.of("node", "n9")
+    with pytest.raises(UserError, match="schema secure --member"):
+        sessions.of("operator", "eve")
+
+
+def test_an_expelled_node_is_out_at_once(admin: Store, sessions: Sessions) -> None:
+    node = sessions.of("node", "n2")
+    node.write(paths.status("n2"), records.NodeStatus(assignment_version=3), ANY)
+    secure(admin, expel=["node:n2"])
+    assert admin.children(paths.live_nodes()) == ["n1"]
+    with pytest.raises(ForbiddenError):
+        node.read(paths.cluster())
+    forbidden(node, paths.live_node("n2"), LIVE)
+    forbidden(node, paths.status("n2"), records.NodeStatus(assignment_version=4))
+
+
+def refusal(sessions: Sessions, folder: Path | None, hosts: str = "") -> str:
+    started = time.monotonic()
+    with pytest.raises(FlumengError) as refused:
+        sessions.at(folder, "admin", hosts)
+    assert time.monotonic() - started < 12, "it tried in silence"
+    return str(refused.value)
+
+
+def test_without_a_certificate_nobody_comes_in(server: RealZooKeeper, sessions: Sessions) -> None:
+    assert "speaks TLS only" in refusal(sessions, None)
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with pytest.raises(OSError), ssl.create_connection(("127.0.0.1", server.port)) as plain:  # type: ignore[attr-defined]
+        context.wrap_socket(plain).recv(1)
+
+
+def test_the_certificate_of_another_authority_is_refused(
+    certificates: Certificates, sessions: Sessions, tmp_path: Path
+) -> None:
+    folder = Certificates(tmp_path).folder("admin", name="root")
+    assert "no authority in" in refusal(sessions, folder)
+    Place(folder, "admin").ca.write_bytes(certificates.authority.pem)
+    assert "refuses the certificate" in refusal(sessions, folder)
+
+
+def test_an_expired_certificate_is_told_here_and_refused_there(
+    certificates: Certificates, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = certificates.folder("admin", name="late", days=-0.001)
+    assert "has expired on" in refusal(sessions, folder)
+    monkeypatch.setattr("flumeng.store.tls._require_valid", lambda *_: None)
+    assert "refuses the certificate" in refusal(sessions, folder)
+
+
+def test_a_server_for_another_host_is_not_trusted(
+    certificates: Certificates, sessions: Sessions, tmp_path: Path
+) -> None:
+    folder = certificates.folder("zookeeper", name="zk2", hosts=["zk2.example.com"])
+    server = RealZooKeeper(tmp_path, folder)
+    server.start()
+    try:
+        said = refusal(sessions, certificates.folder("admin"), f"{server.address}/c")
+        assert "has a certificate for another host" in said
+    finally:
+        server.kill()
+
+
+def test_a_plain_port_spoken_to_with_tls_is_told(
+    certificates: Certificates, sessions: Sessions, zookeeper: str
+) -> None:
+    said = refusal(sessions, certificates.folder("admin"), f"{zookeeper}/c")
+    assert "does not speak TLS" in said
+
+
+def test_a_certificate_that_was_replaced_is_used_from_the_next_connection_on(
+    certificates: Certificates, sessions: Sessions, server: RealZooKeeper
+) -> None:
+    """Also after one that does not fit was there for a while."""
+    folder = certificates.folder("admin", name="root")
+    store = sessions.at(folder, "admin")
+    assert isinstance(store, ZooKeeperStore)
+    certificates.folder("admin", name="root", days=-0.001)
+    store._client._connection._socket.shutdown(2)
+    until(lambda: "has expired" in store.trouble)
+    assert not store.connected
+    certificates.folder("admin", name="root", days=2)
+    until(lambda: store.connected)
+    tree.init(store)
+    assert server.process is not None
+
+
+@pytest.fixture
+def both(certificates: Certificates, tmp_path: Path) -> Iterator[RealZooKeeper]:
+    """With a secure and a plain port: a cluster that is moved over."""
+    folder = certificates.folder("zookeeper", name="zk1")
+    server = RealZooKeeper(tmp_path / "zookeeper", folder, plain=True)
+    server.start()
+    yield server
+    server.kill()
+
+
+class Writer(threading.Thread):
+    """A process that goes on creating znodes while its cluster is secured."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self.store = store
+        self.written = 0
+        self.failed: list[Exception] = []
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        while not self.ended.wait(0.002):
+            path = paths.ack("web", "main", f"web.n1.0.{self.written:08x}")
+            try:
+                self.store.write(path, records.Ack(epoch=1, offset=1), ABSENT)
+            except FlumengError as error:
+                self.failed.append(error)
+            else:
+                self.written += 1
+
+    def end(self) -> None:
+        self.ended.set()
+        self.join(20)
+
+
+def test_an_open_cluster_is_moved_over_while_it_works(
+    both: RealZooKeeper,
+    certificates: Certificates,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever has no identity is not locked out but named. What is created meanwhile, and by
+    whoever learns late, has its list too; one who comes over the plain port has no rights then."""
+    secure_hosts, plain_hosts = (f"127.0.0.1:{p}/c" for p in (both.port, both.plain_port))
+    sessions = Sessions(secure_hosts, certificates, monkeypatch)
+    old = sessions.at(None, "admin", plain_hosts)
+    tree.init(old)
+    old.write(paths.flow("web"), records.Flow(revision=1), ABSENT)
+    for folder in bootstrap.flow_folders("web"):
+        old.write(folder, None, ABSENT)
+    master = records.LiveMaster(host="h", pid=1, version="1", since=1.0)
+    old.write(paths.live_master("m1"), master, ABSENT)
+    admin = sessions.of("admin", "root")
+    with pytest.raises(ConflictError, match=r"master m1 .* would be locked out"):
+        secure(admin)
+    assert SECURED not in tree.require(admin).features
+
+    old.remove(paths.live_master("m1"), ANY)
+    master = replace(master, identity="master")
+    sessions.of("master").write(paths.live_master("m1"), master, ABSENT)
+    node = sessions.of("node")
+    node.write(paths.live_node("n1"), LIVE, ABSENT)
+    with pytest.raises(ConflictError, match="add --member node:n1"):
+        secure(admin)
+
+    writer = Writer(sessions.of("collector"))
+    writer.start()
+    until(lambda: writer.written > 20)
+    secure(admin, admit=["node:n1"])
+    before = writer.written
+    until(lambda: writer.written > before + 20)
+    writer.end()
+    assert writer.failed == []
+    assert misplaced(admin, admin.dump()) == []
+    with pytest.raises(ForbiddenError):
+        old.read(paths.cluster())
+    forbidden(old, paths.flow("web"), records.Flow(revision=2))
+    for store in sessions.opened:
+        store.close()
+
+
+class CrashError(Exception):
+    pass
+
+
+def test_securing_that_crashed_is_gone_on_with(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After any part of the lists: verify names the rest, and the next call sets it."""
+    admin = sessions.of("admin", "root")
+    tree.init(admin)
+    whole = ZooKeeperStore.set_access_lists
+
+    def half(self: ZooKeeperStore, wanted: dict[str, AccessList]) -> int:
+        whole(self, dict(list(wanted.items())[: len(wanted) // 2]))
+        raise CrashError
+
+    monkeypatch.setattr(ZooKeeperStore, "set_access_lists", half)
+    with pytest.raises(CrashError):
+        secure(admin)
+    monkeypatch.setattr(ZooKeeperStore, "set_access_lists", whole)
+    left = [problem for problem in verify_cluster(admin) if "looser: world:anyone" in problem.what]
+    assert left, "half of the lists were not set, and nobody says so"
+    assert secure(admin) == len(left)
+    assert verify_cluster(admin) == []
+
+
+def test_a_looser_list_is_found_and_mended(admin: Store) -> None:
+    assert isinstance(admin, ZooKeeperStore)
+    everybody: AccessList = (("world:anyone", "rwcda"),)
+    admin.set_access_lists({str(ACK): everybody, "/audit": everybody})
+    said = {problem.path: problem.what for problem in verify_cluster(admin)}
+    assert said.keys() == {str(ACK), "/audit"}
+    assert "looser: world:anyone may rwcda" in said[str(ACK)]
+    assert set_access(admin) == 2
+    assert verify_cluster(admin) == []
+
+
+def test_an_ensemble_speaks_tls_between_its_servers_and_survives_its_leader(
+    certificates: Certificates, sessions: Sessions, tmp_path: Path
+) -> None:
+    ensemble = RealEnsemble(tmp_path, certificates.folder("zookeeper", name="zk1"))
+    try:
+        ensemble.start()
+        store = sessions.of("admin", "root", f"{ensemble.address}/c")
+        tree.init(store)
+        secure(store)
+        assert verify_cluster(store) == []
+        elections = [int(peer.rpartition(":")[2]) for peer in ensemble.peers]
+        assert all(speaks_tls("127.0.0.1", port) for port in elections)
+        ensemble.leader.kill()
+        until(lambda: store.connected and store.exists(paths.flows()), 60)
+    finally:
+        ensemble.stop()
