@@ -40,6 +40,7 @@ LONG = [
             "collector_live",
             "cli_live",
             "chaos_branches",
+            "systemd_units",
             "sql_poll",
             "objects_chaos",
             "polls_chaos",

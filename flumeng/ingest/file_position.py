@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, cast
 
+from flumeng.errors import CorruptError
+
 MARK_BYTES = 256
 _PREFIX = "tail:"
 _REUSED_PREFIX = "tail-reused:"
@@ -153,6 +155,9 @@ def _positions(state: Mapping[str, object], prefix: str) -> dict[FileKey, FilePo
     found = {}
     for name, value in state.items():
         if name.startswith(prefix):
-            key = FileKey(*map(int, name.removeprefix(prefix).split(":")))
-            found[key] = FilePosition.from_state(cast("Mapping[str, object]", value))
+            try:
+                key = FileKey(*map(int, name.removeprefix(prefix).split(":")))
+                found[key] = FilePosition.from_state(cast("Mapping[str, object]", value))
+            except (ValueError, TypeError, LookupError, AttributeError) as error:
+                raise CorruptError(f"what is kept of a file makes no sense: {name}") from error
     return found

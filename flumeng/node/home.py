@@ -26,7 +26,7 @@ T = TypeVar("T")
 ASSIGNMENT = "assignment.json"
 FLOWS = "flows.json"
 CLAIM = "claim.json"
-DAMAGE = (ValueError, LookupError, TypeError, AttributeError)
+DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What parsing raises when a file does not hold what was written."""
 
 

@@ -28,6 +28,9 @@ _DURATIONS = {
 }  # fmt: skip
 _QUANTITY = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]*)", re.ASCII)
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?:\.(?!-)[A-Za-z0-9-]{1,63})*", re.ASCII)
+MOST_DIGITS = 300
+MOST = 1e300
+"""What is larger is no number that a float can hold."""
 _WHOLE = re.compile(r"[+-]?[0-9][0-9_]*", re.ASCII)
 
 
@@ -69,7 +72,10 @@ def _quantity(text: str, units: dict[str, float] | dict[str, int], expected: str
     if match is None or factor is None:
         raise ValueError(expected)
     digits = match[1].replace("_", "")
-    return (float(digits) if "." in digits else int(digits)) * factor
+    value = (float(digits) if "." in digits else int(digits[:MOST_DIGITS])) * factor
+    if len(digits) > MOST_DIGITS or not value < MOST:
+        raise ValueError(f"{expected}, and not as many")
+    return value
 
 
 def check_address(text: str) -> None:

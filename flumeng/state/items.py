@@ -88,7 +88,11 @@ def encode(items: Iterable[Item]) -> str:
 
 
 def decode(address: str) -> list[Item]:
-    return [Item(*fields) for fields in json.loads(address)]
+    """Raises CorruptError."""
+    try:
+        return [Item(*fields) for fields in json.loads(address)]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CorruptError(f"this is no list of items: {address[:200]}") from error
 
 
 def of_segment(segment: QueueSegment) -> list[Item]:

@@ -7,9 +7,11 @@ from typing import IO, Any, cast
 from uuid import UUID
 
 import pyarrow as pa
+from backports.zstd import ZstdError
 from fastavro import block_reader
+from fastavro.schema import SchemaParseException
 
-from flumeng.errors import UserError
+from flumeng.errors import CorruptError, UserError
 from flumeng.inputs.objects.block_file import BlockFile
 from flumeng.inputs.objects.content import Content
 from flumeng.inputs.objects.formats import chosen
@@ -50,6 +52,8 @@ def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iter
         except (EOFError, ValueError):
             file.check()
             raise
+        except (SchemaParseException, ZstdError) as error:
+            raise CorruptError(f"it is damaged: {error}") from error
 
 
 def _parts(file: BlockFile, source: ObjectsSource, start: int, end: int) -> Iterator[Rows]:

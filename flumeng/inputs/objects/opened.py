@@ -9,7 +9,10 @@ the tag is the MD5 of the bytes, as it mostly is in S3 for what was not uploaded
 
 from __future__ import annotations
 
+import lzma
 import os
+import struct
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -28,6 +31,11 @@ from flumeng.state.items import Item
 
 SMALL_BYTES = 1 << 20
 BLOCK_BYTES = 4 << 20
+_DAMAGE = (
+    ValueError, TypeError, LookupError, ArithmeticError, AttributeError, EOFError, RecursionError,
+    struct.error, zlib.error, lzma.LZMAError, pa.ArrowException,
+)  # fmt: skip
+"""What libraries raise at bytes that nobody wrote for them."""
 
 
 class ChangedError(CorruptError):
@@ -150,7 +158,7 @@ class Opened:
                 raise CorruptError(f"it is damaged: {error}") from error
             with _explained(self._store):
                 raise
-        except (ValueError, TypeError, LookupError, EOFError, pa.ArrowException) as error:
+        except _DAMAGE as error:
             raise CorruptError(f"it is damaged: {error}") from error
 
 

@@ -198,9 +198,9 @@ class _Marks:
         for name, data in buckets.items():
             try:
                 path, mark = json.loads(data)
-            except ValueError as error:
+                self._marks[str(path)] = mark
+            except (ValueError, TypeError, RecursionError) as error:
                 raise CorruptError(f"the bucket {name} of what was listed is damaged") from error
-            self._marks[path] = mark
         self._changed: set[str] = set()
 
     def get(self, path: str, default: str | int) -> str | int:

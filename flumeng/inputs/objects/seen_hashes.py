@@ -41,6 +41,8 @@ SMALL = Sizes(bucket=4_400, tail=256)
 SMALL_BYTES = 36_000
 LARGE = Sizes(bucket=100_000, tail=1_024)
 """For files, of 600 KB each; their tail is in ZooKeeper."""
+MOST_BYTES = 16 * LARGE.bucket
+"""Of a bucket, decompressed: twice what the largest has."""
 _IN_TAIL = 0
 """The number of the tail; that of a bucket is one more than its name says."""
 
@@ -177,8 +179,12 @@ def _encoded(hashes: Hashes) -> bytes:
 def _decoded(name: str, data: bytes) -> Hashes:
     if not data:
         return np.empty(0, np.uint64)
+    unpacker = zlib.decompressobj()
     try:
-        columns = np.frombuffer(zlib.decompress(data), np.uint8).reshape(8, -1)
+        text = unpacker.decompress(data, MOST_BYTES)
+        if not unpacker.eof:
+            raise ValueError("it is cut short, or unpacks to more than was ever kept")
+        columns = np.frombuffer(text, np.uint8).reshape(8, -1)
     except (zlib.error, ValueError) as error:
         raise CorruptError(f"the bucket {name} of what was listed is damaged: {error}") from error
     steps = np.ascontiguousarray(columns.T).view(">u8").ravel().astype(np.uint64)

@@ -63,7 +63,11 @@ def encode(answers: Sequence[KeptAnswer]) -> str:
 
 
 def decode(address: str) -> list[KeptAnswer]:
-    return [KeptAnswer(*fields) for fields in json.loads(address)]
+    """Raises CorruptError."""
+    try:
+        return [KeptAnswer(*fields) for fields in json.loads(address)]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CorruptError(f"this is no list of answers: {address[:200]}") from error
 
 
 class AnswerContents:

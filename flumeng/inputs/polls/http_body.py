@@ -80,5 +80,8 @@ def text_of(body: bytes, content_type: str) -> bytes:
 def _charset(content_type: str) -> str:
     message = Message()
     message["Content-Type"] = content_type.replace("\r", " ").replace("\n", " ")
-    found = message.get_param("charset", "utf-8")
+    try:
+        found = message.get_param("charset", "utf-8")
+    except (ValueError, TypeError, LookupError) as error:  # of parts that do not go together
+        raise UserError(f"nobody can read this Content-Type: {content_type[:40]!r}") from error
     return found if isinstance(found, str) and found else "utf-8"

@@ -22,6 +22,9 @@ Mark = tuple[int, int]
 """When, in microseconds of the database's clock, and the number."""
 
 
+_DAMAGE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+
+
 @dataclass(frozen=True)
 class State:
     """All rows with ``value`` or less are taken; with a ``key``, of those that have the same value
@@ -43,7 +46,7 @@ class State:
             marks = tuple((int(when), int(number)) for when, number in found.get("marks", ()))
             keyed = found.get("key"), found.get("keyed_by")
             state = cls(found["column"], found.get("value"), *keyed, marks)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except _DAMAGE as error:
             raise CorruptError(f"the state of the poll cannot be read: {text[:200]}") from error
         if state.column != column or state.keyed_by not in (None, key):
             before = f"{state.column} and {state.keyed_by}" if state.keyed_by else state.column

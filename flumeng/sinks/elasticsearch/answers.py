@@ -60,9 +60,12 @@ class Verdict:
 
 def judge(content: bytes, count: int) -> Verdict:
     """Of ``count`` events. Raises ValueError when this is no answer to a request of so many."""
-    if not msgspec.json.decode(content, type=Summary).errors:
-        return Verdict()
-    answer = msgspec.json.decode(content, type=Answer)
+    try:
+        if not msgspec.json.decode(content, type=Summary).errors:
+            return Verdict()
+        answer = msgspec.json.decode(content, type=Answer)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
     if len(answer.items) != count:
         raise ValueError(f"{len(answer.items)} answers to {count} events")
     again, refused, trouble, overloaded = [], [], "", False
