@@ -210,5 +210,5 @@ def _fix(context: CliContext, store: Store, yes: bool, reason: str) -> None:
     if not yes:
         click.confirm(f"Carry out these {count} repairs?", abort=True, err=True)
     done = len(repair_cluster(store, found, **context.audit_fields(reason)))
-    done += set_access(store)
+    done += set_access(store) if lists else 0
     click.echo(f"{done} of {count} repairs done", err=True)

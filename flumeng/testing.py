@@ -24,6 +24,7 @@ from flumeng.security.roles import DIRECTORY
 from flumeng.store import (
     ABSENT,
     ANY,
+    AccessList,
     Check,
     Expected,
     Found,
@@ -34,15 +35,21 @@ from flumeng.store import (
     Version,
     Versioned,
     Write,
+    access_lists,
     data_of,
     decoded,
     possible,
     readable,
 )
-from zkschema.records import Record
+from zkschema import codec, paths
+from zkschema.access import PERMISSIONS, SECURED, Secured
+from zkschema.records import Record, Schema
 from zkschema.table import Row, ZPath
 
 R = TypeVar("R", bound=Record)
+
+
+OPEN: AccessList = (("world:anyone", PERMISSIONS),)
 
 
 @dataclass
@@ -52,6 +59,7 @@ class _Znode:
     session: int = 0
     created: int = 0
     written: float = 0.0
+    access: AccessList = OPEN
     read: tuple[tuple[bytes, int, Row[Any]], Found[Any]] | None = field(default=None, repr=False)
     """What these data mean, for the next who reads them: records are immutable."""
 
@@ -171,6 +179,30 @@ class FakeStore:
         self._require_connection()
         return {path: znode.data for path, znode in self.tree.znodes.items() if path != "/"}
 
+    def znodes(self) -> list[str]:
+        self._require_connection()
+        return [path for path in self.tree.znodes if path != "/"]
+
+    def access_lists(self, znodes: Sequence[str]) -> list[AccessList | None]:
+        self._require_connection()
+        found = [self.tree.znodes.get(path) for path in znodes]
+        return [znode.access if znode else None for znode in found]
+
+    def set_access_lists(self, wanted: Mapping[str, AccessList]) -> int:
+        """Nobody is refused for them here."""
+        self._require_connection()
+        there = wanted.keys() & self.tree.znodes.keys()
+        for path in there:
+            self.tree.znodes[path].access = wanted[path]
+        return len(there)
+
+    def _access(self, path: str) -> AccessList:
+        known = self.tree.znodes.get(str(paths.schema()))
+        if known is None or f'"{SECURED}"'.encode() not in known.data:
+            return OPEN
+        secured = Secured.of(codec.decode(Schema, known.data))
+        return access_lists.wanted(path, secured) if secured else OPEN
+
     def close(self) -> None:
         if self in self.tree.stores:
             self.expire()
@@ -219,7 +251,7 @@ class FakeStore:
             session = self.session if write.path.row.lifetime == "ephemeral" else 0
             data = data_of(write.path, write.value)
             born = next(self.tree.creations), self.tree.clock()
-            self.tree.znodes[path] = _Znode(data, 0, session, *born)
+            self.tree.znodes[path] = _Znode(data, 0, session, *born, self._access(path))
             return Version(0)
         if znode is None:
             raise ConflictError(f"{path} does not exist (or its parent does not)")

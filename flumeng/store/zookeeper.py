@@ -73,7 +73,7 @@ from flumeng.store import (
 )
 from flumeng.store.traffic import Traffic
 from zkschema import codec, paths
-from zkschema.access import Secured
+from zkschema.access import NAMED, Secured
 from zkschema.records import Record, Schema
 from zkschema.table import ZPath
 
@@ -124,6 +124,9 @@ def connect(
 class ZooKeeperStore:
     """See ``Store``. kazoo goes on reconnecting by itself until ``close``.
 
+    ``_expelled``: when this process was last told who belongs to the cluster, it did not. Of what
+    comes after that it is not told, so it asks before it creates anything.
+
     ``too_old``: a server of this ensemble was refused; another one may still be new enough.
 
     ``_connection`` counts what the connection went through, so that whoever brings the watches
@@ -148,11 +151,12 @@ class ZooKeeperStore:
         self._greeted = threading.Event()
         self.too_old = False
         self._secured: Secured | None = None
+        self._expelled = False
         self._changing = threading.Lock()
         self._connection = 0
         self._lease = lease.Lease(clock)
         self._traffic = Traffic()
-        place = own.place(*roles)
+        place, self._member = own.place(*roles), own.member(*roles)
         self._handler = handler = tls.Handler(place)
         never = KazooRetry(max_tries=0, sleep_func=handler.sleep_func)
         always = KazooRetry(max_tries=-1, delay=0.1, max_delay=1.0, sleep_func=handler.sleep_func)
@@ -249,10 +253,11 @@ class ZooKeeperStore:
             )
             for n in range(0, len(names), READS_TOGETHER)
         )
+        asked = iter(names)
         for call in _in_flight(calls, READS_AT_ONCE // READS_TOGETHER):
-            for answer in _wait(call):
+            for answer, name in zip(_wait(call), asked, strict=False):
                 if isinstance(answer, KazooException) and not isinstance(answer, NoNodeError):
-                    raise _unavailable(answer) from answer
+                    raise _unavailable(answer, name) from answer
                 yield None if isinstance(answer, NoNodeError) else answer
 
     def exists(self, path: Path) -> bool:
@@ -316,6 +321,8 @@ class ZooKeeperStore:
             return error
 
     def _send(self, writes: Sequence[Write]) -> Any:
+        if self._expelled:
+            self._learn_access()
         transaction = self._client.transaction()
         for write in writes:
             _add(transaction, write, self._acl(write.path))
@@ -409,6 +416,7 @@ class ZooKeeperStore:
                 "this certificate has no rights in the cluster: an administrator admits it with "
                 "`flumeng schema secure --member ROLE:NAME`"
             )
+            self._expelled = True
             self._greeted.set()
             time.sleep(FORBIDDEN_SECONDS)
             return False
@@ -419,6 +427,10 @@ class ZooKeeperStore:
             log.debug("who may do what is to be asked again: %s", error)
             return False
         self._secured = Secured.of(schema)
+        named = self._member.partition(":")[0] in NAMED
+        self._expelled = (
+            named and self._secured is not None and self._member not in self._secured.members
+        )
         return True
 
     def _on_schema(self, _path: str) -> None:
@@ -533,9 +545,11 @@ def _if_there(call: Any) -> Any:
         return None
 
 
-def _unavailable(error: Exception) -> UnavailableError:
+def _unavailable(error: Exception, path: str = "") -> UnavailableError:
     if isinstance(error, NoAuthError):
-        return ForbiddenError(f"ZooKeeper {FORBIDDEN}")
+        return ForbiddenError(
+            f"{path}: ZooKeeper {FORBIDDEN}" if path else f"ZooKeeper {FORBIDDEN}"
+        )
     return UnavailableError(f"ZooKeeper: {type(error).__name__} {error}".rstrip())
 
 

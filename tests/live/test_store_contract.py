@@ -6,21 +6,37 @@ import queue
 import random
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from flumeng.errors import ConflictError, UserError
+from flumeng.security.roles import DIRECTORY
+from flumeng.security.testing import Certificates
 from flumeng.simulation import Ensemble, Session
 from flumeng.store import ABSENT, ANY, Check, Put, Remove, Store, Version, Versioned
 from flumeng.store.zookeeper import connect
-from flumeng.testing import FakeStore, FakeTree
+from flumeng.testing import FakeStore, FakeTree, RealZooKeeper
 from zkschema import paths, records
 
 Connect = Callable[[], Store]
 
 
-@pytest.fixture(params=["fake", "model", "zookeeper"])
-def connect_once(request: pytest.FixtureRequest) -> Iterator[Connect]:
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """host:port of a ZooKeeper with a secure port, and a directory of certificates for it."""
+    certificates = Certificates(tmp_path_factory.mktemp("certificates"))
+    folder = certificates.folder("zookeeper", "admin")
+    server = RealZooKeeper(tmp_path_factory.mktemp("secure"), folder)
+    server.start()
+    yield server.address, folder
+    server.kill()
+
+
+@pytest.fixture(params=["fake", "model", "zookeeper", "tls"])
+def connect_once(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Connect]:
     """Opens any number of sessions on one empty tree."""
     opened: list[Store] = []
     if request.param == "fake":
@@ -36,7 +52,11 @@ def connect_once(request: pytest.FixtureRequest) -> Iterator[Connect]:
             opened.append(Session(ensemble))
             return opened[-1]
     else:
-        address = request.getfixturevalue("zookeeper")
+        if request.param == "tls":
+            address, folder = request.getfixturevalue("secure")
+            monkeypatch.setenv(DIRECTORY, str(folder))
+        else:
+            address = request.getfixturevalue("zookeeper")
         hosts = f"{address}/contract-{uuid.uuid4().hex[:12]}"
 
         def open_store() -> Store:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
 import time
@@ -189,8 +190,9 @@ def test_nobody_but_masters_takes_from_the_audit_and_nobody_changes_it(
     (name,) = [
         one for one in admin.children(paths.audits()) if "eve" in str(admin.read(paths.audit(one)))
     ]
-    for role in ("operator", "node", "collector", "discovery", "viewer"):
-        store = sessions.of(role, "n1" if role == "node" else "al")  # type: ignore[arg-type]
+    roles: list[Role] = ["operator", "node", "collector", "discovery", "viewer"]
+    for role in roles:
+        store = sessions.of(role, "n1" if role == "node" else "al")
         forbidden(store, paths.audit(name), ENTRY)
         with pytest.raises(ForbiddenError):
             store.remove(paths.audit(name), ANY)
@@ -239,7 +241,10 @@ def test_who_was_not_admitted_is_told_so_and_has_no_rights(
         sessions.of("operator", "eve")
 
 
-def test_an_expelled_node_is_out_at_once(admin: Store, sessions: Sessions) -> None:
+def test_an_expelled_node_is_out_at_once_and_may_be_admitted_again(
+    admin: Store, sessions: Sessions
+) -> None:
+    """Also in a session that was not told of the second."""
     node = sessions.of("node", "n2")
     node.write(paths.status("n2"), records.NodeStatus(assignment_version=3), ANY)
     secure(admin, expel=["node:n2"])
@@ -248,6 +253,10 @@ def test_an_expelled_node_is_out_at_once(admin: Store, sessions: Sessions) -> No
         node.read(paths.cluster())
     forbidden(node, paths.live_node("n2"), LIVE)
     forbidden(node, paths.status("n2"), records.NodeStatus(assignment_version=4))
+    secure(admin, admit=["node:n2"])
+    node.write(paths.live_node("n2"), LIVE, ABSENT)
+    node.write(paths.live_node("n2"), replace(LIVE, pid=3), ANY)
+    assert misplaced(admin, admin.dump()) == []
 
 
 def refusal(sessions: Sessions, folder: Path | None, hosts: str = "") -> str:
@@ -258,12 +267,22 @@ def refusal(sessions: Sessions, folder: Path | None, hosts: str = "") -> str:
     return str(refused.value)
 
 
-def test_without_a_certificate_nobody_comes_in(server: RealZooKeeper, sessions: Sessions) -> None:
-    assert "speaks TLS only" in refusal(sessions, None)
+def answer_to_nobody(port: int) -> bytes:
+    """What the server says over TLS to one without a certificate."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with pytest.raises(OSError), ssl.create_connection(("127.0.0.1", server.port)) as plain:  # type: ignore[attr-defined]
-        context.wrap_socket(plain).recv(1)
+    try:
+        with socket.create_connection(("127.0.0.1", port), 5) as connection:
+            stranger = context.wrap_socket(connection)
+            stranger.sendall(b"srvr")
+            return stranger.recv(100)
+    except OSError:
+        return b""
+
+
+def test_without_a_certificate_nobody_comes_in(server: RealZooKeeper, sessions: Sessions) -> None:
+    assert "speaks TLS only" in refusal(sessions, None)
+    assert answer_to_nobody(server.port) == b""
 
 
 def test_the_certificate_of_another_authority_is_refused(

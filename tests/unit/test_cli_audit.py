@@ -18,6 +18,8 @@ from flumeng.operations.flows import apply_flow, set_flow_state
 from flumeng.operations.nodes import set_node_desired
 from flumeng.operations.rollouts import pause_rollout
 from flumeng.operations.settings import begin_maintenance
+from flumeng.security.roles import DIRECTORY
+from flumeng.security.testing import Certificates
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
@@ -111,6 +113,12 @@ def apply_dying(store: FakeStore, folder: Path) -> None:
     apply_flow(store, FLOW.replace("flow: web", "flow: dying") + sinks, **SIGN)
 
 
+def nobody_live(store: FakeStore) -> None:
+    for path in [path for path in store.dump() if path.startswith("/live/")]:
+        if path.count("/") > 2:
+            del store.tree.znodes[path]
+
+
 def orphan(store: FakeStore) -> None:
     store.write(paths.acks("gone"), None, ABSENT)
 
@@ -188,6 +196,7 @@ CHANGES = {
     ),
     "schema:init": Change("", lambda s: s.tree.znodes.pop("/queues")),
     "schema:verify --fix": Change("--yes", orphan),
+    "schema:secure": Change("--member node:n1", nobody_live),
     "schema:migrate --finish": Change("--yes", of_version_1),
     "push:adopt": Change("here --inventory {dir}/inventory"),
     "schema:import": Change("{dir}/all.json", lambda s: [s.tree.znodes.pop(p) for p in s.dump()]),
@@ -239,8 +248,10 @@ def test_every_change_takes_a_reason() -> None:
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_every_change_leaves_one_entry_in_the_audit(
-    store: FakeStore, name: str, tmp_path: Path
+    store: FakeStore, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if name == "schema:secure":
+        monkeypatch.setenv(DIRECTORY, str(Certificates(tmp_path).folder("admin")))
     (tmp_path / "web.yaml").write_text(FLOW + "# new\n")
     (tmp_path / "all.json").write_text(json.dumps(export_cluster(store)))
     (tmp_path / "inventory").mkdir()
