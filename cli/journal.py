@@ -27,6 +27,15 @@ directory_argument = click.argument(
 )
 
 
+key_option = click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="REFERENCE",
+    help="The key of encrypted events, as '${secret:NAME}'; may be given again.",
+)
+
+
 @click.group()
 def journal() -> None:
     """See which journals there are and what they hold; look into their directories.
@@ -88,15 +97,18 @@ def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
 
 @journal.command()
 @directory_argument
+@key_option
 @json_option
-def verify(directory: Path, as_json: bool) -> None:
+def verify(directory: Path, keys: tuple[str, ...], as_json: bool) -> None:
     """Check every bit of the journal in DIR. Changes nothing; exit code 1 when there is damage.
 
-    Of a journal that a process has open, only what is on disk for certain is looked at.
+    Of events that are encrypted only checksums are checked without their key. Of a journal that a
+    process has open, only what is on disk for certain is looked at.
     """
+    from flumeng.journal.encryption import Keyring  # noqa: PLC0415  loads pyarrow
     from flumeng.journal.inspection import inspect  # noqa: PLC0415  loads pyarrow
 
-    found = inspect(directory)
+    found = inspect(directory, keyring=Keyring.resolve(keys))
     if as_json:
         show_json({"in_use": found.in_use, "findings": found.findings, "damaged": found.damaged})
     else:
@@ -126,17 +138,19 @@ def verify(directory: Path, as_json: bool) -> None:
     "--to", "end", type=click.IntRange(min=0), metavar="SEQ", help="Behind the last event."
 )
 @click.option("--attrs", is_flag=True, help="With all attributes.")
-def dump(directory: Path, start: int, end: int | None, attrs: bool) -> None:
+@key_option
+def dump(directory: Path, start: int, end: int | None, attrs: bool, keys: tuple[str, ...]) -> None:
     """Print the events of the journal in DIR as JSON, one a line. Changes nothing.
 
     A body that is no UTF-8 text is given as "body_base64". What cannot be read is named on
     standard error, and the exit code is 1.
     """
     from flumeng.journal.dump import dump as found_in  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.encryption import Keyring  # noqa: PLC0415  loads pyarrow
     from flumeng.journal.inspection import Finding  # noqa: PLC0415  loads pyarrow
 
     bad = False
-    for found in found_in(directory, start, end):
+    for found in found_in(directory, start, end, Keyring.resolve(keys)):
         if isinstance(found, Finding):
             bad = True
             click.echo(f"flumeng: {found}", err=True)

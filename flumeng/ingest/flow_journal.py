@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from flumeng.errors import FlumengError
 from flumeng.ingest.journal_store import JournalStore
 from flumeng.journal.checkpoint import Durability
+from flumeng.journal.encryption import Keyring
 from flumeng.journal.limits import MAX_BYTES, MEMORY_BYTES, Limits
 from flumeng.journal.log import Appendable
 from flumeng.node.policy import UNRESTRICTED, Policy
@@ -53,7 +54,11 @@ class OnNode:
     def __init__(self, store: JournalStore, flow: str, spec: FlowSpec) -> None:
         self._store = store
         durability, limits = _promised(spec)
-        self._journal = store.take(flow, durability, limits)
+        self._encryption = spec.journal.encryption
+        keyring = None
+        if self._encryption is not None:
+            keyring = Keyring.resolve(self._encryption.references)
+        self._journal = store.take(flow, durability, limits, keyring)
 
     @property
     def appendable(self) -> Appendable[Any]:
@@ -62,6 +67,8 @@ class OnNode:
     def fits(self, spec: FlowSpec) -> bool:
         durability, limits = _promised(spec)
         if spec.journal.kafka is not None or self._journal.durability != durability:
+            return False
+        if spec.journal.encryption != self._encryption:
             return False
         self._journal.limits = limits
         return True

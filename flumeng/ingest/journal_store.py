@@ -22,6 +22,7 @@ from flumeng.ingest.noted_state import NotedState
 from flumeng.ingest.worker_group import ALONE, WorkerGroup
 from flumeng.journal.checkpoint import Durability
 from flumeng.journal.disk import TimedDisk
+from flumeng.journal.encryption import Keyring
 from flumeng.journal.journal import Journal
 from flumeng.journal.limits import Limits, Room, no_limit
 from flumeng.journal.log import Log
@@ -94,13 +95,21 @@ class JournalStore:
                 self._broken.add(name)
             opened()
 
-    def take(self, flow: str, durability: Durability = "disk", limits: Limits | None = None) -> Log:
+    def take(
+        self,
+        flow: str,
+        durability: Durability = "disk",
+        limits: Limits | None = None,
+        keyring: Keyring | None = None,
+    ) -> Log:
         """The journal for the events of a flow: its open one, or a new one, which goes on from the
-        source state of the last. One of another durability takes no more. Not for one flow twice at
-        once.
+        source state of the last. One of another durability, or that is not encrypted with the first
+        key of ``keyring``, takes no more. Not for one flow twice at once.
 
-        Raises CorruptError while one of the flow's journals is damaged, OSError, UserError.
+        Raises CorruptError while one of the flow's journals is damaged, KeyMissingError while
+        nobody can read one, OSError, UserError.
         """
+        key_id = keyring.current.id if keyring else None
         with self._lock:
             for name in sorted(self._broken):
                 if flow_of(name) == flow:
@@ -111,18 +120,22 @@ class JournalStore:
                 for name, journal in self.journals.items()
                 if flow_of(name) == flow and self._is_own(name)
             ]
+            self._require_readable(flow, keyring)
             usable = []
             for journal in own:
                 if journal.closed or journal.id in self._taken:
                     continue
-                if journal.durability == durability and self._prepare(journal, limits):
+                fits = (journal.durability, journal.cipher.key_id) == (durability, key_id)
+                if fits and self._prepare(journal, limits):
                     usable.append(journal)
                 else:
                     journal.close_for_appends()
             if usable:
                 self._taken.add(usable[0].id)
                 return usable[0]
-        journal = self._create(flow, own, durability)  # aside: a thousand flows may start at once
+        journal = self._create(
+            flow, own, durability, keyring
+        )  # aside: a thousand flows may start at once
         with self._lock:
             self.journals = {**self.journals, journal.id: journal}
             self._prepare(journal, limits)
@@ -182,6 +195,13 @@ class JournalStore:
             self._keep_ack(name, ack)
             if journal.closed or name in self._limited:
                 self._catch_up(journal)
+
+    def _require_readable(self, flow: str, keyring: Keyring | None) -> None:
+        """Events that nobody could read would be as good as lost: the flow goes on when it can read
+        those that it has."""
+        for name, journal in self.journals.items():
+            if flow_of(name) == flow and name not in self._taken:
+                journal.cipher.use(keyring)
 
     def _prepare(self, journal: Log, limits: Limits | None) -> bool:
         """Before it takes events. False when it has lost some that readers saw: it would give their
@@ -299,7 +319,9 @@ class JournalStore:
             )
             journal.close_for_appends()
 
-    def _create(self, flow: str, earlier: list[Log], durability: Durability) -> Log:
+    def _create(
+        self, flow: str, earlier: list[Log], durability: Durability, keyring: Keyring | None
+    ) -> Log:
         """Source state is numbered, since of several earlier journals the last one knows best."""
         name = new_id(flow, self._node, self._group.number)
         place = self._path(name).parent
@@ -307,15 +329,21 @@ class JournalStore:
         state = {**last, _GENERATION: _generation(last) + 1} if last else {}
         journal: Log
         if durability == "memory":
-            journal = MemoryJournal.create(place, name)
+            journal = MemoryJournal.create(place, name, keyring=keyring)
             for key, value in state.items():
                 journal.append(NO_EVENTS, {key: value})
             journal.sync()
         else:
             journal = Journal.create(
-                place, name, durability=durability, state=state, disk=self.disk
+                place,
+                name,
+                durability=durability,
+                state=state,
+                keyring=keyring,
+                disk=self.disk,
             )
-        log.info("journal %s is created, durability %s", name, durability)
+        key = f", encrypted with key {keyring.current.id}" if keyring else ""
+        log.info("journal %s is created, durability %s%s", name, durability, key)
         return journal
 
     def _places(self) -> list[Path]:

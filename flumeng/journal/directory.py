@@ -12,9 +12,10 @@ from pathlib import Path
 
 from flumeng.errors import CorruptError, UserError
 from flumeng.journal import checkpoint as checkpoints
-from flumeng.journal import segment
+from flumeng.journal import journal_cipher, segment
 from flumeng.journal.checkpoint import Checkpoint, CheckpointFile, Durability
 from flumeng.journal.disk import Disk
+from flumeng.journal.encryption import Keyring
 from flumeng.journal.errors import held
 from flumeng.journal.frame import identity
 from flumeng.journal.names import is_id
@@ -33,7 +34,13 @@ def place(parent: Path, journal: str) -> Path:
     return parent / journal
 
 
-def create(path: Path, disk: Disk, durability: Durability, state: Mapping[str, object]) -> None:
+def create(
+    path: Path,
+    disk: Disk,
+    durability: Durability,
+    state: Mapping[str, object],
+    keyring: Keyring | None = None,
+) -> None:
     """Make a journal without events under a hidden name, sync and rename it. Leaves nothing behind
     when it raises UserError or OSError."""
     if path.exists():
@@ -42,6 +49,8 @@ def create(path: Path, disk: Disk, durability: Durability, state: Mapping[str, o
     unnamed = hidden(path)
     try:
         unnamed.mkdir(mode=0o700)
+        if keyring is not None:
+            journal_cipher.write(unnamed, keyring.current.id, tuple(keyring.keys), disk)
         _fill(unnamed, identity(path.name), disk, durability, state)
         unnamed.rename(path)
     except OSError:

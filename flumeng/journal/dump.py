@@ -11,6 +11,7 @@ import pyarrow as pa
 from flumeng.errors import CorruptError, UserError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal import directory as directories
+from flumeng.journal.encryption import NO_KEYS, Keyring
 from flumeng.journal.frame import identity
 from flumeng.journal.frame_scanner import Bad, scan
 from flumeng.journal.inspection import Finding
@@ -19,7 +20,9 @@ from flumeng.journal.segment import SUFFIX, open_segment
 Found = tuple[int, pa.RecordBatch] | Finding
 
 
-def dump(directory: Path, start: int = 0, end: int | None = None) -> Iterator[Found]:
+def dump(
+    directory: Path, start: int = 0, end: int | None = None, keyring: Keyring = NO_KEYS
+) -> Iterator[Found]:
     """Yield the events of [start, end), each batch with the seq of its first one, and in between a
     finding for what cannot be read.
 
@@ -40,12 +43,13 @@ def dump(directory: Path, start: int = 0, end: int | None = None) -> Iterator[Fo
         follows = bases[number + 1] if number + 1 < len(bases) else None
         if (end is None or bases[number] < end) and (follows is None or follows > start):
             size = synced if bases[number] == newest else None
-            yield from _of_segment(path, journal, start, end, size)
+            yield from _of_segment(path, journal, (start, end), size, keyring)
 
 
 def _of_segment(
-    path: Path, journal: bytes, start: int, end: int | None, size: int | None
+    path: Path, journal: bytes, seqs: tuple[int, int | None], size: int | None, keyring: Keyring
 ) -> Iterator[Found]:
+    start, end = seqs
     first = 0
     try:
         first = open_segment(path, journal)[0].first
@@ -53,7 +57,7 @@ def _of_segment(
         yield Finding(path.name, 0, str(error).removeprefix(str(path)).lstrip(": "))
     with path.open("rb") as file:
         size = size or os.fstat(file.fileno()).st_size
-        for found in scan(file.fileno(), first, size, journal):
+        for found in scan(file.fileno(), first, size, journal, keyring):
             if isinstance(found, Bad):
                 yield Finding(path.name, found.offset, found.why)
                 continue
@@ -63,6 +67,7 @@ def _of_segment(
                 return
             stop = stop if end is None else min(stop, end)
             if found.batch is None and begin < stop:
-                yield Finding(path.name, found.offset, f"events {begin} to {stop} are lost")
+                gone = f"encrypted with key {found.locked}" if found.locked else "lost"
+                yield Finding(path.name, found.offset, f"events {begin} to {stop} are {gone}")
             elif found.batch is not None and begin < stop:
                 yield begin, found.batch.slice(begin - header.first_seq, stop - begin)

@@ -34,6 +34,11 @@ class NotServedError(UnavailableError):
     """The server does not have that journal now."""
 
 
+class KeyMissingError(UnavailableError):
+    """Events are encrypted with a key that this process does not have. Nothing is wrong with them:
+    they wait for it."""
+
+
 class TapDeniedError(UserError):
     """The node's policy does not allow to look at events of that flow."""
 

@@ -15,8 +15,8 @@ import itertools
 import json
 import struct
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,9 @@ MAX_UNPACKED_BYTES = 512 << 20  # of compressed events: 64 MiB of zeros would un
 MAGIC = b"FLFR"
 VERSION = 1
 LOST = 1  # a flag: the events of these seqs are gone; a repair says so in their place
+ENCRYPTED = 2  # a flag: the message is one of ``encryption``
+_FLAGS = LOST | ENCRYPTED
+ENCRYPTION_BYTES = 52  # an encrypted message is so much longer
 MAX_LOST = 2**32 - 1
 # magic, version, flags, reserved, state bytes, message bytes, rows, payload CRC, term, first seq,
 # journal, reserved; the header's own CRC follows.
@@ -91,6 +94,7 @@ class FrameHeader:
     message_bytes: int
     payload_crc: int
     lost: bool = False
+    encrypted: bool = False
 
     @property
     def end(self) -> int:
@@ -110,6 +114,11 @@ class FrameHeader:
         """Bytes of the whole frame."""
         return self.message_offset + padded(self.message_bytes)
 
+    @property
+    def identity(self) -> bytes:
+        """All that it says but its checksums, which are of what lies on disk."""
+        return replace(self, payload_crc=0)._fields()
+
     def pack(self) -> bytes:
         fields = self._fields()
         return fields + _CRC.pack(crc32c(fields))
@@ -118,7 +127,7 @@ class FrameHeader:
         return FIELDS.pack(
             MAGIC,
             VERSION,
-            LOST if self.lost else 0,
+            LOST * self.lost | ENCRYPTED * self.encrypted,
             0,
             self.state_bytes,
             self.message_bytes,
@@ -146,18 +155,21 @@ class FrameHeader:
             raise BadFrameError("no frame begins here")
         if crc32c(view[: FIELDS.size]) != _CRC.unpack_from(view, FIELDS.size)[0]:
             raise BadFrameError("the header's checksum does not match")
-        if version != VERSION or flags & ~LOST:
+        if version != VERSION or flags & ~_FLAGS:
             raise UserError(
                 f"a frame has format version {version} and flags {flags:#x}, this flumeng reads "
-                f"version {VERSION} and flags {LOST:#x}"
+                f"version {VERSION} and flags {_FLAGS:#x}"
             )
         if owner != journal:
             raise BadFrameError("the frame belongs to another journal")
-        lost = bool(flags & LOST)
-        most = (0, 0, MAX_LOST) if lost else (MAX_STATE_BYTES, MAX_MESSAGE_BYTES, MAX_ROWS)
+        lost, encrypted = bool(flags & LOST), bool(flags & ENCRYPTED)
+        message_bytes = MAX_MESSAGE_BYTES + ENCRYPTION_BYTES * encrypted
+        most = (0, 0, MAX_LOST) if lost else (MAX_STATE_BYTES, message_bytes, MAX_ROWS)
         if any(value > limit for value, limit in zip((state, message, count), most, strict=True)):
             raise BadFrameError("the header's lengths are out of bounds")
-        return cls(owner, term, seq, count, state, message, payload, lost)
+        if encrypted and (lost or message < ENCRYPTION_BYTES):
+            raise BadFrameError("the frame is encrypted and has nothing to decrypt")
+        return cls(owner, term, seq, count, state, message, payload, lost, encrypted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +201,13 @@ class Payload:
         unpacked = unpacked_bytes(pa.ipc.read_message(message))
         if unpacked > MAX_UNPACKED_BYTES:
             raise UserError(f"a batch has {unpacked} bytes, a frame holds {MAX_UNPACKED_BYTES}")
-        parts = [blob, _padding(len(blob)), message, _padding(message.size)]
-        crc = 0
-        for part in parts:
-            crc = crc32c(part, crc)
+        parts, crc = payload_of(blob, [message])
         return cls(batch.num_rows, changes, len(blob), message, parts, crc)
+
+    @property
+    def state_blob(self) -> bytes:
+        blob: bytes = self.parts[0]
+        return blob
 
     def at(self, journal: bytes, term: int, first_seq: int) -> tuple[FrameHeader, list[Any]]:
         """The frame at its place: its header, and the buffers to write one after the other."""
@@ -201,6 +215,16 @@ class Payload:
             journal, term, first_seq, self.rows, self.state_bytes, self.message.size, self.crc
         )
         return header, [header.pack(), *self.parts]
+
+
+def payload_of(state: Any, message: Sequence[Any]) -> tuple[list[Any], int]:
+    """What follows a header, and its checksum; ``message`` in its parts."""
+    size = sum(memoryview(part).nbytes for part in message)
+    parts = [state, _padding(len(state)), *message, _padding(size)]
+    crc = 0
+    for part in parts:
+        crc = crc32c(part, crc)
+    return parts, crc
 
 
 def verify(frame: pa.Buffer, journal: bytes) -> FrameHeader:
@@ -225,8 +249,10 @@ def events(frame: pa.Buffer, header: FrameHeader) -> pa.RecordBatch:
     A frame that came over the network may lie at an odd address: it is moved first, because Arrow
     promises its users aligned columns. A checksum only says that these are the bytes that someone
     wrote: Arrow takes offsets and lengths in them for true, so all of it is looked at before
-    anybody follows one. Raises BadFrameError, also for a frame of lost events.
+    anybody follows one. Raises BadFrameError, also for a frame of lost or encrypted events.
     """
+    if header.encrypted:
+        raise BadFrameError(f"the events of seqs {header.first_seq} to {header.end} are encrypted")
     if header.lost:
         raise BadFrameError(f"the events of seqs {header.first_seq} to {header.end} are lost")
     if frame.address % ALIGNMENT:

@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from flumeng.errors import UserError
 from flumeng.journal.disk import read_into
+from flumeng.journal.encryption import NO_KEYS, Keyring, key_of
+from flumeng.journal.errors import KeyMissingError
 from flumeng.journal.frame import (
     ALIGNMENT,
     HEADER_BYTES,
@@ -29,12 +31,14 @@ _PAGE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Good:
-    """A whole frame at ``offset``. ``batch`` is None when its events are lost."""
+    """A whole frame at ``offset``. ``batch`` is None when its events are lost, and when they are
+    encrypted with a key that was not given: ``locked`` names it."""
 
     offset: int
     header: FrameHeader
     frame: pa.Buffer
     batch: pa.RecordBatch | None
+    locked: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,11 @@ class Bad:
     why: str
 
 
-def scan(fd: int, first: int, size: int, journal: bytes) -> Iterator[Good | Bad]:
-    """Everything between ``first`` and ``size``, in order.
+def scan(
+    fd: int, first: int, size: int, journal: bytes, keyring: Keyring = NO_KEYS
+) -> Iterator[Good | Bad]:
+    """Everything between ``first`` and ``size``, in order. A frame that is encrypted is checked in
+    full when its key is in ``keyring``, and by its checksums otherwise.
 
     Raises UserError for a frame of a format that this code does not know.
     """
@@ -61,14 +68,23 @@ def scan(fd: int, first: int, size: int, journal: bytes) -> Iterator[Good | Bad]
             end = offset + header.length
             frame = pa.py_buffer(_read(fd, offset, header.length))
             verify(frame, journal)
-            batch = None if header.lost else events(frame, header)
+            good = _look_into(offset, header, frame, keyring)
         except (BadFrameError, OSError) as error:
             if end == size:
                 end = _next_frame(fd, offset + ALIGNMENT, size, journal)
             yield Bad(offset, end, getattr(error, "strerror", None) or str(error))
         else:
-            yield Good(offset, header, frame, batch)
+            yield good
         offset = end
+
+
+def _look_into(offset: int, header: FrameHeader, frame: pa.Buffer, keyring: Keyring) -> Good:
+    if header.lost:
+        return Good(offset, header, frame, None)
+    try:
+        return Good(offset, header, frame, events(*keyring.opened(frame, header)))
+    except KeyMissingError:
+        return Good(offset, header, frame, None, key_of(frame, header))
 
 
 def _next_frame(fd: int, offset: int, size: int, journal: bytes) -> int:

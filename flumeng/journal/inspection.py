@@ -15,6 +15,7 @@ from flumeng.errors import CorruptError, UserError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal import directory as directories
 from flumeng.journal.checkpoint import NO_BARRIER, Checkpoint
+from flumeng.journal.encryption import NO_KEYS, Keyring
 from flumeng.journal.frame import decode_state, identity
 from flumeng.journal.frame_scanner import Bad, Good, scan
 from flumeng.journal.recovery import merge_state
@@ -61,7 +62,8 @@ class Run:
 
 @dataclass
 class Part:
-    """One segment file. ``header`` is None when it is damaged or no segment of this journal."""
+    """One segment file. ``header`` is None when it is damaged or no segment of this journal.
+    ``locked``: keys that were not given, and with which frames in it are encrypted."""
 
     path: Path
     size: int
@@ -71,6 +73,7 @@ class Part:
     problem: str = ""
     runs: list[Run] = field(default_factory=list)
     bad: list[Bad] = field(default_factory=list)
+    locked: set[str] = field(default_factory=set)
 
     @property
     def base(self) -> int:
@@ -111,8 +114,9 @@ class Inspection:
         return any(finding.damage for finding in self.findings)
 
 
-def inspect(directory: Path, *, locked: bool = False) -> Inspection:
-    """Look at everything; ``locked`` says that the caller holds the journal's lock.
+def inspect(directory: Path, *, locked: bool = False, keyring: Keyring = NO_KEYS) -> Inspection:
+    """Look at everything; ``locked`` says that the caller holds the journal's lock. Encrypted
+    events are looked at when their key is in ``keyring``.
 
     Raises UserError for a directory that holds no journal, and for a format that this code does
     not know.
@@ -141,7 +145,7 @@ def inspect(directory: Path, *, locked: bool = False) -> Inspection:
         if part.base < floor:
             findings.append(Finding(path.name, None, "left over from a trim", False))
         elif newest is None or part.base <= newest:
-            _look_at(part, journal, checkpoint if part.base == newest else None)
+            _look_at(part, journal, checkpoint if part.base == newest else None, keyring)
             found.parts.append(part)
     findings += _of_parts(found)
     findings += _of_chain(found)
@@ -166,7 +170,7 @@ def frames(part: Part, journal: bytes) -> Iterator[Good]:
                 yield found
 
 
-def _look_at(part: Part, journal: bytes, until: Checkpoint | None) -> None:
+def _look_at(part: Part, journal: bytes, until: Checkpoint | None, keyring: Keyring) -> None:
     """Fill in a part; of the active segment of an open journal only what is synced."""
     try:
         segment, part.state = open_segment(part.path, journal)
@@ -177,11 +181,12 @@ def _look_at(part: Part, journal: bytes, until: Checkpoint | None) -> None:
         with part.path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             part.size = min(size, until.offset) if until else size
-            for found in scan(file.fileno(), part.first, part.size, journal):
+            for found in scan(file.fileno(), part.first, part.size, journal, keyring):
                 if isinstance(found, Bad):
                     part.bad.append(found)
                 else:
                     _add(part, found)
+                    part.locked |= {found.locked} - {""}
     except FileNotFoundError:
         part.problem = "it was trimmed meanwhile"
 
@@ -232,6 +237,9 @@ def _of_parts(found: Inspection) -> Iterator[Finding]:
     for part in found.parts:
         if part.problem:
             yield Finding(part.path.name, 0, part.problem)
+        for key in sorted(part.locked):
+            what = f"encrypted with key {key}, which was not given: only its checksums are known"
+            yield Finding(part.path.name, None, what, False)
         torn = _torn_from(part, found)
         for bad in part.bad:
             kind = "a torn tail, never acknowledged: " if bad.offset >= torn else ""

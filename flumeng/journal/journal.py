@@ -24,12 +24,13 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from flumeng.errors import CorruptError, UserError
+from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.journal import directory as directories
 from flumeng.journal import reading, recovery
 from flumeng.journal.chain import Chain
 from flumeng.journal.checkpoint import NO_BOOT, Checkpoint, Durability
 from flumeng.journal.disk import Disk
+from flumeng.journal.encryption import Keyring
 from flumeng.journal.errors import (
     AboveSafeError,
     DataLossError,
@@ -37,6 +38,7 @@ from flumeng.journal.errors import (
     HeldError,
 )
 from flumeng.journal.frame import TARGET_BYTES, Payload, identity
+from flumeng.journal.journal_cipher import JournalCipher
 from flumeng.journal.limits import Limits, Room, no_limit, size_text
 from flumeng.journal.listeners import Listeners
 from flumeng.journal.segment import Window
@@ -61,6 +63,7 @@ class Journal:
     limits: Limits
     room: Callable[[], Room]
     next_seq: int
+    cipher: JournalCipher
     acked: int
     """As far as was said to ``trim`` since it was opened."""
     listeners: Listeners
@@ -76,17 +79,20 @@ class Journal:
         limits: Limits | None = None,
         segment_bytes: int = SEGMENT_BYTES,
         keep_free_bytes: int = KEEP_FREE_BYTES,
+        keyring: Keyring | None = None,
         disk: Disk | None = None,
     ) -> Journal:
-        """Make ``directory/<journal>``, which begins with that source state, and open it.
+        """Make ``directory/<journal>``, which begins with that source state, and open it. With a
+        ``keyring`` its events are encrypted, with the first key in it.
 
         Raises UserError for a bad or a used id and for a directory that cannot be written.
         """
         path = directories.place(directory, journal)
         with directories.plain_errors(path):
-            directories.create(path, disk or Disk(), durability, state)
+            directories.create(path, disk or Disk(), durability, state, keyring)
         return Journal.open(
             path,
+            keyring=keyring,
             limits=limits,
             segment_bytes=segment_bytes,
             keep_free_bytes=keep_free_bytes,
@@ -100,17 +106,26 @@ class Journal:
         limits: Limits | None = None,
         segment_bytes: int = SEGMENT_BYTES,
         keep_free_bytes: int = KEEP_FREE_BYTES,
+        keyring: Keyring | None = None,
         disk: Disk | None = None,
     ) -> Journal:
-        """Recover the journal in its own directory and begin a new term.
+        """Recover the journal in its own directory and begin a new term. One that is encrypted
+        takes events once it has its key: with ``keyring``, or by ``cipher.use``.
 
         Raises UserError when another process has it open or when it cannot be read or written,
         CorruptError when synced data is damaged (nothing is changed then).
         """
         with directories.plain_errors(directory):
-            return Journal(
+            journal = Journal(
                 directory, limits or Limits(), segment_bytes, keep_free_bytes, disk or Disk()
             )
+            if keyring is not None:
+                try:
+                    journal.cipher.use(keyring)
+                except (FlumengError, OSError):
+                    journal.close()
+                    raise
+            return journal
 
     @staticmethod
     def find(directory: Path) -> list[Path]:
@@ -138,6 +153,7 @@ class Journal:
         with contextlib.ExitStack() as undo:
             self._lock = directories.lock(directory)
             undo.callback(os.close, self._lock)
+            self.cipher = JournalCipher(directory, disk)
             recovered = recovery.recover(directory, self._identity, disk)
             self._state = recovered.state
             self.next_seq = self._written = recovered.next_seq
@@ -248,6 +264,7 @@ class Journal:
         if active.length >= self.limits.segment_bytes(self._segment_bytes, active.first):
             self._writer.roll(self.next_seq, self._state, use_spare=False)
         header, parts = payload.at(self._identity, self.term, self.next_seq)
+        header, parts = self.cipher.sealed(header, parts, payload.state_blob, payload.message)
         self._require_room(header.length)
         self._writer.write(header, parts)
         recovery.merge_state(self._state, payload.state)
@@ -328,9 +345,10 @@ class Journal:
     def read_frames(self, start: int, end: int) -> Iterator[Window]:
         """Yield windows of whole raw frames that cover [start, end), in order.
 
-        The first frame may begin before ``start``, the last may end after ``end``. Raises
-        BelowFloorError, AboveSafeError, DataLossError where events are lost, and CorruptError
-        where a frame's header is damaged; whoever decodes checks the rest.
+        The first frame may begin before ``start``, the last may end after ``end``. What is
+        encrypted on disk is not any more. Raises BelowFloorError, AboveSafeError, DataLossError
+        where events are lost, KeyMissingError, and CorruptError where a frame's header is damaged,
+        or an encrypted frame; whoever decodes checks the rest.
         """
         if end > self.safe:
             raise AboveSafeError(
@@ -341,7 +359,7 @@ class Journal:
                 f"journal {self.id}: events from seq {self.readable} on are lost; "
                 "`flumeng journal repair --accept-loss` lets readers go on behind them"
             )
-        yield from self._chain.windows(start, end)
+        yield from self.cipher.opened(self._chain.windows(start, end))
 
     def read(self, start: int, end: int, *, replayed: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield exactly the events of [start, end) in READ_SCHEMA, every bit checked.

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from flumeng.journal.checkpoint import Durability
 from flumeng.journal.frame import Payload
+from flumeng.journal.journal_cipher import JournalCipher
 from flumeng.journal.limits import Limits, Room
 from flumeng.journal.listeners import Listeners
 from flumeng.journal.segment import Window
@@ -44,6 +45,7 @@ class Log(Protocol):
     room: Callable[[], Room]
     next_seq: int
     listeners: Listeners
+    cipher: JournalCipher
 
     @property
     def term(self) -> int: ...

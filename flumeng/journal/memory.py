@@ -2,7 +2,9 @@
 
 Its frames are those of a journal on disk, so whoever reads it sees no difference. On disk there are
 only the checkpoint, not synced, which says how many events there are, and the source state as of
-the last ack, from which sources that can read again go on. See ``remains`` for what comes after.
+the last ack, from which sources that can read again go on. See ``memory_salvage`` for what comes
+after. With a keyring events get onto the disk encrypted, when the journal is closed; in memory they
+are not.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from flumeng.journal import directory as directories
 from flumeng.journal import memory_salvage
 from flumeng.journal.checkpoint import CheckpointFile, Durability
 from flumeng.journal.disk import Disk
+from flumeng.journal.encryption import Keyring
 from flumeng.journal.errors import (
     AboveSafeError,
     BelowFloorError,
@@ -33,6 +36,7 @@ from flumeng.journal.errors import (
     held,
 )
 from flumeng.journal.frame import HEADER_BYTES, FrameHeader, Payload, decode_state, identity
+from flumeng.journal.journal_cipher import JournalCipher
 from flumeng.journal.limits import MEMORY_BYTES, Limits, Room, no_limit, size_text
 from flumeng.journal.listeners import Listeners
 from flumeng.journal.recovery import merge_state
@@ -53,14 +57,22 @@ class MemoryJournal:
 
     @staticmethod
     def create(
-        directory: Path, journal: str, *, limits: Limits | None = None, disk: Disk | None = None
+        directory: Path,
+        journal: str,
+        *,
+        limits: Limits | None = None,
+        keyring: Keyring | None = None,
+        disk: Disk | None = None,
     ) -> MemoryJournal:
         """As ``Journal.create``."""
         path = directories.place(directory, journal)
         disk = disk or Disk()
         with directories.plain_errors(path):
-            directories.create(path, disk, "memory", {})
-            return MemoryJournal(path, limits or Limits(MEMORY_BYTES), disk)
+            directories.create(path, disk, "memory", {}, keyring)
+            journal_ = MemoryJournal(path, limits or Limits(MEMORY_BYTES), disk)
+            if keyring is not None:
+                journal_.cipher.use(keyring)
+            return journal_
 
     def __init__(self, directory: Path, limits: Limits, disk: Disk) -> None:
         self.id = directory.name
@@ -80,6 +92,7 @@ class MemoryJournal:
         with contextlib.ExitStack() as undo:
             self._lock = directories.lock(directory)
             undo.callback(os.close, self._lock)
+            self.cipher = JournalCipher(directory, disk)
             self._said = checkpoints.read(directory / checkpoints.NAME, self._identity)
             self._checkpoint = CheckpointFile(directory / checkpoints.NAME, disk)
             undo.callback(self._checkpoint.close)
@@ -191,7 +204,7 @@ class MemoryJournal:
         try:
             if self._failure is None:
                 self._say(safe=self.next_seq)
-                frames = [(header, [data]) for header, data in self._frames]
+                frames = [self._for_disk(header, data) for header, data in self._frames]
                 memory_salvage.lay_down(
                     self._directory, self._said, self._acked_state, frames, self._disk
                 )
@@ -240,6 +253,11 @@ class MemoryJournal:
         assert ends[-1] == self.next_seq
         assert self.bytes == sum(len(data) for _, data in frames)
         assert ends[0] <= self.floor <= self.safe <= self.next_seq
+
+    def _for_disk(self, header: FrameHeader, data: bytes) -> tuple[FrameHeader, list[Any]]:
+        state = data[HEADER_BYTES : HEADER_BYTES + header.state_bytes]
+        message = data[header.message_offset : header.message_offset + header.message_bytes]
+        return self.cipher.sealed(header, [data], state, message)
 
     def _say(self, **changes: Any) -> None:
         said = replace(self._said, **changes)

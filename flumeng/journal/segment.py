@@ -100,10 +100,11 @@ class SegmentHeader:
 @dataclass(frozen=True, slots=True)
 class Window:
     """Whole frames that lie one after the other in one buffer; ``offsets`` has one more entry
-    than there are frames."""
+    than there are frames. ``encrypted``: at least one of them is."""
 
     buffer: pa.Buffer
     offsets: list[int]
+    encrypted: bool = False
 
     def __iter__(self) -> Iterator[pa.Buffer]:
         for begin, end in itertools.pairwise(self.offsets):
@@ -192,13 +193,14 @@ class Segment:
                 buffer = pa.py_buffer(memory)
                 offsets = [0]
                 at = 0
+                encrypted = False
                 wanted = WINDOW_BYTES
                 while seq < end and at < size:
                     try:
                         header = self._header(buffer, at, offset)
                     except FlumengError:
                         if len(offsets) > 1:
-                            yield Window(buffer, offsets)
+                            yield Window(buffer, offsets, encrypted)
                         raise
                     if at + header.length > size:
                         wanted = max(wanted, header.length)
@@ -208,11 +210,12 @@ class Segment:
                         offsets = [at]
                         continue
                     offsets.append(at)
+                    encrypted |= header.encrypted
                     seq = header.end
                 if size == self.length - offset and at == 0:
                     raise CorruptError(f"{self.path} at byte {offset}: the frame is cut short")
                 if len(offsets) > 1:
-                    yield Window(buffer, offsets)
+                    yield Window(buffer, offsets, encrypted)
                 offset += at
 
     def _header(self, buffer: pa.Buffer, at: int, offset: int) -> FrameHeader:

@@ -44,6 +44,7 @@ from flumeng.node.pace import Pace
 from flumeng.node.process import ChildProcess
 from flumeng.node.registration import HeldError, Identity, Registration
 from flumeng.node.settings import Settings
+from flumeng.runtime import core_dumps
 from flumeng.security import own
 from flumeng.security.expiry import Expiry, utc_now
 from flumeng.store import Store, tree
@@ -502,6 +503,7 @@ def run(settings: Settings) -> None:
             f"{settings.name!r} cannot be the --name: a node's name has letters, digits, dots, "
             f"_ and -, at most {names.NODE_CHARACTERS} of them, and begins with no dot"
         )
+    core_dumps.forbid()
     member = own.member("node")
     if member not in ("", f"node:{settings.name}"):
         raise UserError(

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import logging
+import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from flumeng.errors import UnavailableError, UserError
 from flumeng.node.claim import Claim
 from flumeng.node.events import Wanted
 from flumeng.node.known_flows import KnownFlows
+from flumeng.runtime import own_directory
 from flumeng.runtime.whole_files import write_durably
 from zkschema import codec
 from zkschema.records import Assignment
@@ -26,12 +28,20 @@ T = TypeVar("T")
 ASSIGNMENT = "assignment.json"
 FLOWS = "flows.json"
 CLAIM = "claim.json"
+DAMAGED = ".damaged"
+KEPT = (
+    *("lock", "uuid", "cluster", ASSIGNMENT, FLOWS, CLAIM),
+    *(ASSIGNMENT + DAMAGED, FLOWS + DAMAGED),
+    *("journals", "sources", "jobs", "collector", "cache"),
+)
+"""All that the node and its children keep in the directory."""
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What parsing raises when a file does not hold what was written."""
 
 
 class Home:
-    """Raises UserError when ``path`` cannot be written or another node runs in it.
+    """Raises UserError when ``path`` cannot be written, belongs to another user, or another node
+    runs in it.
 
     ``problems``: a file that could not be used -> why.
     """
@@ -39,10 +49,12 @@ class Home:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.problems: dict[str, str] = {}
+        own_directory.take(path, KEPT)
         try:
-            path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = (path / "lock").open("a")
-            self._close_to_others()
+            for name in ("journals", "sources"):
+                (path / name).mkdir(exist_ok=True, mode=own_directory.DIRECTORY_MODE)
+            lock = own_directory.open_private(str(path / "lock"), os.O_RDWR | os.O_CREAT)
+            self._lock = os.fdopen(lock, "a")
         except OSError as error:
             raise UserError(
                 f"cannot write to the data directory {path}: {error.strerror}"
@@ -51,15 +63,6 @@ class Home:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise UserError(f"another node runs in {path}: give each its own --data") from error
-
-    def _close_to_others(self) -> None:
-        """What the node keeps is only for its user to read, whoever has made the directory."""
-        for name in ("journals", "sources"):
-            (self.path / name).mkdir(exist_ok=True, mode=0o700)
-            (self.path / name).chmod(0o700)
-        for name in ("lock", "uuid", "cluster", ASSIGNMENT, FLOWS, CLAIM):
-            if (self.path / name).is_file():
-                (self.path / name).chmod(0o600)
 
     def close(self) -> None:
         """Let another process have the directory."""
@@ -149,7 +152,7 @@ class Home:
             self.problems[name] = f"cannot read {file}: {error.strerror}"
             return None
         except DAMAGE as error:
-            aside = file.with_name(f"{name}.damaged")
+            aside = file.with_name(f"{name}{DAMAGED}")
             log.warning("%s is not used, it is %s now: %s", file, aside.name, error)
             self.problems[name] = f"{file} was damaged, and is {aside.name} now: {error}"
             with contextlib.suppress(OSError):

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from flumeng.errors import UserError
+from flumeng.runtime import core_dumps, own_directory, secrets
 from flumeng.runtime.parentage import die_with_parent
 from flumeng.security import own, roles
 
@@ -47,6 +48,7 @@ JARS = (
     "jackson-core-2",
     "jackson-databind",
 )
+KEPT = ("tree", "log4j2.properties", "zoo.cfg")
 LOGGING = """\
 status = error
 rootLogger.level = warn
@@ -72,7 +74,9 @@ def serve(
     place = own.place("zookeeper")
     command = server_command(data, port, host=host, place=place, plain_port=plain_port)
     print(f"zookeeper {host}:{port}", flush=True)
-    os.execv(command[0], command)
+    os.umask(own_directory.OTHERS)
+    core_dumps.forbid()
+    os.execve(command[0], command, secrets.without(os.environ))
 
 
 def server_command(
@@ -100,14 +104,15 @@ def server_command(
     ports = [f"clientPort={port}", f"clientPortAddress={host}"]
     if proof is not None:
         ports = secure_ports(data, port, host, plain_port)
+    own_directory.take(data, KEPT)
     try:
-        (data / "tree").mkdir(parents=True, exist_ok=True)
-        (data / "log4j2.properties").write_text(LOGGING)
+        (data / "tree").mkdir(exist_ok=True, mode=own_directory.DIRECTORY_MODE)
+        own_directory.write_private(data / "log4j2.properties", LOGGING)
         if proof is not None:
             _write_key_store(data, proof)
-        (data / "zoo.cfg").write_text(configuration(data, ports, ensemble))
+        own_directory.write_private(data / "zoo.cfg", configuration(data, ports, ensemble))
         if ensemble:
-            (data / "tree" / "myid").write_text(str(server_id))
+            own_directory.write_private(data / "tree" / "myid", str(server_id))
     except OSError as error:
         raise UserError(f"cannot write to {data}: {error.strerror}") from error
     main = "quorum.QuorumPeerMain" if ensemble else "ZooKeeperServerMain"

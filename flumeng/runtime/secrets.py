@@ -89,6 +89,11 @@ def filled(values: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def without(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that needs no secret: others see it in ``/proc``."""
+    return {name: text for name, text in environment.items() if not name.startswith(PREFIX)}
+
+
 def _anywhere(name: str) -> Secret:
     variable = PREFIX + name.upper().replace("-", "_")
     found = os.environ.get(variable)

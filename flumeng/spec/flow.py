@@ -11,6 +11,7 @@ from flumeng.spec import branch, registry
 from flumeng.spec.branch import Branch, Leaf, Located
 from flumeng.spec.component import DEAD_LETTER, Component
 from flumeng.spec.flow_names import check_flow_name
+from flumeng.spec.journal_encryption import JournalEncryption
 from flumeng.spec.kafka_journal import KafkaJournal
 from flumeng.spec.multiline import Multiline
 from flumeng.spec.option import option
@@ -254,6 +255,13 @@ class JournalOptions:
     kafka: KafkaJournal | None = option(
         doc="Keep them in a topic of Kafka instead of on the disks of the nodes.", default=None
     )
+    encryption: JournalEncryption | None = option(
+        doc="Keep their events encrypted on the disks of the nodes.", default=None
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.kafka is not None and self.encryption is not None:
+            yield "encryption", "expected a journal on the disks of nodes, this one is in Kafka"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from flumeng.spec.flow import (
     TaskRange,
 )
 from flumeng.spec.http_poll_source import HttpAuth, OAuth2, Paging, TrackField
+from flumeng.spec.journal_encryption import JournalEncryption
 from flumeng.spec.kafka_journal import KafkaJournal
 from flumeng.spec.locations import Credentials
 from flumeng.spec.multiline import Multiline
@@ -43,6 +44,7 @@ PARTS: tuple[tuple[str, type[Any]], ...] = (
     ("tasks", TaskRange),
     ("journal", JournalOptions),
     ("journal.kafka", KafkaJournal),
+    ("journal.encryption", JournalEncryption),
     ("multiline", Multiline),
     ("lag", Lag),
     ("batch", Batch),

@@ -36,6 +36,7 @@ NAMES = (
     "push",
     "queue",
     "scaling",
+    "secure",
     "seen",
     "sinks",
     "spark",

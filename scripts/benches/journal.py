@@ -82,7 +82,7 @@ def _measure_append(place: Path, events: int) -> dict[str, Any]:
 
 def _append(place: Path, events: int) -> None:
     """As fast as it goes, a sync after each frame."""
-    lines = _Lines()
+    lines = Lines()
     journal = Journal.create(place, ID)
     cpu_before, began = time.process_time(), time.monotonic()
     while journal.next_seq < events:
@@ -95,7 +95,7 @@ def _append(place: Path, events: int) -> None:
 
 def _measure_read(place: Path, events: int) -> dict[str, Any]:
     """All of it through Flight, from the page cache, every event compared with what went in."""
-    lines = _Lines()
+    lines = Lines()
     with _part("serve", place) as part, JournalClient(_answer(part)["address"]) as client:
         assert client.positions()[ID].safe == events
         cpu_before, began = time.process_time(), time.monotonic()
@@ -156,7 +156,7 @@ def _build(place: Path, gigabytes: float) -> None:
     while (journal.bytes < wanted and time.monotonic() < deadline) or not _last_is_full(place):
         journal.append(bulk)
         journal.sync()
-    lines, last_frames, bulk_segments = _Lines(), 0, len(_segments(place))
+    lines, last_frames, bulk_segments = Lines(), 0, len(_segments(place))
     while len(_segments(place)) == bulk_segments or not _last_is_full(place):
         for _ in range(FRAMES_AT_ONCE):
             journal.append(lines.batch(journal.next_seq, SMALL_ROWS))
@@ -170,7 +170,7 @@ def _recover(place: Path) -> None:
     before, began = _bytes_read(), time.monotonic()
     journal = Journal.open(place / ID)
     seconds, read_bytes = time.monotonic() - began, _bytes_read() - before
-    lines = _Lines()
+    lines = Lines()
     end = journal.safe
     for batch in journal.read(end - SMALL_ROWS, end):
         lines.check(batch, end - SMALL_ROWS)
@@ -181,7 +181,7 @@ def _recover(place: Path) -> None:
 def _measure_memory(place: Path, minutes: float) -> dict[str, Any]:
     """Of a process that appends, serves and trims at a steady rate, while this one reads it all."""
     warm_up = min(WARM_UP_SECONDS, minutes * 60 / 2)
-    lines = _Lines()
+    lines = Lines()
     seconds: list[float] = []
     sizes: list[float] = []
     with _part("steady", place) as part, JournalClient(_answer(part)["address"]) as client:
@@ -214,7 +214,7 @@ def _measure_memory(place: Path, minutes: float) -> dict[str, Any]:
 
 def _steady(place: Path) -> None:
     """Appends at one rate and serves; each line of its input is an ack. Ends with its input."""
-    lines = _Lines()
+    lines = Lines()
     journal = Journal.create(place, ID)
     commit: GroupCommit[pa.RecordBatch] = GroupCommit(
         journal, functools.partial(map, Payload.encode)
@@ -239,7 +239,7 @@ def _steady(place: Path) -> None:
     journal.close()
 
 
-class _Lines:
+class Lines:
     """Events whose body follows from their seq."""
 
     def __init__(self) -> None:

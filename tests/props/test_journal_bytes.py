@@ -11,6 +11,7 @@ import random
 import struct
 import tempfile
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,7 +23,17 @@ from hypothesis import strategies as st
 from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.journal import segment
 from flumeng.journal.checkpoint import NAME, Checkpoint
-from flumeng.journal.frame import MAX_STATE_BYTES, BadFrameError, Payload, decode, identity
+from flumeng.journal.encryption import Key, Keyring, Sealer
+from flumeng.journal.errors import KeyMissingError
+from flumeng.journal.frame import (
+    MAX_STATE_BYTES,
+    BadFrameError,
+    FrameHeader,
+    Payload,
+    decode,
+    identity,
+    verify,
+)
 from flumeng.journal.journal import Journal
 from flumeng.journal.segment import SUFFIX
 from flumeng.journal.server import parse_ticket
@@ -56,6 +67,15 @@ def with_crc(block: bytes) -> bytes:
     return block + struct.pack("<I", crc32c(block))
 
 
+def encrypted_frame() -> tuple[FrameHeader, bytes]:
+    payload = Payload.encode(numbered_events(0, ROWS))
+    header, _ = payload.at(JOURNAL, 1, 0)
+    header, parts = Sealer(RING.current, JOURNAL).seal(header, b"", payload.message)
+    return header, b"".join(bytes(part) for part in parts)
+
+
+RING = Keyring({"${secret:key}": Key.parse("0a" * 32, "")})
+SEALED, SEALED_FRAME = encrypted_frame()
 FRAME = whole_frame()
 FILES = whole_journal()
 
@@ -65,6 +85,43 @@ FILES = whole_journal()
 def test_no_bytes_pass_for_a_frame(data: bytes) -> None:
     with pytest.raises(BadFrameError):
         decode(pa.py_buffer(data), JOURNAL)
+
+
+@fuzzing
+@given(
+    at=st.integers(64, SEALED.message_offset + SEALED.message_bytes - 1),
+    patch=st.binary(min_size=1, max_size=60),
+)
+def test_no_overwritten_part_of_an_encrypted_frame_passes_with_right_checksums(
+    at: int, patch: bytes
+) -> None:
+    """Whoever has no key can make checksums, and nothing else; padding is nobody's."""
+    end = SEALED.message_offset + SEALED.message_bytes
+    damaged = (SEALED_FRAME[:at] + patch + SEALED_FRAME[at + len(patch) :])[:end]
+    if damaged != SEALED_FRAME[:end]:
+        payload = damaged[64:] + SEALED_FRAME[end:]
+        header = replace(SEALED, payload_crc=crc32c(payload))
+        frame = pa.py_buffer(header.pack() + payload)
+        assert verify(frame, JOURNAL) == header
+        with pytest.raises((BadFrameError, KeyMissingError)):
+            RING.opened(frame, header)
+
+
+@fuzzing
+@given(
+    first=st.integers(0, 2**63 - 1) | st.just(0),
+    term=st.integers(0, 2**63 - 1) | st.just(1),
+    count=st.integers(0, 65_536) | st.just(ROWS),
+)
+def test_an_encrypted_frame_passes_at_its_own_place_only(first: int, term: int, count: int) -> None:
+    header = replace(SEALED, first_seq=first, term=term, count=count)
+    frame = pa.py_buffer(header.pack() + SEALED_FRAME[64:])
+    if header == SEALED:
+        opened, plain = RING.opened(frame, header)
+        assert decode(opened, JOURNAL)[0] == plain
+    else:
+        with pytest.raises(BadFrameError):
+            RING.opened(frame, header)
 
 
 @fuzzing

@@ -20,8 +20,9 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -31,12 +32,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from flumeng.errors import UserError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal.checkpoint import Durability
+from flumeng.journal.encryption import Key, Keyring
 from flumeng.journal.errors import (
     AboveSafeError,
     BelowFloorError,
     DiskFullError,
     JournalFailedError,
 )
+from flumeng.journal.frame import ENCRYPTED, HEADER_BYTES, MAGIC, padded
 from flumeng.journal.journal import Journal
 from flumeng.journal.testing import FaultyDisk, KilledError, numbered_events
 
@@ -51,6 +54,7 @@ is_open = precondition(lambda machine: not machine.closed)
 
 class JournalMachine(RuleBasedStateMachine):
     durability: Durability = "disk"
+    keyring: Keyring | None = None
 
     @initialize()
     def begin(self) -> None:
@@ -62,18 +66,22 @@ class JournalMachine(RuleBasedStateMachine):
         self.journals += 1
         name = f"web.n1.0.{self.journals:08x}"
         self.path = self.root / name
-        self.disk = FaultyDisk()
+        self.disk = self._make_disk()
         self.journal = Journal.create(
             self.root,
             name,
             durability=self.durability,
             segment_bytes=SEGMENT_BYTES,
+            keyring=self.keyring,
             disk=self.disk,
         )
         self.ends: list[tuple[int, States]] = [(0, {})]  # frame ends, with the state after each
         self.safe = self.ack = self.floor = 0
         self.closed = False
         self.term = self.journal.term
+
+    def _make_disk(self) -> FaultyDisk:
+        return FaultyDisk()
 
     def teardown(self) -> None:
         if hasattr(self, "root"):
@@ -242,7 +250,9 @@ class JournalMachine(RuleBasedStateMachine):
         The first ``at_least`` entries of the model must be.
         """
         self.disk.heal()
-        self.journal = Journal.open(self.path, segment_bytes=SEGMENT_BYTES, disk=self.disk)
+        self.journal = Journal.open(
+            self.path, segment_bytes=SEGMENT_BYTES, keyring=self.keyring, disk=self.disk
+        )
         assert self.journal.term > self.term
         self.term = self.journal.term
         assert self.safe <= self.journal.next_seq <= self.next_seq
@@ -295,6 +305,46 @@ class SpillMachine(JournalMachine):
         """Not a rule here: syncs are another thread's, see tests/unit/test_journal_limits.py."""
 
 
+class NonceDisk(FaultyDisk):
+    """Remembers each salt and nonce that was written, torn or not, and of which bytes."""
+
+    def __init__(self, written: dict[bytes, bytes]) -> None:
+        super().__init__()
+        self._written = written
+
+    def write(self, fd: int, parts: Sequence[Any], offset: int) -> None:
+        data = b"".join(bytes(part) for part in parts)
+        at = data.find(MAGIC)
+        while at >= 0:
+            flags, state_bytes = data[at + 5], int.from_bytes(data[at + 8 : at + 12], "little")
+            if flags & ENCRYPTED:
+                envelope = at + HEADER_BYTES + padded(state_bytes)
+                used = data[envelope + 8 : envelope + 36]
+                sealed = data[envelope + 36 : envelope + 100]
+                assert self._written.setdefault(used, sealed) == sealed, "a nonce is used again"
+            at = data.find(MAGIC, at + 1)
+        super().write(fd, parts, offset)
+
+
+class EncryptedMachine(JournalMachine):
+    """The same, encrypted: whatever crash, tear and writing anew come between, no nonce is used
+    for two frames, each journal has its own key, and no body lies on the disk."""
+
+    def _make_disk(self) -> FaultyDisk:
+        return NonceDisk(self.written)
+
+    def _create(self) -> None:
+        self.written: dict[bytes, bytes] = getattr(self, "written", {})
+        name = f"${{secret:key-{self.journals}}}"
+        self.keyring = Keyring({name: Key.parse(f"{self.journals + 1:064x}", name)})
+        super()._create()
+
+    @invariant()
+    def no_body_lies_on_the_disk(self) -> None:
+        for path in self.path.iterdir():
+            assert b"......" not in path.read_bytes(), path.name
+
+
 JournalMachine.TestCase.settings = settings(
     max_examples=EXAMPLES, stateful_step_count=40, deadline=None, print_blob=True
 )
@@ -303,3 +353,7 @@ SpillMachine.TestCase.settings = settings(
     JournalMachine.TestCase.settings, max_examples=EXAMPLES // 4
 )
 TestSpill = SpillMachine.TestCase
+EncryptedMachine.TestCase.settings = settings(
+    JournalMachine.TestCase.settings, max_examples=EXAMPLES // 2
+)
+TestEncrypted = EncryptedMachine.TestCase

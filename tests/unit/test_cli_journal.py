@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli.main import tree
+from flumeng.journal.encryption import Keyring
 from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
 
@@ -105,3 +106,25 @@ def test_a_journal_that_a_process_has_open_is_only_looked_at(directory: Path) ->
 def test_what_is_no_journal_is_wrong_input(tmp_path: Path, tool: str) -> None:
     assert run(tool, tmp_path).exit_code == 2
     assert run(tool, tmp_path / "not there").exit_code == 2
+
+
+def test_a_key_is_given_by_reference_and_never_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "3f" * 31 + "a9"
+    monkeypatch.setenv("FLUMENG_SECRET_JOURNAL", key)
+    reference = "${secret:journal}"
+    journal = Journal.create(tmp_path, ID, keyring=Keyring.resolve([reference]))
+    columns = {"body": [b"one"], "ts": [0], "host": ["h"], "attrs": [[]]}
+    journal.append(pa.RecordBatch.from_pydict(columns, schema=EVENT_SCHEMA))
+    journal.close()
+    directory = tmp_path / ID
+    dumped = run("dump", directory, "--key", reference)
+    assert json.loads(dumped.stdout)["body"] == "one"
+    assert "note" not in run("verify", directory, "--key", reference).stdout
+    locked = run("dump", directory)
+    assert (locked.exit_code, locked.stdout) == (1, "")
+    assert "events 0 to 1 are encrypted with key" in locked.stderr
+    assert "which was not given: only its checksums are known" in run("verify", directory).stdout
+    refused = run("dump", directory, "--key", key)
+    assert (refused.exit_code, key in refused.output) == (2, False)
