@@ -16,7 +16,8 @@ class Counters:
     What was ``malformed`` could not be told apart or read. Requests were ``undelivered`` whose
     events were journaled and not delivered in time. Connections were ``refused`` (there were
     too many; a request: later perhaps), closed when ``idle`` for too long, or closed as
-    ``overfull``: all unfinished messages together took too much memory. ``dropped`` datagrams found
+    ``overfull``: all unfinished messages together took too much memory. Connections and requests
+    were ``unauthorized`` whose senders are not let in. ``dropped`` datagrams found
     the kernel's buffer full. ``skipped`` files were not read, since they are compressed.
     ``cut`` files were cut short or written anew, and what was not read yet was in no copy.
     ``missed`` files, or copies, were gone or compressed before they were read to the end.
@@ -30,6 +31,7 @@ class Counters:
     discarded_bytes: int = 0
     malformed: int = 0
     refused: int = 0
+    unauthorized: int = 0
     undelivered: int = 0
     idle: int = 0
     overfull: int = 0

@@ -37,6 +37,11 @@ class Messages(NamedTuple):
     bounds: tuple[array[int], array[int]] | None = None
     incomplete: bool = False
 
+    @property
+    def events(self) -> int:
+        """How many messages; of lines also the empty ones, which are no events later."""
+        return self.data.count(b"\n") if self.bounds is None else len(self.bounds[0])
+
 
 class Cutter(Protocol):
     """Cuts the bytes of one connection. Once ``malformed``, ``complaint`` says what was received

@@ -5,16 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import Generator
+from typing import cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from flumeng.ingest.http_app import HttpApp
-from flumeng.ingest.listening import BACKLOG, listen, takes_reserve
+from flumeng.ingest import tls
+from flumeng.ingest.counters import Counters
+from flumeng.ingest.handshakes import Handshakes
+from flumeng.ingest.http_app import Connection, HttpApp
+from flumeng.ingest.http_senders import LOOK_SECONDS, Senders
+from flumeng.ingest.listening import BACKLOG, listen
 from flumeng.ingest.peers import address
+from flumeng.ingest.seldom import every
 from flumeng.ingest.source import Source, SourceContext
-from flumeng.ingest.tls import server_context
+from flumeng.ingest.tls import ServerTls
 from flumeng.spec.sources import Http
 
 HEAD_BYTES = 64 << 10
@@ -33,12 +40,21 @@ class HttpSource(Source):
     def __init__(self, options: Http, context: SourceContext) -> None:
         self._options = options
         self._context = context
-        self._app = HttpApp(options, context)
+        self._tls = self._senders = None
+        if options.tls is not None:
+            self._tls = ServerTls(options.tls, context.policy, self._on_change)
+        if options.auth is not None:
+            self._senders = Senders(options.auth, self._on_change)
+        self._app = HttpApp(options, context, self._tls, self._senders)
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
+        self._looking: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        tls = await server_context(self._options.tls)
+        for part, seconds in ((self._tls, tls.LOOK_SECONDS), (self._senders, LOOK_SECONDS)):
+            if part is not None:
+                await part.start()
+                self._looking.append(asyncio.create_task(every(seconds, part.look)))
         listener = await listen(self._options.listen, "tcp", share=self._context.share_ports)
         config = uvicorn.Config(
             self._app,
@@ -57,13 +73,14 @@ class HttpSource(Source):
             timeout_graceful_shutdown=CLOSE_SECONDS,
         )
         config.load()
-        config.ssl = tls
-        self._server = _Server(config)
+        self._server = _Server(config, self._tls, self._context.counters)
         self.addresses = (address(listener.getsockname()),)
         self._serving = asyncio.create_task(self._server.serve([listener]))
         self._serving.add_done_callback(self._on_end)
 
     async def stop(self) -> None:
+        for looking in self._looking:
+            looking.cancel()
         if self._server is None or self._serving is None:
             return
         await self._app.settle(SETTLE_SECONDS)
@@ -77,6 +94,15 @@ class HttpSource(Source):
     def resume(self) -> None:
         self._app.resume()
 
+    def _on_change(self) -> None:
+        if self._server is not None:
+            self._server.close_revoked()
+        parts = (self._tls, self._senders)
+        problem = "; ".join(part.problem for part in parts if part is not None and part.problem)
+        if problem != (self.problem or ""):
+            self.problem = problem or None
+            self._context.changed()
+
     def _on_end(self, serving: asyncio.Task[None]) -> None:
         error = serving.exception()
         if isinstance(error, Exception):
@@ -87,9 +113,30 @@ class _Server(uvicorn.Server):
     """The process's signals are the worker's. It has nothing to do ten times a second, as uvicorn's
     has: of a thousand servers that would be half of a processor."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, tls: ServerTls | None, counters: Counters) -> None:
         super().__init__(config)
         self._ending = asyncio.Event()
+        self._tls = tls
+        self._counters = counters
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._tls is None:
+            await super().startup(sockets)
+            return
+        assert sockets is not None
+        handshakes = [Handshakes(s, self._tls, self._protocol, self._counters) for s in sockets]
+        self.servers = cast("list[asyncio.Server]", handshakes)
+        self.started = True
+
+    def close_revoked(self) -> None:
+        """The connections of whoever was let in and would not be now."""
+        for protocol in list(self.server_state.connections):
+            if isinstance(protocol, _Protocol) and protocol.is_revoked:
+                self._counters.unauthorized += 1
+                protocol.transport.abort()
+
+    def _protocol(self) -> _Protocol:
+        return _Protocol(self.config, self.server_state, {})
 
     def end(self) -> None:
         self.should_exit = True
@@ -110,16 +157,29 @@ class _Protocol(HttpToolsProtocol):
     _silent_bytes = 0  # received since the parser last had something for the application
     _head_timer: asyncio.TimerHandle | None = None
 
+    _connection: Connection | None = None
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._start_timer()
-        if takes_reserve(transport):
-            assert isinstance(self.config.app, HttpApp)
-            self.config.app.refuse(transport)
+        host = self.client[0] if self.client is not None else "unknown"
+        self._connection = self._http_app.connected(transport, host)
+        self.app_state = {"connection": self._connection}
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        if self._connection is not None:
+            self._http_app.disconnected(self._connection)
         super().connection_lost(exc)
+
+    @property
+    def is_revoked(self) -> bool:
+        return self._connection is not None and self._http_app.is_revoked(self._connection)
+
+    @property
+    def _http_app(self) -> HttpApp:
+        assert isinstance(self.config.app, HttpApp)
+        return self.config.app
 
     def data_received(self, data: bytes) -> None:
         self._silent_bytes += len(data)

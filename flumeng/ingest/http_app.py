@@ -11,18 +11,23 @@ import asyncio
 import contextlib
 import functools
 import json
+import math
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 from flumeng.ingest import http_body
 from flumeng.ingest.framing import Messages
 from flumeng.ingest.http_body import RefusedError
+from flumeng.ingest.http_senders import Senders
+from flumeng.ingest.listening import takes_reserve
 from flumeng.ingest.memory_bound import MemoryBound, OverBoundError, Share
-from flumeng.ingest.peers import address
+from flumeng.ingest.peer_limits import Peer, Peers
+from flumeng.ingest.peers import Client, StrangerError, address, short
 from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.ingest.source import SourceContext
+from flumeng.ingest.tls import ServerTls
 from flumeng.spec.sources import Http
 
 BODY_SECONDS = 60.0
@@ -31,6 +36,10 @@ HELD_SECONDS = 1.0
 """A journal that can take nothing for so long has senders told to come again."""
 
 DRAIN_SECONDS = 2.0
+STRANGER_BYTES = 1 << 20
+"""So much at most is read, and dropped, of what strangers go on sending when they are answered: who
+has sent more, and is cut off, may not see the answer."""
+
 RETRY_SECONDS = 1
 BODIES = MemoryBound(64 << 20)
 """Of all requests of this process together, as received, unpacked and parsed, until their events
@@ -46,18 +55,33 @@ _PLACES = threading.BoundedSemaphore(MOST_WAITING)
 more is asked to come later."""
 
 HEALTH_PATH = "/health"
-_ATTRIBUTE_CHARACTERS = 200
-"""An attribute is repeated for each event, so its length must not be the sender's choice."""
-
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
+class Connection(NamedTuple):
+    """What is the same for all requests of a connection. ``stranger`` says why its certificate is
+    not let in."""
+
+    peer: Peer
+    client: Client = Client()
+    stranger: str = ""
+
+
 class HttpApp:
     """Takes nothing while it is paused: the journal is behind, or can take nothing."""
 
-    def __init__(self, options: Http, context: SourceContext) -> None:
+    def __init__(
+        self,
+        options: Http,
+        context: SourceContext,
+        tls: ServerTls | None = None,
+        senders: Senders | None = None,
+    ) -> None:
+        self.peers = Peers(options.per_peer, asyncio.get_running_loop().time)
+        self._tls = tls
+        self._senders = senders
         self._paused = False
         self._turning_away: asyncio.TimerHandle | None = None
         self._options = options
@@ -69,10 +93,26 @@ class HttpApp:
         self._undelivered: set[asyncio.Future[bool]] = set()
         """Of what is durable."""
 
-    def refuse(self, transport: asyncio.Transport) -> None:
-        """Close a connection that is one too many."""
-        self._context.counters.refused += 1
-        transport.abort()
+    def connected(self, transport: asyncio.Transport, host: str) -> Connection | None:
+        """A connection is made; None: it was one too many, and is closed. ``disconnected``
+        follows."""
+        peer = None if takes_reserve(transport) else self.peers.enter(host)
+        if peer is None:
+            self._context.counters.refused += 1
+            transport.abort()
+            return None
+        try:
+            client = self._tls.client(transport) if self._tls is not None else Client()
+        except StrangerError as error:
+            return Connection(peer, stranger=f"this client is not let in: {error}")
+        return Connection(peer, client)
+
+    def disconnected(self, connection: Connection) -> None:
+        self.peers.leave(connection.peer)
+
+    def is_revoked(self, connection: Connection) -> bool:
+        """Whether its certificate was let in, and would not be now."""
+        return self._tls is not None and self._tls.is_revoked(connection.client.certificate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -83,23 +123,31 @@ class HttpApp:
             await self._take(scope, headers, body)
             status, said = 200, {}
         except RefusedError as refused:  # and with it goes what was received of the body
-            status, said = refused.status, {"error": str(refused)}
+            status, said, more = refused.status, {"error": str(refused)}, [*refused.headers]
         if status in (400, 413, 415):
             self._context.counters.malformed += 1
         if status == 504:
             self._context.counters.undelivered += 1
         if status in (429, 503):
             self._context.counters.refused += 1
-            more = [(b"retry-after", b"%d" % RETRY_SECONDS)]
+            more = more or [(b"retry-after", b"%d" % RETRY_SECONDS)]
         if status == 405:
             more = [(b"allow", b"POST, PUT")]
-        if status != 200 and not await body.is_read_to_its_end(self._options.max_body_bytes):
+        stranger = status in (401, 403)
+        if stranger:
+            self._context.counters.unauthorized += 1
+        if stranger or (
+            status != 200 and not await body.is_read_to_its_end(self._options.max_body_bytes)
+        ):
             more.append((b"connection", b"close"))
         text = json.dumps(said).encode() + b"\n"
         length = (b"content-length", b"%d" % len(text))
         answer_headers = [(b"content-type", b"application/json"), length, *more]
         await send({"type": "http.response.start", "status": status, "headers": answer_headers})
-        await send({"type": "http.response.body", "body": text})
+        await send({"type": "http.response.body", "body": text, "more_body": stranger})
+        if stranger:
+            await body.is_read_to_its_end(STRANGER_BYTES)
+            await send({"type": "http.response.body", "body": b""})
 
     def stop(self) -> None:
         """What is not durable yet is not known to be taken: its senders are told to come again."""
@@ -161,28 +209,59 @@ class HttpApp:
             raise RefusedError(404, f"send events with POST; {HEALTH_PATH} says how it is")
         if not reading and scope["method"] not in ("POST", "PUT"):
             raise RefusedError(405, "send events with POST")
-        self._require_ready()
         if reading:
+            self._require_ready()
             return
+        client = self._require_sender(scope, headers)
+        self._require_rate(scope)
+        self._require_ready()
         if self._options.ack != "delivered":
-            await self._accept(scope, headers, body)
+            await self._accept(scope, headers, body, client)
             return
         with _place():
-            end = await self._accept(scope, headers, body)
+            end = await self._accept(scope, headers, body, client)
             await self._until_delivered(end)
 
-    async def _accept(self, scope: Scope, headers: Mapping[bytes, bytes], body: _Body) -> int:
+    def _require_sender(self, scope: Scope, headers: Mapping[bytes, bytes]) -> str:
+        """Who sends it, as far as that is proven; nothing of the body is read before."""
+        connection = _connection(scope)
+        if connection.stranger:
+            raise RefusedError(403, connection.stranger)
+        if self._senders is None:
+            return connection.client.name
+        authorization = headers.get(b"authorization", b"")
+        return self._senders.require(scope["path"], authorization, connection.client)
+
+    def _require_rate(self, scope: Scope) -> None:
+        wait = _connection(scope).peer.wait_seconds
+        if wait:
+            seconds = math.ceil(wait)
+            raise RefusedError(
+                429,
+                f"your address sends more than it may: send this again in {seconds} s",
+                [(b"retry-after", b"%d" % seconds)],
+            )
+
+    async def _accept(
+        self, scope: Scope, headers: Mapping[bytes, bytes], body: _Body, client: str
+    ) -> int:
         """The seq below which its events are durable; 0 when it has none, or may be answered
         before."""
         content_type = headers.get(b"content-type", b"").decode("latin-1")
         try:
             with BODIES.share() as memory:
-                pieces = await self._pieces(headers, content_type, body, memory)
+                try:
+                    pieces = await self._pieces(headers, content_type, body, memory)
+                finally:
+                    _connection(scope).peer.take(body.received_bytes, 0)
+                if self.peers.counts_events:
+                    events = sum(piece.events for piece in pieces)
+                    _connection(scope).peer.take(0, events)
                 memory.give_back_to(sum(len(piece.data) for piece in pieces))
                 self._require_ready()
                 if not pieces:
                     return 0
-                durable = self._submit(pieces, self._origin(scope, content_type))
+                durable = self._submit(pieces, self._origin(scope, content_type, client))
                 if self._options.ack == "received":
                     durable.cancel()
                     return 0
@@ -255,12 +334,12 @@ class HttpApp:
                 "it is there twice",
             )
 
-    def _origin(self, scope: Scope, content_type: str) -> Origin:
-        client = scope.get("client") or ("unknown", 0)
-        attrs = [("source", "http"), ("peer", address(client)), ("path", _short(scope["path"]))]
-        if content_type:
-            attrs.append(("content_type", _short(content_type)))
-        return Origin(client[0], tuple(attrs), self._rules)
+    def _origin(self, scope: Scope, content_type: str, client: str) -> Origin:
+        peer = scope.get("client") or ("unknown", 0)
+        attrs = [("source", "http"), ("peer", address(peer))]
+        said = {"client": client, "path": scope["path"], "content_type": content_type}
+        attrs += [(name, short(value)) for name, value in said.items() if value]
+        return Origin(peer[0], tuple(attrs), self._rules)
 
 
 class _Body:
@@ -271,6 +350,7 @@ class _Body:
         self._announced = headers.get(b"content-length", b"")
         self._waits_for_us = b"expect" in headers
         self._more = True
+        self.received_bytes = 0
 
     async def read(self, most_bytes: int, memory: Share) -> bytes:
         """Raises RefusedError, OverBoundError."""
@@ -311,7 +391,14 @@ class _Body:
             raise RefusedError(400, "the connection was closed before the end of the body")
         self._more = event.get("more_body", False)
         part: bytes = event.get("body", b"")
+        self.received_bytes += len(part)
         return part
+
+
+def _connection(scope: Scope) -> Connection:
+    found = scope["state"]["connection"]
+    assert isinstance(found, Connection)
+    return found
 
 
 @functools.cache
@@ -336,7 +423,3 @@ def _place() -> Iterator[None]:
 def _stopping(also: str = "") -> RefusedError:
     then = f" ({also})" if also else ""
     return RefusedError(503, f"this node is stopping: send this again, there or elsewhere{then}")
-
-
-def _short(text: str) -> str:
-    return text.encode(errors="replace").decode()[:_ATTRIBUTE_CHARACTERS]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
 import msgspec
@@ -49,11 +49,15 @@ _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class RefusedError(Exception):
-    """Why a request is not taken: its status code, and a sentence for its sender."""
+    """Why a request is not taken: its status code, a sentence for its sender, and headers that say
+    what it can do."""
 
-    def __init__(self, status: int, reason: str) -> None:
+    def __init__(
+        self, status: int, reason: str, headers: Iterable[tuple[bytes, bytes]] = ()
+    ) -> None:
         super().__init__(reason)
         self.status = status
+        self.headers = tuple(headers)
 
 
 def pieces(

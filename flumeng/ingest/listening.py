@@ -58,8 +58,12 @@ def _cannot_listen(place: str, protocol: str, error: OSError) -> UserError:
 def takes_reserve(transport: asyncio.BaseTransport) -> bool:
     """Whether a connection has one of the last descriptors that this process may open. They are for
     the journals and for who reads them. (A new descriptor is the lowest that is free.)"""
+    return is_reserved(transport.get_extra_info("socket").fileno())
+
+
+def is_reserved(descriptor: int) -> bool:
+    """Whether it is one of those that are kept for the journals."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    descriptor: int = transport.get_extra_info("socket").fileno()
     return descriptor >= most - reserved_files(most)
 
 

@@ -29,6 +29,7 @@ TAKEN: Mapping[str, Metric] = {
     "discarded_bytes": table.INGEST_DISCARDED,
     "malformed": table.INGEST_MALFORMED,
     "refused": table.INGEST_REFUSED,
+    "unauthorized": table.INGEST_UNAUTHORIZED,
     "undelivered": table.INGEST_UNDELIVERED,
     "idle": table.INGEST_IDLE,
     "overfull": table.INGEST_OVERFULL,

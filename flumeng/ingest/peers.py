@@ -4,11 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from flumeng.ingest.framing import Cutter
 from flumeng.ingest.received_block import LineRules, Origin
 from flumeng.ingest.source import SourceContext
+
+ATTRIBUTE_CHARACTERS = 200
+"""An attribute is repeated for each event, so its length must not be the sender's choice."""
+
+
+class StrangerError(Exception):
+    """Why a client is not let in."""
+
+
+class Client(NamedTuple):
+    """Who is at the other end of a connection; an empty name without a certificate.
+
+    ``let_in_by`` are those of ``tls.clients`` that name it, ``certificate`` is in DER.
+    """
+
+    name: str = ""
+    let_in_by: frozenset[str] = frozenset()
+    certificate: bytes = b""
+
+
+def short(text: str) -> str:
+    return text.encode(errors="replace").decode()[:ATTRIBUTE_CHARACTERS]
 
 
 def address(name: tuple[Any, ...]) -> str:
@@ -28,6 +50,8 @@ class Reception:
     context: SourceContext
     cutter: Callable[[], Cutter] | None
 
-    def origin(self, peer: tuple[Any, ...], **more: str) -> Origin:
-        attrs = {"source": self.source, "peer": address(peer), **more}
+    def origin(self, peer: tuple[Any, ...], client: str = "", **more: str) -> Origin:
+        """``client`` is what the sender has proven to be; empty without a proof."""
+        proven = {"client": short(client)} if client else {}
+        attrs = {"source": self.source, "peer": address(peer), **proven, **more}
         return Origin(peer[0], tuple(attrs.items()), self.rules)

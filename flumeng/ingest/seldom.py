@@ -1,8 +1,13 @@
-"""What happens often is told in the log now and then."""
+"""What happens often is told in the log now and then; what may change is looked at so."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
+from collections.abc import Awaitable, Callable
+
+log = logging.getLogger(__name__)
 
 SECONDS = 60.0
 
@@ -20,3 +25,13 @@ class Seldom:
             return False
         self._next = now + SECONDS
         return True
+
+
+async def every(seconds: float, look: Callable[[], Awaitable[None]]) -> None:
+    """Until it is cancelled; a look that fails is told, and the next one comes."""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await look()
+        except Exception:
+            log.exception("what was looked at stays as it was")

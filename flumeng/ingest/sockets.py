@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Literal
 
@@ -10,10 +11,12 @@ from flumeng.ingest.framing import cutter
 from flumeng.ingest.listening import listen
 from flumeng.ingest.peers import Reception, address
 from flumeng.ingest.received_block import LineRules
+from flumeng.ingest.seldom import every
 from flumeng.ingest.source import Source, SourceContext
 from flumeng.ingest.streams import Limits, Streams
-from flumeng.ingest.tls import server_context
-from flumeng.spec.sources import Tcp, Tls, Udp
+from flumeng.ingest.tls import LOOK_SECONDS, ServerTls
+from flumeng.spec.server_tls import Tls
+from flumeng.spec.sources import Tcp, Udp
 
 _TRAILERS = {
     "datagram": b"\n\r",
@@ -39,23 +42,33 @@ class SocketSource(Source):
     ) -> None:
         self._place = place
         self._protocol = protocol
-        self._tls = tls
         self._context = reception.context
+        self._tls = None if tls is None else ServerTls(tls, self._context.policy, self._on_tls)
         self._receiver: Streams | Datagrams = (
-            Streams(reception, limits) if protocol == "tcp" else Datagrams(reception)
+            Streams(reception, limits, self._tls) if protocol == "tcp" else Datagrams(reception)
         )
+        self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        tls = await server_context(self._tls)
+        if self._tls is not None:
+            await self._tls.start()
+            self._looking = asyncio.create_task(every(LOOK_SECONDS, self._tls.look))
         listener = await listen(self._place, self._protocol, share=self._context.share_ports)
         self.addresses = (address(listener.getsockname()),)
-        if isinstance(self._receiver, Streams):
-            await self._receiver.start(listener, tls)
-        else:
-            await self._receiver.start(listener)
+        await self._receiver.start(listener)
 
     async def stop(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
         await self._receiver.stop()
+
+    def _on_tls(self) -> None:
+        assert self._tls is not None
+        assert isinstance(self._receiver, Streams)
+        self._receiver.close_revoked()
+        if self.problem != (self._tls.problem or None):
+            self.problem = self._tls.problem or None
+            self._context.changed()
 
     def pause(self) -> None:
         self._receiver.pause()
@@ -71,7 +84,7 @@ class TcpSource(SocketSource):
         rules = LineRules(options.max_line_bytes, _TRAILERS[options.framing], keep_empty=False)
         cut = partial(cutter, options.framing, options.max_line_bytes)
         reception = Reception("tcp", rules, context, cut)
-        limits = Limits(options.max_connections, options.idle_seconds)
+        limits = Limits(options.max_connections, options.idle_seconds, options.per_peer)
         super().__init__(options.listen, "tcp", reception, options.tls, limits)
 
 

@@ -6,7 +6,8 @@ copies once and queues; everything else happens in the commit thread.
 
 Senders cannot take more than their share: there are at most so many connections, and all unfinished
 messages together take at most ``HELD_BYTES``. When that is reached, the connection with the largest
-one is closed; a slow sender of short messages never is.
+one is closed; a slow sender of short messages never is. One that is over the rate of its address is
+not read for a while.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 from dataclasses import dataclass
 
 from flumeng.ingest.framing import Cutter, Messages
+from flumeng.ingest.handshakes import Handshakes
 from flumeng.ingest.listening import BACKLOG, takes_reserve
-from flumeng.ingest.peers import Reception, address
+from flumeng.ingest.peer_limits import Peer, Peers
+from flumeng.ingest.peers import Client, Reception, StrangerError, address
 from flumeng.ingest.received_block import Origin, ReceivedBlock
 from flumeng.ingest.seldom import Seldom
-from flumeng.ingest.tls import HANDSHAKE_SECONDS
+from flumeng.ingest.tls import ServerTls
+from flumeng.spec.senders import NO_LIMITS, PeerLimits
 
 log = logging.getLogger(__name__)
 
@@ -41,34 +44,40 @@ class Limits:
 
     connections: int = 10_000
     idle_seconds: float | None = None
+    per_peer: PeerLimits = NO_LIMITS
 
 
 class Streams:
     """A listening socket and its connections."""
 
-    def __init__(self, reception: Reception, limits: Limits) -> None:
+    def __init__(self, reception: Reception, limits: Limits, tls: ServerTls | None = None) -> None:
         self.reception = reception
         self.limits = limits
+        self.tls = tls
         self.clock = asyncio.get_running_loop().time
+        self.peers = Peers(limits.per_peer, self.clock)
         self.held_bytes = 0
         self._heard_all_at = self.clock()
         self._idle_timer: asyncio.TimerHandle | None = None
         self.buffer = _buffer
+        self.view = memoryview(_buffer)[: self.peers.quantum_bytes(RECEIVE_BYTES)]
         self.received_bytes = 0
         self.connections: set[_Connection] = set()
         self.paused = False
-        self._server: asyncio.Server | None = None
+        self.stopped = False
+        self._server: asyncio.Server | Handshakes | None = None
         self._broken = Seldom()
+        self._strangers = Seldom()
 
-    async def start(self, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
+    async def start(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: _Connection(self),
-            sock=listener,
-            backlog=BACKLOG,
-            ssl=tls,
-            ssl_handshake_timeout=HANDSHAKE_SECONDS if tls else None,
-        )
+        if self.tls is None:
+            self._server = await loop.create_server(
+                lambda: _Connection(self), sock=listener, backlog=BACKLOG
+            )
+        else:
+            counters = self.reception.context.counters
+            self._server = Handshakes(listener, self.tls, lambda: _Connection(self), counters)
         self._close_idle()
 
     async def stop(self) -> None:
@@ -77,6 +86,7 @@ class Streams:
         await self._read_what_was_sent()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
+        self.stopped = True
         self._server.close()
         for connection in list(self.connections):
             connection.abort()
@@ -103,6 +113,27 @@ class Streams:
         self._heard_all_at = self.clock()
         for connection in self.connections:
             connection.resume()
+
+    def client(self, transport: asyncio.BaseTransport, peer: str) -> Client | None:
+        """Who has made a connection; None when it is not let in."""
+        if self.tls is None:
+            return Client()
+        try:
+            return self.tls.client(transport)
+        except StrangerError as error:
+            self.reception.context.counters.unauthorized += 1
+            if self._strangers.is_due():
+                log.warning("%s is not let in: %s", peer, error)
+            return None
+
+    def close_revoked(self) -> None:
+        """Whoever was let in and would not be now."""
+        assert self.tls is not None
+        for connection in list(self.connections):
+            if self.tls.is_revoked(connection.certificate):
+                self.reception.context.counters.unauthorized += 1
+                log.warning("closing %s: its certificate is revoked", connection.peer)
+                connection.abort()
 
     def hold(self, nbytes: int) -> None:
         """So many bytes more (or less) of unfinished messages are kept."""
@@ -137,7 +168,7 @@ class Streams:
         before = self.clock() - self.limits.idle_seconds
         if self.paused or self._heard_all_at > before:
             return
-        for connection in [c for c in self.connections if c.heard_at <= before]:
+        for connection in [c for c in self.connections if c.is_idle(before)]:
             self.reception.context.counters.idle += 1
             connection.eof_received()
             connection.abort()
@@ -147,11 +178,15 @@ class _Connection(asyncio.BufferedProtocol):
     """One sender. A message cut off by a broken connection was never whole and is not taken."""
 
     __slots__ = (
+        "_account",
+        "_client",
         "_cutter",
         "_origin",
         "_peer",
         "_streams",
         "_transport",
+        "_waiting",
+        "certificate",
         "heard_at",
         "held_bytes",
     )
@@ -160,7 +195,11 @@ class _Connection(asyncio.BufferedProtocol):
         self._streams = streams
         self.heard_at = streams.clock()
         self.held_bytes = 0
+        self.certificate = b""
         self._cutter: Cutter | None = None
+        self._account: Peer | None = None
+        self._client = ""
+        self._waiting: asyncio.TimerHandle | None = None
         self._origin: Origin
         self._transport: asyncio.Transport
 
@@ -168,12 +207,19 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport = transport  # type: ignore[assignment]
         self._peer = transport.get_extra_info("peername") or ("unknown", 0)
         streams = self._streams
+        client = streams.client(transport, self.peer)
+        if client is None or streams.stopped:
+            self._transport.abort()
+            return
         many = len(streams.connections) >= streams.limits.connections
-        if many or takes_reserve(transport):
+        if not many and not takes_reserve(transport):
+            self._account = streams.peers.enter(self._peer[0])
+        if self._account is None:
             streams.reception.context.counters.refused += 1
             self._transport.abort()
-        else:
-            streams.connections.add(self)
+            return
+        self._client, _, self.certificate = client
+        streams.connections.add(self)
 
     @property
     def peer(self) -> str:
@@ -181,7 +227,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """A new connection can be paused only once something of it was read: no more than that."""
-        view = memoryview(self._streams.buffer)
+        view = self._streams.view
         return view[:1] if self._streams.paused else view
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -193,11 +239,16 @@ class _Connection(asyncio.BufferedProtocol):
         if self._cutter is None:
             assert streams.reception.cutter is not None
             self._cutter = streams.reception.cutter()
-            self._origin = streams.reception.origin(self._peer)
+            self._origin = streams.reception.origin(self._peer, self._client)
         cutter = self._cutter
         sound, skipped = not cutter.malformed, cutter.skipped
+        events = 0
         for messages in cutter.feed(streams.buffer, nbytes):
             self._submit(messages)
+            if streams.peers.counts_events:
+                events += messages.events
+        if streams.peers.limits_rate:
+            self._wait_for_rate(nbytes, events)
         if cutter.held != self.held_bytes:
             self._hold(cutter.held)
         if cutter.skipped != skipped:
@@ -221,6 +272,8 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._streams.connections.discard(self)
+        if self._account is not None:
+            self._streams.peers.leave(self._account)
         self._let_go()
 
     def _hold(self, held_bytes: int) -> None:
@@ -230,20 +283,42 @@ class _Connection(asyncio.BufferedProtocol):
     def _submit(self, messages: Messages) -> None:
         context, sender = self._streams.reception.context, self._origin
         if messages.incomplete:
-            sender = self._streams.reception.origin(self._peer, truncated="true")
+            sender = self._streams.reception.origin(self._peer, self._client, truncated="true")
         context.submit(ReceivedBlock(messages.data, sender, context.clock_us(), messages.bounds))
 
     def pause(self) -> None:
         self._transport.pause_reading()
 
     def resume(self) -> None:
-        self._transport.resume_reading()
+        if self._waiting is None:
+            self._transport.resume_reading()
+
+    def _wait_for_rate(self, nbytes: int, events: int) -> None:
+        assert self._account is not None
+        seconds = self._account.take(nbytes, events)
+        if seconds:
+            self.pause()
+            if self._waiting is not None:  # TLS had more of it in its buffer
+                self._waiting.cancel()
+            loop = asyncio.get_running_loop()
+            self._waiting = loop.call_later(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        self._waiting = None
+        self.heard_at = self._streams.clock()
+        if not self._streams.paused:
+            self.resume()
+
+    def is_idle(self, before: float) -> bool:
+        return self.heard_at <= before and self._waiting is None
 
     def abort(self) -> None:
         self._let_go()
         self._transport.abort()
 
     def _let_go(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
         if self.held_bytes:
             self._streams.discard(self.held_bytes, self.peer)
             self._hold(0)

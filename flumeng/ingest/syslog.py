@@ -25,5 +25,5 @@ class SyslogSource(SocketSource):
         rules = LineRules(options.max_line_bytes, b"\n\r\0", keep_empty=False)
         cut = partial(cutter, options.framing, options.max_line_bytes, nul_ends=True)
         reception = Reception("syslog", rules, context, None if udp else cut)
-        limits = Limits(options.max_connections, options.idle_seconds)
+        limits = Limits(options.max_connections, options.idle_seconds, options.per_peer)
         super().__init__(options.listen, options.protocol, reception, options.tls, limits)

@@ -212,6 +212,14 @@ INGEST_REFUSED = _counter(
     FLOW,
     "source",
 )
+INGEST_UNAUTHORIZED = _counter(
+    "flumeng_ingest_unauthorized_total",
+    INGEST,
+    "Connections that were closed, and requests that were answered with 401 or 403, since their "
+    "senders are not let in.",
+    FLOW,
+    "source",
+)
 INGEST_UNDELIVERED = _counter(
     "flumeng_ingest_undelivered_requests_total",
     INGEST,

@@ -48,7 +48,7 @@ JARS = (
     "jackson-core-2",
     "jackson-databind",
 )
-KEPT = ("tree", "log4j2.properties", "zoo.cfg")
+KEPT = ("tree", "log4j2.properties", "zoo.cfg", KEY_STORE, CA)
 LOGGING = """\
 status = error
 rootLogger.level = warn

@@ -38,6 +38,7 @@ _NUMBERS: Mapping[Unit | None, tuple[Callable[[str], float], str]] = {
     None: (quantities.whole_number, quantities.WHOLE_NUMBER),
 }
 SWITCH = "expected true or false"
+SECRET_REFERENCE = "expected a reference to a secret, like ${secret:NAME}, never the secret"
 WHEN, ON_ERROR = "when", "on_error"
 BESIDE: Mapping[str, Mapping[str, tuple[Any, Option]]] = {
     "filters": {
@@ -244,11 +245,7 @@ class Decoder:
                 node, path, _wanted(hint, option), f"; {said}" if "did you mean" in said else ""
             )
         if option.secret and not SECRET.fullmatch(text):
-            return self.report(
-                node,
-                path,
-                "expected a reference to a secret, like ${secret:NAME}, never the secret",
-            )
+            return self.report(node, path, SECRET_REFERENCE)
         try:
             if option.check is not None:
                 option.check(text)
@@ -280,6 +277,8 @@ class Decoder:
             labels[name] = _scalar(value)
             if not labels[name]:
                 self._refuse(value, f"{path}.{name}", "expected a value")
+            elif option.secret and not SECRET.fullmatch(labels[name]):
+                self.report(value, f"{path}.{name}", SECRET_REFERENCE)
         return labels if len(self.problems) == before else INVALID
 
     def _offsets(self, node: yaml.Node, path: str, option: Option) -> Any:

@@ -29,8 +29,9 @@ from flumeng.spec.multiline import Multiline
 from flumeng.spec.option import Option, Unit, default_of, described, is_required
 from flumeng.spec.polls import Answers, Schedule
 from flumeng.spec.registry import Entry
+from flumeng.spec.senders import PeerLimits, SenderAuth
+from flumeng.spec.server_tls import Tls
 from flumeng.spec.sinks.files import Roll
-from flumeng.spec.sources import Tls
 from flumeng.spec.sql_poll_source import TrackColumn
 from flumeng.spec.tables import Jdbc, LookupTable
 
@@ -50,6 +51,8 @@ PARTS: tuple[tuple[str, type[Any]], ...] = (
     ("batch", Batch),
     ("branches", Branch),
     ("tls", Tls),
+    ("auth of http", SenderAuth),
+    ("per_peer", PeerLimits),
     ("credentials", Credentials),
     ("roll", Roll),
     ("tls of sinks", ClientTls),
@@ -153,6 +156,8 @@ def _value(hint: Any, option: Option) -> str:
         (_, item) = get_args(hint)
         if dataclasses.is_dataclass(item):
             return "by name, see below"
+        if get_origin(item) is tuple:
+            return "lists of texts by name"
         return "texts by name" if item is str else "numbers by name"
     if dataclasses.is_dataclass(hint):
         return "see below"

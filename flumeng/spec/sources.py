@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Literal
 from flumeng.spec.option import option
 from flumeng.spec.polls import Answers, KeepsAnswers, Schedule
 from flumeng.spec.quantities import check_absolute, check_address
+from flumeng.spec.senders import NO_LIMITS, PeerLimits, SenderAuth
+from flumeng.spec.server_tls import Tls
 
 Need = tuple[Literal["listen", "path", "command", "output"], Any]
 """An address, a path or glob on the node, the words of a command, or where something is written."""
@@ -26,6 +28,7 @@ _CONNECTIONS_DOC = (
 _IDLE_DOC = "A TCP connection on which nothing arrives for so long is closed; by default none is."
 _LISTEN_DOC = "The address to listen on. Port 0 takes a free one."
 _TLS_DOC = "Serve over TLS."
+_PER_PEER_DOC = "What one peer address may have, so that it does not crowd out others."
 _STREAM_ARRIVAL = (
     "senders are not answered: what is under way when a connection or the worker breaks is lost, "
     "unless they send it again"
@@ -61,37 +64,16 @@ def _claim(protocol: str, listen: str) -> Iterator[tuple[str, str]]:
 def _listening(listen: str, tls: Tls | None) -> Iterator[Need]:
     yield "listen", listen
     if tls is not None:
-        for path in filter(None, (tls.certificate, tls.key, tls.client_ca)):
+        for path in tls.files():
             yield "path", path
-
-
-@dataclass(frozen=True)
-class Tls:
-    """TLS of at least version 1.2, from PEM files on the node. Read when the source starts."""
-
-    certificate: str = option(
-        doc="The certificate with its chain.",
-        check=check_absolute,
-        example="/etc/flumeng/tls/cert.pem",
-    )
-    key: str = option(
-        doc="The certificate's key, without a password.",
-        check=check_absolute,
-        example="/etc/flumeng/tls/key.pem",
-    )
-    client_ca: str | None = option(
-        doc="Only senders with a certificate from one of these authorities are served.",
-        check=check_absolute,
-        default=None,
-        example="/etc/flumeng/tls/clients.pem",
-    )
 
 
 @dataclass(frozen=True)
 class Syslog:
     """Receives syslog messages (RFC 5424 and RFC 3164) over TCP, TLS (RFC 5425) or UDP.
 
-    An event's body is the message as received, without its framing. Attributes: `source`, `peer`.
+    An event's body is the message as received, without its framing. Attributes: `source`, `peer`,
+    `client`.
     """
 
     listen: str = option(
@@ -107,6 +89,7 @@ class Syslog:
     max_line_bytes: int = _max_line_bytes()
     max_connections: int = _max_connections()
     idle_seconds: float | None = _idle_seconds()
+    per_peer: PeerLimits = option(doc=_PER_PEER_DOC, default=NO_LIMITS)
     tls: Tls | None = option(doc=_TLS_DOC, default=None)
 
     def claims(self) -> Iterator[tuple[str, str]]:
@@ -118,6 +101,8 @@ class Syslog:
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.tls is not None and self.protocol == "udp":
             yield "tls", "needs the protocol tcp"
+        if self.per_peer != NO_LIMITS and self.protocol == "udp":
+            yield "per_peer", "needs the protocol tcp: who sent a datagram is not known"
 
     def arrival(self) -> str:
         return _STREAM_ARRIVAL if self.protocol == "tcp" else _DATAGRAM_ARRIVAL
@@ -127,7 +112,7 @@ class Syslog:
 class Tcp:
     """Receives lines, or messages with their lengths, over TCP or TLS.
 
-    Attributes: `source`, `peer`.
+    Attributes: `source`, `peer`, `client`.
     """
 
     listen: str = option(doc=_LISTEN_DOC, check=check_address, example='"0.0.0.0:5140"')
@@ -137,6 +122,7 @@ class Tcp:
     max_line_bytes: int = _max_line_bytes()
     max_connections: int = _max_connections()
     idle_seconds: float | None = _idle_seconds()
+    per_peer: PeerLimits = option(doc=_PER_PEER_DOC, default=NO_LIMITS)
     tls: Tls | None = option(doc=_TLS_DOC, default=None)
 
     def claims(self) -> Iterator[tuple[str, str]]:
@@ -176,8 +162,8 @@ class Http:
     `ack` says.
 
     JSON arrays (`application/json`), lines of JSON (`application/x-ndjson`) or, with any other
-    content type, lines; plain or packed with gzip or zstd. Attributes: `source`, `peer`, `path`,
-    `content_type`.
+    content type, lines; plain or packed with gzip or zstd. Attributes: `source`, `peer`, `client`,
+    `path`, `content_type`.
     """
 
     listen: str = option(doc=_LISTEN_DOC, check=check_address, example='"0.0.0.0:8080"')
@@ -203,12 +189,19 @@ class Http:
         maximum=3600,
         default=30.0,
     )
+    auth: SenderAuth | None = option(doc="Who may send; by default everybody may.", default=None)
+    per_peer: PeerLimits = option(doc=_PER_PEER_DOC, default=NO_LIMITS)
     tls: Tls | None = option(doc=_TLS_DOC, default=None)
 
     @property
     def delivered_within_seconds(self) -> float | None:
         """So long it waits for deliveries; None when it does not."""
         return self.ack_timeout_seconds if self.ack == "delivered" else None
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.auth is not None:
+            for name, message in self.auth.problems_with(self.tls):
+                yield f"auth.{name}".rstrip("."), message
 
     def claims(self) -> Iterator[tuple[str, str]]:
         return _claim("tcp", self.listen)

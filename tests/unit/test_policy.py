@@ -13,9 +13,10 @@ from flumeng.node.policy import UNRESTRICTED, Policy
 from flumeng.spec import Component
 from flumeng.spec.client_tls import ClientTls
 from flumeng.spec.kafka_source import KafkaSource
+from flumeng.spec.server_tls import Tls
 from flumeng.spec.sinks.console import Console
 from flumeng.spec.sinks.files import Files
-from flumeng.spec.sources import Exec, Generate, Http, Syslog, Tail, Tls
+from flumeng.spec.sources import Exec, Generate, Http, Syslog, Tail
 
 ROOT = Path(__file__).parents[2]
 
