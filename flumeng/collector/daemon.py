@@ -27,6 +27,7 @@ from flumeng.collector.task_metrics import StatusStore, TaskMetrics
 from flumeng.collector.worker import Worker
 from flumeng.errors import UserError
 from flumeng.inputs.flows.flows import Subscriptions
+from flumeng.inputs.journals import admission
 from flumeng.inputs.journals.journals import Journals
 from flumeng.inputs.kafka.kafka import KafkaInput
 from flumeng.inputs.kafka.names import INPUT as KAFKA
@@ -36,13 +37,14 @@ from flumeng.inputs.objects.objects import ObjectsInput
 from flumeng.inputs.polls.polls import PollsInput
 from flumeng.inputs.routing import Inputs
 from flumeng.journal.action_server import ActionServer
-from flumeng.journal.server import COUNTERS
+from flumeng.journal.wire import COUNTERS
 from flumeng.node import policy
 from flumeng.node.in_progress import InProgress
 from flumeng.node.policy import Policy
 from flumeng.node.protocol import Parent
 from flumeng.runtime import file_store, secrets, vital
 from flumeng.runtime.file_store import FileStore
+from flumeng.security import process
 from flumeng.sinks import TaskRevision
 from flumeng.spec import Component, FlowSpec, check_flow
 from flumeng.spec import spark as spark_settings
@@ -81,11 +83,13 @@ def run(
     counts, ``cache`` is for the archive of classes, ``policy_file`` the node's, and
     ``metrics_channel`` the descriptor to ask for metrics. ``in_progress`` is told what runs.
     """
+    process.serve_as("collector")
     measures = Measures()
     instruments = _serve(measures, metrics_channel)
     try:
         allowed = policy.load(policy_file)
         secrets.use(allowed.secrets)
+        admitted = admission.of_process()
         store = ZooKeeperStore(hosts, session_seconds, roles=["collector"])
         session = starting.result()
     except UserError as problem:
@@ -113,7 +117,7 @@ def run(
     if instruments is not None:
         instruments.page.add(store.readings)
         instruments.page.add_process("flumeng_spark", spark.pid(session))
-    journals = Journals(store)
+    journals = Journals(store, admitted)
     inputs = Inputs(
         {
             JOURNAL: journals,
@@ -223,7 +227,8 @@ def bounded(allowed: Policy) -> OpenStore:
 def _tell(measures: Measures, host: str, port: int) -> ActionServer | None:
     """Serve what is counted of each task; None when that cannot be: nothing else needs it."""
     try:
-        return ActionServer(host, {COUNTERS: lambda _: measures.tasks.rows()}, port)
+        answers = {COUNTERS: lambda _: measures.tasks.rows()}
+        return ActionServer(host, answers, port, place=process.place())
     except UserError as problem:
         logging.warning("nobody can ask what became of events: %s", problem)
         return None

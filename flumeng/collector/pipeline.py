@@ -6,7 +6,7 @@ Made from the flow's text each time a task is taken; filters and sinks come from
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -31,7 +31,7 @@ from flumeng.inputs.accumulator import AccumulatorHandle
 from flumeng.inputs.lines.joined import JoinedRange
 from flumeng.inputs.lines.reader import JoinLines
 from flumeng.inputs.lines.rules import Rules
-from flumeng.inputs.reading import Reader, ReadSplits
+from flumeng.inputs.reading import Admitting, Reader, ReadSplits
 from flumeng.inputs.sizes import EventSizes
 from flumeng.sinks import Attempt, BatchTooWideError, Row, Sink, TaskRevision, Written, dead_letters
 from flumeng.sinks.dead_letters import DeadLetters, RefusedError, ToLetters
@@ -81,6 +81,8 @@ class SparkPipeline:
         weighs = spec.batch.bytes is not None or spec.weighed
         self._sizes = EventSizes(counts, self._name) if weighs else None
         measured = reader if self._sizes is None else self._sizes.measured(reader)
+        self._admitting = reader if isinstance(reader, Admitting) else None
+        self._prepared_with: Hashable = None
         self._joined = accumulators.joined_ranges(session)
         self._reader = (
             measured if spec.multiline is None else self._joining(measured, spec.multiline)
@@ -193,6 +195,8 @@ class SparkPipeline:
         return JoinLines(reader, rules, self._name, AccumulatorHandle.of(self._joined))
 
     def _read(self, splits: tuple[Split, ...], addresses: Mapping[str, str]) -> ReadSplits:
+        if self._admitting is not None:
+            addresses = self._admitting.admitted(splits, addresses)
         return ReadSplits(self._reader, splits, dict(addresses), self._identified)
 
     def _plan(self, read: ReadSplits, splits: tuple[Split, ...], work: Work) -> Plan:
@@ -209,6 +213,11 @@ class SparkPipeline:
         splits = len(read.splits)
         if not self._prepares:
             return self._through_filters(read, read.schema, splits)
+        if self._admitting is not None:
+            credentials = self._admitting.credentials()
+            if credentials != self._prepared_with:
+                _prepared.forget(self._key)
+            self._prepared_with = credentials
         versions = [table.version for table in self._tables]
         prepared = _prepared.take(
             self._key,

@@ -5,13 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from pyspark.sql.datasource import InputPartition
 
 from flumeng.datasource import offsets
 from flumeng.datasource.options import Options
 from flumeng.errors import UnavailableError
-from flumeng.inputs.flows.flow_journals import FlowJournals
+from flumeng.inputs.flows.flow_journals import ANSWER_SECONDS, FlowJournals
+from flumeng.inputs.journals.reader import JournalReader
+from flumeng.journal import proof
+from flumeng.journal.client import JournalClient
 from flumeng.journal.errors import DataLossError
 from flumeng.journal.names import node_of
 from flumeng.journal.position import Position
@@ -50,16 +54,20 @@ class Look:
 
 
 class Planning:
-    """Of the flow that ``options`` name. Raises UnavailableError when ZooKeeper is away."""
+    """Of the flow that ``options`` name. Raises UnavailableError when ZooKeeper is away, and
+    DeniedError when journals are not told to whom this process is."""
 
     def __init__(self, options: Options, store: Store) -> None:
         self._options = options
-        self._journals = FlowJournals(options.flow, store)
+        self._journals = FlowJournals(options.flow, store, _connect)
 
     def look(self) -> Look:
         registered = self._journals.registered()
         found = self._journals.positions(self._journals.addresses(registered))
-        return Look(found, tuple(name for name in registered if name not in found))
+        silent = tuple(name for name in registered if name not in found)
+        if silent:
+            self._journals.require_readable(silent[0])
+        return Look(found, silent)
 
     def begin(self) -> dict[str, int]:
         """Where a reader begins that has read nothing. It names no journal that does not answer:
@@ -92,8 +100,9 @@ class Planning:
         self.lose(trimmed, "keep nothing any more of where this reader is")
         begins = {name: max(start.get(name, 0), floor) for name, floor in floors.items()}
         wanted = offsets.ranges(begins, {name: end[name] for name in begins}, replayed=replayed)
+        reader = JournalReader(proof.of_process("subscriber"))
         return [
-            InputPartition(tuple((piece, addresses[piece.partition]) for piece in part))
+            InputPartition((reader, tuple((piece, addresses[piece.partition]) for piece in part)))
             for part in offsets.splits(wanted, EVENTS_PER_PARTITION)
         ]
 
@@ -111,6 +120,10 @@ class Planning:
 
     def close(self) -> None:
         self._journals.close()
+
+
+def _connect(address: str) -> JournalClient:
+    return JournalClient(address, ANSWER_SECONDS, prove=partial(proof.of_process, "subscriber"))
 
 
 def _some(names: Collection[str]) -> str:

@@ -19,6 +19,7 @@ from flumeng.node import policy
 from flumeng.node.policy import Policy
 from flumeng.node.protocol import Parent
 from flumeng.runtime import logs, parentage, secrets
+from flumeng.security import process
 from flumeng.spec import registry
 from flumeng.spec.flow import FlowSpec
 from flumeng.store import Store
@@ -47,6 +48,7 @@ def main() -> int:
         print(problem, file=sys.stderr)
         return 2
     secrets.use(allowed.secrets)
+    process.serve_as("discovery")
     store = ZooKeeperStore(given.zk, given.session_seconds, roles=["discovery"])
     worker = Worker(parent, store, finders_of(allowed, store))
     if given.metrics_channel is not None:
@@ -57,7 +59,7 @@ def main() -> int:
     accounts.start()
     ScalingLoop(lambda: worker.scalers, accounts).start()
     try:
-        server = PartitionServer(given.host, accounts, given.port)
+        server = PartitionServer(given.host, accounts, given.port, place=process.place())
     except UserError as problem:
         print(problem, file=sys.stderr)
         return 2

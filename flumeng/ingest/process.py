@@ -23,6 +23,7 @@ from flumeng.ingest.worker_group import WorkerGroup
 from flumeng.node import policy
 from flumeng.node.protocol import Message, Parent
 from flumeng.runtime import logs, parentage, secrets
+from flumeng.security import process
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,9 @@ def main() -> int:
     parentage.go_on_without_parent()
     sys.setswitchinterval(SWITCH_SECONDS)
     _allow_many_files()
+    process.serve_as("node")
     try:
+        place = process.place()
         allowed = policy.load(arguments.policy)
         secrets.use(allowed.secrets)
         journal_store = JournalStore(
@@ -64,7 +67,8 @@ def main() -> int:
     except UserError as error:
         print(f"ingest: {error}", file=sys.stderr)
         return 2
-    worker = Worker(journal_store, (arguments.host, arguments.port), parent.send, group, allowed)
+    address = (arguments.host, arguments.port)
+    worker = Worker(journal_store, address, parent.send, group, allowed, place=place)
     if arguments.metrics_channel is not None:
         from flumeng.metrics import serving  # noqa: PLC0415  # only then it costs memory
 

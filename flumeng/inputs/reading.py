@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -38,6 +39,27 @@ class Reader(Protocol):
         ``journal`` and ``seq`` are the partition and the offset: an event's identity for good.
         Raises CorruptError, UnavailableError and UserError, after a bounded time.
         """
+
+
+@runtime_checkable
+class Admitting(Protocol):
+    """A ``Reader`` whose servers may ask executors for a token; it is asked in the driver."""
+
+    def credentials(self) -> Hashable:
+        """What it is pickled with; when that changes, what was pickled is of no use any more."""
+
+    def admitted(self, splits: Sequence[Split], addresses: Mapping[str, str]) -> dict[str, str]:
+        """The addresses of all that is in ``splits``, with what lets executors read that, and for
+        some minutes."""
+
+
+def bounds(splits: Sequence[Split]) -> dict[str, tuple[int, int]]:
+    """Partition -> [start, end) of all its ranges together."""
+    found: dict[str, tuple[int, int]] = {}
+    for piece in itertools.chain.from_iterable(splits):
+        start, end = found.get(piece.partition, (piece.start, piece.end))
+        found[piece.partition] = min(start, piece.start), max(end, piece.end)
+    return found
 
 
 @functools.cache

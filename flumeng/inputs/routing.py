@@ -7,7 +7,7 @@ of those before.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,8 +15,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from flumeng.errors import UserError
-from flumeng.inputs import Positions, Range, Reach, Standstill
-from flumeng.inputs.reading import Reader
+from flumeng.inputs import Positions, Range, Reach, Split, Standstill
+from flumeng.inputs.reading import Admitting, Reader
 from flumeng.spec import FlowSpec
 from flumeng.state.partitions import input_of
 
@@ -119,7 +119,8 @@ class RoutedPositions:
 
 @dataclass(frozen=True)
 class RoutedReader:
-    """See ``Reader``. Events lack what only those of other inputs have: it is null."""
+    """See ``Reader`` and ``Admitting``. Events lack what only those of other inputs have: it is
+    null."""
 
     by_name: Mapping[str, Reader]
 
@@ -132,6 +133,20 @@ class RoutedReader:
     @property
     def modules(self) -> frozenset[str]:
         return frozenset().union(*(reader.modules for reader in self.by_name.values()))
+
+    def credentials(self) -> Hashable:
+        return tuple(reader.credentials() for reader in self._admitting.values())
+
+    def admitted(self, splits: Sequence[Split], addresses: Mapping[str, str]) -> dict[str, str]:
+        found = dict(addresses)
+        for name, reader in self._admitting.items():
+            mine = [tuple(p for p in split if input_of(p.partition) == name) for split in splits]
+            found |= reader.admitted(mine, addresses)
+        return found
+
+    @property
+    def _admitting(self) -> dict[str, Admitting]:
+        return {n: each for n, each in self.by_name.items() if isinstance(each, Admitting)}
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
         reader = self.by_name.get(input_of(piece.partition))

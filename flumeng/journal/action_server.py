@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
-import pyarrow as pa
-from pyarrow import flight
 
-from flumeng.errors import FlumengError, UserError
-from flumeng.journal.server import refuse
+from flumeng.errors import UserError
+from flumeng.journal.access import Granted, Peer
+from flumeng.journal.service import Endpoint, Service
+from flumeng.security.credentials import Credentials, Place
 
 Actions = Mapping[str, Callable[[bytes], object]]
 """By name what makes an answer, to be sent as JSON, of what is asked; called by any number of
@@ -18,30 +19,31 @@ threads. Each call takes a bounded time."""
 
 
 class ActionServer:
-    """Serves from its own threads, for as long as the process lives. Raises UserError when the
-    address cannot be used."""
+    """Serves from its own threads, for as long as the process lives; with a ``place`` to those who
+    prove to be of the same cluster. Raises UserError when the address or the credentials cannot be
+    used."""
 
-    def __init__(self, host: str, actions: Actions, port: int = 0) -> None:
-        host = f"[{host}]" if ":" in host else host
-        try:
-            self._service = _Service(host, port, actions)
-        except (pa.ArrowException, OSError) as error:
-            raise UserError(f"cannot listen on {host}:{port}: {error}") from error
-        self.address = f"{host}:{self._service.port}"
+    def __init__(
+        self, host: str, actions: Actions, port: int = 0, *, place: Place | None = None
+    ) -> None:
+        self._endpoint: Endpoint[_Service] = Endpoint(
+            partial(_Service, actions=actions), host, port, place
+        )
+        self.address = self._endpoint.address
+        self.stop = self._endpoint.stop
 
 
-class _Service(flight.FlightServerBase):  # type: ignore[misc]
-    def __init__(self, host: str, port: int, actions: Actions) -> None:
+class _Service(Service):
+    def __init__(
+        self, host: str, port: int, own: Credentials | None, granted: Granted, *, actions: Actions
+    ) -> None:
         self._actions = actions
-        super().__init__(flight.Location.for_grpc_tcp(host, port))
+        super().__init__(host, port, own, granted)
 
-    def do_action(self, _context: Any, action: Any) -> Iterator[Any]:
-        answer = self._actions.get(action.type)
+    def act(self, peer: Peer, context: Any, action: str, body: bytes) -> Iterator[bytes]:
+        del context
+        answer = self._actions.get(action)
         if answer is None:
-            refuse(
-                UserError(f"there is no action {action.type!r}, only {', '.join(self._actions)}")
-            )
-        try:
-            return iter([flight.Result(msgspec.json.encode(answer(action.body.to_pybytes())))])
-        except FlumengError as error:
-            refuse(error)
+            raise UserError(f"there is no action {action!r}, only {', '.join(self._actions)}")
+        peer.require(action)
+        return iter([msgspec.json.encode(answer(body))])

@@ -23,7 +23,8 @@ from flumeng.journal import reading
 from flumeng.journal.account import Account
 from flumeng.journal.errors import DataLossError
 from flumeng.journal.position import Position
-from flumeng.journal.server import (
+from flumeng.journal.proof import Proof, of_process
+from flumeng.journal.wire import (
     ACCOUNTS,
     COUNTERS,
     ERROR_KINDS,
@@ -39,9 +40,17 @@ T = TypeVar("T")
 class JournalClient:
     """A connection to one server. Not for use by several threads at once."""
 
-    def __init__(self, address: str, timeout_seconds: float = 30.0) -> None:
-        """``timeout_seconds`` without progress end a call with UnavailableError."""
+    def __init__(
+        self,
+        address: str,
+        timeout_seconds: float = 30.0,
+        *,
+        prove: Callable[[], Proof | None] = of_process,
+    ) -> None:
+        """``timeout_seconds`` without progress end a call with UnavailableError. ``prove`` is
+        called when it connects; without a proof it expects a server of an open cluster."""
         self._address = address
+        self._prove = prove
         self._timeout_seconds = timeout_seconds
         self._connection: flight.FlightClient | None = None
 
@@ -66,18 +75,18 @@ class JournalClient:
         return self._ask(OFFSETS, _offsets, json.dumps(asked).encode())
 
     def read(
-        self, journal: str, start: int, end: int, *, replayed: bool = False
+        self, journal: str, start: int, end: int, *, replayed: bool = False, token: str = ""
     ) -> Iterator[pa.RecordBatch]:
-        """Yield exactly the events of [start, end) in READ_SCHEMA.
+        """Yield exactly the events of [start, end) in READ_SCHEMA. An executor needs a ``token``.
 
         May take as long as the caller does. Raises UnavailableError (no connection, no progress;
         NotServedError), DataLossError (events of the range are gone; BelowFloorError,
-        AboveSafeError) and CorruptError.
+        AboveSafeError), CorruptError and DeniedError.
         """
         seq = start
         while True:
             began = seq
-            frames = self._frames(journal, seq, end)
+            frames = self._frames(journal, seq, end, token=token)
             try:
                 for batch in reading.rows(frames, journal, seq, end, replayed=replayed):
                     seq = batch.column("seq")[-1].as_py() + 1
@@ -133,10 +142,10 @@ class JournalClient:
             ) from error
 
     def _frames(
-        self, journal: str, start: int, end: int, *, tapped: bool = False
+        self, journal: str, start: int, end: int, *, tapped: bool = False, token: str = ""
     ) -> Iterator[pa.Buffer]:
         """One call. Its time limit spans the caller's own work between frames as well."""
-        ticket = make_ticket(journal, start, end, tapped=tapped)
+        ticket = make_ticket(journal, start, end, tapped=tapped, token=token)
         try:
             reader = self._connect().do_get(flight.Ticket(ticket), self._options())
             try:
@@ -168,7 +177,17 @@ class JournalClient:
 
     def _connect(self) -> flight.FlightClient:
         if self._connection is None:
-            self._connection = flight.FlightClient(f"grpc://{self._address}")
+            proof = self._prove()
+            self._connection = (
+                flight.FlightClient(f"grpc://{self._address}")
+                if proof is None
+                else flight.FlightClient(
+                    f"grpc+tls://{self._address}",
+                    tls_root_certs=proof.ca,
+                    cert_chain=proof.certificate,
+                    private_key=proof.key,
+                )
+            )
         return self._connection
 
     def _options(self) -> flight.FlightCallOptions:

@@ -39,6 +39,10 @@ class KeyMissingError(UnavailableError):
     they wait for it."""
 
 
+class DeniedError(UserError):
+    """Whoever asks may not have that, or does not prove who they are."""
+
+
 class TapDeniedError(UserError):
     """The node's policy does not allow to look at events of that flow."""
 

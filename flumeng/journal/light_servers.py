@@ -26,6 +26,7 @@ from flumeng.journal.limits import Limits
 from flumeng.journal.memory import MemoryJournal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
+from flumeng.security import credentials
 
 JOURNAL_BYTES = 1 << 20
 KEPT_EVENTS = 100
@@ -126,17 +127,18 @@ class Committer:
 
 
 def main(directory: Path, *, together: bool) -> None:
+    place = credentials.place_of("node")
     names = json.loads(sys.stdin.readline())
     journals = [
         MemoryJournal.create(directory, name, limits=Limits(JOURNAL_BYTES)) for name in names
     ]
     if together:
         served = dict(zip(names, journals, strict=True))
-        server = JournalServer("127.0.0.1", journals=lambda: served)
+        server = JournalServer("127.0.0.1", journals=lambda: served, place=place)
         addresses = dict.fromkeys(names, server.address)
     else:
         servers = [
-            JournalServer("127.0.0.1", journals=partial(dict, {journal.id: journal}))
+            JournalServer("127.0.0.1", journals=partial(dict, {journal.id: journal}), place=place)
             for journal in journals
         ]
         addresses = {name: one.address for name, one in zip(names, servers, strict=True)}

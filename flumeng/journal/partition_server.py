@@ -15,7 +15,8 @@ from flumeng.errors import UserError
 from flumeng.journal.account import Account
 from flumeng.journal.action_server import Actions, ActionServer
 from flumeng.journal.position import Position
-from flumeng.journal.server import ACCOUNTS, COUNTERS, OFFSETS, POSITIONS
+from flumeng.journal.wire import ACCOUNTS, COUNTERS, OFFSETS, POSITIONS
+from flumeng.security.credentials import Place
 
 
 class Answers(Protocol):
@@ -40,14 +41,16 @@ class OffsetsRequest(msgspec.Struct):
 class PartitionServer(ActionServer):
     """See ``ActionServer``."""
 
-    def __init__(self, host: str, answers: Answers, port: int = 0) -> None:
+    def __init__(
+        self, host: str, answers: Answers, port: int = 0, *, place: Place | None = None
+    ) -> None:
         actions: Actions = {
             POSITIONS: lambda _: answers.positions(),
             ACCOUNTS: lambda _: answers.accounts(),
             COUNTERS: lambda _: [],
             OFFSETS: lambda body: _offsets(answers, body),
         }
-        super().__init__(host, actions, port)
+        super().__init__(host, actions, port, place=place)
 
 
 def _offsets(answers: Answers, body: bytes) -> Mapping[str, int]:

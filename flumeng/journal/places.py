@@ -8,33 +8,48 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 STUCK = 4
 """So many times the number of places may be taken by calls that do not move."""
 
 
 class Places:
-    """Used from any thread. ``clock`` gives seconds that only grow."""
+    """Used from any thread. ``clock`` gives seconds that only grow. A peer that is known has at
+    most the part ``each`` of both bounds, so that there is room for others."""
 
     def __init__(
-        self, count: int, still_seconds: float, clock: Callable[[], float] = time.monotonic
+        self,
+        count: int,
+        still_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        each: float = 1.0,
     ) -> None:
         self._count = count
+        self._each = max(1, int(count * each))
         self._still_seconds = still_seconds
         self._clock = clock
         self._lock = threading.Lock()
         self._moved_at: dict[object, float] = {}
+        self._peers: dict[object, str] = {}
 
-    def take(self, call: object) -> bool:
-        """Whether there was a place for the call."""
+    def take(self, call: object, peer: str = "") -> bool:
+        """Whether there was a place for the call, which ``peer`` has made."""
         now = self._clock()
         with self._lock:
-            moving = sum(1 for at in self._moved_at.values() if now - at < self._still_seconds)
-            if moving >= self._count or len(self._moved_at) >= self._count * (1 + STUCK):
+            moved_at = self._moved_at
+            of_peer = [moved_at[one] for one, its in self._peers.items() if its == peer]
+            if self._full(moved_at.values(), now, self._count) or (
+                peer and self._full(of_peer, now, self._each)
+            ):
                 return False
-            self._moved_at[call] = now
+            moved_at[call], self._peers[call] = now, peer
             return True
+
+    def _full(self, moved_at: Collection[float], now: float, count: int) -> bool:
+        moving = sum(1 for at in moved_at if now - at < self._still_seconds)
+        return moving >= count or len(moved_at) >= count * (1 + STUCK)
 
     def moved(self, call: object) -> None:
         """Its reader took something."""
@@ -43,3 +58,4 @@ class Places:
     def leave(self, call: object) -> None:
         with self._lock:
             self._moved_at.pop(call, None)
+            self._peers.pop(call, None)

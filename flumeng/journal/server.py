@@ -4,6 +4,8 @@ Frames travel as they lie on disk, so their checksums guard the wire too, and th
 unpacking. Nothing above a journal's ``safe`` leaves the process. One row of a range holds one whole
 frame.
 
+Who may read, watch or ask is in ``access``; what all Flight servers have in common in ``service``.
+
 Each call that runs has a thread of gRPC's, whose number Flight cannot bound for Python. So the
 number of calls that last is bounded here: what is refused, or answered once instead of watched,
 gives its thread back at once.
@@ -11,47 +13,39 @@ gives its thread back at once.
 
 from __future__ import annotations
 
-import json
-import logging
-import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyarrow import flight
 
-from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
+from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.journal import reading
+from flumeng.journal.access import Granted, Peer, granted_nothing
 from flumeng.journal.account import Account
-from flumeng.journal.errors import (
-    AboveSafeError,
-    BelowFloorError,
-    DataLossError,
-    NotServedError,
-    TapDeniedError,
-    TapsBusyError,
-)
+from flumeng.journal.errors import DeniedError, NotServedError
 from flumeng.journal.log import Log
-from flumeng.journal.names import is_id
 from flumeng.journal.past import Note
 from flumeng.journal.places import Places
 from flumeng.journal.position import Position
 from flumeng.journal.segment import Window
+from flumeng.journal.service import Endpoint, Service
 from flumeng.journal.taps import Taps
 from flumeng.journal.watch import Watch, WatchRequest, parse_request
+from flumeng.journal.wire import (
+    ACCOUNTS,
+    COUNTERS,
+    FRAMES_SCHEMA,
+    POSITIONS,
+    WATCH,
+    Ticket,
+    parse_ticket,
+)
+from flumeng.security.credentials import Credentials, Place
 
-log = logging.getLogger(__name__)
-
-FRAMES_SCHEMA = pa.schema([pa.field("frame", pa.binary())])
-POSITIONS = "positions"
-ACCOUNTS = "accounts"
-COUNTERS = "counters"
-OFFSETS = "offsets"
-WATCH = "watch"
-MAX_TICKET_BYTES = 4096
 WATCHES_AT_ONCE = 64
 """Those beyond are answered once; their readers ask again after a while."""
 ACCOUNT_SECONDS = 0.5
@@ -60,18 +54,8 @@ READS_AT_ONCE = 64
 """Those beyond are refused as unavailable."""
 STILL_SECONDS = 120.0
 """A call whose reader took nothing for so long does not count."""
-# What an error is called on the wire; the first that fits.
-ERROR_KINDS: tuple[tuple[str, type[FlumengError]], ...] = (
-    ("tap-denied", TapDeniedError),
-    ("taps-busy", TapsBusyError),
-    ("bad-request", UserError),
-    ("not-served", NotServedError),
-    ("below-floor", BelowFloorError),
-    ("above-safe", AboveSafeError),
-    ("data-loss", DataLossError),
-    ("corrupt", CorruptError),
-    ("unavailable", UnavailableError),
-)
+PEER_SHARE = 0.75
+"""So much of the reads and watches that run at once one peer may have, where peers are known."""
 
 
 class JournalServer:
@@ -81,8 +65,9 @@ class JournalServer:
     replaced and never changed. ``counters`` is called in the same way, and gives what else a
     process wants to tell of itself, as JSON; ``acked`` gives up to where the flow of a journal has
     acked it, ``minute_ago`` how far it was then.
-    ``may_tap`` says of which flows people may look at events.
-    Raises UserError when the address cannot be used.
+    ``may_tap`` says of which flows people may look at events, ``granted`` which flows a subscriber
+    may read. With a ``place`` it lets in who proves to be of the same cluster, and nobody else.
+    Raises UserError when the address or the credentials cannot be used.
     """
 
     def __init__(
@@ -95,45 +80,32 @@ class JournalServer:
         acked: Callable[[Log], int] = lambda journal: journal.acked,
         minute_ago: Callable[[str], Note | None] = lambda _journal: None,
         may_tap: Callable[[str], bool] = lambda _flow: True,
+        granted: Granted = granted_nothing,
+        place: Place | None = None,
     ) -> None:
-        host = f"[{host}]" if ":" in host else host
-        try:
-            self._service = _Service(
-                host,
-                port,
-                journals,
-                counters,
-                acked=acked,
-                minute_ago=minute_ago,
-                taps=Taps(may_tap),
-            )
-        except (pa.ArrowException, OSError) as error:
-            raise UserError(f"cannot listen on {host}:{port}: {error}") from error
-        self.address = f"{host}:{self._service.port}"
-
-    def stop(self, timeout_seconds: float = 3.0) -> bool:
-        """Stop serving; running requests end with their next window.
-
-        Returns False when one did not: a reader that keeps its connection and does not read cannot
-        be ended, and would also hold up a normal exit of the process. Only ``os._exit`` helps then.
-        """
-        self._service.stop()
-        ending = threading.Thread(target=self._service.shutdown, name="journal server", daemon=True)
-        ending.start()
-        ending.join(timeout_seconds)
-        if ending.is_alive():
-            log.warning("journal server %s: a reader does not read; left behind", self.address)
-        return not ending.is_alive()
+        make = partial(
+            _Service,
+            journals=journals,
+            counters=counters,
+            acked=acked,
+            minute_ago=minute_ago,
+            taps=Taps(may_tap),
+        )
+        self._endpoint: Endpoint[_Service] = Endpoint(make, host, port, place, granted)
+        self.address = self._endpoint.address
+        self.stop = self._endpoint.stop
 
 
-class _Service(flight.FlightServerBase):  # type: ignore[misc]
+class _Service(Service):
     def __init__(
         self,
         host: str,
         port: int,
+        own: Credentials | None,
+        granted: Granted,
+        *,
         journals: Callable[[], Mapping[str, Log]],
         counters: Callable[[], list[dict[str, Any]]],
-        *,
         acked: Callable[[Log], int],
         minute_ago: Callable[[str], Note | None],
         taps: Taps,
@@ -143,48 +115,69 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         self._minute_ago = minute_ago
         self._taps = taps
         self._journals = journals
-        self._answers: Mapping[str, Callable[[], object]] = {
+        self._answers: Mapping[str, Callable[[Peer], object]] = {
             POSITIONS: self._positions,
-            ACCOUNTS: self._accounts,
-            COUNTERS: counters,
+            ACCOUNTS: lambda _: self._accounts(),
+            COUNTERS: lambda _: counters(),
         }
         self._watches: set[Watch] = set()
-        self._watching = Places(WATCHES_AT_ONCE, STILL_SECONDS)
-        self._reading = Places(READS_AT_ONCE, STILL_SECONDS)
-        super().__init__(flight.Location.for_grpc_tcp(host, port))
+        self._watching = Places(WATCHES_AT_ONCE, STILL_SECONDS, each=PEER_SHARE)
+        self._reading = Places(READS_AT_ONCE, STILL_SECONDS, each=PEER_SHARE)
+        super().__init__(host, port, own, granted)
 
-    def stop(self) -> None:
+    def end(self) -> None:
         self._stopping = True
         for watch in list(self._watches):
             watch.end()
 
-    def do_action(self, context: Any, action: Any) -> Iterator[Any]:
-        if action.type == WATCH:
-            try:
-                return self._watch(context, parse_request(action.body.to_pybytes()))
-            except UserError as error:
-                refuse(error)
-        answer = self._answers.get(action.type)
+    def act(self, peer: Peer, context: Any, action: str, body: bytes) -> Iterator[bytes]:
+        if action == WATCH:
+            peer.require(WATCH)
+            return self._watch(peer, context, parse_request(body))
+        answer = self._answers.get(action)
         if answer is None:
             known = ", ".join([*self._answers, WATCH])
-            refuse(UserError(f"there is no action {action.type!r}, only {known}"))
-        return iter([flight.Result(msgspec.json.encode(answer()))])
+            raise UserError(f"there is no action {action!r}, only {known}")
+        peer.require(action)
+        return iter([msgspec.json.encode(answer(peer))])
 
-    def _watch(self, context: Any, request: WatchRequest) -> Iterator[Any]:
+    def read(self, peer: Peer, ticket: bytes) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        wanted = parse_ticket(ticket)
+        self.access.require_read(peer, wanted)
+        return FRAMES_SCHEMA, self._batches(self._windows(peer, wanted))
+
+    def _windows(self, peer: Peer, wanted: Ticket) -> Iterator[Window]:
+        if wanted.tapped:
+            self._taps.admit(wanted.journal)
+        journal = self._journals().get(wanted.journal)
+        if journal is None:
+            raise NotServedError(f"journal {wanted.journal} is not served here")
+        if wanted.tapped:
+            return self._taps.windows(journal, wanted.start, wanted.end)
+        return self._counted(peer, journal.read_frames(wanted.start, wanted.end))
+
+    def _watch(self, peer: Peer, context: Any, request: WatchRequest) -> Iterator[bytes]:
+        unseen = [name for name in request.journals if not peer.sees(name)]
+        if unseen:
+            raise DeniedError(f"{peer.identity} may not know of the journal {unseen[0]}")
         watch = Watch(self._journals, request)
         self._watches.add(watch)  # before the server's end is looked at, so that it ends this too
-        lasting = not self._stopping and self._watching.take(watch)
+        lasting = not self._stopping and self._watching.take(watch, peer.key)
         try:
             for answer in watch.answers(once=not lasting, gone=context.is_cancelled):
-                yield flight.Result(msgspec.json.encode(answer))
+                yield msgspec.json.encode(answer)
                 if lasting:
                     self._watching.moved(watch)
         finally:
             self._watches.discard(watch)
             self._watching.leave(watch)
 
-    def _positions(self) -> dict[str, Position]:
-        return {name: Position.of(journal) for name, journal in self._journals().items()}
+    def _positions(self, peer: Peer) -> dict[str, Position]:
+        return {
+            name: Position.of(journal)
+            for name, journal in self._journals().items()
+            if peer.sees(name)
+        }
 
     def _accounts(self) -> dict[str, Account]:
         journals, until = self._journals(), time.monotonic() + ACCOUNT_SECONDS
@@ -198,27 +191,10 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
             for name, journal in journals.items()
         }
 
-    def do_get(self, _context: Any, ticket: Any) -> Any:
-        try:
-            name, start, end, tapped = parse_ticket(ticket.ticket)
-            if tapped:
-                self._taps.admit(name)
-            journal = self._journals().get(name)
-            if journal is None:
-                raise NotServedError(f"journal {name} is not served here")
-            windows = (
-                self._taps.windows(journal, start, end)
-                if tapped
-                else self._counted(journal.read_frames(start, end))
-            )
-        except FlumengError as error:
-            refuse(error)
-        return flight.GeneratorStream(FRAMES_SCHEMA, self._batches(windows))
-
-    def _counted(self, windows: Iterator[Window]) -> Iterator[Window]:
+    def _counted(self, peer: Peer, windows: Iterator[Window]) -> Iterator[Window]:
         """The same, as one of the reads that run at once."""
-        if not self._reading.take(windows):
-            raise UnavailableError(f"{READS_AT_ONCE} reads run here already")
+        if not self._reading.take(windows, peer.key):
+            raise UnavailableError(f"{READS_AT_ONCE} reads run here already, or too many of yours")
         try:
             for window in windows:
                 yield window
@@ -228,18 +204,15 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def _batches(self, windows: Iterator[Window]) -> Iterator[pa.RecordBatch]:
         """One record batch per window: its buffer is the one that was read into."""
-        try:
-            for window in windows:
-                if self._stopping:
-                    raise UnavailableError("the server is stopping")
-                # Not pa.array: that imports pandas, 50 MB in every ingest worker.
-                offsets = pa.py_buffer(array("i", window.offsets))
-                frames = pa.Array.from_buffers(
-                    pa.binary(), len(window.offsets) - 1, [None, offsets, window.buffer]
-                )
-                yield pa.RecordBatch.from_arrays([frames], schema=FRAMES_SCHEMA)
-        except FlumengError as error:
-            refuse(error)
+        for window in windows:
+            if self._stopping:
+                raise UnavailableError("the server is stopping")
+            # Not pa.array: that imports pandas, 50 MB in every ingest worker.
+            offsets = pa.py_buffer(array("i", window.offsets))
+            frames = pa.Array.from_buffers(
+                pa.binary(), len(window.offsets) - 1, [None, offsets, window.buffer]
+            )
+            yield pa.RecordBatch.from_arrays([frames], schema=FRAMES_SCHEMA)
 
 
 def _account(journal: Log, acked: int, past: Note | None, *, reads: bool) -> Account:
@@ -271,35 +244,3 @@ def received_us(journal: Log, seq: int) -> int | None:
     except (FlumengError, OSError):
         pass
     return None
-
-
-def make_ticket(journal: str, start: int, end: int, *, tapped: bool = False) -> bytes:
-    """What ``parse_ticket`` reads. That of a tap is none to a server that knows no taps."""
-    wanted = {"journal": journal, "start": start, "end": end}
-    return json.dumps({"tap": wanted} if tapped else wanted).encode()
-
-
-def parse_ticket(ticket: bytes) -> tuple[str, int, int, bool]:
-    """A journal's id, a range, and whether a tap asks. Raises UserError for anything else."""
-    if len(ticket) > MAX_TICKET_BYTES:
-        raise UserError(f"a ticket has at most {MAX_TICKET_BYTES} bytes")
-    try:
-        wanted = json.loads(ticket)
-        tapped = "tap" in wanted
-        if tapped:
-            wanted = wanted["tap"]
-        name, start, end = wanted["journal"], wanted["start"], wanted["end"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError("a ticket is a JSON object with journal, start and end") from error
-    if not (isinstance(name, str) and is_id(name) and type(start) is int and type(end) is int):
-        raise UserError("a ticket holds a journal's id and two whole numbers")
-    if not 0 <= start <= end:
-        raise UserError(f"a ticket's range is 0 <= start <= end, not {start} to {end}")
-    return name, start, end, tapped
-
-
-def refuse(error: FlumengError) -> NoReturn:
-    """Raise what Flight can carry: the kind of error and its text, for the client to rebuild."""
-    kind = next((kind for kind, type_ in ERROR_KINDS if isinstance(error, type_)), "unavailable")
-    info = json.dumps({"kind": kind, "message": str(error)})
-    raise flight.FlightServerError(str(error), extra_info=info.encode()) from error

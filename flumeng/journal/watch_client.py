@@ -7,7 +7,7 @@ gRPC with the same server: one thread holds watches on hundreds of servers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 import grpc
 import grpc.aio
@@ -16,8 +16,9 @@ from pyarrow import flight
 
 from flumeng.errors import CorruptError, UnavailableError
 from flumeng.journal.position import Position
-from flumeng.journal.server import POSITIONS, WATCH
+from flumeng.journal.proof import Proof, of_process
 from flumeng.journal.watch import WatchAnswer, WatchRequest
+from flumeng.journal.wire import POSITIONS, WATCH
 
 DO_ACTION = "/arrow.flight.protocol.FlightService/DoAction"
 GRACE_SECONDS = 3.0
@@ -29,14 +30,17 @@ OPTIONS = (
 )
 
 
-async def watch(address: str, request: WatchRequest) -> AsyncGenerator[WatchAnswer, None]:
+async def watch(
+    address: str, request: WatchRequest, prove: Callable[[], Proof | None] = of_process
+) -> AsyncGenerator[WatchAnswer, None]:
     """Where the journals of the request stand, then each move, until the server ends the watch.
 
     It ends early when too many readers watch there. A server of a version that knows no watches is
-    asked for all positions, once. Raises UnavailableError when the server does not answer in time,
-    and CorruptError when it makes no sense. The call and its connection end with the iteration.
+    asked for all positions, once. ``prove`` is called once, see ``JournalClient``. Raises
+    UnavailableError when the server does not answer in time, or refuses, CorruptError when it makes
+    no sense, and what ``prove`` raises. The call and its connection end with the iteration.
     """
-    channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+    channel = _channel(address, prove())
     silence_seconds = request.heartbeat_seconds + GRACE_SECONDS
     try:
         try:
@@ -60,6 +64,13 @@ async def watch(address: str, request: WatchRequest) -> AsyncGenerator[WatchAnsw
         ) from error
     finally:
         await channel.close()
+
+
+def _channel(address: str, proof: Proof | None) -> grpc.aio.Channel:
+    if proof is None:
+        return grpc.aio.insecure_channel(address, options=OPTIONS)
+    credentials = grpc.ssl_channel_credentials(proof.ca, proof.key.encode(), proof.certificate)
+    return grpc.aio.secure_channel(address, credentials, options=OPTIONS)
 
 
 async def _act(

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 from flumeng.errors import UserError
 from flumeng.runtime.secrets import SecretBackend
+from flumeng.security.identity import NAME
 from flumeng.security.signing import check_signer
 from flumeng.spec import Component, registry
 from flumeng.spec.decode import Decoder
@@ -89,6 +90,12 @@ def check_secret(text: str) -> None:
 def check_tapped(text: str) -> None:
     if text != _ANYWHERE:
         check_name(text)
+
+
+def check_subscribed(text: str) -> None:
+    """The name of a subscriber or of a flow."""
+    if text != _ANYWHERE and not NAME.fullmatch(text):
+        raise ValueError("expected the name of a flow, or * for all, of a subscriber's certificate")
 
 
 def check_bound(text: str) -> None:
@@ -247,6 +254,14 @@ class Policy:
         example='["k1Wc6Vb0X0q3v0m5XJm2bq5z2mWl7y8lqk0T7v7M3dE="]',
         default=(),
     )
+    subscribers: Mapping[str, tuple[str, ...]] = option(
+        doc="Which flows subscribers may read in the journals of this node, by the name in their "
+        "certificates; `*` for all. Those that are not named may read nothing. In a cluster "
+        "without certificates everybody may read everything.",
+        check=check_subscribed,
+        example='{research: [web-logs, app-logs], audit: ["*"]}',
+        factory=dict,
+    )
     journal_bytes: int | None = option(
         doc="What all journals of this node together may hold on its disk; at that, senders wait. "
         "Each ingest worker has an equal part of it.",
@@ -303,6 +318,10 @@ class Policy:
     def may_tap(self, flow: str) -> bool:
         """Whether people may look at the flow's events here."""
         return flow in self.tap or _ANYWHERE in self.tap
+
+    def granted(self, subscriber: str) -> frozenset[str]:
+        """The flows that the subscriber of that name may read here, ``*`` for all."""
+        return frozenset(self.subscribers.get(subscriber, ()))
 
     def allows_file(self, path: str) -> bool:
         """Whether what ``path`` leads to now may be read."""

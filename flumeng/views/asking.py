@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-from flumeng.errors import CorruptError, UnavailableError
+from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.views.reading import Reading
 from zkschema import paths
 
@@ -76,11 +76,13 @@ def _by_node(
 def _together(
     ask: Callable[[str], Mapping[str, A]], addresses: Sequence[str]
 ) -> dict[str, Mapping[str, A] | None]:
-    """Address -> answer; None, or nothing when the time was up, where there was none.
+    """Address -> answer; None, or nothing when the time was up, where there was none. Raises
+    UserError when nobody answers and one refuses.
 
     The threads are left alone then, and end with their calls. They are no daemons: a process that
     ends within a call of gRPC crashes.
     """
+    refused: list[UserError] = []
     waiting: SimpleQueue[str] = SimpleQueue()
     done: SimpleQueue[tuple[str, Mapping[str, A] | None]] = SimpleQueue()
     for address in addresses:
@@ -99,6 +101,8 @@ def _together(
                 answer = ask(address)
             except (UnavailableError, CorruptError):
                 continue
+            except UserError as error:
+                refused.append(error)
             finally:
                 done.put((address, answer))
 
@@ -111,4 +115,6 @@ def _together(
         except Empty:
             break
         answers[address] = answer
+    if refused and all(answer is None for answer in answers.values()):
+        raise refused[0]
     return answers

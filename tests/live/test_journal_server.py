@@ -31,8 +31,9 @@ from flumeng.journal.past import Note
 from flumeng.journal.position import Position
 from flumeng.journal.repair import repair
 from flumeng.journal.schema import READ_SCHEMA
-from flumeng.journal.server import FRAMES_SCHEMA, JournalServer
+from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
+from flumeng.journal.wire import FRAMES_SCHEMA
 
 ID = "web.n1.0.0a1b2c3d"
 ROWS = 500

@@ -12,9 +12,9 @@ from flumeng.journal import taps
 from flumeng.journal.errors import TapDeniedError, TapsBusyError
 from flumeng.journal.limits import Limits
 from flumeng.journal.memory import MemoryJournal
-from flumeng.journal.server import make_ticket, parse_ticket
 from flumeng.journal.taps import Taps
 from flumeng.journal.testing import numbered_events
+from flumeng.journal.wire import Ticket, make_ticket, parse_ticket
 from flumeng.node import policy
 
 ID = "web.n1.0.0a1b2c3d"
@@ -89,8 +89,8 @@ def test_a_server_that_knows_no_taps_refuses_their_tickets() -> None:
     """It takes what has these at its top for a read like any other."""
     ticket = make_ticket(ID, 3, 9, tapped=True)
     assert not {"journal", "start", "end"} & set(json.loads(ticket))
-    assert parse_ticket(ticket) == (ID, 3, 9, True)
-    assert parse_ticket(make_ticket(ID, 3, 9)) == (ID, 3, 9, False)
+    assert parse_ticket(ticket) == Ticket(ID, 3, 9, tapped=True)
+    assert parse_ticket(make_ticket(ID, 3, 9)) == Ticket(ID, 3, 9)
     for wrong in (b'{"tap": 3}', b'{"tap": {"journal": "a"}}', b'["tap"]', b'"tap"', b"3"):
         with pytest.raises(UserError, match="a ticket is a JSON object"):
             parse_ticket(wrong)

@@ -53,6 +53,17 @@ def test_a_source_that_is_not_named_may_not_run() -> None:
     assert refusal(nothing, Syslog(listen="[::]:1")).endswith("does not allow the source syslog")
 
 
+def test_what_subscribers_may_read_is_said_by_name() -> None:
+    allowed = policy.parse("subscribers: {research: [web, app], audit: ['*']}", "node.yaml")
+    assert allowed.granted("research") == {"web", "app"}
+    assert allowed.granted("audit") == {"*"}
+    assert not allowed.granted("stranger")
+    assert not UNRESTRICTED.granted("research")
+    for wrong in ("{research: web}", "{research: ['a b']}", "{'a b': [web]}", "[research]"):
+        with pytest.raises(UserError, match="subscribers"):
+            policy.parse(f"subscribers: {wrong}", "node.yaml")
+
+
 def test_which_brokers_may_be_asked() -> None:
     allowed = policy.parse("inputs: ['kafka://a:9092', 'kafka://b:9092']", "node.yaml")
     ours = KafkaSource(brokers=("a:9092", "b:9092"), topics=("t",))

@@ -14,7 +14,7 @@ from cli.testing import NOON, Shell
 from flumeng.collector.task_counts import TaskCounts
 from flumeng.journal.action_server import ActionServer
 from flumeng.journal.client import JournalClient
-from flumeng.journal.server import COUNTERS
+from flumeng.journal.wire import COUNTERS
 from flumeng.metrics.moving_counts import SLOT_SECONDS, WINDOWS, MovingCounts
 from flumeng.operations.flows import apply_flow
 from flumeng.store import ABSENT, tree

@@ -107,6 +107,13 @@ class FlowJournals:
             if (position := answers[address].get(name)) is not None
         }
 
+    def require_readable(self, journal: str) -> None:
+        """Raises DeniedError when its server says that this process may not read it."""
+        address = self.addresses([journal]).get(journal)
+        if address is not None:
+            with suppress(UnavailableError, CorruptError), self._connect(address) as client:
+                next(client.read(journal, 0, 0), None)
+
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
         """Journal -> when the event at that offset was received, in microseconds since the epoch;
         lacks those that do not say."""

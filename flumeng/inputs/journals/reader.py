@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import pyarrow as pa
 
-from flumeng.inputs import Range
+from flumeng.inputs import Range, Split
+from flumeng.inputs.reading import bounds
 from flumeng.journal.client import JournalClient
+from flumeng.journal.proof import Proof
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.runtime.idle_clients import IdleClients
 
@@ -17,24 +20,58 @@ READ_SECONDS = 5.0
 """A server that sends no frame for so long is left out. A link has to carry a frame in that time:
 4 MiB at most, but for batches that were larger than that already."""
 
-_idle: IdleClients[str, JournalClient] = IdleClients()
+_idle: IdleClients[tuple[str, Proof | None], JournalClient] = IdleClients()
 
 
 @contextmanager
-def _client(address: str) -> Iterator[JournalClient]:
+def _client(address: str, proof: Proof | None) -> Iterator[JournalClient]:
     """A client of that server. It is kept for the next read when this one raises nothing."""
-    client = _idle.take(address) or JournalClient(address, READ_SECONDS)
+    key = address, proof
+    client = _idle.take(key) or JournalClient(address, READ_SECONDS, prove=lambda: proof)
     try:
         yield client
     except BaseException:
         client.close()
         raise
-    _idle.keep(address, client)
+    _idle.keep(key, client)
+
+
+class Admission(Protocol):
+    """What executors are let in with, in the driver."""
+
+    def proof(self) -> Proof: ...
+
+    def token(self, journal: str, start: int, end: int) -> str: ...
 
 
 @dataclass(frozen=True)
 class JournalReader:
-    """See ``Reader``; an address is the host:port of a server."""
+    """See ``Reader`` and ``Admitting``; an address is the host:port of a server, and behind a space
+    perhaps a token.
+
+    ``proof`` is what it shows servers. With an ``admission`` it is what that gives when the reader
+    is sent to executors, which have no admission.
+    """
+
+    proof: Proof | None = None
+    admission: Admission | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "proof": self._proof(), "admission": None}
+
+    def _proof(self) -> Proof | None:
+        return self.admission.proof() if self.admission else self.proof
+
+    def credentials(self) -> Hashable:
+        return self._proof()
+
+    def admitted(self, splits: Sequence[Split], addresses: Mapping[str, str]) -> dict[str, str]:
+        if self.admission is None:
+            return dict(addresses)
+        return {
+            journal: f"{addresses[journal]} {self.admission.token(journal, start, end)}"
+            for journal, (start, end) in bounds(splits).items()
+        }
 
     @property
     def schema(self) -> pa.Schema:
@@ -45,5 +82,11 @@ class JournalReader:
         return frozenset()
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
-        with _client(address) as client:
-            yield from client.read(piece.partition, piece.start, piece.end, replayed=piece.replayed)
+        server, _, token = address.partition(" ")
+        proof = self._proof()
+        if token and proof is not None:
+            token = f"{token}.{proof.signer}"
+        with _client(server, proof) as client:
+            yield from client.read(
+                piece.partition, piece.start, piece.end, replayed=piece.replayed, token=token
+            )

@@ -1,0 +1,46 @@
+"""How a collector lets its executors read journals: with a certificate that alone opens nothing,
+and a token for each range that they are to read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from flumeng.journal.proof import Proof
+from flumeng.journal.tokens import Signer
+from flumeng.security import credentials, process
+from flumeng.security.credentials import Credentials, Place
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Always with the certificates that are at these places. See ``reader.Admission``."""
+
+    own: Place
+    executor: Place
+
+    def proof(self) -> Proof:
+        """Raises UserError."""
+        return Proof.of(process.loaded.of(self.executor), self._signer().certificates)
+
+    def token(self, journal: str, start: int, end: int) -> str:
+        """Raises UserError."""
+        return self._signer().token(journal, start, end)
+
+    def _signer(self) -> Signer:
+        return _signer_of(process.loaded.of(self.own))
+
+
+def of_process() -> Admission | None:
+    """That of this collector; None in an open cluster. Raises UserError."""
+    own, executor = process.place(), credentials.place_of("executor")
+    if own is None or executor is None:
+        return None
+    admission = Admission(own, executor)
+    admission.proof()
+    return admission
+
+
+@lru_cache(maxsize=2)
+def _signer_of(own: Credentials) -> Signer:
+    return Signer(own)

@@ -1,0 +1,39 @@
+"""What a client of journal servers proves itself with. Light to import: executors have it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flumeng.runtime.scrubbing import Secret
+
+if TYPE_CHECKING:
+    from flumeng.security.credentials import Credentials
+    from flumeng.security.identity import Role
+
+
+@dataclass(frozen=True)
+class Proof:
+    """PEM. ``ca`` are the authorities of servers. ``signer``: what goes behind a token of whoever
+    has given this to executors, see ``flumeng.journal.tokens``."""
+
+    ca: bytes
+    certificate: bytes
+    key: Secret = field(repr=False)
+    signer: str = ""
+
+    @classmethod
+    def of(cls, found: Credentials, signer: str = "") -> Proof:
+        return cls(found.ca, found.certificate, Secret(found.key.decode()), signer)
+
+
+def of_process(*roles: Role) -> Proof | None:
+    """That of this process, or the first of these roles that it has; None in an open cluster.
+    Raises UserError."""
+    if not os.environ.get("FLUMENG_IDENTITY"):
+        return None
+    from flumeng.security import credentials, process  # noqa: PLC0415  # loads cryptography
+
+    place = credentials.place_of(*roles) if roles else process.place()
+    return Proof.of(process.loaded.of(place)) if place else None

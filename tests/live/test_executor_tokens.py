@@ -1,0 +1,200 @@
+"""Batches whose executors read journals with tokens, and readers in notebooks with certificates.
+
+Protects that a collector of a cluster with certificates reads at all, by plans of both kinds; that
+it goes on when certificates are renewed; and that no key is where Spark shows what jobs are given.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from flumeng.collector import pipeline as pipeline_module
+from flumeng.collector.engine import SparkEngine
+from flumeng.collector.pipeline import SparkPipeline
+from flumeng.collector.prepared import PreparedBatches
+from flumeng.collector.testing import TASK
+from flumeng.collector.work import Work
+from flumeng.datasource.batch import BatchReader
+from flumeng.datasource.options import Options
+from flumeng.errors import UserError
+from flumeng.filters import lazy_batch
+from flumeng.ingest.testing import flow_text
+from flumeng.inputs import Range, UnreadableError
+from flumeng.inputs.flows.reader import SubscribedReader
+from flumeng.inputs.journals.admission import Admission
+from flumeng.inputs.journals.reader import JournalReader
+from flumeng.inputs.reading import Reader
+from flumeng.inputs.routing import RoutedReader
+from flumeng.journal.errors import DeniedError
+from flumeng.journal.journal import Journal
+from flumeng.journal.server import JournalServer
+from flumeng.journal.testing import numbered_events
+from flumeng.operations.flows import apply_flow
+from flumeng.security.credentials import DIRECTORY, Place
+from flumeng.security.testing import Certificates
+from flumeng.spec import parse_flow
+from flumeng.state.partitions import FLOW, JOURNAL, subscribed
+from flumeng.store import ABSENT, Store, tree
+from zkschema import paths, records
+
+WEB = "web.n1.0.00000000"
+EVENTS = 60
+SQL = "where: 'length(body) > 0'"
+Write = Callable[..., list[Row]]
+
+
+class Guarded:
+    """A journal whose server lets in who has a certificate."""
+
+    def __init__(self, folder: Path) -> None:
+        self.certificates = Certificates(folder / "certificates")
+        self.folder = self.certificates.folder("node", "collector", "executor")
+        self.journal = Journal.create(folder / "journal", WEB)
+        self.journal.append(numbered_events(0, EVENTS))
+        self.journal.sync()
+        self.server = JournalServer(
+            "127.0.0.1",
+            journals=lambda: {WEB: self.journal},
+            granted=lambda name: ["web"] if name == "research" else [],
+            place=Place(self.folder, "node"),
+        )
+        self.admission = Admission(Place(self.folder, "collector"), Place(self.folder, "executor"))
+
+    def close(self) -> None:
+        self.server.stop()
+        self.journal.close()
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Guarded]:
+    with closing(Guarded(tmp_path)) as guarded:
+        yield guarded
+
+
+@pytest.fixture
+def write(spark: SparkSession, guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Writes events ``start`` to ``end - 1`` as the batch of a pipeline, and gives its rows."""
+    monkeypatch.setattr(pipeline_module, "_prepared", PreparedBatches())
+    numbers = itertools.count()
+
+    def write(pipeline: SparkPipeline, start: int, end: int, partition: str = WEB) -> list[Row]:
+        staging = {root: f"{root}/staged{next(numbers)}" for root in pipeline.roots}
+        for directory in staging.values():
+            Path(directory).mkdir(parents=True)
+        ranges = [Range(partition, start, end)]
+        addresses = {partition: guarded.server.address}
+        work = Work(pipeline, ranges, addresses, staging, 60.0, lambda _: None, None, 2)
+        (outcome,) = SparkEngine(spark).write([work], "job", "slot")
+        if isinstance(outcome, Exception):
+            raise outcome
+        return spark.read.json([source for source, _ in outcome[0].files]).collect()
+
+    return write
+
+
+def build(spark: SparkSession, tmp_path: Path, filters: str, reader: Reader) -> SparkPipeline:
+    text = (
+        "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], "
+        f"filters: [{filters}], sinks: [files: {{path: '{tmp_path}/lake', format: json, "
+        "compression: none}]}"
+    )
+    return SparkPipeline(spark, parse_flow(text), TASK, reader)
+
+
+def seqs(rows: list[Row]) -> list[int]:
+    return sorted(row.seq for row in rows)
+
+
+@pytest.mark.parametrize("filters", ["", SQL])
+def test_batches_read_with_tokens_also_after_certificates_were_renewed(
+    spark: SparkSession, tmp_path: Path, guarded: Guarded, write: Write, filters: str
+) -> None:
+    pipeline = build(spark, tmp_path, filters, JournalReader(admission=guarded.admission))
+    assert pipeline.shareable == (not filters)
+    assert seqs(write(pipeline, 0, 20)) == list(range(20))
+    guarded.certificates.folder("collector", "executor")
+    assert seqs(write(pipeline, 20, EVENTS)) == list(range(20, EVENTS))
+    with pytest.raises(UnreadableError):
+        write(build(spark, tmp_path, filters, JournalReader()), 0, 20)
+
+
+def test_another_flows_journals_are_read_with_tokens_too(
+    spark: SparkSession, tmp_path: Path, guarded: Guarded, write: Write
+) -> None:
+    own = JournalReader(admission=guarded.admission)
+    reader = RoutedReader({JOURNAL: own, FLOW: SubscribedReader(own)})
+    pipeline = build(spark, tmp_path, "", reader)
+    assert seqs(write(pipeline, 5, 25, subscribed(WEB))) == list(range(5, 25))
+    assert seqs(write(pipeline, 5, 25)) == list(range(5, 25))
+
+
+def test_no_key_is_where_spark_shows_what_a_job_is_given(
+    spark: SparkSession,
+    tmp_path: Path,
+    guarded: Guarded,
+    write: Write,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown: list[bytes] = []
+    dumps = pickle.dumps
+
+    def keep(given: object) -> bytes:
+        shown.append(dumps(given))
+        return shown[-1]
+
+    monkeypatch.setattr(lazy_batch, "pickle", SimpleNamespace(loads=pickle.loads, dumps=keep))
+    pipeline = build(spark, tmp_path, SQL, JournalReader(admission=guarded.admission))
+    assert seqs(write(pipeline, 0, 20)) == list(range(20))
+    (given,) = shown
+    assert WEB.encode() in given
+    for role in ("collector", "executor"):
+        lines = (guarded.folder / f"{role}.key").read_bytes().splitlines()
+        assert lines[1] not in given
+        assert base64.b64encode(lines[1])[:40] not in given
+
+
+@pytest.fixture
+def options(hosts: str, store: Store, guarded: Guarded) -> Options:
+    tree.init(store)
+    apply_flow(
+        store, flow_text("web", 'syslog: {listen: "127.0.0.1:0"}'), author="a", reason="", now=0.0
+    )
+    record = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
+    store.write(paths.journal(WEB), record, ABSENT)
+    live = records.LiveNode(
+        uuid="", incarnation="", addresses=(guarded.server.address,), pid=0, version="", since=0
+    )
+    store.write(paths.live_node("n1"), live, ABSENT)
+    return Options(zookeeper=hosts, flow="web")
+
+
+def read(options: Options) -> int:
+    """As Spark does: planned here, and read by others, who are sent the parts."""
+    reader = BatchReader(options)
+    parts = pickle.loads(pickle.dumps(reader.partitions()))
+    return sum(batch.num_rows for part in parts for batch in reader.read(part))
+
+
+def test_a_notebook_reads_as_its_subscriber(
+    options: Options, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    research = guarded.certificates.folder("subscriber", name="research")
+    monkeypatch.setenv(DIRECTORY, str(research))
+    assert read(options) == EVENTS
+    stranger = guarded.certificates.folder("subscriber", name="stranger")
+    monkeypatch.setenv(DIRECTORY, str(stranger))
+    with pytest.raises(DeniedError, match="name it in `subscribers`"):
+        read(options)
+    viewer = guarded.certificates.folder("viewer", name="viewer")
+    monkeypatch.setenv(DIRECTORY, str(viewer))
+    with pytest.raises(UserError, match="subscriber"):
+        read(options)

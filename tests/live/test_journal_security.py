@@ -1,0 +1,638 @@
+"""Who may ask journal servers for what: real servers in a process, certificates of every kind.
+
+Protects that nobody reads events who has not proven who he is, or whose role does not need them;
+that an executor reads what its collector lets it read and for as long as that, and nothing else;
+that errors tell clients nothing of the code; and that one peer leaves room for the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import pickle
+import socket
+import ssl
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from flumeng.errors import FlumengError, UnavailableError
+from flumeng.inputs import Range
+from flumeng.inputs.journals.admission import Admission
+from flumeng.inputs.journals.reader import JournalReader
+from flumeng.journal import service, watch_client
+from flumeng.journal.client import JournalClient
+from flumeng.journal.errors import DeniedError, TapDeniedError
+from flumeng.journal.limits import Limits
+from flumeng.journal.memory import MemoryJournal
+from flumeng.journal.proof import Proof
+from flumeng.journal.server import JournalServer
+from flumeng.journal.testing import numbered_events
+from flumeng.journal.tokens import TOKEN_SECONDS, Claims, Signer
+from flumeng.journal.watch import WatchRequest
+from flumeng.journal.wire import FRAMES_SCHEMA, make_ticket
+from flumeng.runtime.scrubbing import Secret
+from flumeng.security.authority import Authority, new_authority, utc_now
+from flumeng.security.credentials import DIRECTORY, Credentials, Place
+from flumeng.security.identity import ROLES, Identity, Role
+from flumeng.security.testing import CLUSTER, HOSTS, Certificates
+
+WEB, APP, LARGE = "web.n1.0.0a1b2c3d", "app.n1.0.0a1b2c3d", "large.n1.0.0a1b2c3d"
+EVENTS = 1000
+SECRET = "what only the server knows"
+SERVE = f"""
+    import os, sys
+    from pathlib import Path
+    import pyarrow as pa
+    from flumeng.journal.limits import Limits
+    from flumeng.journal.memory import MemoryJournal
+    from flumeng.journal.server import JournalServer
+    from flumeng.journal.testing import numbered_events
+    from flumeng.security import credentials
+
+    def journal(name):
+        made = MemoryJournal.create(Path(sys.argv[1]), name, limits=Limits(128 << 20))
+        made.append(numbered_events(0, {EVENTS}))
+        made.sync()
+        return made
+
+    journals = {{name: journal(name) for name in ({WEB!r}, {APP!r}, {LARGE!r})}}
+    events = numbered_events(0, 4000)
+    noise = pa.array([os.urandom(1000) for _ in range(4000)], pa.binary())
+    for _ in range(15):
+        batch = pa.RecordBatch.from_arrays([noise, *events.columns[1:]], schema=events.schema)
+        journals[{LARGE!r}].append(batch)
+    journals[{LARGE!r}].sync()
+
+    def fails(journal):
+        if journal.id == {APP!r} and os.path.exists(sys.argv[1] + "/fail"):
+            raise ValueError({SECRET!r})
+        return journal.acked
+
+    server = JournalServer(
+        "127.0.0.1",
+        journals=lambda: journals,
+        acked=fails,
+        may_tap=lambda flow: flow == "web",
+        granted=lambda name: {{"research": ["web"], "audit": ["*"]}}.get(name, []),
+        place=credentials.place_of("node"),
+    )
+    print(server.address, flush=True)
+    sys.stdin.read()
+    os._exit(0)
+"""
+
+
+@dataclass
+class Served:
+    """A server in a process, of the cluster of ``certificates``; ``log`` is what it has logged."""
+
+    certificates: Certificates
+    folder: Path
+    address: str
+    log: Path
+
+    def proof(self, role: Role, name: str = "n1") -> Proof:
+        return proof_of(self.certificates.authority, Identity(CLUSTER, role, name))
+
+    def client(self, proof: Proof | None) -> JournalClient:
+        return JournalClient(self.address, 20, prove=lambda: proof)
+
+    def credentials(self, role: Role, name: str = "n1") -> Credentials:
+        proof = self.proof(role, name)
+        return Credentials(proof.ca, proof.certificate, proof.key.encode())
+
+
+def proof_of(
+    authority: Authority,
+    identity: Identity,
+    *,
+    ca: bytes | None = None,
+    days: float = 1,
+    days_ago: float = 0,
+) -> Proof:
+    issued = authority.issue(identity, HOSTS, days=days, now=utc_now() - timedelta(days=days_ago))
+    return Proof(ca or authority.pem, issued.certificate, Secret(issued.key.decode()))
+
+
+@contextlib.contextmanager
+def serving(certificates: Certificates, folder: Path, **environment: str) -> Iterator[Served]:
+    folder.mkdir()
+    log = folder / "log"
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(SERVE), str(folder)],
+            env={**os.environ, **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    assert address, log.read_text()
+    try:
+        yield Served(certificates, folder, address, log)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    top = tmp_path_factory.mktemp("served")
+    certificates = Certificates(top / "certificates")
+    identity = certificates.folder("node")
+    with serving(certificates, top / "server", **{DIRECTORY: str(identity)}) as served:
+        yield served
+
+
+def bodies(batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch]) -> int:
+    return sum(batch.num_rows for batch in batches)
+
+
+async def first_answer(served: Served, proof: Proof | None, journal: str) -> Any:
+    watch = watch_client.watch(served.address, WatchRequest((journal,)), lambda: proof)
+    async with contextlib.aclosing(watch) as answers:
+        return await anext(answers)
+
+
+def ask(served: Served, proof: Proof | None, what: str, journal: str = WEB) -> object:
+    if what == "watch":
+        return asyncio.run(first_answer(served, proof, journal)).positions[journal].safe
+    with served.client(proof) as client:
+        asked: dict[str, Callable[[], object]] = {
+            "read": lambda: bodies(client.read(journal, 0, EVENTS)),
+            "one event": lambda: bodies(client.read(journal, 7, 8)),
+            "tap": lambda: bodies(client.tap(journal, EVENTS - 5, EVENTS)),
+            "positions": lambda: client.positions()[journal].safe,
+            "accounts": lambda: client.accounts()[journal].safe,
+            "counters": client.counters,
+        }
+        return asked[what]()
+
+
+TOLD = {
+    "read": EVENTS,
+    "one event": 1,
+    "tap": 5,
+    "watch": EVENTS,
+    "positions": EVENTS,
+    "accounts": EVENTS,
+    "counters": [],
+}
+PEOPLE_MAY = {"tap", "positions", "accounts", "counters"}
+MAY: dict[Role, set[str]] = {
+    "collector": {"read", "one event", "watch", "positions"},
+    "discovery": {"one event", "positions"},
+    "admin": PEOPLE_MAY,
+    "operator": PEOPLE_MAY,
+    "viewer": PEOPLE_MAY,
+    "subscriber": {"read", "one event", "watch", "positions"},
+    "executor": set(),
+    "node": set(),
+    "master": set(),
+    "zookeeper": set(),
+}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_role_gets_what_it_needs_and_nothing_else(served: Served, role: Role) -> None:
+    proof = served.proof(role, "research")
+    for what, told in TOLD.items():
+        if what in MAY[role]:
+            assert ask(served, proof, what) == told, what
+        else:
+            with pytest.raises(
+                (DeniedError, UnavailableError), match=r"may not ask|token|one event"
+            ):
+                ask(served, proof, what)
+
+
+def test_a_subscriber_reads_the_flows_that_the_nodes_policy_names(served: Served) -> None:
+    research, audit = served.proof("subscriber", "research"), served.proof("subscriber", "audit")
+    stranger = served.proof("subscriber", "stranger")
+    assert ask(served, research, "read", WEB) == ask(served, audit, "read", WEB) == EVENTS
+    assert ask(served, audit, "read", APP) == EVENTS
+    for who, journal in ((research, APP), (stranger, WEB), (stranger, APP)):
+        with pytest.raises(DeniedError, match="subscribers"):
+            ask(served, who, "read", journal)
+        with pytest.raises(UnavailableError, match="may not know"):
+            ask(served, who, "watch", journal)
+        with served.client(who) as client:
+            assert journal not in client.positions()
+
+
+def test_people_look_at_events_of_flows_that_the_policy_lets_them_tap(served: Served) -> None:
+    viewer = served.proof("viewer")
+    assert ask(served, viewer, "tap", WEB) == 5
+    with pytest.raises(TapDeniedError):
+        ask(served, viewer, "tap", APP)
+
+
+class Strangers:
+    """Who does not get as far as to ask anything."""
+
+    def __init__(self, served: Served) -> None:
+        ca = served.certificates.authority.pem
+        other = new_authority(CLUSTER, utc_now())
+        collector = Identity(CLUSTER, "collector", "n1")
+        good = served.proof("collector")
+        self.by_name: dict[str, Proof | None] = {
+            "plain": None,
+            "of another authority": proof_of(other, collector, ca=ca),
+            "that trusts another authority": replace(good, ca=other.pem),
+            "expired": proof_of(served.certificates.authority, collector, days=1, days_ago=2),
+            "of the future": proof_of(served.certificates.authority, collector, days_ago=-1),
+        }
+
+
+@pytest.mark.parametrize("what", ["read", "positions", "watch", "accounts", "tap"])
+def test_who_has_no_certificate_of_the_cluster_is_not_let_in(served: Served, what: str) -> None:
+    for name, proof in Strangers(served).by_name.items():
+        with pytest.raises(UnavailableError):
+            ask(served, proof, what)
+            pytest.fail(f"a client {name} was let in")
+    assert ask(served, served.proof("collector"), "read") == EVENTS
+
+
+def test_a_client_that_shows_no_certificate_is_not_let_in(served: Served) -> None:
+    ca = served.certificates.authority.pem
+    bare = flight.FlightClient(f"grpc+tls://{served.address}", tls_root_certs=ca)
+    with bare, pytest.raises(flight.FlightUnavailableError):
+        list(bare.do_action(flight.Action("positions", b"")))
+
+
+def test_a_certificate_of_another_cluster_of_the_same_authority_opens_nothing(
+    served: Served,
+) -> None:
+    other = proof_of(served.certificates.authority, Identity("elsewhere", "collector", "n1"))
+    for what in ("read", "positions", "accounts", "tap"):
+        with pytest.raises(DeniedError, match="is for the cluster elsewhere"):
+            ask(served, other, what)
+
+
+def test_a_server_whose_certificate_is_for_another_host_is_not_believed(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path / "certificates")
+    wrong = certificates.folder("node", name="n2", hosts=["other.example"])
+    with serving(certificates, tmp_path / "n2", **{DIRECTORY: str(wrong)}) as n2:
+        for what in ("read", "watch"):
+            with pytest.raises(UnavailableError):
+                ask(n2, n2.proof("collector"), what)
+    right = certificates.folder("node", name="n1", hosts=["127.0.0.1"])
+    with serving(certificates, tmp_path / "n1", **{DIRECTORY: str(right)}) as n1:
+        for what in ("read", "watch"):
+            assert ask(n1, n1.proof("collector"), what) == EVENTS
+
+
+def test_no_client_sends_a_key_or_events_to_a_server_without_tls(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path / "certificates")
+    with serving(certificates, tmp_path / "open", **{DIRECTORY: ""}) as plain:
+        assert ask(plain, None, "read") == EVENTS
+        for what in ("read", "watch"):
+            with pytest.raises(UnavailableError):
+                ask(plain, plain.proof("collector"), what)
+
+
+def handshake(served: Served, version: ssl.TLSVersion) -> str | None:
+    proof = served.proof("collector")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.set_alpn_protocols(["h2"])
+    context.load_verify_locations(cadata=proof.ca.decode())
+    files = Place(served.certificates.folder("collector"), "collector")
+    context.load_cert_chain(files.certificate, files.key)
+    context.minimum_version = context.maximum_version = version
+    host, _, port = served.address.rpartition(":")
+    with (
+        socket.create_connection((host, int(port)), 10) as plain,
+        context.wrap_socket(plain, server_hostname=host) as encrypted,
+    ):
+        return encrypted.version()
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
+def test_older_versions_of_tls_are_refused(served: Served) -> None:
+    for version in (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1):
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            handshake(served, version)
+    assert handshake(served, ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
+    assert handshake(served, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+
+
+class Executor:
+    """Reads with a token, as ``signer`` makes them."""
+
+    def __init__(self, served: Served, signer: Credentials | None = None, **skew: float) -> None:
+        self.served = served
+        moved = timedelta(**skew)
+        found = signer or served.credentials("collector")
+        self.signer = Signer(found, lambda: utc_now() + moved)
+
+    def ticketed(self, journal: str = WEB, start: int = 100, end: int = 200) -> str:
+        return f"{self.signer.token(journal, start, end)}.{self.signer.certificates}"
+
+    def read(
+        self,
+        token: str,
+        journal: str = WEB,
+        start: int = 100,
+        end: int = 200,
+        role: Role = "executor",
+    ) -> int:
+        with self.served.client(self.served.proof(role)) as client:
+            return bodies(client.read(journal, start, end, token=token))
+
+
+def test_an_executor_reads_the_range_of_its_token_and_parts_of_it(served: Served) -> None:
+    executor = Executor(served)
+    token = executor.ticketed()
+    assert executor.read(token) == executor.read(token) == 100
+    assert executor.read(token, start=150, end=160) == 10
+
+
+@pytest.mark.parametrize(
+    ("journal", "start", "end"),
+    [(WEB, 99, 200), (WEB, 100, 201), (WEB, 0, EVENTS), (WEB, 300, 400), (APP, 100, 200)],
+)
+def test_a_token_is_of_no_use_for_another_range_or_journal(
+    served: Served, journal: str, start: int, end: int
+) -> None:
+    executor = Executor(served)
+    with pytest.raises(DeniedError, match="this token is for"):
+        executor.read(executor.ticketed(), journal, start, end)
+    assert executor.read(executor.ticketed(journal, start, end), journal, start, end) == end - start
+
+
+def test_a_token_ends_and_does_not_begin_in_the_future(served: Served) -> None:
+    for seconds in (-TOKEN_SECONDS - 1, 120):
+        late = Executor(served, seconds=seconds)
+        with pytest.raises(DeniedError, match="not now"):
+            late.read(late.ticketed())
+    nearly = Executor(served, seconds=-TOKEN_SECONDS + 60)
+    assert nearly.read(nearly.ticketed()) == 100
+
+
+def altered(token: str, **claims: object) -> str:
+    said, signature, certificates = token.split(".")
+    changed = json.loads(base64.urlsafe_b64decode(said)) | claims
+    text = base64.urlsafe_b64encode(json.dumps(changed).encode()).decode()
+    return f"{text}.{signature}.{certificates}"
+
+
+def test_an_altered_token_is_refused(served: Served) -> None:
+    executor = Executor(served)
+    token = executor.ticketed()
+    assert altered(token).partition(".")[2] == token.partition(".")[2]
+    until = utc_now().timestamp() + 300
+    for claims in ({"end": EVENTS}, {"journal": APP}, {"until": until}, {"cluster": "other"}):
+        with pytest.raises(DeniedError, match=r"altered|lets nobody"):
+            executor.read(altered(token, **claims))
+    said, signature, certificates = token.split(".")
+    swapped = executor.ticketed(WEB, 0, EVENTS).split(".")
+    for wrong in (
+        f"{swapped[0]}.{signature}.{certificates}",
+        f"{said}..{certificates}",
+        f"{said}.{signature}.",
+        f"{said}.{signature}",
+        "x.y.z",
+        "\u00e4",
+        said,
+    ):
+        with pytest.raises(DeniedError):
+            executor.read(wrong)
+
+
+def test_only_a_collector_of_this_cluster_signs_tokens(served: Served) -> None:
+    authority, other = served.certificates.authority, new_authority(CLUSTER, utc_now())
+    collector = Identity(CLUSTER, "collector", "n1")
+    strangers: dict[str, Proof] = {
+        **{role: proof_of(authority, Identity(CLUSTER, role, "n1")) for role in ROLES},
+        "of another authority": proof_of(other, collector),
+        "of another cluster": proof_of(authority, Identity("elsewhere", "collector", "n1")),
+        "expired": proof_of(authority, collector, days=1, days_ago=2),
+    }
+    del strangers["collector"]
+    for name, proof in strangers.items():
+        signer = Credentials(proof.ca, proof.certificate, proof.key.encode())
+        executor = Executor(served, signer)
+        with pytest.raises(DeniedError):
+            executor.read(executor.ticketed())
+            pytest.fail(f"{name} signs tokens")
+
+
+def test_a_token_is_for_executors_alone(served: Served) -> None:
+    executor = Executor(served)
+    token = executor.ticketed()
+    for role in ("viewer", "admin", "node", "subscriber"):
+        with pytest.raises(DeniedError):
+            executor.read(token, role=role)
+    with pytest.raises(UnavailableError):
+        JournalClient(served.address, 5, prove=lambda: None).positions()
+
+
+def test_a_python_elsewhere_reads_with_what_the_driver_sends_it(
+    served: Served, tmp_path: Path
+) -> None:
+    """It has no directory of certificates, and none of the packages that only drivers have."""
+    folder = served.certificates.folder("collector", "executor", name="driver")
+    admission = Admission(Place(folder, "collector"), Place(folder, "executor"))
+    reader = JournalReader(admission=admission)
+    splits = ((Range(WEB, 10, 60), Range(APP, 0, 5)), (Range(WEB, 60, 110),))
+    addresses = reader.admitted(splits, {WEB: served.address, APP: served.address})
+    key = Place(folder, "executor").key.read_text()
+    assert key.splitlines()[1] not in repr(pickle.loads(pickle.dumps(reader)))
+    own = Place(folder, "collector").key.read_bytes()
+    assert own.splitlines()[1] not in pickle.dumps((reader, addresses)), "the collector's own key"
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('grpc', 'cryptography', 'kazoo'))); "
+        "import pickle; reader, splits, addresses = pickle.load(sys.stdin.buffer); "
+        "print([sum(b.num_rows for p in s for b in reader.read(p, addresses[p.partition])) "
+        "for s in splits])"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    environment.pop(DIRECTORY, None)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=pickle.dumps((reader, splits, addresses)),
+        env=environment, cwd=tmp_path, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.decode().strip() == "[55, 50]", done.stderr.decode()
+    assert not list(tmp_path.iterdir()), "nothing is written to a disk"
+    with pytest.raises(DeniedError, match="token"):
+        list(pickle.loads(pickle.dumps(reader)).read(Range(WEB, 10, 60), served.address))
+
+
+def put(raw: flight.FlightClient) -> None:
+    writer, _ = raw.do_put(flight.FlightDescriptor.for_path("x"), FRAMES_SCHEMA)
+    writer.close()
+
+
+def test_errors_tell_a_client_nothing_of_the_code(served: Served) -> None:
+    proof = served.proof("viewer")
+    (served.folder / "fail").touch()
+    said: list[str] = []
+    with flight.FlightClient(
+        f"grpc+tls://{served.address}",
+        tls_root_certs=proof.ca, cert_chain=proof.certificate, private_key=proof.key,
+    ) as raw:  # fmt: skip
+        place = flight.FlightDescriptor.for_path("x")
+        calls: list[Callable[[], object]] = [
+            lambda: list(raw.do_action(flight.Action("accounts", b""))),
+            lambda: list(raw.do_action(flight.Action("no such", b""))),
+            lambda: list(raw.do_action(flight.Action("watch", b"{"))),
+            lambda: raw.do_get(flight.Ticket(b"\xff{")).read_all(),
+            lambda: raw.do_get(flight.Ticket(make_ticket(WEB, 0, 10))).read_all(),
+            lambda: list(raw.list_flights()),
+            lambda: list(raw.list_actions()),
+            lambda: raw.get_flight_info(place),
+            lambda: put(raw),
+            lambda: list(raw.do_exchange(place)[1]),
+        ]
+        for call in calls:
+            with pytest.raises((flight.FlightError, pa.ArrowException)) as refused:
+                call()
+            said.append(str(refused.value))
+        assert raw.get_schema(place).schema == FRAMES_SCHEMA
+    (served.folder / "fail").unlink()
+    for text in said:
+        for leaked in ("Traceback", ".py", SECRET):
+            assert leaked not in text
+    assert "the log of that process says why" in said[0]
+    assert SECRET in served.log.read_text(), "the log of the server says what it was"
+    assert ask(served, proof, "accounts", APP) == EVENTS
+
+
+class Hoard:
+    """So many reads of a large journal at once, of which nothing is taken but the beginning."""
+
+    def __init__(self, served: Served, proof: Proof, count: int) -> None:
+        self.begun = self.refused = 0
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._hold, args=(served, proof)) for _ in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _hold(self, served: Served, proof: Proof) -> None:
+        with JournalClient(served.address, 300, prove=lambda: proof) as client:
+            events = client.read(LARGE, 0, EVENTS + 60_000)
+            try:
+                next(events)
+            except UnavailableError:
+                with self._lock:
+                    self.refused += 1
+                return
+            with self._lock:
+                self.begun += 1
+            self._done.wait()
+            with contextlib.suppress(FlumengError):
+                events.close()  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        self._done.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def test_one_peer_with_many_reads_leaves_room_for_another(served: Served) -> None:
+    hoard = Hoard(served, served.proof("collector", "greedy"), 200)
+    try:
+        deadline = time.monotonic() + 120
+        while hoard.begun + hoard.refused < 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert hoard.refused > 100, "it has most places at most"
+        began = time.monotonic()
+        assert ask(served, served.proof("collector", "modest"), "read") == EVENTS
+        assert ask(served, served.proof("collector", "modest"), "watch") == EVENTS
+        assert time.monotonic() - began < 20
+        with pytest.raises(UnavailableError, match="yours"):
+            ask(served, served.proof("collector", "greedy"), "read")
+    finally:
+        hoard.close()
+
+
+@pytest.fixture
+def renewed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[Any, Any, Any]]:
+    monkeypatch.setattr(service, "LOOK_SECONDS", 0.05)
+    certificates = Certificates(tmp_path / "certificates")
+    folder = certificates.folder("node", "collector")
+    journal = MemoryJournal.create(tmp_path, WEB, limits=Limits(1 << 20))
+    journal.append(numbered_events(0, EVENTS))
+    journal.sync()
+    server = JournalServer(
+        "127.0.0.1", journals=lambda: {WEB: journal}, place=Place(folder, "node")
+    )
+    yield certificates, Place(folder, "collector"), server.address
+    assert server.stop()
+
+
+def shown(address: str, proof: Proof) -> bytes | None:
+    """The certificate that a server shows."""
+    host, _, port = address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["h2"])
+    context.load_verify_locations(cadata=proof.ca.decode())
+    try:
+        with (
+            socket.create_connection((host, int(port)), 5) as plain,
+            context.wrap_socket(plain, server_hostname=host) as encrypted,
+        ):
+            return encrypted.getpeercert(binary_form=True)
+    except OSError:
+        return None
+
+
+def test_a_new_certificate_is_shown_at_the_same_port(renewed: tuple[Any, Any, Any]) -> None:
+    certificates, place, address = renewed
+    proof = Proof.of(place.load())
+    with JournalClient(address, 10, prove=lambda: proof) as client:
+        assert bodies(client.read(WEB, 0, EVENTS)) == EVENTS
+        before = shown(address, proof)
+        assert before == shown(address, proof) is not None
+        certificates.folder("node")
+        deadline = time.monotonic() + 20
+        while shown(address, proof) in (before, None):
+            assert time.monotonic() < deadline, "it still shows the old one"
+            time.sleep(0.05)
+        while True:  # a reader makes its call again, as after a restart
+            with contextlib.suppress(UnavailableError):
+                assert bodies(client.read(WEB, 0, EVENTS)) == EVENTS
+                return
+            assert time.monotonic() < deadline
+
+
+def test_a_certificate_that_is_of_no_use_does_not_take_the_place_of_a_good_one(
+    renewed: tuple[Any, Any, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    _, place, address = renewed
+    proof = Proof.of(place.load())
+    Place(place.folder, "node").certificate.write_bytes(b"no certificate")
+    deadline = time.monotonic() + 10
+    while "serves with the certificate before" not in caplog.text:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    with JournalClient(address, 10, prove=lambda: proof) as client:
+        assert bodies(client.read(WEB, 0, EVENTS)) == EVENTS
+
+
+def test_claims_name_nothing_that_is_not_checked() -> None:
+    """Whoever adds one says here that ``tokens.require`` looks at it."""
+    assert Claims.__struct_fields__ == ("cluster", "journal", "start", "end", "until")
