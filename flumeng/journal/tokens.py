@@ -24,7 +24,7 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 from flumeng.errors import UserError
 from flumeng.journal.errors import DeniedError
 from flumeng.journal.wire import Ticket
-from flumeng.security.authority import utc_now
+from flumeng.security.expiry import utc_now
 from flumeng.security.credentials import Credentials
 from flumeng.security.identity import Identity, identity_of
 
