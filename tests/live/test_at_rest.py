@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -53,10 +54,13 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     (tmp_path / "policy.yaml").write_text(f"secrets: {{{backends}}}")
     monkeypatch.setenv("FLUMENG_SECRET_ELSEWHERE", TOKEN)
     before = os.umask(0)
+    limits = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (limits[1], limits[1]))  # what is to be undone
     cluster = Ingesting(tmp_path)
     cluster.start_all()
     yield cluster
     cluster.stop()
+    resource.setrlimit(resource.RLIMIT_CORE, limits)
     os.umask(before)
 
 
