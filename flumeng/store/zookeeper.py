@@ -88,6 +88,7 @@ READS_AT_ONCE = 1000
 READS_TOGETHER = 100
 FOLDERS_AT_ONCE = 10
 WRITES_AT_ONCE = 100
+PROBED = 3
 FORBIDDEN_SECONDS = 1.0
 FORBIDDEN = "refuses it (NoAuthError): an ACL wants another credential than is given"
 
@@ -192,7 +193,7 @@ class ZooKeeperStore:
         return self._handler.trouble or self._plain_trouble()
 
     def _plain_trouble(self) -> str:
-        told = ((host, int(port)) for host, port in self._client.hosts)
+        told = [(host, int(port)) for host, port in self._client.hosts][:PROBED]
         secure = next((one for one in told if not self._tls and tls.speaks_tls(*one)), None)
         if secure is None:
             return ""
