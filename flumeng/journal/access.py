@@ -16,8 +16,8 @@ from flumeng.journal import tokens
 from flumeng.journal.errors import DeniedError
 from flumeng.journal.names import flow_of
 from flumeng.journal.wire import ACCOUNTS, COUNTERS, OFFSETS, POSITIONS, WATCH, Ticket
-from flumeng.security.expiry import utc_now
 from flumeng.security.credentials import Credentials
+from flumeng.security.expiry import utc_now
 from flumeng.security.identity import Identity, Role, parse_uri
 
 READ: Literal["read"] = "read"

@@ -24,8 +24,8 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 from flumeng.errors import UserError
 from flumeng.journal.errors import DeniedError
 from flumeng.journal.wire import Ticket
-from flumeng.security.expiry import utc_now
 from flumeng.security.credentials import Credentials
+from flumeng.security.expiry import utc_now
 from flumeng.security.identity import Identity, identity_of
 
 TOKEN_SECONDS = 600.0

@@ -44,7 +44,7 @@ from flumeng.inputs.objects.seen_hashes import SeenHashes
 from flumeng.inputs.polls import answers, http_body, http_client, http_records, sql_state
 from flumeng.inputs.polls.http_state import State
 from flumeng.journal import watch
-from flumeng.journal.server import make_ticket, parse_ticket
+from flumeng.journal.wire import make_ticket, parse_ticket
 from flumeng.node import policy, protocol
 from flumeng.node.home import ASSIGNMENT, CLAIM, FLOWS, Home
 from flumeng.operations import documents

@@ -34,11 +34,17 @@ def test_a_certificate_says_who_it_is_for(certificates: Certificates, role: Role
 
 def test_openssl_takes_what_is_issued(certificates: Certificates) -> None:
     folder = certificates.folder("node")
-    command = ["openssl", "verify", "-x509_strict", "-CAfile", folder / "ca.pem"]
+    command: list[str | Path] = ["openssl", "verify", "-x509_strict", "-CAfile", folder / "ca.pem"]
     for purpose in ("sslclient", "sslserver"):
-        names = ["-purpose", purpose, "-verify_ip", "127.0.0.1", folder / "node.pem"]
+        names: list[str | Path] = [
+            "-purpose",
+            purpose,
+            "-verify_ip",
+            "127.0.0.1",
+            folder / "node.pem",
+        ]
         subprocess.run([*command, *names], check=True, capture_output=True)
-    others = ["-verify_ip", "10.0.0.1", folder / "node.pem"]
+    others: list[str | Path] = ["-verify_ip", "10.0.0.1", folder / "node.pem"]
     assert subprocess.run([*command, *others], check=False, capture_output=True).returncode
 
 
