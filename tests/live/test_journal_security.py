@@ -46,8 +46,9 @@ from flumeng.journal.tokens import TOKEN_SECONDS, Claims, Signer
 from flumeng.journal.watch import WatchRequest
 from flumeng.journal.wire import FRAMES_SCHEMA, make_ticket
 from flumeng.runtime.scrubbing import Secret
-from flumeng.security.authority import Authority, new_authority, utc_now
+from flumeng.security.authority import Authority, new_authority
 from flumeng.security.credentials import DIRECTORY, Credentials, Place
+from flumeng.security.expiry import utc_now
 from flumeng.security.identity import ROLES, Identity, Role
 from flumeng.security.testing import CLUSTER, HOSTS, Certificates
 
