@@ -2,14 +2,21 @@
 
 Starts ``flumeng standalone`` in a directory of its own, sends syslog lines to it, waits for the
 acks and counts what is in the lake. Ends with 0 only when every event is there exactly once.
+
+With ``--secure`` the cluster has an authority of its own: every process proves who it is, all that
+goes over a socket is encrypted, and so is the journal on its disk.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import re
+import secrets
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -31,6 +38,9 @@ from flumeng.errors import FlumengError
 from flumeng.journal.client import JournalClient
 from flumeng.runtime import embedded
 from flumeng.runtime.standalone import NODE
+from flumeng.security.credentials import DIRECTORY, Place
+from flumeng.security.enrolment import HOST_ROLES, found_office
+from flumeng.security.expiry import utc_now
 from flumeng.store import Store
 from flumeng.store.zookeeper import connect
 from zkschema import paths
@@ -42,6 +52,8 @@ FLOW = "quickstart"
 CHUNK_EVENTS = 1000
 LINE_BYTES = 200
 PATIENCE_SECONDS = 120.0
+KEY = "FLUMENG_SECRET_QUICKSTART_JOURNAL"
+DAYS = 30.0
 
 
 @dataclass
@@ -54,10 +66,36 @@ class Seen:
     committing: bool = False
 
 
-def flow_text(port: int, lake: Path) -> str:
+def secure(folder: Path) -> Path:
+    """Give this run's processes, and whoever runs it, what proves who they are, and the journal a
+    key. The directory of their certificates."""
+    now, identity = utc_now(), folder / "identity"
+    office = found_office(folder / "authority", FLOW, None, now)
+    roles = [*HOST_ROLES, "master", "zookeeper", "admin"]
+    office.fill(identity, roles, NODE, ["127.0.0.1", "localhost"], days=DAYS, now=now)
+    os.environ[DIRECTORY] = str(identity)
+    os.environ[KEY] = secrets.token_hex(32)
+    return identity
+
+
+def client_tls(identity: Path) -> ssl.SSLContext:
+    """What the sender of the events proves, and of whom it wants proof."""
+    mine = Place(identity, "admin")
+    context = ssl.create_default_context(cafile=str(mine.ca))
+    context.load_cert_chain(mine.certificate, mine.key)
+    return context
+
+
+def flow_text(port: int, lake: Path, identity: Path | None) -> str:
     """The shipped flow with a free port and this run's lake."""
     flow = yaml.safe_load(FLOW_FILE.read_text())
-    flow["sources"][0]["syslog"]["listen"] = f"127.0.0.1:{port}"
+    syslog = flow["sources"][0]["syslog"]
+    syslog["listen"] = f"127.0.0.1:{port}"
+    if identity is not None:
+        own = Place(identity, "node")
+        files = {"certificate": own.certificate, "key": own.key, "client_ca": own.ca}
+        syslog["tls"] = {name: str(file) for name, file in files.items()}
+        flow["journal"] = {"encryption": {"key": "${secret:quickstart-journal}"}}
     flow["sinks"][0]["files"]["path"] = f"{lake}/dt=%Y-%m-%d"
     return str(yaml.safe_dump(flow, sort_keys=False))
 
@@ -77,8 +115,13 @@ def lines(events: int) -> Iterator[bytes]:
         yield b"\n".join(chunk) + b"\n"
 
 
-def send(port: int, events: int, seen: Seen) -> None:
-    with socket.create_connection(("127.0.0.1", port)) as connection:
+def send(port: int, events: int, seen: Seen, tls: ssl.SSLContext | None) -> None:
+    with contextlib.ExitStack() as stack:
+        connection = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        if tls is not None:
+            connection = stack.enter_context(
+                tls.wrap_socket(connection, server_hostname="127.0.0.1")
+            )
         for chunk in lines(events):
             connection.sendall(chunk)
             seen.sent += chunk.count(b"\n")
@@ -103,10 +146,12 @@ def look(store: Store, seen: Seen) -> None:
     seen.committing = bool(store.children(paths.commits(FLOW)))
 
 
-def run_events(store: Store, port: int, events: int, console: Console) -> Seen:
+def run_events(
+    store: Store, port: int, events: int, console: Console, tls: ssl.SSLContext | None
+) -> Seen:
     """Send and wait until all is in the lake, or nothing has moved for two minutes."""
     seen = Seen()
-    sender = threading.Thread(target=send, args=(port, events, seen), daemon=True)
+    sender = threading.Thread(target=send, args=(port, events, seen, tls), daemon=True)
     sender.start()
     columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
@@ -144,15 +189,24 @@ def await_ready(standalone: subprocess.Popen[str]) -> str:
     sys.exit("flumeng standalone ended before it was ready")
 
 
-def say_what_next(console: Console, hosts: str, lake: Path, port: int) -> None:
+def say_what_next(
+    console: Console, hosts: str, lake: Path, port: int, identity: Path | None
+) -> None:
+    proof = f"\n  export {DIRECTORY}={identity}" if identity else ""
+    sender = (
+        f'logger --server 127.0.0.1 --port {port} --tcp --rfc5424 "hello, lake"'
+        if identity is None
+        else f"openssl s_client -connect 127.0.0.1:{port} -CAfile {identity}/ca.pem "
+        f"-cert {identity}/admin.pem -key {identity}/admin.key"
+    )
     console.print(
         f"""
 It goes on running until Ctrl-C. Try, in another terminal:
-  export FLUMENG_ZK={hosts}
+  export FLUMENG_ZK={hosts}{proof}
   {FLUMENG} status
   {FLUMENG} flow show {FLOW}
   {FLUMENG} ack list
-  logger --server 127.0.0.1 --port {port} --tcp --rfc5424 "hello, lake"
+  {sender}
 The lake is {lake}.""",
         soft_wrap=True,
         highlight=False,
@@ -163,11 +217,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/quickstart", description=__doc__)
     parser.add_argument("--events", type=int, default=100_000, metavar="N", help="how many to send")
     parser.add_argument("--keep", action="store_true", help="leave it running and say what to try")
+    parser.add_argument(
+        "--secure", action="store_true", help="with certificates, TLS and an encrypted journal"
+    )
     given = parser.parse_args()
     console = Console()
     data = Path(tempfile.mkdtemp(prefix="flumeng-quickstart-"))
     lake, port, flow = data / "lake", embedded.free_port(), data / "quickstart.yaml"
-    flow.write_text(flow_text(port, lake))
+    identity = secure(data) if given.secure else None
+    tls = client_tls(identity) if identity else None
+    flow.write_text(flow_text(port, lake, identity))
     console.print(f"starting flumeng in {data} (Spark takes a few seconds)", highlight=False)
     started = time.monotonic()
     standalone = subprocess.Popen(
@@ -180,7 +239,7 @@ def main() -> int:
         console.print(f"ready after {time.monotonic() - started:.1f} s", highlight=False)
         store = connect(hosts)
         started = time.monotonic()
-        seen = run_events(store, port, given.events, console)
+        seen = run_events(store, port, given.events, console, tls)
         seconds = time.monotonic() - started
         store.close()
         rows, ids = count_lake(lake)
@@ -198,7 +257,7 @@ def main() -> int:
         good = seen.sent == seen.journal == rows == ids == seen.acked == given.events
         console.print("every event is in the lake exactly once" if good else "[red]NOT all there")
         if given.keep:
-            say_what_next(console, hosts, lake, port)
+            say_what_next(console, hosts, lake, port, identity)
             standalone.wait()
         else:
             standalone.send_signal(signal.SIGTERM)
