@@ -44,6 +44,8 @@ from flumeng.security.testing import Certificates
 from flumeng.spec import parse_flow
 from flumeng.state.partitions import FLOW, JOURNAL, subscribed
 from flumeng.store import ABSENT, Store, tree
+from flumeng.store.zookeeper import connect
+from flumeng.testing import RealZooKeeper
 from zkschema import paths, records
 
 WEB = "web.n1.0.00000000"
@@ -163,7 +165,25 @@ def test_no_key_is_where_spark_shows_what_a_job_is_given(
 
 
 @pytest.fixture
-def options(hosts: str, store: Store, guarded: Guarded) -> Options:
+def zookeeper_over_tls(guarded: Guarded, tmp_path: Path) -> Iterator[str]:
+    folder = guarded.certificates.folder("zookeeper", name="zookeeper")
+    server = RealZooKeeper(tmp_path / "zookeeper", folder)
+    server.start()
+    yield f"{server.address}/flumeng"
+    server.kill()
+
+
+@pytest.fixture
+def options(
+    zookeeper_over_tls: str, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Options]:
+    monkeypatch.setenv(DIRECTORY, str(guarded.certificates.folder("admin", name="root")))
+    with closing(connect(zookeeper_over_tls)) as store:
+        register(store, guarded)
+        yield Options(zookeeper=zookeeper_over_tls, flow="web")
+
+
+def register(store: Store, guarded: Guarded) -> None:
     tree.init(store)
     apply_flow(
         store, flow_text("web", 'syslog: {listen: "127.0.0.1:0"}'), author="a", reason="", now=0.0
@@ -174,7 +194,6 @@ def options(hosts: str, store: Store, guarded: Guarded) -> Options:
         uuid="", incarnation="", addresses=(guarded.server.address,), pid=0, version="", since=0
     )
     store.write(paths.live_node("n1"), live, ABSENT)
-    return Options(zookeeper=hosts, flow="web")
 
 
 def read(options: Options) -> int:

@@ -42,8 +42,12 @@ READS = {
     "cluster:show", "cluster:audit", "schema:show", "schema:export",
     "status", "top",
 }  # fmt: skip
-LOCAL = {"flow:try", "flow:test", "import:flume-ng", "import:flume-og"}
-"""These look at files on this host and at no cluster."""
+LOCAL = {
+    "flow:try", "flow:test", "import:flume-ng", "import:flume-og",
+    "cluster:secure:init", "cluster:secure:issue", "cluster:secure:show",
+    "cluster:secure:signing-key", "node:enroll",
+}  # fmt: skip
+"""These have to do with files on this host and with no cluster."""
 PUSH_READS = {
     "push:plan", "push:render", "push:status", "push:drift", "push:history", "push:export",
 }  # fmt: skip

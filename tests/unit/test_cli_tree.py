@@ -92,6 +92,7 @@ PROMISED = [
     "schema:export",
     "schema:import",
     "schema:migrate",
+    "schema:secure",
     "import:flume-ng",
     "import:flume-og",
     "push:plan",
