@@ -19,12 +19,14 @@ import contextlib
 import errno
 import os
 import shutil
+import struct
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -305,8 +307,13 @@ class SpillMachine(JournalMachine):
         """Not a rule here: syncs are another thread's, see tests/unit/test_journal_limits.py."""
 
 
+HEAD = struct.Struct("<4sxBxxIIII")
+"""Magic, flags, bytes of the state and of the message, rows, checksum of the payload."""
+
+
 class NonceDisk(FaultyDisk):
-    """Remembers each salt and nonce that was written, torn or not, and of which bytes."""
+    """Remembers each salt and nonce that was written, and of which bytes. Of a torn frame that is
+    copied aside some bytes are others than those that were encrypted."""
 
     def __init__(self, written: dict[bytes, bytes]) -> None:
         super().__init__()
@@ -316,9 +323,10 @@ class NonceDisk(FaultyDisk):
         data = b"".join(bytes(part) for part in parts)
         at = data.find(MAGIC)
         while at >= 0:
-            flags, state_bytes = data[at + 5], int.from_bytes(data[at + 8 : at + 12], "little")
-            if flags & ENCRYPTED:
-                envelope = at + HEADER_BYTES + padded(state_bytes)
+            _, flags, state, message, _, crc = HEAD.unpack_from(data[at:].ljust(HEAD.size))
+            envelope = at + HEADER_BYTES + padded(state)
+            payload = data[at + HEADER_BYTES : envelope + padded(message)]
+            if flags & ENCRYPTED and crc32c(payload) == crc:
                 used = data[envelope + 8 : envelope + 36]
                 sealed = data[envelope + 36 : envelope + 100]
                 assert self._written.setdefault(used, sealed) == sealed, "a nonce is used again"
