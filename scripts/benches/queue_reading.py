@@ -135,5 +135,5 @@ def _lanes(directory: Path) -> dict[str, list[Item]]:
     return {name: lane for name, lane in lanes.items() if lane}
 
 
-def _cuttable(source: ObjectsSource, item: Item) -> bool:
-    return splittable(item.location, source.format, source.encoding)
+def _cuttable(source: ObjectsSource, location: str) -> bool:
+    return splittable(location, source.format, source.encoding)
