@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from flumeng.errors import UserError
@@ -151,6 +151,7 @@ def test_each_line_is_read_once_wherever_ranges_are_cut(
     found, expected = [], []
     for number in range(data.draw(st.integers(1, 3))):
         content = data.draw(text)
+        assume(not content.startswith(b"PK"))  # that is an archive, whatever it is called
         if data.draw(st.booleans()):
             content = content.removesuffix(b"\n")
         packed = COMPRESS[suffix](content) if suffix else content
