@@ -63,7 +63,7 @@ def test_a_name_that_would_mean_another_thing_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize(
     "uri",
-    ["flumeng://c/root/n", "flumeng://c/node", "flumeng://c/node/a/b", "http://c/node/n", "", "x"],
+    ["flumeng://c/chief/n", "flumeng://c/node", "flumeng://c/node/a/b", "http://c/node/n", "", "x"],
 )
 def test_what_names_nobody_is_refused(uri: str) -> None:
     with pytest.raises(UserError, match="names nobody"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
-from pathlib import PurePosixPath
+from posixpath import splitext
 from typing import TYPE_CHECKING
 
 from flumeng.errors import CorruptError
@@ -59,7 +59,7 @@ def splittable(location: str, form: Format, encoding: str) -> bool:
     from their beginning each time. ``location`` has no query."""
     if form not in ("lines", "ndjson") or not is_utf8(encoding):
         return False
-    return PurePosixPath(location).suffix not in _WHOLE
+    return splitext(location)[1] not in _WHOLE
 
 
 def is_utf8(encoding: str) -> bool:
