@@ -23,6 +23,7 @@ from cli import names
 from cli.options import zk_option
 from flumeng.runtime import secrets
 from flumeng.security import credentials
+from flumeng.security.roles import PEOPLE
 from flumeng.store import Store
 from flumeng.views import counters, journals, offsets, waiting
 from flumeng.views.acks import Ask, ask_worker
@@ -62,7 +63,7 @@ def open_site(site: Site) -> Store:
 
 def _who() -> str:
     """The name that a certificate proves, in a secured cluster."""
-    found = credentials.load(*credentials.PEOPLE)
+    found = credentials.load(*PEOPLE)
     return str(found.identity) if found else f"{getpass.getuser()}@{socket.gethostname()}"
 
 

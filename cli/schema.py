@@ -23,7 +23,7 @@ from flumeng.operations.cluster import (
 from flumeng.operations.live_processes import live_processes
 from flumeng.operations.migration import migrate_cluster, pending_migrations
 from flumeng.operations.securing import secure_cluster, set_access
-from flumeng.security.own import cluster as own_cluster
+from flumeng.security import process
 from flumeng.store import Store, tree
 from zkschema import table
 from zkschema.migrations import Migration
@@ -118,7 +118,7 @@ def secure(
     Needs an administrator's certificate (FLUMENG_IDENTITY). Interrupted, it is gone on with by
     calling it again.
     """
-    cluster = own_cluster()
+    cluster = process.administered_cluster()
     if cluster is None:
         raise UserError(
             "only an administrator with a certificate can secure a cluster: FLUMENG_IDENTITY has "

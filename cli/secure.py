@@ -12,9 +12,8 @@ from cli.output import show_json, show_table
 from flumeng.errors import UserError
 from flumeng.security import enrolment, expiry
 from flumeng.security.authority import load_authority
-from flumeng.security.credentials import DIRECTORY
 from flumeng.security.expiry import utc_now
-from flumeng.security.identity import Role
+from flumeng.security.roles import DIRECTORY, Role
 from flumeng.security.signing import make_key
 
 DAYS = 365

@@ -38,9 +38,10 @@ from flumeng.errors import FlumengError
 from flumeng.journal.client import JournalClient
 from flumeng.runtime import embedded
 from flumeng.runtime.standalone import NODE
-from flumeng.security.credentials import DIRECTORY, Place
+from flumeng.security.credentials import Place
 from flumeng.security.enrolment import HOST_ROLES, found_office
 from flumeng.security.expiry import utc_now
+from flumeng.security.roles import DIRECTORY
 from flumeng.store import Store
 from flumeng.store.zookeeper import connect
 from zkschema import paths

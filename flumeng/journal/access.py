@@ -18,7 +18,8 @@ from flumeng.journal.names import flow_of
 from flumeng.journal.wire import ACCOUNTS, COUNTERS, OFFSETS, POSITIONS, WATCH, Ticket
 from flumeng.security.credentials import Credentials
 from flumeng.security.expiry import utc_now
-from flumeng.security.identity import Identity, Role, parse_uri
+from flumeng.security.identity import Identity, parse_uri
+from flumeng.security.roles import Role
 
 READ: Literal["read"] = "read"
 TAP: Literal["tap"] = "tap"

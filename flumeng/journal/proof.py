@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flumeng.runtime.scrubbing import Secret
+from flumeng.security import process
+from flumeng.security.credentials import place_of
 
 if TYPE_CHECKING:
     from flumeng.security.credentials import Credentials
-    from flumeng.security.identity import Role
+    from flumeng.security.roles import Role
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,5 @@ class Proof:
 def of_process(*roles: Role) -> Proof | None:
     """That of this process, or the first of these roles that it has; None in an open cluster.
     Raises UserError."""
-    if not os.environ.get("FLUMENG_IDENTITY"):
-        return None
-    from flumeng.security import credentials, process  # noqa: PLC0415  # loads cryptography
-
-    place = credentials.place_of(*roles) if roles else process.place()
+    place = place_of(*roles) if roles else process.place()
     return Proof.of(process.loaded.of(place)) if place else None

@@ -28,7 +28,7 @@ from flumeng.master.measures import Measures
 from flumeng.master.sayings import Sayings
 from flumeng.operations import audit
 from flumeng.plan import Planner
-from flumeng.security import own
+from flumeng.security import process
 from flumeng.security.expiry import Expiry, utc_now
 from flumeng.state.reader import WATCHED, Reader
 from flumeng.state.snapshot import Snapshot
@@ -71,7 +71,7 @@ class Master:
         self._name = name
         self._clock = clock
         self._reader = Reader(store, name, clock, wall)
-        self._member = own.member("master")
+        self._member = process.member("master")
         self._planner = IsolatingPlanner(self.make_planner, clock)
         self._sayings = Sayings(clock)
         self._expiry = Expiry(clock, utc_now)

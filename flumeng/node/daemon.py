@@ -45,7 +45,7 @@ from flumeng.node.process import ChildProcess
 from flumeng.node.registration import HeldError, Identity, Registration
 from flumeng.node.settings import Settings
 from flumeng.runtime import core_dumps
-from flumeng.security import own
+from flumeng.security import process
 from flumeng.security.expiry import Expiry, utc_now
 from flumeng.store import Store, tree
 from flumeng.store.zookeeper import ZooKeeperStore
@@ -504,7 +504,7 @@ def run(settings: Settings) -> None:
             f"_ and -, at most {names.NODE_CHARACTERS} of them, and begins with no dot"
         )
     core_dumps.forbid()
-    member = own.member("node")
+    member = process.member("node")
     if member not in ("", f"node:{settings.name}"):
         raise UserError(
             f"the certificate here is for {member.removeprefix('node:')}, and --name is "

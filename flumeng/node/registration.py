@@ -16,7 +16,7 @@ from flumeng.journal.names import is_journal, node_of
 from flumeng.node.claim import Claim, SupplantedError, next_claim, require_own
 from flumeng.node.events import Acked, Wanted
 from flumeng.runtime import processes
-from flumeng.security import own
+from flumeng.security import process
 from flumeng.security.signing import KEY, is_signed
 from flumeng.state.assignment_pages import read_assignment
 from flumeng.store import (
@@ -93,7 +93,7 @@ class Registration:
         self._session = 0
         self._aside: set[str] = set()
         self._claims = claims
-        self._member = own.member("node")
+        self._member = process.member("node")
         self._own: Claim | None = None
         self._fence: tuple[Check, ...] = ()
 

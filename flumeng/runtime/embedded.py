@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, NoReturn
 from flumeng.errors import UserError
 from flumeng.runtime import core_dumps, own_directory, secrets
 from flumeng.runtime.parentage import die_with_parent
-from flumeng.security import own, roles
+from flumeng.security import roles
+from flumeng.security.credentials import place_of
 
 if TYPE_CHECKING:
     from flumeng.security.credentials import Credentials, Place
@@ -71,7 +72,7 @@ def serve(
     of a ZooKeeper.
     """
     port = port or free_port(host)
-    place = own.place("zookeeper")
+    place = place_of("zookeeper")
     command = server_command(data, port, host=host, place=place, plain_port=plain_port)
     print(f"zookeeper {host}:{port}", flush=True)
     os.umask(own_directory.OTHERS)

@@ -28,7 +28,7 @@ from flumeng.metrics.table import Reading
 from flumeng.operations.flows import apply_flow
 from flumeng.operations.securing import secure_cluster
 from flumeng.runtime import core_dumps, embedded, own_directory
-from flumeng.security import own
+from flumeng.security import process
 from flumeng.spec import check_flow
 from flumeng.state.task_map import read_plans
 from flumeng.store import Store, Versioned, tree
@@ -128,7 +128,7 @@ class Standalone:
     stopping: threading.Event = field(default_factory=threading.Event)
     health: Health = field(default_factory=lambda: Health(STUCK_SECONDS))
     up: bool = False
-    node: str = field(default_factory=lambda: own.member("node").removeprefix("node:") or NODE)
+    node: str = field(default_factory=lambda: process.member("node").removeprefix("node:") or NODE)
 
     def __post_init__(self) -> None:
         self.health.needs(lambda: None if self.up else "the flows do not run yet")
@@ -159,9 +159,9 @@ class Standalone:
         return store
 
     def _secure(self, store: Store) -> None:
-        cluster = own.cluster()
+        cluster = process.administered_cluster()
         if cluster is not None:
-            members = [f"node:{self.node}", *own.people()]
+            members = [f"node:{self.node}", *process.operators()]
             secure_cluster(
                 store,
                 cluster=cluster,

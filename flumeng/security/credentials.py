@@ -18,10 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flumeng.errors import UserError
-from flumeng.security.identity import Identity, Role, identity_of
-from flumeng.security.roles import DIRECTORY, PEOPLE, folder
-
-__all__ = ["DIRECTORY", "PEOPLE", "Credentials", "Place", "folder", "load", "place_of"]
+from flumeng.security.identity import Identity, identity_of
+from flumeng.security.roles import DIRECTORY, Role, folder
 
 if TYPE_CHECKING:
     from cryptography import x509

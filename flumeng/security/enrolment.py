@@ -16,7 +16,8 @@ from pathlib import Path
 from flumeng.errors import UserError
 from flumeng.security.authority import Authority, load_authority, new_authority, private_pem
 from flumeng.security.credentials import CA_FILE, Place
-from flumeng.security.identity import Identity, Role
+from flumeng.security.identity import Identity
+from flumeng.security.roles import Role
 
 KEY_FILE = "ca.key"
 CLUSTER_FILE = "cluster"

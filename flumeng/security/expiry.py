@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from flumeng.errors import UserError
-from flumeng.security import credentials
+from flumeng.security import roles
 from flumeng.security.credentials import Credentials, Place
-from flumeng.security.identity import ROLES
+from flumeng.security.roles import ROLES
 
 WARN_DAYS = 30.0
 LOOK_SECONDS = 600.0
@@ -28,7 +28,7 @@ class Expiry:
 
     def problems(self) -> dict[str, str]:
         """``certificate of ROLE`` -> what people should know; empty in an open cluster."""
-        folder = credentials.folder()
+        folder = roles.folder()
         if folder is not None and self._clock() - self._looked_at >= LOOK_SECONDS:
             self._looked_at = self._clock()
             self._found = {

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flumeng.errors import UserError
-from flumeng.security.roles import NAMED, ROLES, Role, member_of, subject_of
-
-__all__ = ["NAMED", "ROLES", "Identity", "Role", "identity_of", "parse_uri", "subject_of"]
+from flumeng.security.roles import ROLES, Role, member_of, subject_of
 
 if TYPE_CHECKING:
     from cryptography import x509

@@ -1,27 +1,52 @@
-"""Who this process is to the others: told once, at its start, and read again when files change."""
+"""Who this process is to the others. Certificates are read again when their files change; in an
+open cluster nothing of cryptography is loaded."""
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
 
-from flumeng.security import credentials
-from flumeng.security.credentials import PEOPLE, Credentials, Place
-from flumeng.security.identity import Role
+from flumeng.security import roles
+from flumeng.security.credentials import Credentials, Place, place_of
+from flumeng.security.roles import PEOPLE, Role
 
 _roles: tuple[Role, ...] = PEOPLE
 
 
-def serve_as(*roles: Role) -> None:
+def serve_as(*wanted: Role) -> None:
     """This process has the first of these roles whose certificate it has. A process that says
     nothing is a person's."""
     global _roles  # noqa: PLW0603  # one process is one
-    _roles = roles
+    _roles = wanted
 
 
 def place() -> Place | None:
     """None in an open cluster. Raises UserError."""
-    return credentials.place_of(*_roles)
+    return place_of(*_roles)
+
+
+def member(*wanted: Role) -> str:
+    """As access lists and the tree name the first of these roles whose certificate is here; empty
+    in an open cluster. Raises UserError."""
+    found = place_of(*wanted)
+    return found.load().identity.member if found else ""
+
+
+def operators() -> list[str]:
+    """The operators whose certificate is here, as members."""
+    return [member("operator")] if _has("operator") else []
+
+
+def administered_cluster() -> str | None:
+    """The cluster that an administrator's certificate here is for; None without one. Raises
+    UserError."""
+    found = place_of("admin") if _has("admin") else None
+    return found.load().identity.cluster if found else None
+
+
+def _has(role: Role) -> bool:
+    folder = roles.folder()
+    return folder is not None and Place(folder, role).certificate.exists()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from pathlib import Path
 from flumeng.security.authority import Authority, new_authority
 from flumeng.security.credentials import Place
 from flumeng.security.expiry import utc_now
-from flumeng.security.identity import Identity, Role
+from flumeng.security.identity import Identity
+from flumeng.security.roles import Role
 
 CLUSTER = "tests"
 HOSTS = ("localhost", "127.0.0.1", "::1")

@@ -42,7 +42,8 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from flumeng.errors import ConflictError, ForbiddenError, UnavailableError, UserError
 from flumeng.metrics.table import Reading
-from flumeng.security import own
+from flumeng.security import process
+from flumeng.security.credentials import place_of
 from flumeng.security.roles import DIRECTORY, PEOPLE, Role
 from flumeng.store import (
     ABSENT,
@@ -157,7 +158,7 @@ class ZooKeeperStore:
         self._connection = 0
         self._lease = lease.Lease(clock)
         self._traffic = Traffic()
-        place, self._member = own.place(*roles), own.member(*roles)
+        place, self._member = place_of(*roles), process.member(*roles)
         self._handler = handler = tls.Handler(place)
         never = KazooRetry(max_tries=0, sleep_func=handler.sleep_func)
         always = KazooRetry(max_tries=-1, delay=0.1, max_delay=1.0, sleep_func=handler.sleep_func)

@@ -25,7 +25,8 @@ from flumeng.journal.journal import Journal
 from flumeng.journal.proof import Proof
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.server import JournalServer
-from flumeng.security.credentials import DIRECTORY, Place, place_of
+from flumeng.security.credentials import Place, place_of
+from flumeng.security.roles import DIRECTORY
 from flumeng.security.testing import Certificates
 
 ID = "bench.n1.0.0a1b2c3d"

@@ -39,7 +39,8 @@ from flumeng.journal.journal import Journal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
 from flumeng.operations.flows import apply_flow
-from flumeng.security.credentials import DIRECTORY, Place
+from flumeng.security.credentials import Place
+from flumeng.security.roles import DIRECTORY
 from flumeng.security.testing import Certificates
 from flumeng.spec import parse_flow
 from flumeng.state.partitions import FLOW, JOURNAL, subscribed

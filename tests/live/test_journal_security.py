@@ -47,9 +47,10 @@ from flumeng.journal.watch import WatchRequest
 from flumeng.journal.wire import FRAMES_SCHEMA, make_ticket
 from flumeng.runtime.scrubbing import Secret
 from flumeng.security.authority import Authority, new_authority
-from flumeng.security.credentials import DIRECTORY, Credentials, Place
+from flumeng.security.credentials import Credentials, Place
 from flumeng.security.expiry import utc_now
-from flumeng.security.identity import ROLES, Identity, Role
+from flumeng.security.identity import Identity
+from flumeng.security.roles import DIRECTORY, ROLES, Role
 from flumeng.security.testing import CLUSTER, HOSTS, Certificates
 
 WEB, APP, LARGE = "web.n1.0.0a1b2c3d", "app.n1.0.0a1b2c3d", "large.n1.0.0a1b2c3d"

@@ -19,8 +19,8 @@ from flumeng.operations import audit
 from flumeng.operations.cluster import verify_cluster
 from flumeng.operations.securing import misplaced, secure_cluster, set_access
 from flumeng.runtime.testing import RealEnsemble
-from flumeng.security.credentials import DIRECTORY, Place
-from flumeng.security.identity import Role
+from flumeng.security.credentials import Place
+from flumeng.security.roles import DIRECTORY, Role
 from flumeng.security.testing import CLUSTER, Certificates
 from flumeng.store import ABSENT, ANY, AccessList, Put, Store, tree
 from flumeng.store import Path as ZnodePath

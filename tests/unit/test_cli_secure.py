@@ -10,9 +10,10 @@ import pytest
 from cli.context import CliContext
 from cli.testing import Shell
 from flumeng.security.authority import new_authority, private_pem
-from flumeng.security.credentials import DIRECTORY, Place
+from flumeng.security.credentials import Place
 from flumeng.security.expiry import utc_now
 from flumeng.security.identity import Identity
+from flumeng.security.roles import DIRECTORY
 from flumeng.security.signing import is_signed, signature
 from flumeng.testing import FakeTree
 

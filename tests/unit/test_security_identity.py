@@ -14,7 +14,8 @@ from flumeng.security import credentials, enrolment, expiry
 from flumeng.security.authority import load_authority, new_authority, private_pem
 from flumeng.security.credentials import Place
 from flumeng.security.expiry import Expiry
-from flumeng.security.identity import Identity, Role, identity_of, parse_uri, subject_of
+from flumeng.security.identity import Identity, identity_of, parse_uri
+from flumeng.security.roles import DIRECTORY, PEOPLE, Role, subject_of
 from flumeng.security.testing import Certificates
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -114,10 +115,10 @@ def test_a_certificate_in_the_place_of_another_role_is_refused(certificates: Cer
 def test_which_credentials_a_process_uses(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(credentials.DIRECTORY, raising=False)
+    monkeypatch.delenv(DIRECTORY, raising=False)
     assert credentials.load("node") is None
-    monkeypatch.setenv(credentials.DIRECTORY, str(certificates.folder("operator", "viewer")))
-    found = credentials.load(*credentials.PEOPLE)
+    monkeypatch.setenv(DIRECTORY, str(certificates.folder("operator", "viewer")))
+    found = credentials.load(*PEOPLE)
     assert found is not None
     assert found.identity.role == "operator"
     with pytest.raises(UserError, match=r"no certificate of a node \(node\.pem\)"):
@@ -128,7 +129,7 @@ def test_weeks_before_its_end_it_is_told(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = certificates.folder("node", days=40)
-    monkeypatch.setenv(credentials.DIRECTORY, str(folder))
+    monkeypatch.setenv(DIRECTORY, str(folder))
     days, elapsed = 0.0, 0.0
 
     def told() -> dict[str, str]:
@@ -148,7 +149,7 @@ def test_weeks_before_its_end_it_is_told(
 def test_a_new_certificate_ends_the_warning_within_ten_minutes(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(credentials.DIRECTORY, str(certificates.folder("node", days=1)))
+    monkeypatch.setenv(DIRECTORY, str(certificates.folder("node", days=1)))
     clock = [0.0]
     expiring = Expiry(lambda: clock[0], expiry.utc_now)
     assert expiring.problems()
