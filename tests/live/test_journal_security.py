@@ -523,7 +523,8 @@ class Hoard:
     """So many reads of a large journal at once, of which nothing is taken but the beginning."""
 
     def __init__(self, served: Served, proof: Proof, count: int) -> None:
-        self.begun = self.refused = 0
+        self.begun = 0
+        self.refused: list[str] = []
         self._lock = threading.Lock()
         self._done = threading.Event()
         self._threads = [
@@ -537,9 +538,9 @@ class Hoard:
             events = client.read(LARGE, 0, EVENTS + 60_000)
             try:
                 next(events)
-            except UnavailableError:
+            except UnavailableError as error:
                 with self._lock:
-                    self.refused += 1
+                    self.refused.append(str(error))
                 return
             with self._lock:
                 self.begun += 1
@@ -557,16 +558,15 @@ def test_one_peer_with_many_reads_leaves_room_for_another(served: Served) -> Non
     hoard = Hoard(served, served.proof("collector", "greedy"), 200)
     try:
         deadline = time.monotonic() + 120
-        while hoard.begun + hoard.refused < 200:
+        while hoard.begun + len(hoard.refused) < 200:
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        assert hoard.refused > 100, "it has most places at most"
+        refused = [text for text in hoard.refused if "yours" in text]
+        assert len(refused) > 100, "it has most places at most"
         began = time.monotonic()
         assert ask(served, served.proof("collector", "modest"), "read") == EVENTS
         assert ask(served, served.proof("collector", "modest"), "watch") == EVENTS
         assert time.monotonic() - began < 20
-        with pytest.raises(UnavailableError, match="yours"):
-            ask(served, served.proof("collector", "greedy"), "read")
     finally:
         hoard.close()
 
