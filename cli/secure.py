@@ -83,8 +83,8 @@ def init(
     if ca_certificate is not None and ca_key is not None:
         given = load_authority(ca_certificate.read_bytes(), ca_key.read_bytes())
     now = utc_now()
-    office = enrolment.found_office(folder, cluster, given, now)
-    office.fill(folder / admin, ["admin"], admin, (), days=DAYS, now=now)
+    issuer = enrolment.create_authority(folder, cluster, given, now)
+    issuer.fill(folder / admin, ["admin"], admin, (), days=DAYS, now=now)
     click.echo(
         f"{folder} is the authority of cluster {cluster}\n"
         f"{folder / admin} is yours: export {DIRECTORY}={(folder / admin).resolve()}"
@@ -156,16 +156,16 @@ def show(folder: Path, *, as_json: bool) -> None:
     be used."""
     rows: list[dict[str, object]] = []
     useless = False
-    for place, found in expiry.credentials_in(folder):
+    for keystore, found in expiry.credentials_in(folder):
         if isinstance(found, UserError):
             useless = True
-            rows.append({"role": place.role, "problem": str(found)})
+            rows.append({"role": keystore.role, "problem": str(found)})
             continue
         left = expiry.days_left(found, utc_now())
         useless |= left <= 0
         rows.append(
             {
-                "role": place.role,
+                "role": keystore.role,
                 "name": found.identity.name,
                 "cluster": found.identity.cluster,
                 "until": f"{found.expires:%Y-%m-%d %H:%M}",
@@ -192,8 +192,8 @@ def fill(
     days: float,
 ) -> None:
     """Issue, and say what to do with it. Raises UserError."""
-    office = enrolment.open_office(authority)
-    office.fill(folder, roles, name, hosts, days=days, now=utc_now())
+    issuer = enrolment.open_authority(authority)
+    issuer.fill(folder, roles, name, hosts, days=days, now=utc_now())
     click.echo(
         f"{folder} has the {'certificate' if len(roles) == 1 else 'certificates'} of {name} for "
         f"{', '.join(roles)}: bring it to its host, and set {DIRECTORY} to where it is there"

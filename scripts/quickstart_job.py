@@ -38,8 +38,8 @@ from flumeng.errors import FlumengError
 from flumeng.journal.client import JournalClient
 from flumeng.runtime import embedded
 from flumeng.runtime.standalone import NODE
-from flumeng.security.credentials import Place
-from flumeng.security.enrolment import HOST_ROLES, found_office
+from flumeng.security.credentials import Keystore
+from flumeng.security.enrolment import HOST_ROLES, create_authority
 from flumeng.security.expiry import utc_now
 from flumeng.security.roles import DIRECTORY
 from flumeng.store import Store
@@ -71,9 +71,9 @@ def secure(folder: Path) -> Path:
     """Give this run's processes, and whoever runs it, what proves who they are, and the journal a
     key. The directory of their certificates."""
     now, identity = utc_now(), folder / "identity"
-    office = found_office(folder / "authority", FLOW, None, now)
+    issuer = create_authority(folder / "authority", FLOW, None, now)
     roles = [*HOST_ROLES, "master", "zookeeper", "admin"]
-    office.fill(identity, roles, NODE, ["127.0.0.1", "localhost"], days=DAYS, now=now)
+    issuer.fill(identity, roles, NODE, ["127.0.0.1", "localhost"], days=DAYS, now=now)
     os.environ[DIRECTORY] = str(identity)
     os.environ[KEY] = secrets.token_hex(32)
     return identity
@@ -81,7 +81,7 @@ def secure(folder: Path) -> Path:
 
 def client_tls(identity: Path) -> ssl.SSLContext:
     """What the sender of the events proves, and of whom it wants proof."""
-    mine = Place(identity, "admin")
+    mine = Keystore(identity, "admin")
     context = ssl.create_default_context(cafile=str(mine.ca))
     context.load_cert_chain(mine.certificate, mine.key)
     return context
@@ -93,7 +93,7 @@ def flow_text(port: int, lake: Path, identity: Path | None) -> str:
     syslog = flow["sources"][0]["syslog"]
     syslog["listen"] = f"127.0.0.1:{port}"
     if identity is not None:
-        own = Place(identity, "node")
+        own = Keystore(identity, "node")
         files = {"certificate": own.certificate, "key": own.key, "client_ca": own.ca}
         syslog["tls"] = {name: str(file) for name, file in files.items()}
         flow["journal"] = {"encryption": {"key": "${secret:quickstart-journal}"}}

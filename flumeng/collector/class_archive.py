@@ -22,7 +22,7 @@ from pathlib import Path
 import pyspark
 
 from flumeng.errors import UserError
-from flumeng.runtime import own_directory
+from flumeng.runtime import private_directory
 from flumeng.runtime.embedded import find_java
 from flumeng.runtime.parentage import die_with_parent
 
@@ -128,7 +128,7 @@ def main() -> None:
         os.nice(BACKGROUND_NICENESS)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
-        os.umask(own_directory.OTHERS)
+        os.umask(private_directory.OTHERS)
         make(Path(cache))
     except UserError as problem:
         raise SystemExit(str(problem)) from problem

@@ -27,7 +27,7 @@ from flumeng.collector.task_metrics import StatusStore, TaskMetrics
 from flumeng.collector.worker import Worker
 from flumeng.errors import UserError
 from flumeng.inputs.flows.flows import Subscriptions
-from flumeng.inputs.journals import admission
+from flumeng.inputs.journals import executor_tokens
 from flumeng.inputs.journals.journals import Journals
 from flumeng.inputs.kafka.kafka import KafkaInput
 from flumeng.inputs.kafka.names import INPUT as KAFKA
@@ -89,7 +89,7 @@ def run(
     try:
         allowed = policy.load(policy_file)
         secrets.use(allowed.secrets)
-        admitted = admission.of_process()
+        admitted = executor_tokens.of_process()
         store = ZooKeeperStore(hosts, session_seconds, roles=["collector"])
         session = starting.result()
     except UserError as problem:
@@ -228,7 +228,7 @@ def _tell(measures: Measures, host: str, port: int) -> ActionServer | None:
     """Serve what is counted of each task; None when that cannot be: nothing else needs it."""
     try:
         answers = {COUNTERS: lambda _: measures.tasks.rows()}
-        return ActionServer(host, answers, port, place=process.place())
+        return ActionServer(host, answers, port, keystore=process.keystore())
     except UserError as problem:
         logging.warning("nobody can ask what became of events: %s", problem)
         return None

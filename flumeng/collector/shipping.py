@@ -14,7 +14,7 @@ from pathlib import Path
 
 import flumeng
 import zkschema
-from flumeng.runtime import own_directory
+from flumeng.runtime import private_directory
 
 PACKAGES = (flumeng, zkschema)
 EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -29,7 +29,7 @@ def archive(directory: Path) -> Path:
         digest.update(data)
     file = directory / f"flumeng-{digest.hexdigest()[:16]}.zip"
     if not file.exists():
-        own_directory.write_private(file, "")
+        private_directory.write_private(file, "")
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as zipped:
             for name, data in content.items():
                 zipped.writestr(zipfile.ZipInfo(name, EPOCH), data, zipfile.ZIP_DEFLATED)

@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from flumeng.collector import shipping, spark_ui
 from flumeng.errors import UnavailableError, UserError
 from flumeng.filters.lazy_batch import BYTES_AT_ONCE, ROWS_AT_ONCE
-from flumeng.runtime import own_directory, secrets
+from flumeng.runtime import private_directory, secrets
 from flumeng.runtime.embedded import find_java
 from flumeng.runtime.scrubbing import scrub
 from flumeng.spec.patterns import SECRET
@@ -95,9 +95,9 @@ def start(
     scratch, logging = directory / "scratch", directory / "log4j2.properties"
     try:
         shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True, mode=own_directory.DIRECTORY_MODE)
-        scratch.mkdir(mode=own_directory.DIRECTORY_MODE)
-        own_directory.write_private(logging, LOGGING)
+        directory.mkdir(parents=True, mode=private_directory.DIRECTORY_MODE)
+        scratch.mkdir(mode=private_directory.DIRECTORY_MODE)
+        private_directory.write_private(logging, LOGGING)
     except OSError as error:
         raise UserError(f"cannot write to {directory}: {error.strerror}") from error
     _hide(directory / "conf", options)

@@ -59,7 +59,7 @@ def main() -> int:
     accounts.start()
     ScalingLoop(lambda: worker.scalers, accounts).start()
     try:
-        server = PartitionServer(given.host, accounts, given.port, place=process.place())
+        server = PartitionServer(given.host, accounts, given.port, keystore=process.keystore())
     except UserError as problem:
         print(problem, file=sys.stderr)
         return 2

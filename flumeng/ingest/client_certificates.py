@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from cryptography import x509
 
-from flumeng.ingest.peers import Client, StrangerError
+from flumeng.ingest.peers import Client, UnauthorizedError
 from flumeng.spec.server_tls import HOST_NAME, canonical, fingerprint
 
 
@@ -22,17 +22,17 @@ class Clients:
         self._names = frozenset(map(canonical, names))
 
     def admit(self, certificate: bytes) -> Client:
-        """Who shows a certificate (DER). Raises StrangerError."""
+        """Who shows a certificate (DER). Raises UnauthorizedError."""
         found = fingerprint(hashlib.sha256(certificate).digest())
         try:
             names = [*_alternative_names(x509.load_der_x509_certificate(certificate)), found]
         except ValueError as error:
-            raise StrangerError(f"a certificate that cannot be read: {error}") from error
+            raise UnauthorizedError(f"a certificate that cannot be read: {error}") from error
         if not self._names:
             return Client(names[0], frozenset(), certificate)
         let_in = {name: matched for name in names if (matched := self._names & {*_patterns(name)})}
         if not let_in:
-            raise StrangerError(f"{', '.join(names)}: not in tls.clients")
+            raise UnauthorizedError(f"{', '.join(names)}: not in tls.clients")
         return Client(next(iter(let_in)), frozenset().union(*let_in.values()), certificate)
 
 

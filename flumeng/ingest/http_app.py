@@ -24,7 +24,7 @@ from flumeng.ingest.http_senders import Senders
 from flumeng.ingest.listening import takes_reserve
 from flumeng.ingest.memory_bound import MemoryBound, OverBoundError, Share
 from flumeng.ingest.peer_limits import Peer, Peers
-from flumeng.ingest.peers import Client, StrangerError, address, short
+from flumeng.ingest.peers import Client, UnauthorizedError, address, short
 from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.ingest.source import SourceContext
 from flumeng.ingest.tls import ServerTls
@@ -103,7 +103,7 @@ class HttpApp:
             return None
         try:
             client = self._tls.client(transport) if self._tls is not None else Client()
-        except StrangerError as error:
+        except UnauthorizedError as error:
             return Connection(peer, stranger=f"this client is not let in: {error}")
         return Connection(peer, client)
 

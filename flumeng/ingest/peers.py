@@ -14,7 +14,7 @@ ATTRIBUTE_CHARACTERS = 200
 """An attribute is repeated for each event, so its length must not be the sender's choice."""
 
 
-class StrangerError(Exception):
+class UnauthorizedError(Exception):
     """Why a client is not let in."""
 
 

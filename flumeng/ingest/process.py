@@ -58,7 +58,7 @@ def main() -> int:
     _allow_many_files()
     process.serve_as("node")
     try:
-        place = process.place()
+        keystore = process.keystore()
         allowed = policy.load(arguments.policy)
         secrets.use(allowed.secrets)
         journal_store = JournalStore(
@@ -68,7 +68,7 @@ def main() -> int:
         print(f"ingest: {error}", file=sys.stderr)
         return 2
     address = (arguments.host, arguments.port)
-    worker = Worker(journal_store, address, parent.send, group, allowed, place=place)
+    worker = Worker(journal_store, address, parent.send, group, allowed, keystore=keystore)
     if arguments.metrics_channel is not None:
         from flumeng.metrics import serving  # noqa: PLC0415  # only then it costs memory
 

@@ -21,7 +21,7 @@ from flumeng.ingest.framing import Cutter, Messages
 from flumeng.ingest.handshakes import Handshakes
 from flumeng.ingest.listening import BACKLOG, takes_reserve
 from flumeng.ingest.peer_limits import Peer, Peers
-from flumeng.ingest.peers import Client, Reception, StrangerError, address
+from flumeng.ingest.peers import Client, Reception, UnauthorizedError, address
 from flumeng.ingest.received_block import Origin, ReceivedBlock
 from flumeng.ingest.seldom import Seldom
 from flumeng.ingest.tls import ServerTls
@@ -120,7 +120,7 @@ class Streams:
             return Client()
         try:
             return self.tls.client(transport)
-        except StrangerError as error:
+        except UnauthorizedError as error:
             self.reception.context.counters.unauthorized += 1
             if self._strangers.is_due():
                 log.warning("%s is not let in: %s", peer, error)

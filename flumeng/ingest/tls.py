@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from flumeng.errors import UserError
-from flumeng.ingest.peers import Client, StrangerError
+from flumeng.ingest.peers import Client, UnauthorizedError
 from flumeng.node.policy import Policy
 from flumeng.spec.server_tls import Tls
 
@@ -87,19 +87,19 @@ class ServerTls:
             self._use(loaded)
 
     def client(self, transport: asyncio.BaseTransport) -> Client:
-        """Who has made this connection. Raises StrangerError."""
+        """Who has made this connection. Raises UnauthorizedError."""
         if self._clients is None:
             return Client()
         certificate = transport.get_extra_info("ssl_object").getpeercert(True)
         if not certificate:
-            raise StrangerError("no certificate")
+            raise UnauthorizedError("no certificate")
         client = self._clients.admit(certificate)
         try:
             revoked = self.is_revoked(certificate)
         except ValueError as error:
-            raise StrangerError(f"{client.name}: {error}") from error
+            raise UnauthorizedError(f"{client.name}: {error}") from error
         if revoked:
-            raise StrangerError(f"{client.name}: its certificate is revoked")
+            raise UnauthorizedError(f"{client.name}: its certificate is revoked")
         return client
 
     def is_revoked(self, certificate: bytes) -> bool:

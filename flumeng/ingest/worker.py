@@ -29,7 +29,7 @@ from flumeng.journal.server import JournalServer
 from flumeng.metrics.health import Health
 from flumeng.node.policy import UNRESTRICTED, Policy
 from flumeng.node.protocol import Message
-from flumeng.security.credentials import Place
+from flumeng.security.credentials import Keystore
 from flumeng.spec import Component
 
 log = logging.getLogger(__name__)
@@ -62,12 +62,12 @@ class Worker:
         group: WorkerGroup = ALONE,
         policy: Policy = UNRESTRICTED,
         *,
-        place: Place | None = None,
+        keystore: Keystore | None = None,
     ) -> None:
         self._journal_store = journal_store
         self._group = group
         self._policy = policy
-        self._place = place
+        self._keystore = keystore
         self._address = address
         self._send = send
         self._answers: int | None = None
@@ -98,7 +98,7 @@ class Worker:
             minute_ago=self.measures.minute_ago,
             may_tap=self._policy.may_tap,
             granted=self._policy.granted,
-            place=self._place,
+            keystore=self._keystore,
         )
         await asyncio.to_thread(self._send, {"type": "ready", "address": server.address})
         reporting = asyncio.create_task(self._report_changes())

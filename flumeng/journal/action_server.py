@@ -11,7 +11,7 @@ import msgspec
 from flumeng.errors import UserError
 from flumeng.journal.access import Granted, Peer
 from flumeng.journal.service import Endpoint, Service
-from flumeng.security.credentials import Credentials, Place
+from flumeng.security.credentials import Credentials, Keystore
 
 Actions = Mapping[str, Callable[[bytes], object]]
 """By name what makes an answer, to be sent as JSON, of what is asked; called by any number of
@@ -19,15 +19,15 @@ threads. Each call takes a bounded time."""
 
 
 class ActionServer:
-    """Serves from its own threads, for as long as the process lives; with a ``place`` to those who
-    prove to be of the same cluster. Raises UserError when the address or the credentials cannot be
-    used."""
+    """Serves from its own threads, for as long as the process lives; with a ``keystore`` to those
+    who prove to be of the same cluster. Raises UserError when the address or the credentials cannot
+    be used."""
 
     def __init__(
-        self, host: str, actions: Actions, port: int = 0, *, place: Place | None = None
+        self, host: str, actions: Actions, port: int = 0, *, keystore: Keystore | None = None
     ) -> None:
         self._endpoint: Endpoint[_Service] = Endpoint(
-            partial(_Service, actions=actions), host, port, place
+            partial(_Service, actions=actions), host, port, keystore
         )
         self.address = self._endpoint.address
         self.stop = self._endpoint.stop

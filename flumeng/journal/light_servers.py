@@ -127,18 +127,20 @@ class Committer:
 
 
 def main(directory: Path, *, together: bool) -> None:
-    place = credentials.place_of("node")
+    keystore = credentials.keystore_of("node")
     names = json.loads(sys.stdin.readline())
     journals = [
         MemoryJournal.create(directory, name, limits=Limits(JOURNAL_BYTES)) for name in names
     ]
     if together:
         served = dict(zip(names, journals, strict=True))
-        server = JournalServer("127.0.0.1", journals=lambda: served, place=place)
+        server = JournalServer("127.0.0.1", journals=lambda: served, keystore=keystore)
         addresses = dict.fromkeys(names, server.address)
     else:
         servers = [
-            JournalServer("127.0.0.1", journals=partial(dict, {journal.id: journal}), place=place)
+            JournalServer(
+                "127.0.0.1", journals=partial(dict, {journal.id: journal}), keystore=keystore
+            )
             for journal in journals
         ]
         addresses = {name: one.address for name, one in zip(names, servers, strict=True)}

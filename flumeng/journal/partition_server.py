@@ -16,7 +16,7 @@ from flumeng.journal.account import Account
 from flumeng.journal.action_server import Actions, ActionServer
 from flumeng.journal.position import Position
 from flumeng.journal.wire import ACCOUNTS, COUNTERS, OFFSETS, POSITIONS
-from flumeng.security.credentials import Place
+from flumeng.security.credentials import Keystore
 
 
 class Answers(Protocol):
@@ -42,7 +42,7 @@ class PartitionServer(ActionServer):
     """See ``ActionServer``."""
 
     def __init__(
-        self, host: str, answers: Answers, port: int = 0, *, place: Place | None = None
+        self, host: str, answers: Answers, port: int = 0, *, keystore: Keystore | None = None
     ) -> None:
         actions: Actions = {
             POSITIONS: lambda _: answers.positions(),
@@ -50,7 +50,7 @@ class PartitionServer(ActionServer):
             COUNTERS: lambda _: [],
             OFFSETS: lambda body: _offsets(answers, body),
         }
-        super().__init__(host, actions, port, place=place)
+        super().__init__(host, actions, port, keystore=keystore)
 
 
 def _offsets(answers: Answers, body: bytes) -> Mapping[str, int]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from flumeng.runtime.scrubbing import Secret
 from flumeng.security import process
-from flumeng.security.credentials import place_of
+from flumeng.security.credentials import keystore_of
 
 if TYPE_CHECKING:
     from flumeng.security.credentials import Credentials
@@ -32,5 +32,5 @@ class Proof:
 def of_process(*roles: Role) -> Proof | None:
     """That of this process, or the first of these roles that it has; None in an open cluster.
     Raises UserError."""
-    place = place_of(*roles) if roles else process.place()
-    return Proof.of(process.loaded.of(place)) if place else None
+    keystore = keystore_of(*roles) if roles else process.keystore()
+    return Proof.of(process.loaded.of(keystore)) if keystore else None

@@ -44,7 +44,7 @@ from flumeng.journal.wire import (
     Ticket,
     parse_ticket,
 )
-from flumeng.security.credentials import Credentials, Place
+from flumeng.security.credentials import Credentials, Keystore
 
 WATCHES_AT_ONCE = 64
 """Those beyond are answered once; their readers ask again after a while."""
@@ -66,7 +66,7 @@ class JournalServer:
     process wants to tell of itself, as JSON; ``acked`` gives up to where the flow of a journal has
     acked it, ``minute_ago`` how far it was then.
     ``may_tap`` says of which flows people may look at events, ``granted`` which flows a subscriber
-    may read. With a ``place`` it lets in who proves to be of the same cluster, and nobody else.
+    may read. With a ``keystore`` it lets in who proves to be of the same cluster, and nobody else.
     Raises UserError when the address or the credentials cannot be used.
     """
 
@@ -81,7 +81,7 @@ class JournalServer:
         minute_ago: Callable[[str], Note | None] = lambda _journal: None,
         may_tap: Callable[[str], bool] = lambda _flow: True,
         granted: Granted = granted_nothing,
-        place: Place | None = None,
+        keystore: Keystore | None = None,
     ) -> None:
         make = partial(
             _Service,
@@ -91,7 +91,7 @@ class JournalServer:
             minute_ago=minute_ago,
             taps=Taps(may_tap),
         )
-        self._endpoint: Endpoint[_Service] = Endpoint(make, host, port, place, granted)
+        self._endpoint: Endpoint[_Service] = Endpoint(make, host, port, keystore, granted)
         self.address = self._endpoint.address
         self.stop = self._endpoint.stop
 

@@ -25,7 +25,7 @@ from flumeng.errors import FlumengError, UserError
 from flumeng.journal.access import Access, Granted, Peer, granted_nothing
 from flumeng.journal.wire import ERROR_KINDS, FRAMES_SCHEMA
 from flumeng.runtime import vital
-from flumeng.security.credentials import Credentials, Place
+from flumeng.security.credentials import Credentials, Keystore
 
 log = logging.getLogger(__name__)
 
@@ -64,13 +64,13 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         """Let calls that run end soon."""
 
     def do_action(self, context: Any, action: Any) -> Iterator[Any]:
-        with _Told():
+        with _ErrorsToClient():
             peer = self.access.peer(context)
             answers = self.act(peer, context, action.type, action.body.to_pybytes())
             return map(flight.Result, _told(answers))
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        with _Told():
+        with _ErrorsToClient():
             schema, batches = self.read(self.access.peer(context), ticket.ticket)
             return flight.GeneratorStream(schema, _told(batches))
 
@@ -94,7 +94,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         _refuse_call()
 
 
-class _Told:
+class _ErrorsToClient:
     """What is raised in it reaches the client as an error that ``refuse`` makes."""
 
     def __enter__(self) -> None: ...
@@ -108,7 +108,7 @@ class _Told:
 
 
 def _told(items: Iterator[T]) -> Iterator[T]:
-    with _Told():
+    with _ErrorsToClient():
         yield from items
 
 
@@ -128,26 +128,27 @@ Make = Callable[[str, int, Credentials | None, Granted], S]
 
 
 class Endpoint(Generic[S]):
-    """A service at one address, from when this is made until ``stop``; with a ``place`` always with
-    the certificates that are there. Raises UserError when the address or they cannot be used."""
+    """A service at one address, from when this is made until ``stop``; with a ``keystore`` always
+    with the certificates that are there. Raises UserError when these or the address cannot be
+    used."""
 
     def __init__(
         self,
         make: Make[S],
         host: str,
         port: int,
-        place: Place | None,
+        keystore: Keystore | None,
         granted: Granted = granted_nothing,
     ) -> None:
-        self._make, self._granted, self._place = make, granted, place
+        self._make, self._granted, self._keystore = make, granted, keystore
         self._host = f"[{host}]" if ":" in host else host
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._changed = place.changed if place else ()
-        self._service = self._open(port, place.load() if place else None)
+        self._changed = keystore.changed if keystore else ()
+        self._service = self._open(port, keystore.load() if keystore else None)
         self._port = self._service.port
         self.address = f"{self._host}:{self._port}"
-        if place is not None:
+        if keystore is not None:
             vital.start("certificates", self._follow)
 
     def stop(self, timeout_seconds: float = STOP_SECONDS) -> bool:
@@ -177,13 +178,13 @@ class Endpoint(Generic[S]):
         return not ending.is_alive()
 
     def _follow(self) -> None:
-        assert self._place is not None
+        assert self._keystore is not None
         while not self._stopped.wait(LOOK_SECONDS):
-            changed = self._place.changed
+            changed = self._keystore.changed
             if changed == self._changed:
                 continue
             try:
-                own = self._place.load()
+                own = self._keystore.load()
             except UserError as error:
                 log.error("%s; %s serves with the certificate before", error, self.address)
                 continue

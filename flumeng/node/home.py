@@ -16,7 +16,7 @@ from flumeng.errors import UnavailableError, UserError
 from flumeng.node.claim import Claim
 from flumeng.node.events import Wanted
 from flumeng.node.known_flows import KnownFlows
-from flumeng.runtime import own_directory
+from flumeng.runtime import private_directory
 from flumeng.runtime.whole_files import write_durably
 from zkschema import codec
 from zkschema.records import Assignment
@@ -49,11 +49,11 @@ class Home:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.problems: dict[str, str] = {}
-        own_directory.take(path, KEPT)
+        private_directory.make_private(path, KEPT)
         try:
             for name in ("journals", "sources"):
-                (path / name).mkdir(exist_ok=True, mode=own_directory.DIRECTORY_MODE)
-            lock = own_directory.open_private(str(path / "lock"), os.O_RDWR | os.O_CREAT)
+                (path / name).mkdir(exist_ok=True, mode=private_directory.DIRECTORY_MODE)
+            lock = private_directory.open_private(str(path / "lock"), os.O_RDWR | os.O_CREAT)
             self._lock = os.fdopen(lock, "a")
         except OSError as error:
             raise UserError(

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from flumeng.runtime import own_directory
+from flumeng.runtime import private_directory
 
 DIRECTORY = "jobs"
 
@@ -31,7 +31,7 @@ class InProgress:
         file = self._directory / str(next(self._numbers))
         with suppress(OSError):
             self._directory.mkdir(mode=0o700, exist_ok=True)
-            own_directory.write_private(file, json.dumps(sorted(flows)))
+            private_directory.write_private(file, json.dumps(sorted(flows)))
         try:
             yield
         finally:

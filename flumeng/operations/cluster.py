@@ -9,7 +9,7 @@ from typing import Any
 from flumeng.errors import UserError
 from flumeng.operations import audit
 from flumeng.operations.documents import AnyRecord, at, documents, encoded, in_transactions
-from flumeng.operations.securing import misplaced
+from flumeng.operations.securing import acl_mismatches
 from flumeng.store import ABSENT, ANY, Put, Remove, Store, Version, Write, tree
 from zkschema import codec, paths, records, repair, table
 from zkschema.migrations import Delete, Set
@@ -77,7 +77,7 @@ def verify_cluster(store: Store) -> list[Problem]:
     ``repair_cluster`` would do about it."""
     dump = store.dump()
     kept = repair.problems(dump, _without_session(store, dump))
-    loose = [one.problem for one in misplaced(store, ["/", *dump])]
+    loose = [one.problem for one in acl_mismatches(store, ["/", *dump])]
     return sorted([*kept, *loose], key=lambda problem: problem.path)
 
 
@@ -90,7 +90,7 @@ def repairs(store: Store) -> list[Repair]:
 def access_problems(store: Store) -> list[Problem]:
     """What ``set_access`` would put right: znodes of a secured cluster with other access lists than
     the schema says."""
-    return [one.problem for one in misplaced(store, ["/", *store.dump()])]
+    return [one.problem for one in acl_mismatches(store, ["/", *store.dump()])]
 
 
 def repair_cluster(

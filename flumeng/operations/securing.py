@@ -27,7 +27,7 @@ PASSES = 20
 
 
 @dataclass(frozen=True)
-class Misplaced:
+class AclMismatch:
     """A znode with another access list than its path is to have."""
 
     path: str
@@ -85,7 +85,7 @@ def secure_cluster(
     return count
 
 
-def misplaced(store: Store, znodes: Collection[str]) -> list[Misplaced]:
+def acl_mismatches(store: Store, znodes: Collection[str]) -> list[AclMismatch]:
     """Those of the znodes whose access list is not what their path is to have; none in an open
     cluster."""
     schema = store.read(paths.schema())
@@ -96,7 +96,7 @@ def misplaced(store: Store, znodes: Collection[str]) -> list[Misplaced]:
     for path, known in zip(named, store.access_lists(named), strict=True):
         wanted = access_lists.wanted(path, secured)
         if known is not None and known != wanted:
-            found.append(Misplaced(path, known, wanted))
+            found.append(AclMismatch(path, known, wanted))
     return found
 
 
@@ -107,7 +107,7 @@ def set_access(store: Store) -> int:
     count, seen = 0, set[str]()
     for _ in range(PASSES):
         new = [path for path in ("/", *store.znodes()) if path not in seen]
-        wrong = {one.path: one.wanted for one in misplaced(store, new)}
+        wrong = {one.path: one.wanted for one in acl_mismatches(store, new)}
         if not wrong:
             return count
         count += store.set_access_lists(wrong)

@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from flumeng.errors import UserError
-from flumeng.runtime import core_dumps, own_directory, secrets
+from flumeng.runtime import core_dumps, private_directory, secrets
 from flumeng.runtime.parentage import die_with_parent
 from flumeng.security import roles
-from flumeng.security.credentials import place_of
+from flumeng.security.credentials import keystore_of
 
 if TYPE_CHECKING:
-    from flumeng.security.credentials import Credentials, Place
+    from flumeng.security.credentials import Credentials, Keystore
 
 JAVA_AT_LEAST = 17
 HEAP_MIB = 256
@@ -72,10 +72,10 @@ def serve(
     of a ZooKeeper.
     """
     port = port or free_port(host)
-    place = place_of("zookeeper")
-    command = server_command(data, port, host=host, place=place, plain_port=plain_port)
+    keystore = keystore_of("zookeeper")
+    command = server_command(data, port, host=host, keystore=keystore, plain_port=plain_port)
     print(f"zookeeper {host}:{port}", flush=True)
-    os.umask(own_directory.OTHERS)
+    os.umask(private_directory.OTHERS)
     core_dumps.forbid()
     os.execve(command[0], command, secrets.without(os.environ))
 
@@ -87,17 +87,17 @@ def server_command(
     host: str = "127.0.0.1",
     server_id: int = 0,
     ensemble: Sequence[str] = (),
-    place: Place | None = None,
+    keystore: Keystore | None = None,
     plain_port: int | None = None,
 ) -> list[str]:
     """The command line of a server, its configuration written below ``data``.
 
     ``ensemble`` lists ``host:peer_port:election_port`` of servers 1, 2, ... of which this one is
-    ``server_id``; empty means a server alone. With credentials at ``place`` the port is a secure
+    ``server_id``; empty means a server alone. With credentials at ``keystore`` the port is a secure
     one, so are those between the servers, and ``plain_port`` is opened only when it is given.
     """
     java = find_java()
-    proof = place.load() if place else None
+    proof = keystore.load() if keystore else None
     if plain_port is not None and proof is None:
         raise UserError(f"without {roles.DIRECTORY} the port is plain already")
     for taken in (port, plain_port) if plain_port else (port,):
@@ -105,15 +105,15 @@ def server_command(
     ports = [f"clientPort={port}", f"clientPortAddress={host}"]
     if proof is not None:
         ports = secure_ports(data, port, host, plain_port)
-    own_directory.take(data, KEPT)
+    private_directory.make_private(data, KEPT)
     try:
-        (data / "tree").mkdir(exist_ok=True, mode=own_directory.DIRECTORY_MODE)
-        own_directory.write_private(data / "log4j2.properties", LOGGING)
+        (data / "tree").mkdir(exist_ok=True, mode=private_directory.DIRECTORY_MODE)
+        private_directory.write_private(data / "log4j2.properties", LOGGING)
         if proof is not None:
             _write_key_store(data, proof)
-        own_directory.write_private(data / "zoo.cfg", configuration(data, ports, ensemble))
+        private_directory.write_private(data / "zoo.cfg", configuration(data, ports, ensemble))
         if ensemble:
-            own_directory.write_private(data / "tree" / "myid", str(server_id))
+            private_directory.write_private(data / "tree" / "myid", str(server_id))
     except OSError as error:
         raise UserError(f"cannot write to {data}: {error.strerror}") from error
     main = "quorum.QuorumPeerMain" if ensemble else "ZooKeeperServerMain"

@@ -27,7 +27,7 @@ from flumeng.metrics.instruments import Instruments
 from flumeng.metrics.table import Reading
 from flumeng.operations.flows import apply_flow
 from flumeng.operations.securing import secure_cluster
-from flumeng.runtime import core_dumps, embedded, own_directory
+from flumeng.runtime import core_dumps, embedded, private_directory
 from flumeng.security import process
 from flumeng.spec import check_flow
 from flumeng.state.task_map import read_plans
@@ -87,7 +87,7 @@ class Daemon:
         inherited = [channel.descriptor] if channel else []
         command = [*self.command, *(f"--metrics-channel={number}" for number in inherited)]
         try:
-            with open(self.log_file, "ab", opener=own_directory.open_private) as output:
+            with open(self.log_file, "ab", opener=private_directory.open_private) as output:
                 self.process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -140,9 +140,9 @@ class Standalone:
     def start(self) -> Store:
         """All three up, the schema there; gives a store."""
         logs = self.data / "logs"
-        own_directory.take(self.data, ["logs"])
+        private_directory.make_private(self.data, ["logs"])
         try:
-            logs.mkdir(exist_ok=True, mode=own_directory.DIRECTORY_MODE)
+            logs.mkdir(exist_ok=True, mode=private_directory.DIRECTORY_MODE)
         except OSError as error:
             raise UserError(f"cannot write to {self.data}: {error.strerror}") from error
         embedded.find_java()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from flumeng.runtime import embedded
-from flumeng.security.credentials import Place
+from flumeng.security.credentials import Keystore
 
 HOST = "127.0.0.1"
 START_SECONDS = 60.0
@@ -61,7 +61,7 @@ class Server:
             self.port,
             server_id=self.number,
             ensemble=self._ensemble,
-            place=Place(self._identity, "zookeeper") if self._identity else None,
+            keystore=Keystore(self._identity, "zookeeper") if self._identity else None,
         )
         with (self._data.parent / f"server-{self.number}.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)

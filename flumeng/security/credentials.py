@@ -56,7 +56,7 @@ class Credentials:
 
 
 @dataclass(frozen=True)
-class Place:
+class Keystore:
     """Where the credentials of one role are."""
 
     folder: Path
@@ -104,23 +104,23 @@ class Place:
         return found
 
 
-def place_of(*roles: Role) -> Place | None:
+def keystore_of(*roles: Role) -> Keystore | None:
     """The first of these roles whose certificate is here; None in an open cluster. Raises UserError
     when there is a directory without any of them."""
     where = folder()
     if where is None:
         return None
     for role in roles:
-        place = Place(where, role)
-        if place.certificate.exists():
-            return place
+        keystore = Keystore(where, role)
+        if keystore.certificate.exists():
+            return keystore
     raise UserError(f"{where}, which {DIRECTORY} names, has no certificate of {_any_of(roles)}")
 
 
 def load(*roles: Role) -> Credentials | None:
-    """See ``place_of`` and ``Place.load``."""
-    place = place_of(*roles)
-    return place.load() if place else None
+    """See ``keystore_of`` and ``Keystore.load``."""
+    keystore = keystore_of(*roles)
+    return keystore.load() if keystore else None
 
 
 def _belong_together(found: Credentials) -> bool:

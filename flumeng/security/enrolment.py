@@ -15,7 +15,7 @@ from pathlib import Path
 
 from flumeng.errors import UserError
 from flumeng.security.authority import Authority, load_authority, new_authority, private_pem
-from flumeng.security.credentials import CA_FILE, Place
+from flumeng.security.credentials import CA_FILE, Keystore
 from flumeng.security.identity import Identity
 from flumeng.security.roles import Role
 
@@ -28,7 +28,7 @@ SERVERS: frozenset[Role] = frozenset({"node", "discovery", "collector", "zookeep
 
 
 @dataclass(frozen=True)
-class Office:
+class ClusterAuthority:
     """An authority with the name of its cluster."""
 
     authority: Authority
@@ -44,7 +44,7 @@ class Office:
         days: float,
         now: datetime,
     ) -> None:
-        """Put certificates for these roles there, each whole or not at all, in place of older ones.
+        """Put certificates for these roles there, each whole or not at all, instead of older ones.
         Raises UserError."""
         if not hosts and (servers := [role for role in roles if role in SERVERS]):
             raise UserError(
@@ -54,33 +54,35 @@ class Office:
         identities = [Identity(self.cluster, role, name) for role in roles]
         issued = [
             (
-                Place(folder, identity.role),
+                Keystore(folder, identity.role),
                 self.authority.issue(identity, hosts, days=days, now=now),
             )
             for identity in identities
         ]
         _make_folder(folder)
         _write(folder / CA_FILE, self.authority.pem + self.authority.chain)
-        for place, one in issued:
-            _write(place.key, one.key)
-            _write(place.certificate, one.certificate)
+        for keystore, one in issued:
+            _write(keystore.key, one.key)
+            _write(keystore.certificate, one.certificate)
 
 
-def found_office(folder: Path, cluster: str, authority: Authority | None, now: datetime) -> Office:
+def create_authority(
+    folder: Path, cluster: str, authority: Authority | None, now: datetime
+) -> ClusterAuthority:
     """Begin there, with a new authority or with one that the user has. Raises UserError, also when
     one has begun there."""
     Identity(cluster, "admin", "name")
     if (folder / KEY_FILE).exists():
         raise UserError(f"{folder} has an authority already: it is used, or name another directory")
-    office = Office(authority or new_authority(cluster, now), cluster)
+    issuer = ClusterAuthority(authority or new_authority(cluster, now), cluster)
     _make_folder(folder)
     _write(folder / CLUSTER_FILE, f"{cluster}\n".encode())
-    _write(folder / CA_FILE, office.authority.pem + office.authority.chain)
-    _write(folder / KEY_FILE, private_pem(office.authority.key))
-    return office
+    _write(folder / CA_FILE, issuer.authority.pem + issuer.authority.chain)
+    _write(folder / KEY_FILE, private_pem(issuer.authority.key))
+    return issuer
 
 
-def open_office(folder: Path) -> Office:
+def open_authority(folder: Path) -> ClusterAuthority:
     """Raises UserError."""
     try:
         cluster = (folder / CLUSTER_FILE).read_text().strip()
@@ -90,7 +92,7 @@ def open_office(folder: Path) -> Office:
         raise UserError(
             f"{folder} is no directory of an authority: `flumeng cluster secure init` makes one"
         ) from error
-    return Office(load_authority(certificates, key), cluster)
+    return ClusterAuthority(load_authority(certificates, key), cluster)
 
 
 def _make_folder(folder: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flumeng.errors import UserError
 from flumeng.security import roles
-from flumeng.security.credentials import Credentials, Place
+from flumeng.security.credentials import Credentials, Keystore
 from flumeng.security.roles import ROLES
 
 WARN_DAYS = 30.0
@@ -32,22 +32,22 @@ class Expiry:
         if folder is not None and self._clock() - self._looked_at >= LOOK_SECONDS:
             self._looked_at = self._clock()
             self._found = {
-                f"certificate of {place.role}": text
-                for place, found in credentials_in(folder)
+                f"certificate of {keystore.role}": text
+                for keystore, found in credentials_in(folder)
                 if (text := warning(found, self._now()))
             }
         return self._found
 
 
-def credentials_in(folder: Path) -> Iterator[tuple[Place, Credentials | UserError]]:
+def credentials_in(folder: Path) -> Iterator[tuple[Keystore, Credentials | UserError]]:
     """What is there for each role, or why it is of no use."""
     for role in ROLES:
-        place = Place(folder, role)
-        if place.certificate.exists():
+        keystore = Keystore(folder, role)
+        if keystore.certificate.exists():
             try:
-                yield place, place.load()
+                yield keystore, keystore.load()
             except UserError as error:
-                yield place, error
+                yield keystore, error
 
 
 def days_left(found: Credentials, now: datetime) -> float:

@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass
 
 from flumeng.security import roles
-from flumeng.security.credentials import Credentials, Place, place_of
+from flumeng.security.credentials import Credentials, Keystore, keystore_of
 from flumeng.security.roles import PEOPLE, Role
 
 _roles: tuple[Role, ...] = PEOPLE
@@ -20,15 +20,15 @@ def serve_as(*wanted: Role) -> None:
     _roles = wanted
 
 
-def place() -> Place | None:
+def keystore() -> Keystore | None:
     """None in an open cluster. Raises UserError."""
-    return place_of(*_roles)
+    return keystore_of(*_roles)
 
 
 def member(*wanted: Role) -> str:
     """As access lists and the tree name the first of these roles whose certificate is here; empty
     in an open cluster. Raises UserError."""
-    found = place_of(*wanted)
+    found = keystore_of(*wanted)
     return found.load().identity.member if found else ""
 
 
@@ -40,13 +40,13 @@ def operators() -> list[str]:
 def administered_cluster() -> str | None:
     """The cluster that an administrator's certificate here is for; None without one. Raises
     UserError."""
-    found = place_of("admin") if _has("admin") else None
+    found = keystore_of("admin") if _has("admin") else None
     return found.load().identity.cluster if found else None
 
 
 def _has(role: Role) -> bool:
     folder = roles.folder()
-    return folder is not None and Place(folder, role).certificate.exists()
+    return folder is not None and Keystore(folder, role).certificate.exists()
 
 
 @dataclass(frozen=True)
@@ -60,17 +60,17 @@ class Loaded:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[Place, _Kept] = {}
+        self._kept: dict[Keystore, _Kept] = {}
 
-    def of(self, place: Place) -> Credentials:
+    def of(self, keystore: Keystore) -> Credentials:
         """Raises UserError."""
-        changed = place.changed
+        changed = keystore.changed
         with self._lock:
-            kept = self._kept.get(place)
+            kept = self._kept.get(keystore)
         if kept is None or kept.changed != changed:
-            kept = _Kept(changed, place.load())
+            kept = _Kept(changed, keystore.load())
             with self._lock:
-                self._kept[place] = kept
+                self._kept[keystore] = kept
         return kept.credentials
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flumeng.security.authority import Authority, new_authority
-from flumeng.security.credentials import Place
+from flumeng.security.credentials import Keystore
 from flumeng.security.expiry import utc_now
 from flumeng.security.identity import Identity
 from flumeng.security.roles import Role
@@ -29,11 +29,11 @@ class Certificates:
         folder = self.top / name
         folder.mkdir(parents=True, exist_ok=True)
         for role in roles:
-            place = Place(folder, role)
-            place.ca.write_bytes(self.authority.pem)
+            keystore = Keystore(folder, role)
+            keystore.ca.write_bytes(self.authority.pem)
             identity = Identity(self.cluster, role, name)
             issued = self.authority.issue(identity, hosts, days=days, now=utc_now())
-            place.certificate.write_bytes(issued.certificate)
-            place.key.touch(mode=0o600)
-            place.key.write_bytes(issued.key)
+            keystore.certificate.write_bytes(issued.certificate)
+            keystore.key.touch(mode=0o600)
+            keystore.key.write_bytes(issued.key)
         return folder

@@ -20,7 +20,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from flumeng.errors import UserError
 
 if TYPE_CHECKING:
-    from flumeng.security.credentials import Credentials, Place
+    from flumeng.security.credentials import Credentials, Keystore
 
 log = logging.getLogger(__name__)
 
@@ -31,16 +31,16 @@ REFUSALS = ("ALERT_UNKNOWN_CA", "ALERT_CERTIFICATE", "ALERT_BAD_CERTIFICATE", "A
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, with TLS when there is a ``place``.
+    """kazoo's threads, with TLS when there is a ``keystore``.
 
     ``trouble`` says why the last attempt failed and what to do; empty when TLS was not the reason.
     The store empties it once it is connected.
     """
 
-    def __init__(self, place: Place | None) -> None:
+    def __init__(self, keystore: Keystore | None) -> None:
         super().__init__()
         self.trouble = self._told = ""
-        self._place = place
+        self._keystore = keystore
 
     def create_connection(
         self,
@@ -50,11 +50,13 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         **_of_kazoo: Any,
     ) -> socket.socket:
         """Raises OSError, as kazoo expects it."""
-        if self._place is None:
+        if self._keystore is None:
             return socket.create_connection(address, timeout)
-        place, server = self._place, f"{hostname or address[0]}:{address[1]}"
+        keystore, server = self._keystore, f"{hostname or address[0]}:{address[1]}"
         try:
-            context = _context(place, lambda error: self._failed(refused(error, place, server)))
+            context = _context(
+                keystore, lambda error: self._failed(refused(error, keystore, server))
+            )
         except (UserError, OSError) as error:
             self._failed(f"no connection to ZooKeeper is tried: {error}")
             raise OSError(str(error)) from error
@@ -68,7 +70,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
             return context.wrap_socket(connection, server_hostname=hostname or address[0])
         except OSError as error:
             connection.close()
-            self._failed(refused(error, place, server))
+            self._failed(refused(error, keystore, server))
             raise
 
     def _failed(self, why: str) -> None:
@@ -77,7 +79,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.trouble = self._told = why
 
 
-def refused(error: OSError, place: Place, server: str) -> str:
+def refused(error: OSError, keystore: Keystore, server: str) -> str:
     """Why there is no TLS with a server, and what to do; empty when it has not answered."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code == EXPIRED:
@@ -88,13 +90,13 @@ def refused(error: OSError, place: Place, server: str) -> str:
                 "it, or give it one for this name"
             )
         return (
-            f"ZooKeeper at {server} has a certificate that no authority in {place.ca} has issued: "
-            f"{error.verify_message}"
+            f"ZooKeeper at {server} has a certificate that no authority in {keystore.ca} has "
+            f"issued: {error.verify_message}"
         )
     if isinstance(error, ssl.SSLError) and any(part in str(error) for part in REFUSALS):
         return (
-            f"ZooKeeper at {server} refuses the certificate {place.certificate}: it has to be of "
-            "an authority that the server trusts, and not expired"
+            f"ZooKeeper at {server} refuses the certificate {keystore.certificate}: it has to be "
+            "of an authority that the server trusts, and not expired"
         )
     if isinstance(error, TimeoutError):
         return ""
@@ -138,24 +140,26 @@ class _Connection(ssl.SSLSocket):
 _Context.sslsocket_class = _Connection
 
 
-def _context(place: Place, refused: Callable[[OSError], None]) -> ssl.SSLContext:
+def _context(keystore: Keystore, refused: Callable[[OSError], None]) -> ssl.SSLContext:
     """Raises UserError when the files cannot be used, OSError when they do not belong together."""
-    credentials = place.load()
-    _require_valid(place, credentials)
+    credentials = keystore.load()
+    _require_valid(keystore, credentials)
     context = _Context(ssl.PROTOCOL_TLS_CLIENT)
     context.refused = refused
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_verify_locations(cadata=credentials.ca.decode())
     try:
-        context.load_cert_chain(place.certificate, place.key)
+        context.load_cert_chain(keystore.certificate, keystore.key)
     except ssl.SSLError as error:
-        raise UserError(f"{place.key} is not the key of {place.certificate}: {error}") from error
+        raise UserError(
+            f"{keystore.key} is not the key of {keystore.certificate}: {error}"
+        ) from error
     return context
 
 
-def _require_valid(place: Place, credentials: Credentials) -> None:
+def _require_valid(keystore: Keystore, credentials: Credentials) -> None:
     if credentials.expires < datetime.now(UTC):
         raise UserError(
-            f"{place.certificate} has expired on {credentials.expires:%Y-%m-%d %H:%M} UTC: put a "
-            "new one there"
+            f"{keystore.certificate} has expired on {credentials.expires:%Y-%m-%d %H:%M} UTC: put "
+            "a new one there"
         )

@@ -43,7 +43,7 @@ from kazoo.security import OPEN_ACL_UNSAFE
 from flumeng.errors import ConflictError, ForbiddenError, UnavailableError, UserError
 from flumeng.metrics.table import Reading
 from flumeng.security import process
-from flumeng.security.credentials import place_of
+from flumeng.security.credentials import keystore_of
 from flumeng.security.roles import DIRECTORY, PEOPLE, Role
 from flumeng.store import (
     ABSENT,
@@ -158,8 +158,8 @@ class ZooKeeperStore:
         self._connection = 0
         self._lease = lease.Lease(clock)
         self._traffic = Traffic()
-        place, self._member = place_of(*roles), process.member(*roles)
-        self._handler = handler = tls.Handler(place)
+        keystore, self._member = keystore_of(*roles), process.member(*roles)
+        self._handler = handler = tls.Handler(keystore)
         never = KazooRetry(max_tries=0, sleep_func=handler.sleep_func)
         always = KazooRetry(max_tries=-1, delay=0.1, max_delay=1.0, sleep_func=handler.sleep_func)
         try:
@@ -176,7 +176,7 @@ class ZooKeeperStore:
         recursive_watch.hear_events(self._client, self._heard)
         lease.observe(self._client, self._lease)
         self._client.add_listener(self._on_state)
-        self._tls = place is not None
+        self._tls = keystore is not None
         if self._tls:
             self._watches.append((str(paths.schema()), self._on_schema))
         self._client.start_async()

@@ -25,7 +25,7 @@ from flumeng.journal.journal import Journal
 from flumeng.journal.proof import Proof
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.server import JournalServer
-from flumeng.security.credentials import Place, place_of
+from flumeng.security.credentials import Keystore, keystore_of
 from flumeng.security.roles import DIRECTORY
 from flumeng.security.testing import Certificates
 
@@ -40,7 +40,7 @@ def run(events: int = 2_000_000) -> dict[str, Any]:
         folder = Path(name)
         _make(folder / "journal", events)
         identity = Certificates(folder / "certificates").folder("node", "collector")
-        proof = Proof.of(Place(identity, "collector").load())
+        proof = Proof.of(Keystore(identity, "collector").load())
         plain, tls = 0.0, 0.0
         with _served(folder / "journal", identity) as (open_address, address):
             for _ in range(ROUNDS):
@@ -101,8 +101,8 @@ def _serve(folder: Path) -> None:
     """Until its input ends."""
     journal = Journal.open(folder / ID)
     servers = [
-        JournalServer("127.0.0.1", journals=lambda: {ID: journal}, place=place)
-        for place in (None, place_of("node"))
+        JournalServer("127.0.0.1", journals=lambda: {ID: journal}, keystore=keystore)
+        for keystore in (None, keystore_of("node"))
     ]
     print(*(server.address for server in servers), flush=True)
     sys.stdin.read()

@@ -30,7 +30,7 @@ from flumeng.filters import lazy_batch
 from flumeng.ingest.testing import flow_text
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.flows.reader import SubscribedReader
-from flumeng.inputs.journals.admission import Admission
+from flumeng.inputs.journals.executor_tokens import ExecutorTokens
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.inputs.reading import Reader
 from flumeng.inputs.routing import RoutedReader
@@ -39,7 +39,7 @@ from flumeng.journal.journal import Journal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
 from flumeng.operations.flows import apply_flow
-from flumeng.security.credentials import Place
+from flumeng.security.credentials import Keystore
 from flumeng.security.roles import DIRECTORY
 from flumeng.security.testing import Certificates
 from flumeng.spec import parse_flow
@@ -68,9 +68,11 @@ class Guarded:
             "127.0.0.1",
             journals=lambda: {WEB: self.journal},
             granted=lambda name: ["web"] if name == "research" else [],
-            place=Place(self.folder, "node"),
+            keystore=Keystore(self.folder, "node"),
         )
-        self.admission = Admission(Place(self.folder, "collector"), Place(self.folder, "executor"))
+        self.executor_tokens = ExecutorTokens(
+            Keystore(self.folder, "collector"), Keystore(self.folder, "executor")
+        )
 
     def close(self) -> None:
         self.server.stop()
@@ -121,7 +123,9 @@ def seqs(rows: list[Row]) -> list[int]:
 def test_batches_read_with_tokens_also_after_certificates_were_renewed(
     spark: SparkSession, tmp_path: Path, guarded: Guarded, write: Write, filters: str
 ) -> None:
-    pipeline = build(spark, tmp_path, filters, JournalReader(admission=guarded.admission))
+    pipeline = build(
+        spark, tmp_path, filters, JournalReader(executor_tokens=guarded.executor_tokens)
+    )
     assert pipeline.shareable == (not filters)
     assert seqs(write(pipeline, 0, 20)) == list(range(20))
     guarded.certificates.folder("collector", "executor")
@@ -133,7 +137,7 @@ def test_batches_read_with_tokens_also_after_certificates_were_renewed(
 def test_another_flows_journals_are_read_with_tokens_too(
     spark: SparkSession, tmp_path: Path, guarded: Guarded, write: Write
 ) -> None:
-    own = JournalReader(admission=guarded.admission)
+    own = JournalReader(executor_tokens=guarded.executor_tokens)
     reader = RoutedReader({JOURNAL: own, FLOW: SubscribedReader(own)})
     pipeline = build(spark, tmp_path, "", reader)
     assert seqs(write(pipeline, 5, 25, subscribed(WEB))) == list(range(5, 25))
@@ -155,7 +159,7 @@ def test_no_key_is_where_spark_shows_what_a_job_is_given(
         return shown[-1]
 
     monkeypatch.setattr(lazy_batch, "pickle", SimpleNamespace(loads=pickle.loads, dumps=keep))
-    pipeline = build(spark, tmp_path, SQL, JournalReader(admission=guarded.admission))
+    pipeline = build(spark, tmp_path, SQL, JournalReader(executor_tokens=guarded.executor_tokens))
     assert seqs(write(pipeline, 0, 20)) == list(range(20))
     (given,) = shown
     assert WEB.encode() in given

@@ -32,7 +32,7 @@ from pyarrow import flight
 
 from flumeng.errors import FlumengError, UnavailableError
 from flumeng.inputs import Range
-from flumeng.inputs.journals.admission import Admission
+from flumeng.inputs.journals.executor_tokens import ExecutorTokens
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal import service, watch_client
 from flumeng.journal.client import JournalClient
@@ -47,7 +47,7 @@ from flumeng.journal.watch import WatchRequest
 from flumeng.journal.wire import FRAMES_SCHEMA, make_ticket
 from flumeng.runtime.scrubbing import Secret
 from flumeng.security.authority import Authority, new_authority
-from flumeng.security.credentials import Credentials, Place
+from flumeng.security.credentials import Credentials, Keystore
 from flumeng.security.expiry import utc_now
 from flumeng.security.identity import Identity
 from flumeng.security.roles import DIRECTORY, ROLES, Role
@@ -91,7 +91,7 @@ SERVE = f"""
         acked=fails,
         may_tap=lambda flow: flow == "web",
         granted=lambda name: {{"research": ["web"], "audit": ["*"]}}.get(name, []),
-        place=credentials.place_of("node"),
+        keystore=credentials.keystore_of("node"),
     )
     print(server.address, flush=True)
     sys.stdin.read()
@@ -316,7 +316,7 @@ def handshake(served: Served, version: ssl.TLSVersion) -> str | None:
     context.set_ciphers("ALL:@SECLEVEL=0")
     context.set_alpn_protocols(["h2"])
     context.load_verify_locations(cadata=proof.ca.decode())
-    files = Place(served.certificates.folder("collector"), "collector")
+    files = Keystore(served.certificates.folder("collector"), "collector")
     context.load_cert_chain(files.certificate, files.key)
     context.minimum_version = context.maximum_version = version
     host, _, port = served.address.rpartition(":")
@@ -452,13 +452,13 @@ def test_a_python_elsewhere_reads_with_what_the_driver_sends_it(
 ) -> None:
     """It has no directory of certificates, and none of the packages that only drivers have."""
     folder = served.certificates.folder("collector", "executor", name="driver")
-    admission = Admission(Place(folder, "collector"), Place(folder, "executor"))
-    reader = JournalReader(admission=admission)
+    executor_tokens = ExecutorTokens(Keystore(folder, "collector"), Keystore(folder, "executor"))
+    reader = JournalReader(executor_tokens=executor_tokens)
     splits = ((Range(WEB, 10, 60), Range(APP, 0, 5)), (Range(WEB, 60, 110),))
     addresses = reader.admitted(splits, {WEB: served.address, APP: served.address})
-    key = Place(folder, "executor").key.read_text()
+    key = Keystore(folder, "executor").key.read_text()
     assert key.splitlines()[1] not in repr(pickle.loads(pickle.dumps(reader)))
-    own = Place(folder, "collector").key.read_bytes()
+    own = Keystore(folder, "collector").key.read_bytes()
     assert own.splitlines()[1] not in pickle.dumps((reader, addresses)), "the collector's own key"
     code = (
         "import sys; sys.modules.update(dict.fromkeys(('grpc', 'cryptography', 'kazoo'))); "
@@ -580,9 +580,9 @@ def renewed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[A
     journal.append(numbered_events(0, EVENTS))
     journal.sync()
     server = JournalServer(
-        "127.0.0.1", journals=lambda: {WEB: journal}, place=Place(folder, "node")
+        "127.0.0.1", journals=lambda: {WEB: journal}, keystore=Keystore(folder, "node")
     )
-    yield certificates, Place(folder, "collector"), server.address
+    yield certificates, Keystore(folder, "collector"), server.address
     assert server.stop()
 
 
@@ -603,8 +603,8 @@ def shown(address: str, proof: Proof) -> bytes | None:
 
 
 def test_a_new_certificate_is_shown_at_the_same_port(renewed: tuple[Any, Any, Any]) -> None:
-    certificates, place, address = renewed
-    proof = Proof.of(place.load())
+    certificates, keystore, address = renewed
+    proof = Proof.of(keystore.load())
     with JournalClient(address, 10, prove=lambda: proof) as client:
         assert bodies(client.read(WEB, 0, EVENTS)) == EVENTS
         before = shown(address, proof)
@@ -624,9 +624,9 @@ def test_a_new_certificate_is_shown_at_the_same_port(renewed: tuple[Any, Any, An
 def test_a_certificate_that_is_of_no_use_does_not_take_the_place_of_a_good_one(
     renewed: tuple[Any, Any, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    _, place, address = renewed
-    proof = Proof.of(place.load())
-    Place(place.folder, "node").certificate.write_bytes(b"no certificate")
+    _, keystore, address = renewed
+    proof = Proof.of(keystore.load())
+    Keystore(keystore.folder, "node").certificate.write_bytes(b"no certificate")
     deadline = time.monotonic() + 10
     while "serves with the certificate before" not in caplog.text:
         assert time.monotonic() < deadline

@@ -17,9 +17,9 @@ from kazoo.exceptions import NoAuthError
 from flumeng.errors import ConflictError, FlumengError, ForbiddenError, UserError
 from flumeng.operations import audit
 from flumeng.operations.cluster import verify_cluster
-from flumeng.operations.securing import misplaced, secure_cluster, set_access
+from flumeng.operations.securing import acl_mismatches, secure_cluster, set_access
 from flumeng.runtime.testing import RealEnsemble
-from flumeng.security.credentials import Place
+from flumeng.security.credentials import Keystore
 from flumeng.security.roles import DIRECTORY, Role
 from flumeng.security.testing import CLUSTER, Certificates
 from flumeng.store import ABSENT, ANY, AccessList, Put, Store, tree
@@ -97,7 +97,7 @@ def admin(sessions: Sessions) -> Store:
     admin = sessions.of("admin", "root")
     tree.init(admin)
     secure(admin, admit=["node:n1", "node:n2", "operator:al", "subscriber:job"])
-    until(lambda: not misplaced(admin, admin.dump()))
+    until(lambda: not acl_mismatches(admin, admin.dump()))
     operator, master = sessions.of("operator", "al"), sessions.of("master")
     operator.write(paths.flow("web"), records.Flow(revision=1), ABSENT)
     for folder in bootstrap.flow_folders("web"):
@@ -139,7 +139,7 @@ def forbidden(store: Store, path: ZnodePath, value: records.Record | None) -> No
 
 def test_everything_that_roles_create_has_the_list_of_its_path(admin: Store) -> None:
     """The fixture was written by all roles: nothing that they made is looser than it may be."""
-    assert misplaced(admin, admin.dump()) == []
+    assert acl_mismatches(admin, admin.dump()) == []
     assert verify_cluster(admin) == []
 
 
@@ -256,7 +256,7 @@ def test_an_expelled_node_is_out_at_once_and_may_be_admitted_again(
     secure(admin, admit=["node:n2"])
     node.write(paths.live_node("n2"), LIVE, ABSENT)
     node.write(paths.live_node("n2"), replace(LIVE, pid=3), ANY)
-    assert misplaced(admin, admin.dump()) == []
+    assert acl_mismatches(admin, admin.dump()) == []
 
 
 def refusal(sessions: Sessions, folder: Path | None, hosts: str = "") -> str:
@@ -290,7 +290,7 @@ def test_the_certificate_of_another_authority_is_refused(
 ) -> None:
     folder = Certificates(tmp_path).folder("admin", name="root")
     assert "no authority in" in refusal(sessions, folder)
-    Place(folder, "admin").ca.write_bytes(certificates.authority.pem)
+    Keystore(folder, "admin").ca.write_bytes(certificates.authority.pem)
     assert "refuses the certificate" in refusal(sessions, folder)
 
 
@@ -412,7 +412,7 @@ def test_an_open_cluster_is_moved_over_while_it_works(
     until(lambda: writer.written > before + 20)
     writer.end()
     assert writer.failed == []
-    assert misplaced(admin, admin.dump()) == []
+    assert acl_mismatches(admin, admin.dump()) == []
     with pytest.raises(ForbiddenError):
         old.read(paths.cluster())
     forbidden(old, paths.flow("web"), records.Flow(revision=2))

@@ -10,7 +10,7 @@ import pytest
 from cli.context import CliContext
 from cli.testing import Shell
 from flumeng.security.authority import new_authority, private_pem
-from flumeng.security.credentials import Place
+from flumeng.security.credentials import Keystore
 from flumeng.security.expiry import utc_now
 from flumeng.security.identity import Identity
 from flumeng.security.roles import DIRECTORY
@@ -34,7 +34,7 @@ def authority(shell: Shell, tmp_path: Path) -> Path:
 
 
 def test_the_first_certificate_is_that_of_an_admin(authority: Path) -> None:
-    found = Place(authority / "ann", "admin").load()
+    found = Keystore(authority / "ann", "admin").load()
     assert found.identity == Identity("fra", "admin", "ann")
 
 
@@ -56,7 +56,7 @@ def test_an_authority_of_the_user_issues(shell: Shell, tmp_path: Path) -> None:
     files = ("--ca-certificate", certificate, "--ca-key", key)
     assert shell.run("cluster", "secure", "init", tmp_path / "ca", *files[:2]).exit_code == 2
     assert shell.run("cluster", "secure", "init", tmp_path / "ca", *files).exit_code == 0
-    assert Place(tmp_path / "ca" / "admin", "admin").load().ca == given.pem
+    assert Keystore(tmp_path / "ca" / "admin", "admin").load().ca == given.pem
 
 
 def test_a_host_gets_what_its_processes_need(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flumeng.ingest.client_certificates import Clients
-from flumeng.ingest.peers import Client, StrangerError
+from flumeng.ingest.peers import Client, UnauthorizedError
 from flumeng.spec.server_tls import canonical
 from tests.unit.authority import Authority, der, fingerprint
 
@@ -19,7 +19,7 @@ def admitted(authority: Authority, names: tuple[str, ...], *allowed: str) -> Cli
     certificate, _ = authority.issue("common.example", *names)
     try:
         return Clients(allowed).admit(der(certificate))
-    except StrangerError:
+    except UnauthorizedError:
         return None
 
 
@@ -73,7 +73,7 @@ def test_a_fingerprint_is_that_of_one_certificate(authority: Authority) -> None:
     client = Clients([allowed]).admit(der(first))
     assert (client.name, client.let_in_by) == (canonical(allowed), frozenset([canonical(allowed)]))
     second, _ = authority.issue("same", "same.example")
-    with pytest.raises(StrangerError, match=r"same\.example, sha-256:.*: not in tls\.clients"):
+    with pytest.raises(UnauthorizedError, match=r"same\.example, sha-256:.*: not in tls\.clients"):
         Clients([allowed]).admit(der(second))
 
 
@@ -87,5 +87,5 @@ def test_with_no_names_all_are_let_in_by_the_first_of_theirs(authority: Authorit
 
 
 def test_what_is_no_certificate_is_a_stranger() -> None:
-    with pytest.raises(StrangerError, match="cannot be read"):
+    with pytest.raises(UnauthorizedError, match="cannot be read"):
         Clients([]).admit(b"\x30\x03\x02\x01\x01")

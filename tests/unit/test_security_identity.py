@@ -12,7 +12,7 @@ import pytest
 from flumeng.errors import UserError
 from flumeng.security import credentials, enrolment, expiry
 from flumeng.security.authority import load_authority, new_authority, private_pem
-from flumeng.security.credentials import Place
+from flumeng.security.credentials import Keystore
 from flumeng.security.expiry import Expiry
 from flumeng.security.identity import Identity, identity_of, parse_uri
 from flumeng.security.roles import DIRECTORY, PEOPLE, Role, subject_of
@@ -28,7 +28,7 @@ def certificates(tmp_path: Path) -> Certificates:
 
 @pytest.mark.parametrize("role", ["admin", "node", "collector", "zookeeper", "subscriber"])
 def test_a_certificate_says_who_it_is_for(certificates: Certificates, role: Role) -> None:
-    found = Place(certificates.folder(role, name="web-1.example"), role).load()
+    found = Keystore(certificates.folder(role, name="web-1.example"), role).load()
     assert found.identity == Identity("tests", role, "web-1.example")
     assert found.leaf.subject.rfc4514_string() == found.identity.subject
 
@@ -88,20 +88,20 @@ def test_a_stranger_s_certificate_names_nobody(certificates: Certificates) -> No
 
 
 def test_a_key_that_others_may_read_is_refused(certificates: Certificates) -> None:
-    place = Place(certificates.folder("node"), "node")
-    place.key.chmod(0o640)
-    with pytest.raises(UserError, match=f"chmod 600 {place.key}"):
-        place.load()
+    keystore = Keystore(certificates.folder("node"), "node")
+    keystore.key.chmod(0o640)
+    with pytest.raises(UserError, match=f"chmod 600 {keystore.key}"):
+        keystore.load()
 
 
 def test_a_key_of_another_certificate_is_refused(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(credentials, "ROTATION_SECONDS", 0.1)
-    place = Place(certificates.folder("node", "master"), "node")
-    place.key.write_bytes(Place(place.folder, "master").key.read_bytes())
+    keystore = Keystore(certificates.folder("node", "master"), "node")
+    keystore.key.write_bytes(Keystore(keystore.folder, "master").key.read_bytes())
     with pytest.raises(UserError, match=r"is not the key of .*node\.pem"):
-        place.load()
+        keystore.load()
 
 
 def test_a_certificate_in_the_place_of_another_role_is_refused(certificates: Certificates) -> None:
@@ -109,7 +109,7 @@ def test_a_certificate_in_the_place_of_another_role_is_refused(certificates: Cer
     for end in ("pem", "key"):
         (folder / f"node.{end}").rename(folder / f"admin.{end}")
     with pytest.raises(UserError, match="that of node n1, not of a admin"):
-        Place(folder, "admin").load()
+        Keystore(folder, "admin").load()
 
 
 def test_which_credentials_a_process_uses(
@@ -169,10 +169,10 @@ def test_no_certificate_outlives_its_authority(certificates: Certificates) -> No
 def test_an_authority_that_the_user_has_is_taken(tmp_path: Path) -> None:
     given = new_authority("company", NOW)
     loaded = load_authority(given.pem, private_pem(given.key))
-    office = enrolment.found_office(tmp_path / "a", "fra", loaded, NOW)
-    office.fill(tmp_path / "b", ["admin"], "alice", (), days=30, now=NOW)
-    assert Place(tmp_path / "b", "admin").load().identity == Identity("fra", "admin", "alice")
-    again = enrolment.open_office(tmp_path / "a")
+    issuer = enrolment.create_authority(tmp_path / "a", "fra", loaded, NOW)
+    issuer.fill(tmp_path / "b", ["admin"], "alice", (), days=30, now=NOW)
+    assert Keystore(tmp_path / "b", "admin").load().identity == Identity("fra", "admin", "alice")
+    again = enrolment.open_authority(tmp_path / "a")
     assert (again.cluster, again.authority.pem) == ("fra", given.pem)
 
 
@@ -188,23 +188,23 @@ def test_what_is_no_authority_is_refused() -> None:
 
 
 def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
-    office = enrolment.found_office(tmp_path / "a", "c", None, expiry.utc_now())
-    office.fill(tmp_path / "n", enrolment.HOST_ROLES, "n1", ["h"], days=1, now=expiry.utc_now())
+    issuer = enrolment.create_authority(tmp_path / "a", "c", None, expiry.utc_now())
+    issuer.fill(tmp_path / "n", enrolment.HOST_ROLES, "n1", ["h"], days=1, now=expiry.utc_now())
     for folder in ("a", "n"):
         assert (tmp_path / folder).stat().st_mode & 0o777 == 0o700
         assert all(f.stat().st_mode & 0o777 == 0o600 for f in (tmp_path / folder).iterdir())
     with pytest.raises(UserError, match="has an authority already"):
-        enrolment.found_office(tmp_path / "a", "c", None, expiry.utc_now())
+        enrolment.create_authority(tmp_path / "a", "c", None, expiry.utc_now())
 
 
 def test_a_certificate_that_is_rotated_is_never_seen_half(tmp_path: Path) -> None:
-    office = enrolment.found_office(tmp_path / "a", "c", None, expiry.utc_now())
-    place = Place(tmp_path / "n", "node")
+    issuer = enrolment.create_authority(tmp_path / "a", "c", None, expiry.utc_now())
+    keystore = Keystore(tmp_path / "n", "node")
     before: tuple[int, ...] = ()
     for _ in range(20):
-        office.fill(place.folder, ["node"], "n1", ["h"], days=1, now=expiry.utc_now())
-        assert place.changed != before
-        before = place.changed
-        found = place.load()
+        issuer.fill(keystore.folder, ["node"], "n1", ["h"], days=1, now=expiry.utc_now())
+        assert keystore.changed != before
+        before = keystore.changed
+        found = keystore.load()
         context = ssl.create_default_context(cadata=found.ca.decode())
-        context.load_cert_chain(place.certificate, place.key)
+        context.load_cert_chain(keystore.certificate, keystore.key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flumeng.inputs.journals.addresses import Addresses
-from flumeng.inputs.journals.admission import Admission
+from flumeng.inputs.journals.executor_tokens import ExecutorTokens
 from flumeng.inputs.journals.positions import PositionWatcher, WatchedJournals
 from flumeng.inputs.journals.probes import Probes
 from flumeng.inputs.journals.reader import JournalReader
@@ -14,11 +14,11 @@ from flumeng.store import Store
 
 
 class Journals:
-    """See ``Input``. ``store`` tells where journals are served, ``admission`` lets executors in,
-    unless the cluster is open."""
+    """See ``Input``. ``store`` tells where journals are served, ``executor_tokens`` let executors
+    in, unless the cluster is open."""
 
-    def __init__(self, store: Store, admission: Admission | None = None) -> None:
-        self._admission = admission
+    def __init__(self, store: Store, executor_tokens: ExecutorTokens | None = None) -> None:
+        self._executor_tokens = executor_tokens
         self._watcher = PositionWatcher(Addresses(store))
         self._probes = Probes()
 
@@ -27,4 +27,4 @@ class Journals:
 
     def reader(self, spec: FlowSpec) -> JournalReader:
         del spec  # all journals are read alike
-        return JournalReader(admission=self._admission)
+        return JournalReader(executor_tokens=self._executor_tokens)

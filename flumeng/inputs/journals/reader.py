@@ -36,7 +36,7 @@ def _client(address: str, proof: Proof | None) -> Iterator[JournalClient]:
     _idle.keep(key, client)
 
 
-class Admission(Protocol):
+class ExecutorTokens(Protocol):
     """What executors are let in with, in the driver."""
 
     def proof(self) -> Proof: ...
@@ -49,27 +49,27 @@ class JournalReader:
     """See ``Reader`` and ``Admitting``; an address is the host:port of a server, and behind a space
     perhaps a token.
 
-    ``proof`` is what it shows servers. With an ``admission`` it is what that gives when the reader
-    is sent to executors, which have no admission.
+    ``proof`` is what it shows servers. With ``executor_tokens`` it is what these give when the
+    reader is sent to executors, which make no tokens.
     """
 
     proof: Proof | None = None
-    admission: Admission | None = None
+    executor_tokens: ExecutorTokens | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "proof": self._proof(), "admission": None}
+        return {**self.__dict__, "proof": self._proof(), "executor_tokens": None}
 
     def _proof(self) -> Proof | None:
-        return self.admission.proof() if self.admission else self.proof
+        return self.executor_tokens.proof() if self.executor_tokens else self.proof
 
     def credentials(self) -> Hashable:
         return self._proof()
 
     def admitted(self, splits: Sequence[Split], addresses: Mapping[str, str]) -> dict[str, str]:
-        if self.admission is None:
+        if self.executor_tokens is None:
             return dict(addresses)
         return {
-            journal: f"{addresses[journal]} {self.admission.token(journal, start, end)}"
+            journal: f"{addresses[journal]} {self.executor_tokens.token(journal, start, end)}"
             for journal, (start, end) in bounds(splits).items()
         }
 

@@ -22,7 +22,7 @@ from flumeng.node.claim import Claim
 from flumeng.node.home import Home
 from flumeng.node.in_progress import InProgress
 from flumeng.node.known_flows import KnownFlows
-from flumeng.runtime import own_directory
+from flumeng.runtime import private_directory
 
 ID = "other.n1.0.0a1b2c3d"
 
@@ -112,7 +112,7 @@ def test_a_directory_of_somebody_else_is_refused() -> None:
         user(65534),
         pytest.raises(UserError, match="data directory / belongs to root, and this process runs"),
     ):
-        own_directory.take(Path("/"), [])
+        private_directory.make_private(Path("/"), [])
 
 
 def test_what_is_open_already_is_closed_and_told_once(

@@ -25,7 +25,7 @@ OTHERS = 0o077
 DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
 
 
-def take(directory: Path, names: Iterable[str]) -> None:
+def make_private(directory: Path, names: Iterable[str]) -> None:
     """Make the directory if it is not there, and close it and all below ``names`` in it to others.
 
     Raises UserError when it belongs to another user, unless this process is root's, and when it

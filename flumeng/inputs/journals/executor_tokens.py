@@ -9,15 +9,15 @@ from functools import lru_cache
 from flumeng.journal.proof import Proof
 from flumeng.journal.tokens import Signer
 from flumeng.security import credentials, process
-from flumeng.security.credentials import Credentials, Place
+from flumeng.security.credentials import Credentials, Keystore
 
 
 @dataclass(frozen=True)
-class Admission:
-    """Always with the certificates that are at these places. See ``reader.Admission``."""
+class ExecutorTokens:
+    """Always with the certificates that are at these places. See ``reader.ExecutorTokens``."""
 
-    own: Place
-    executor: Place
+    own: Keystore
+    executor: Keystore
 
     def proof(self) -> Proof:
         """Raises UserError."""
@@ -31,14 +31,14 @@ class Admission:
         return _signer_of(process.loaded.of(self.own))
 
 
-def of_process() -> Admission | None:
+def of_process() -> ExecutorTokens | None:
     """That of this collector; None in an open cluster. Raises UserError."""
-    own, executor = process.place(), credentials.place_of("executor")
+    own, executor = process.keystore(), credentials.keystore_of("executor")
     if own is None or executor is None:
         return None
-    admission = Admission(own, executor)
-    admission.proof()
-    return admission
+    executor_tokens = ExecutorTokens(own, executor)
+    executor_tokens.proof()
+    return executor_tokens
 
 
 @lru_cache(maxsize=2)
