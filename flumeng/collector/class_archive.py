@@ -25,6 +25,7 @@ from flumeng.errors import UserError
 from flumeng.runtime import private_directory
 from flumeng.runtime.embedded import find_java
 from flumeng.runtime.parentage import die_with_parent
+from flumeng.runtime.processes import PYTHON
 
 CACHE_VARIABLE = "FLUMENG_CACHE"
 ROOM_BYTES = 512 * 1024 * 1024
@@ -68,7 +69,7 @@ def make_in_background(cache: Path) -> subprocess.Popen[bytes] | None:
     except OSError:
         return None
     return subprocess.Popen(
-        [sys.executable, "-m", "flumeng.collector.class_archive", str(cache), "--background"],
+        [*PYTHON, "flumeng.collector.class_archive", str(cache), "--background"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -26,6 +26,7 @@ from flumeng.journal.limits import Limits
 from flumeng.journal.memory import MemoryJournal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
+from flumeng.runtime.processes import PYTHON
 from flumeng.security import credentials
 
 JOURNAL_BYTES = 1 << 20
@@ -40,7 +41,7 @@ class LightServers:
 
     def __init__(self, directory: Path, names: Sequence[str], *, together: bool = False) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "flumeng.journal.light_servers", str(directory)]
+        command = [*PYTHON, "flumeng.journal.light_servers", str(directory)]
         self._process = subprocess.Popen(
             [*command, "--together"] if together else command,
             stdin=subprocess.PIPE,

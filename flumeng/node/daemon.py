@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import queue
 import signal
-import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -45,6 +44,7 @@ from flumeng.node.process import ChildProcess
 from flumeng.node.registration import HeldError, Identity, Registration
 from flumeng.node.settings import Settings
 from flumeng.runtime import core_dumps
+from flumeng.runtime.processes import PYTHON
 from flumeng.security import process
 from flumeng.security.expiry import Expiry, utc_now
 from flumeng.store import Store, tree
@@ -240,9 +240,9 @@ class Node:
 
     def _spawn(self, child: str, command: list[str]) -> ChildProcess:
         if not self._settings.measured:
-            return ChildProcess(child, [sys.executable, "-m", *command], self._hear_child)
+            return ChildProcess(child, [*PYTHON, *command], self._hear_child)
         channel = self.channels[child] = Channel(child)
-        command = [sys.executable, "-m", *command, "--metrics-channel", str(channel.descriptor)]
+        command = [*PYTHON, *command, "--metrics-channel", str(channel.descriptor)]
         try:
             return ChildProcess(child, command, self._hear_child, [channel.descriptor])
         finally:

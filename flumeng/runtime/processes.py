@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from functools import cache
 from pathlib import Path
+
+PYTHON = (sys.executable, "-P", "-m")
+"""Begins the command of a module of ours. What lies in the working directory is not imported: there
+may be a directory ``flumeng``, or whatever somebody puts there."""
 
 
 @cache

@@ -10,7 +10,6 @@ import logging
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from flumeng.metrics.table import Reading
 from flumeng.operations.flows import apply_flow
 from flumeng.operations.securing import secure_cluster
 from flumeng.runtime import core_dumps, embedded, private_directory
+from flumeng.runtime.processes import PYTHON
 from flumeng.security import process
 from flumeng.spec import check_flow
 from flumeng.state.task_map import read_plans
@@ -218,7 +218,7 @@ class Standalone:
             daemon.keep_up()
 
     def _add(self, name: str, module: Sequence[str], *, measured: bool = True) -> None:
-        command = [sys.executable, "-m", *module]
+        command = [*PYTHON, *module]
         log_file = self.data / "logs" / f"{name}.log"
         daemon = Daemon(name, command, log_file, measured=measured)
         daemon.keep_up()

@@ -24,6 +24,14 @@ LINE = b"<13>1 2026-11-20T10:00:00Z h app - - - message\n"
 FLUMENG = Path(sys.executable).with_name("flumeng")
 
 
+def hostile_directory(folder: Path) -> Path:
+    """One in which Python would find other modules than ours, if it looked there."""
+    here = folder / "hostile"
+    (here / "flumeng" / "node").mkdir(parents=True, exist_ok=True)
+    (here / "json.py").write_text("raise SystemExit('imported from the working directory')")
+    return here
+
+
 class Standalone:
     """One cluster directory, started and stopped any number of times."""
 
@@ -47,7 +55,9 @@ sinks: [{{files: {{path: "{self.lake}/dt=%Y-%m-%d"}}}}]
 
     def start(self, *arguments: str) -> None:
         command = [str(FLUMENG), "standalone", "--data", str(self.state), *arguments]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, cwd=hostile_directory(self.state.parent)
+        )
         assert self.process.stdout is not None
         found = re.fullmatch(r"ready zk=(\S+) metrics=(\S+)\n", self.process.stdout.readline())
         assert found, "the first line is not the ready line"
