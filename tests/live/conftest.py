@@ -13,14 +13,18 @@ from flumeng.errors import UnavailableError, UserError
 from flumeng.ingest.testing import WorkerProcess
 from flumeng.sinks.testing.kafka import RealKafka
 from flumeng.sinks.testing.tls import Authority
+from flumeng.spec.spark import SparkOptions
 from tests.live.chaos import Cluster
 from tests.live.one_host import Standalone
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
-    """One for all tests, in a directory with a longer path than a Unix socket may have."""
-    return sessions.start(tmp_path_factory.mktemp("spark") / ("long-" * 20) / "collector")
+    """One for all tests, in a directory with a longer path than a Unix socket may have. Its
+    workers run functions of these tests, which they find nowhere else."""
+    top = Path(__file__).parents[2]
+    options = SparkOptions(conf={"spark.executorEnv.PYTHONPATH": str(top)})
+    return sessions.start(tmp_path_factory.mktemp("spark") / ("long-" * 20) / "collector", options)
 
 
 @pytest.fixture(scope="session")
