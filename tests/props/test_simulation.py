@@ -263,7 +263,7 @@ NOTICED_SOON_FROM = {
     "a batch is written before it is decided": 21,
     "an intent ends before its acks": 75,
     "partitions leave a task whose batch is decided": 174,
-    "who has lost partitions is not fenced": 177,
+    "who has lost partitions is not fenced": 519,
 }
 
 

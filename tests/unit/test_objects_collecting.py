@@ -6,6 +6,7 @@ import gzip
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -29,7 +30,7 @@ from flumeng.operations.flows import apply_flow
 from flumeng.sinks import Written
 from flumeng.spec import parse_flow
 from flumeng.state import items
-from flumeng.store import tree
+from flumeng.store import Put, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.records import Intent
@@ -351,6 +352,35 @@ def test_a_batch_that_ends_amid_what_cannot_be_read_tells_where_that_begins(
     world.partitions = world._partitions()
     world.collect(lambda: world.intent().number == 2 and not world.intent().ranges)
     assert world.failures() == {"gone": 0}
+
+
+@pytest.mark.parametrize("wanted", ["skip", "retry"])
+def test_an_operator_decides_on_what_fails_once_more(tmp_path: Path, wanted: str) -> None:
+    """The item ends one batch and begins the next; what is wanted of it stays."""
+    world = World(tmp_path, BY_BATCH)
+    (world.directory / "gone").write_bytes(b"\n".join(lines("gone", 100_000)))
+    world.discovery.look()
+    task, batch = world.claim(), None
+    while batch is None:
+        batch = task.start(2_000)
+    (world.directory / "gone").unlink()
+    world.collect(lambda: not world.intent().ranges)
+    assert world.failures() == {"gone": 0}
+    task, batch = world.claim(), None
+    while batch is None:
+        batch = task.start(2_000)
+    give_up(
+        world, {batch.ranges[0].partition: batch.ranges[0].start}, damage_of(world, batch.ranges)
+    )
+    (name,) = world.store.children(paths.queue_failures("web"))
+    failure = world.store.read(paths.queue_failure("web", name))
+    assert failure is not None
+    path = paths.queue_failure("web", name)
+    world.store.commit([Put(path, replace(failure.value, wanted=wanted), failure.version)])
+    world.collect(lambda: world.intent().number == 2 and not world.intent().ranges)
+    again = world.store.read(path)
+    assert again is not None
+    assert (again.value.wanted, again.value.position) == (wanted, 0)
 
 
 def test_damage_in_two_lanes_ends_however_long_a_batch_takes(world: World) -> None:

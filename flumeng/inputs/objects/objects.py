@@ -26,6 +26,7 @@ from flumeng.state.items import Item
 from flumeng.store import ABSENT, Put, Store, Versioned
 from zkschema import paths
 from zkschema.records import QueueFailure
+from zkschema.table import ZPath
 
 PROBE_THREADS = 4
 TRIES, TRY_SECONDS = 3, 0.3
@@ -105,10 +106,13 @@ class LanePositions:
         """By partition."""
 
     def open(self, spec: FlowSpec) -> None:
-        """Raises UserError."""
+        """Raises UserError, UnavailableError."""
         self.close()
         self._flow, self._source = spec.flow, source_of(spec)
         self._reader = self._reader_of(self._source) if self._source else None
+        for name, known in list(self._given_up.items()):
+            as_of_now = tuple(map(self._as_of_now, known.items))
+            self._given_up[name] = replace(known, items=as_of_now)
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
         """Of a flow that reads no objects any more nothing: its lanes are on their way out of its
@@ -199,17 +203,23 @@ class LanePositions:
         lane = queues.lane_of(partition)
         assert lane is not None, partition
         path = paths.queue_failure(self._flow, f"{lane[0]}.{item.number}")
-        before = self._watcher.store.read(path)
         failure = QueueFailure(
             location=item.location,
             size=item.size,
             modified=item.modified_us,
             tag=item.tag,
-            position=_lower(items.position_of(damage.offset), before),
+            position=items.position_of(damage.offset),
             why=damage.why[:WHY_CHARACTERS],
             time=self._wall(),
         )
-        return Put(path, failure, before.version if before else ABSENT)
+        return _over(self._watcher.store.read(path), path, failure)
+
+    def _as_of_now(self, one: Gone) -> Gone:
+        """An operator may have said meanwhile what is wanted of an item that had failed before."""
+        (told,) = one.also
+        assert isinstance(told, Put) and isinstance(told.value, QueueFailure)
+        before = self._watcher.store.read(told.path)
+        return replace(one, also=(_over(before, told.path, told.value),))
 
     def _reach(self, name: str, log: LaneLog) -> Reach:
         if log.trouble:
@@ -241,9 +251,17 @@ class LanePositions:
         )
 
 
-def _lower(position: int, before: Versioned[QueueFailure] | None) -> int:
-    """Of what failed before, and was not read again from there."""
-    return min(position, before.value.position) if before else position
+def _over(
+    before: Versioned[QueueFailure] | None, path: ZPath[QueueFailure], failure: QueueFailure
+) -> Put:
+    """To be written over what the item's failure is now: what failed before was not read again
+    from there, and what an operator wants of it stays."""
+    if before is None:
+        return Put(path, failure, ABSENT)
+    position = min(failure.position, before.value.position)
+    return Put(
+        path, replace(failure, position=position, wanted=before.value.wanted), before.version
+    )
 
 
 def _damage(
