@@ -177,9 +177,10 @@ def _context(options: Tls) -> ssl.SSLContext:
     if options.client_ca is not None:
         _trust(context, options.client_ca, "certificates")
         context.verify_mode = ssl.CERT_REQUIRED
-        # Who resumes a session is not looked at again.
-        context.options |= ssl.OP_NO_TICKET
-        context.num_tickets = 0
+    # Who resumes a session is not looked at again. And a sender that never reads has the tickets
+    # unread when it closes: TCP then drops what it had sent last (RFC 1122, 4.2.2.13).
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
     return context
 
 

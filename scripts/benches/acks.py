@@ -63,14 +63,16 @@ def run() -> dict[str, object]:
 
 def _fastest(server: RealZooKeeper, store: Store) -> dict[str, object]:
     publisher = Publisher(store)
-    tasks = _claim(store, publisher, "fast", TASKS, PARTITIONS_OF_TASK)
+    shares = shares_of("fast", TASKS, PARTITIONS_OF_TASK)
+    register(store, shares)
+    tasks = claim(store, publisher, shares)
     names = [name for acks in tasks for name in acks.offsets]
     ours, ceilings = [], []
     for _ in range(ROUNDS):
-        ours.append(_acks_per_second(tasks))
-        _check(store, tasks)
+        ours.append(acks_per_second(tasks))
+        check(store, tasks)
         ceilings.append(_sets_per_second(server, names))
-        tasks = _claim(store, publisher, "fast", TASKS, PARTITIONS_OF_TASK)
+        tasks = claim(store, publisher, shares)
     _check_fenced(store, tasks)
     return {
         "partitions": len(names),
@@ -82,7 +84,9 @@ def _fastest(server: RealZooKeeper, store: Store) -> dict[str, object]:
 
 def _steady(server: RealZooKeeper, store: Store) -> dict[str, object]:
     """Each task acks all its partitions once a second, each at its own moment of the second."""
-    tasks = _claim(store, Publisher(store), "steady", STEADY_TASKS, STEADY_PARTITIONS_OF_TASK)
+    shares = shares_of("steady", STEADY_TASKS, STEADY_PARTITIONS_OF_TASK)
+    register(store, shares)
+    tasks = claim(store, Publisher(store), shares)
     waits: list[float] = []
 
     def work(acks: Acks, until: float) -> None:
@@ -97,7 +101,7 @@ def _steady(server: RealZooKeeper, store: Store) -> dict[str, object]:
     before = transactions(server.port)
     _at_once(tasks, work, STEADY_SECONDS)
     made = transactions(server.port) - before
-    _check(store, tasks)
+    check(store, tasks)
     acked = sum(offset for acks in tasks for offset in acks.offsets.values())
     expected = STEADY_TASKS * STEADY_PARTITIONS_OF_TASK * (STEADY_SECONDS - 1)
     assert acked >= expected, f"only {acked} acks in {STEADY_SECONDS:.0f} s: not a steady state"
@@ -115,25 +119,30 @@ def _steady(server: RealZooKeeper, store: Store) -> dict[str, object]:
     }
 
 
-def _claim(
-    store: Store, publisher: Publisher, prefix: str, tasks: int, partitions: int
-) -> list[Acks]:
-    names = [f"{prefix}.{t}.{p}" for t in range(tasks) for p in range(partitions)]
+def shares_of(prefix: str, tasks: int, partitions: int) -> list[list[str]]:
+    """The partitions of each task."""
+    return [[f"{prefix}.{t}.{p}" for p in range(partitions)] for t in range(tasks)]
+
+
+def register(store: Store, shares: Sequence[Sequence[str]]) -> None:
+    """As journals of a node; those that are there stay."""
+    names = [name for share in shares for name in share]
     record = Journal(flow="bench", node="n1", primary="n1", term=1, in_sync=("n1",))
     found = store.read_many([paths.journal(name) for name in names])
     missing = [name for name, journal in zip(names, found, strict=True) if journal is None]
     store.commit_each([[Put(paths.journal(name), record, ABSENT)] for name in missing])
-    return [
-        Acks.claim(store, publisher, "bench", 1, [f"{prefix}.{t}.{p}" for p in range(partitions)])
-        for t in range(tasks)
-    ]
+
+
+def claim(store: Store, publisher: Publisher, shares: Sequence[Sequence[str]]) -> list[Acks]:
+    return [Acks.claim(store, publisher, "bench", 1, share) for share in shares]
 
 
 def _advance(acks: Acks) -> None:
     acks.advance([Range(name, offset, offset + 1) for name, offset in acks.offsets.items()])
 
 
-def _acks_per_second(tasks: Sequence[Acks]) -> float:
+def acks_per_second(tasks: Sequence[Acks]) -> float:
+    """All tasks ack one event of each of their partitions, over and over, for ROUND_SECONDS."""
     before = sum(offset for acks in tasks for offset in acks.offsets.values())
 
     def work(acks: Acks, until: float) -> None:
@@ -179,7 +188,7 @@ def _sets_per_second(server: RealZooKeeper, names: Sequence[str]) -> float:
     return done / seconds
 
 
-def _check(store: Store, tasks: Sequence[Acks]) -> None:
+def check(store: Store, tasks: Sequence[Acks]) -> None:
     """ZooKeeper holds what the tasks believe."""
     for acks in tasks:
         wanted = [paths.ack("bench", CURSOR_MAIN, name) for name in acks.offsets]
@@ -201,4 +210,4 @@ def _check_fenced(store: Store, tasks: Sequence[Acks]) -> None:
 
     _at_once(tasks, work, 0.0)
     assert stopped == [fenced], "fencing does not hold"
-    _check(store, others)
+    check(store, others)

@@ -40,10 +40,10 @@ def run(events: int = 4_000_000) -> dict[str, object]:
     Latency comes first, while the disk has nothing left to do of what was written before.
     """
     latency = _latency()
-    one = _measure("stream", events)
-    four = _measure("stream", events, connections=4)
-    spread = _measure("stream", events, connections=4, workers=2)
-    http = _measure("posts", events // 4, connections=HTTP_CONNECTIONS, source="http")
+    one = measure("stream", events)
+    four = measure("stream", events, connections=4)
+    spread = measure("stream", events, connections=4, workers=2)
+    http = measure("posts", events // 4, connections=HTTP_CONNECTIONS, source="http")
     with _folder() as folder:
         disk_mb = disk.fdatasync_mb_per_second(folder, events * LINE_BYTES)
     mb = one["rate"] * LINE_BYTES / 1e6
@@ -71,11 +71,19 @@ def run(events: int = 4_000_000) -> dict[str, object]:
     }
 
 
-def _measure(
-    kind: str, events: int, *, connections: int = 1, workers: int = 1, source: str = "syslog"
+def measure(
+    kind: str,
+    events: int,
+    *,
+    connections: int = 1,
+    workers: int = 1,
+    source: str = "syslog",
+    options: str = "",
 ) -> dict[str, float]:
+    """``options`` are more options of the source, as YAML. ``rate`` is events a second."""
     with _folder() as folder:
-        group = _Crew(folder, f'{source}: {{listen: "{_free_place()}"}}', workers)
+        listen = f'listen: "{_free_place()}"'
+        group = _Crew(folder, f"{source}: {{{listen}{options}}}", workers)
         sender = Sender(kind, group.listen, events, connections)
         cpu_before = group.cpu_seconds()
         sender.go()

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benches import secure_reads
+from benches import secure_links, secure_reads
 from benches.journal import FRAME_ROWS, ID, Lines
 from flumeng.journal.encryption import Key, Keyring
 from flumeng.journal.journal import Journal
@@ -24,7 +24,8 @@ def run(events: int = 1_000_000, rounds: int = 3) -> dict[str, Any]:
     """``encrypted_journal_ratio`` is the rate of an encrypted journal by that of one in plain text,
     appended to with a sync after each frame of 4 MB and read from its beginning to its end; the
     median of so many ``rounds``, in which they take turns. At least 0.6 is wanted. What is read
-    over mutual TLS: see ``secure_reads``; at least 0.5 is wanted.
+    over mutual TLS: see ``secure_reads``; at least 0.5 is wanted. What comes in over TLS, and what
+    is acked: see ``secure_links``; at least 0.5 and 0.7 are wanted.
     """
     lines = Lines()
     ratios = []
@@ -34,7 +35,11 @@ def run(events: int = 1_000_000, rounds: int = 3) -> dict[str, Any]:
         for _ in range(rounds):
             plain = _seconds(place, lines, events, None)
             ratios.append(plain / _seconds(place, lines, events, KEYRING))
-    return {"encrypted_journal_ratio": round(median(ratios), 3), **secure_reads.run(events)}
+    return {
+        "encrypted_journal_ratio": round(median(ratios), 3),
+        **secure_reads.run(events),
+        **secure_links.run(events),
+    }
 
 
 def _seconds(place: Path, lines: Lines, events: int, keyring: Keyring | None) -> float:

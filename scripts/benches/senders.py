@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -92,9 +93,20 @@ def make_blocks(lines_at_once: int = LINES_AT_ONCE) -> list[bytes]:
 
 def _stream(place: tuple[str, int], events: int, connections: int, _rate: int) -> dict[str, Any]:
     """As fast as the other end takes it, over TCP."""
+    return _streamed([socket.create_connection(place) for _ in range(connections)], events)
+
+
+def _tls_stream(place: tuple[str, int], events: int, connections: int, _: int) -> dict[str, Any]:
+    """The same over TLS; whom the certificate names is not looked at."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    opened = [socket.create_connection(place) for _ in range(connections)]
+    return _streamed([context.wrap_socket(one) for one in opened], events)
+
+
+def _streamed(sockets: list[Any], events: int) -> dict[str, Any]:
     blocks = make_blocks()
-    sockets = [socket.create_connection(place) for _ in range(connections)]
-    share = _blocks_each(events, connections)
+    share = _blocks_each(events, len(sockets))
 
     def send(connection: socket.socket) -> None:
         for block in islice(cycle(blocks), share):
@@ -180,7 +192,13 @@ def _started(works: list[Callable[[], None]]) -> dict[str, Any]:
     return {"began": began, "ended": time.monotonic()}
 
 
-KINDS = {"stream": _stream, "posts": _posts, "paced": _paced, "datagrams": _datagrams}
+KINDS = {
+    "stream": _stream,
+    "tls_stream": _tls_stream,
+    "posts": _posts,
+    "paced": _paced,
+    "datagrams": _datagrams,
+}
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -153,6 +154,18 @@ def test_openssl_is_let_in_with_its_certificate_alone(
     assert event["body"] == b"<13>from openssl 1!"
     assert dict(event["attrs"])["client"] == "web.example"
     assert worker.counters("f")["unauthorized"] == 1
+
+
+def test_who_sends_and_closes_without_reading_loses_nothing(
+    worker: WorkerProcess, authority: Authority
+) -> None:
+    worker.run(flow_text("f", source("tcp", tls=serving(authority))))
+    lines = [b"%d %s" % (number, b"x" * 200) for number in range(20_000)]
+    for _ in range(5):
+        with connected(worker, authority, None) as sender:
+            sender.sendall(b"\n".join(lines) + b"\n")
+    events = worker.wait_for_events("f", 5 * len(lines))
+    assert Counter(event["body"] for event in events) == dict.fromkeys(lines, 5)
 
 
 @pytest.mark.parametrize(("version", "served"), [("TLSv1_1", False), ("TLSv1_2", True)])
