@@ -21,7 +21,7 @@ from typing import Any
 from flumeng.ingest.framing import Messages
 from flumeng.ingest.peers import Reception, address
 from flumeng.ingest.received_block import Origin, ReceivedBlock
-from flumeng.ingest.seldom import Seldom
+from flumeng.runtime.seldom import Seldom
 
 log = logging.getLogger(__name__)
 

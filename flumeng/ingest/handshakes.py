@@ -20,9 +20,9 @@ from flumeng.ingest.counters import Counters
 from flumeng.ingest.listening import is_reserved
 from flumeng.ingest.peer_limits import network
 from flumeng.ingest.peers import address
-from flumeng.ingest.seldom import Seldom
 from flumeng.ingest.tls import ServerTls
 from flumeng.journal.disk import OUT_OF_DESCRIPTORS
+from flumeng.runtime.seldom import Seldom
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from flumeng.ingest.http_app import Connection, HttpApp
 from flumeng.ingest.http_senders import LOOK_SECONDS, Senders
 from flumeng.ingest.listening import BACKLOG, listen
 from flumeng.ingest.peers import address
-from flumeng.ingest.seldom import every
 from flumeng.ingest.source import Source, SourceContext
 from flumeng.ingest.tls import ServerTls
+from flumeng.runtime.seldom import every
 from flumeng.spec.sources import Http
 
 HEAD_BYTES = 64 << 10

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from flumeng.ingest import batch
 from flumeng.ingest.counters import Counters
 from flumeng.ingest.received_block import ReceivedBlock
-from flumeng.ingest.seldom import Seldom
 from flumeng.journal.errors import JournalFailedError
 from flumeng.journal.group_commit import GroupCommit
 from flumeng.journal.log import Appendable, Encoded
+from flumeng.runtime.seldom import Seldom
 
 log = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from typing import Any
 import pyarrow as pa
 
 from flumeng.errors import UnavailableError, UserError
-from flumeng.ingest.seldom import Seldom
 from flumeng.journal.errors import HeldError, JournalFailedError
 from flumeng.runtime.kafka_client import connection
 from flumeng.runtime.secrets import resolve
+from flumeng.runtime.seldom import Seldom
 from flumeng.spec import FlowSpec
 from flumeng.spec.kafka_journal import KafkaJournal
 

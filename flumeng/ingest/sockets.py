@@ -11,10 +11,10 @@ from flumeng.ingest.framing import cutter
 from flumeng.ingest.listening import listen
 from flumeng.ingest.peers import Reception, address
 from flumeng.ingest.received_block import LineRules
-from flumeng.ingest.seldom import every
 from flumeng.ingest.source import Source, SourceContext
 from flumeng.ingest.streams import Limits, Streams
 from flumeng.ingest.tls import LOOK_SECONDS, ServerTls
+from flumeng.runtime.seldom import every
 from flumeng.spec.server_tls import Tls
 from flumeng.spec.sources import Tcp, Udp
 

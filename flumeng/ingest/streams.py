@@ -23,8 +23,8 @@ from flumeng.ingest.listening import BACKLOG, takes_reserve
 from flumeng.ingest.peer_limits import Peer, Peers
 from flumeng.ingest.peers import Client, Reception, UnauthorizedError, address
 from flumeng.ingest.received_block import Origin, ReceivedBlock
-from flumeng.ingest.seldom import Seldom
 from flumeng.ingest.tls import ServerTls
+from flumeng.runtime.seldom import Seldom
 from flumeng.spec.senders import NO_LIMITS, PeerLimits
 
 log = logging.getLogger(__name__)

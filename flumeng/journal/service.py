@@ -23,8 +23,10 @@ from pyarrow import flight
 
 from flumeng.errors import FlumengError, UserError
 from flumeng.journal.access import Access, Granted, Peer, granted_nothing
+from flumeng.journal.errors import DeniedError, TapDeniedError
 from flumeng.journal.wire import ERROR_KINDS, FRAMES_SCHEMA
 from flumeng.runtime import vital
+from flumeng.runtime.seldom import Seldom
 from flumeng.security.credentials import Credentials, Keystore
 
 log = logging.getLogger(__name__)
@@ -94,12 +96,17 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         _refuse_call()
 
 
+_denials = Seldom()
+
+
 class _ErrorsToClient:
     """What is raised in it reaches the client as an error that ``refuse`` makes."""
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, (DeniedError, TapDeniedError)) and _denials.is_due():
+            log.warning("a call is refused, and perhaps more within a minute: %s", error)
         if isinstance(error, FlumengError):
             refuse(error)
         if isinstance(error, Exception) and not isinstance(error, flight.FlightError):

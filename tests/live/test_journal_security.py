@@ -8,21 +8,17 @@ that errors tell clients nothing of the code; and that one peer leaves room for 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import json
 import os
 import pickle
 import socket
 import ssl
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,116 +38,28 @@ from flumeng.journal.memory import MemoryJournal
 from flumeng.journal.proof import Proof
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
-from flumeng.journal.tokens import TOKEN_SECONDS, Claims, Signer
+from flumeng.journal.tokens import TOKEN_SECONDS, Claims
 from flumeng.journal.watch import WatchRequest
 from flumeng.journal.wire import FRAMES_SCHEMA, make_ticket
-from flumeng.runtime.scrubbing import Secret
-from flumeng.security.authority import Authority, new_authority
+from flumeng.security.authority import new_authority
 from flumeng.security.credentials import Credentials, Keystore
 from flumeng.security.expiry import utc_now
 from flumeng.security.identity import Identity
 from flumeng.security.roles import DIRECTORY, ROLES, Role
-from flumeng.security.testing import CLUSTER, HOSTS, Certificates
-
-WEB, APP, LARGE = "web.n1.0.0a1b2c3d", "app.n1.0.0a1b2c3d", "large.n1.0.0a1b2c3d"
-EVENTS = 1000
-SECRET = "what only the server knows"
-SERVE = f"""
-    import os, sys
-    from pathlib import Path
-    import pyarrow as pa
-    from flumeng.journal.limits import Limits
-    from flumeng.journal.memory import MemoryJournal
-    from flumeng.journal.server import JournalServer
-    from flumeng.journal.testing import numbered_events
-    from flumeng.security import credentials
-
-    def journal(name):
-        made = MemoryJournal.create(Path(sys.argv[1]), name, limits=Limits(128 << 20))
-        made.append(numbered_events(0, {EVENTS}))
-        made.sync()
-        return made
-
-    journals = {{name: journal(name) for name in ({WEB!r}, {APP!r}, {LARGE!r})}}
-    events = numbered_events(0, 4000)
-    noise = pa.array([os.urandom(1000) for _ in range(4000)], pa.binary())
-    for _ in range(15):
-        batch = pa.RecordBatch.from_arrays([noise, *events.columns[1:]], schema=events.schema)
-        journals[{LARGE!r}].append(batch)
-    journals[{LARGE!r}].sync()
-
-    def fails(journal):
-        if journal.id == {APP!r} and os.path.exists(sys.argv[1] + "/fail"):
-            raise ValueError({SECRET!r})
-        return journal.acked
-
-    server = JournalServer(
-        "127.0.0.1",
-        journals=lambda: journals,
-        acked=fails,
-        may_tap=lambda flow: flow == "web",
-        granted=lambda name: {{"research": ["web"], "audit": ["*"]}}.get(name, []),
-        keystore=credentials.keystore_of("node"),
-    )
-    print(server.address, flush=True)
-    sys.stdin.read()
-    os._exit(0)
-"""
-
-
-@dataclass
-class Served:
-    """A server in a process, of the cluster of ``certificates``; ``log`` is what it has logged."""
-
-    certificates: Certificates
-    folder: Path
-    address: str
-    log: Path
-
-    def proof(self, role: Role, name: str = "n1") -> Proof:
-        return proof_of(self.certificates.authority, Identity(CLUSTER, role, name))
-
-    def client(self, proof: Proof | None) -> JournalClient:
-        return JournalClient(self.address, 20, prove=lambda: proof)
-
-    def credentials(self, role: Role, name: str = "n1") -> Credentials:
-        proof = self.proof(role, name)
-        return Credentials(proof.ca, proof.certificate, proof.key.encode())
-
-
-def proof_of(
-    authority: Authority,
-    identity: Identity,
-    *,
-    ca: bytes | None = None,
-    days: float = 1,
-    days_ago: float = 0,
-) -> Proof:
-    issued = authority.issue(identity, HOSTS, days=days, now=utc_now() - timedelta(days=days_ago))
-    return Proof(ca or authority.pem, issued.certificate, Secret(issued.key.decode()))
-
-
-@contextlib.contextmanager
-def serving(certificates: Certificates, folder: Path, **environment: str) -> Iterator[Served]:
-    folder.mkdir()
-    log = folder / "log"
-    with log.open("wb") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(SERVE), str(folder)],
-            env={**os.environ, **environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-    assert process.stdout is not None
-    address = process.stdout.readline().strip()
-    assert address, log.read_text()
-    try:
-        yield Served(certificates, folder, address, log)
-    finally:
-        process.kill()
-        process.communicate()
+from flumeng.security.testing import CLUSTER, Certificates
+from tests.live.journal_servers import (
+    APP,
+    EVENTS,
+    LARGE,
+    SECRET,
+    WEB,
+    Executor,
+    Served,
+    altered,
+    bodies,
+    proof_of,
+    serving,
+)
 
 
 @pytest.fixture(scope="module")
@@ -161,10 +69,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     identity = certificates.folder("node")
     with serving(certificates, top / "server", **{DIRECTORY: str(identity)}) as served:
         yield served
-
-
-def bodies(batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch]) -> int:
-    return sum(batch.num_rows for batch in batches)
 
 
 async def first_answer(served: Served, proof: Proof | None, journal: str) -> Any:
@@ -336,30 +240,6 @@ def test_older_versions_of_tls_are_refused(served: Served) -> None:
     assert handshake(served, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
 
 
-class Executor:
-    """Reads with a token, as ``signer`` makes them."""
-
-    def __init__(self, served: Served, signer: Credentials | None = None, **skew: float) -> None:
-        self.served = served
-        moved = timedelta(**skew)
-        found = signer or served.credentials("collector")
-        self.signer = Signer(found, lambda: utc_now() + moved)
-
-    def ticketed(self, journal: str = WEB, start: int = 100, end: int = 200) -> str:
-        return f"{self.signer.token(journal, start, end)}.{self.signer.certificates}"
-
-    def read(
-        self,
-        token: str,
-        journal: str = WEB,
-        start: int = 100,
-        end: int = 200,
-        role: Role = "executor",
-    ) -> int:
-        with self.served.client(self.served.proof(role)) as client:
-            return bodies(client.read(journal, start, end, token=token))
-
-
 def test_an_executor_reads_the_range_of_its_token_and_parts_of_it(served: Served) -> None:
     executor = Executor(served)
     token = executor.ticketed()
@@ -387,13 +267,6 @@ def test_a_token_ends_and_does_not_begin_in_the_future(served: Served) -> None:
             late.read(late.ticketed())
     nearly = Executor(served, seconds=-TOKEN_SECONDS + 60)
     assert nearly.read(nearly.ticketed()) == 100
-
-
-def altered(token: str, **claims: object) -> str:
-    said, signature, certificates = token.split(".")
-    changed = json.loads(base64.urlsafe_b64decode(said)) | claims
-    text = base64.urlsafe_b64encode(json.dumps(changed).encode()).decode()
-    return f"{text}.{signature}.{certificates}"
 
 
 def test_an_altered_token_is_refused(served: Served) -> None:

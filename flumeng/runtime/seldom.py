@@ -13,7 +13,7 @@ SECONDS = 60.0
 
 
 class Seldom:
-    """Of one kind of thing: whether it is to be told. Used by one thread at a time."""
+    """Of one kind of thing: whether it is to be told. Threads that ask at once may both tell it."""
 
     def __init__(self) -> None:
         self._next = float("-inf")

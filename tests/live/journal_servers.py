@@ -1,0 +1,163 @@
+"""A journal server in a process of its own, and clients of every kind."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+
+from flumeng.journal.client import JournalClient
+from flumeng.journal.proof import Proof
+from flumeng.journal.tokens import Signer
+from flumeng.runtime.scrubbing import Secret
+from flumeng.security.authority import Authority
+from flumeng.security.credentials import Credentials
+from flumeng.security.expiry import utc_now
+from flumeng.security.identity import Identity
+from flumeng.security.roles import Role
+from flumeng.security.testing import CLUSTER, HOSTS, Certificates
+
+WEB, APP, LARGE = "web.n1.0.0a1b2c3d", "app.n1.0.0a1b2c3d", "large.n1.0.0a1b2c3d"
+EVENTS = 1000
+SECRET = "what only the server knows"
+SERVE = f"""
+    import os, sys
+    from pathlib import Path
+    import pyarrow as pa
+    from flumeng.journal.limits import Limits
+    from flumeng.journal.memory import MemoryJournal
+    from flumeng.journal.server import JournalServer
+    from flumeng.journal.testing import numbered_events
+    from flumeng.security import credentials
+
+    def journal(name):
+        made = MemoryJournal.create(Path(sys.argv[1]), name, limits=Limits(128 << 20))
+        made.append(numbered_events(0, {EVENTS}))
+        made.sync()
+        return made
+
+    journals = {{name: journal(name) for name in ({WEB!r}, {APP!r}, {LARGE!r})}}
+    events = numbered_events(0, 4000)
+    noise = pa.array([os.urandom(1000) for _ in range(4000)], pa.binary())
+    for _ in range(15):
+        batch = pa.RecordBatch.from_arrays([noise, *events.columns[1:]], schema=events.schema)
+        journals[{LARGE!r}].append(batch)
+    journals[{LARGE!r}].sync()
+
+    def fails(journal):
+        if journal.id == {APP!r} and os.path.exists(sys.argv[1] + "/fail"):
+            raise ValueError({SECRET!r})
+        return journal.acked
+
+    server = JournalServer(
+        "127.0.0.1",
+        journals=lambda: journals,
+        acked=fails,
+        may_tap=lambda flow: flow == "web",
+        granted=lambda name: {{"research": ["web"], "audit": ["*"]}}.get(name, []),
+        keystore=credentials.keystore_of("node"),
+    )
+    print(server.address, flush=True)
+    sys.stdin.read()
+    os._exit(0)
+"""
+
+
+@dataclass
+class Served:
+    """A server in a process, of the cluster of ``certificates``; ``log`` is what it has logged."""
+
+    certificates: Certificates
+    folder: Path
+    address: str
+    log: Path
+
+    def proof(self, role: Role, name: str = "n1") -> Proof:
+        return proof_of(self.certificates.authority, Identity(CLUSTER, role, name))
+
+    def client(self, proof: Proof | None) -> JournalClient:
+        return JournalClient(self.address, 20, prove=lambda: proof)
+
+    def credentials(self, role: Role, name: str = "n1") -> Credentials:
+        proof = self.proof(role, name)
+        return Credentials(proof.ca, proof.certificate, proof.key.encode())
+
+
+def proof_of(
+    authority: Authority,
+    identity: Identity,
+    *,
+    ca: bytes | None = None,
+    days: float = 1,
+    days_ago: float = 0,
+) -> Proof:
+    issued = authority.issue(identity, HOSTS, days=days, now=utc_now() - timedelta(days=days_ago))
+    return Proof(ca or authority.pem, issued.certificate, Secret(issued.key.decode()))
+
+
+@contextlib.contextmanager
+def serving(certificates: Certificates, folder: Path, **environment: str) -> Iterator[Served]:
+    folder.mkdir()
+    log = folder / "log"
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(SERVE), str(folder)],
+            env={**os.environ, **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    assert address, log.read_text()
+    try:
+        yield Served(certificates, folder, address, log)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def bodies(batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch]) -> int:
+    return sum(batch.num_rows for batch in batches)
+
+
+class Executor:
+    """Reads with a token, as ``signer`` makes them."""
+
+    def __init__(self, served: Served, signer: Credentials | None = None, **skew: float) -> None:
+        self.served = served
+        moved = timedelta(**skew)
+        found = signer or served.credentials("collector")
+        self.signer = Signer(found, lambda: utc_now() + moved)
+
+    def ticketed(self, journal: str = WEB, start: int = 100, end: int = 200) -> str:
+        return f"{self.signer.token(journal, start, end)}.{self.signer.certificates}"
+
+    def read(
+        self,
+        token: str,
+        journal: str = WEB,
+        start: int = 100,
+        end: int = 200,
+        role: Role = "executor",
+    ) -> int:
+        with self.served.client(self.served.proof(role)) as client:
+            return bodies(client.read(journal, start, end, token=token))
+
+
+def altered(token: str, **claims: object) -> str:
+    said, signature, certificates = token.split(".")
+    changed = json.loads(base64.urlsafe_b64decode(said)) | claims
+    text = base64.urlsafe_b64encode(json.dumps(changed).encode()).decode()
+    return f"{text}.{signature}.{certificates}"
