@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import logging
 import math
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
@@ -28,7 +29,10 @@ from flumeng.ingest.peers import Client, UnauthorizedError, address, short
 from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.ingest.source import SourceContext
 from flumeng.ingest.tls import ServerTls
+from flumeng.runtime.seldom import Seldom
 from flumeng.spec.sources import Http
+
+log = logging.getLogger(__name__)
 
 BODY_SECONDS = 60.0
 DURABLE_SECONDS = 30.0
@@ -88,6 +92,7 @@ class HttpApp:
         self._context = context
         self._rules = LineRules(options.max_line_bytes, b"\r", keep_empty=False)
         self._stopping = False
+        self._strangers = Seldom()
         self._undecided: set[asyncio.Future[int]] = set()
         """Whether they are durable."""
         self._undelivered: set[asyncio.Future[bool]] = set()
@@ -136,6 +141,8 @@ class HttpApp:
         stranger = status in (401, 403)
         if stranger:
             self._context.counters.unauthorized += 1
+            if self._strangers.is_due():
+                log.warning("%s is not let in: %s", address(scope["client"]), said["error"])
         if stranger or (
             status != 200 and not await body.is_read_to_its_end(self._options.max_body_bytes)
         ):

@@ -26,7 +26,6 @@ def worker(tmp_path: Path) -> Iterator[WorkerProcess]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     worker = WorkerProcess(tmp_path / "node")
-    resource.prlimit(worker.process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
     yield worker
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if worker.process.poll() is None:
@@ -37,9 +36,20 @@ def descriptors(worker: WorkerProcess) -> int:
     return len(list(Path(f"/proc/{worker.process.pid}/fd").iterdir()))
 
 
+def is_heard(worker: WorkerProcess) -> bool:
+    """Who comes while the places of those that have left are not free yet is turned away."""
+    with contextlib.suppress(OSError), worker.connect("senders") as sender:
+        sender.sendall(b"one\n")
+    time.sleep(0.1)
+    return bool(worker.events("senders"))
+
+
 def test_files_and_connections_beyond_the_limit_starve_neither_each_other_nor_readers(
     worker: WorkerProcess, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    worker.stop()
+    worker.start()  # whose log is captured
+    resource.prlimit(worker.process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
     logs = tmp_path / "logs"
     logs.mkdir()
     for number in range(FILES):
@@ -62,13 +72,11 @@ def test_files_and_connections_beyond_the_limit_starve_neither_each_other_nor_re
         count = FILES * LINES + len(range(0, FILES, 7))
         worker.wait_for_events("files", count)
         assert descriptors(worker) < DESCRIPTORS
-    with worker.connect("senders") as sender:
-        sender.sendall(b"one\n")
-        worker.wait_for_events("senders", 1)
+    worker.eventually(lambda: is_heard(worker))
     found = sorted(worker.bodies("files"))
     expected = [f"{number} {line}" for number in range(FILES) for line in range(LINES)]
     assert found == sorted(expected + ["more"] * len(range(0, FILES, 7)))
-    assert len(capfd.readouterr().err.splitlines()) < MOST_LOG_LINES
+    assert 0 < len(capfd.readouterr().err.splitlines()) < MOST_LOG_LINES
 
 
 def test_what_a_held_source_has_not_read_is_counted(worker: WorkerProcess, tmp_path: Path) -> None:

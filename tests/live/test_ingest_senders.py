@@ -292,6 +292,92 @@ def test_http_takes_client_certificates_by_path(
     assert clients(worker) == {"shop": "shop.example"}
 
 
+PATH_TRICKS = [
+    "/shop/../admin",
+    "/shop/..%2fadmin",
+    "/shop/%2e%2e/admin",
+    "//admin",
+    "/./admin",
+    "/admin",
+    "/admin/",
+    "/admin;/shop",
+    "/admin?/shop",
+    "/admin%00/shop",
+    "/%61dmin",
+    "/ADMIN",
+    "/admin/../shop/../admin",
+    "http://127.0.0.1/admin",
+    "*",
+]
+
+
+def test_no_spelling_of_a_path_gets_a_token_to_what_is_not_its_own(
+    worker: WorkerProcess, authority: Authority, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And nobody is told a secret, in no answer and no log."""
+    worker.stop()
+    worker.start()  # whose log is captured
+    auth = {
+        "tokens": {"shop": "${secret:shop}", "boss": "${secret:ann}"},
+        "paths": {"/shop": ["shop"], "/admin": ["boss"]},
+    }
+    put(tmp_path, "ann", "boss-1")
+    worker.run(flow_text("f", source("http", auth=auth, tls=serving(authority))))
+    said: dict[str, str] = {}
+    for path in [*PATH_TRICKS, "/shop"]:
+        with connected(worker, authority, None) as raw:
+            raw.sendall(
+                f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer shop-1\r\n"
+                f"Content-Type: text/plain\r\nContent-Length: {len(path)}\r\n"
+                f"Connection: close\r\n\r\n{path}".encode()
+            )
+            answer = b"".join(iter(lambda raw=raw: raw.recv(1 << 16), b""))  # type: ignore[misc]
+        said[path] = answer.decode().split(" ", 2)[1]
+        assert not any(secret in answer for secret in (b"shop-1", b"boss-1", b"Traceback"))
+    assert said.pop("/shop") == "200"
+    assert set(said.values()) <= {"400", "401", "403", "404"}, said
+    worker.wait_for_events("f", 1)
+    assert clients(worker) == {"/shop": "shop"}
+    logged = capfd.readouterr().err
+    assert "is not let in" in logged
+    assert not any(secret in logged for secret in ("shop-1", "boss-1"))
+
+
+def hello(size: int) -> bytes:
+    """A handshake that says that it has ``size`` bytes, in records as large as they may be."""
+    body = b"\x01" + size.to_bytes(3, "big") + b"\x03\x03" + bytes(size - 2)
+    pieces = [body[at : at + (1 << 14)] for at in range(0, len(body), 1 << 14)]
+    return b"".join(b"\x16\x03\x01" + len(one).to_bytes(2, "big") + one for one in pieces)
+
+
+@pytest.mark.parametrize("name", ["syslog", "http"])
+def test_oversized_handshakes_are_ended_and_take_no_memory(
+    worker: WorkerProcess, authority: Authority, name: str
+) -> None:
+    worker.run(flow_text("f", source(name, tls=serving(authority))))
+    huge = [hello((1 << 24) - 1), hello(1 << 18), b"\x16\x03\x01\xff\xff" + b"x" * (1 << 20)]
+    huge += [b"\x80" + b"x" * (1 << 20), b"GET / HTTP/1.1\r\n\r\n" * 50_000, bytes(1 << 20)]
+    before = worker.counters("f")["malformed"]
+    for what in huge:
+        with socket.create_connection(("127.0.0.1", port(worker)), timeout=60) as raw:
+            with suppress(OSError):
+                raw.sendall(what)
+                raw.shutdown(socket.SHUT_WR)
+            with suppress(OSError):
+                while raw.recv(1 << 16):
+                    pass
+    worker.eventually(lambda: worker.counters("f")["malformed"] == before + len(huge))
+    status = Path(f"/proc/{worker.process.pid}/status").read_text()
+    assert int(status.partition("VmHWM:")[2].split()[0]) / 1024 < MOST_RSS_MB
+    good = "good"
+    assert (
+        curl(worker, authority, good) == "200"
+        if name == "http"
+        else is_let_in(worker, authority, None, good)
+    )
+    assert worker.wait_for_events("f", 1)[0]["body"] == b"good"
+
+
 def test_a_missing_secret_fails_that_task_alone(worker: WorkerProcess) -> None:
     auth = {"tokens": {"a": "${secret:nowhere}"}}
     worker.configure(flow_text("bad", source("http", auth=auth)), flow_text("good", source("tcp")))

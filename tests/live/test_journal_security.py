@@ -392,6 +392,43 @@ def test_errors_tell_a_client_nothing_of_the_code(served: Served) -> None:
     assert ask(served, proof, "accounts", APP) == EVENTS
 
 
+NAMES = [
+    "../../../etc/passwd",
+    "/etc/passwd",
+    f"{APP}/../{WEB}",
+    f"./{WEB}",
+    f"{WEB}\0",
+    f"{WEB}%00",
+    "%2e%2e%2f" + WEB,
+    "..",
+    "",
+    "*",
+    "x" * (1 << 20),
+]
+
+
+def test_no_name_of_a_journal_gets_out_of_its_place(served: Served) -> None:
+    proof = served.proof("collector")
+    with served.client(proof) as client:
+        for name in NAMES:
+            with pytest.raises((FlumengError, flight.FlightError)) as refused:
+                bodies(client.read(name, 0, 1))
+            assert "root:" not in str(refused.value)
+            assert len(str(refused.value)) < 2 * len(name) + 1000
+    assert ask(served, proof, "read") == EVENTS
+
+
+def test_refusals_are_in_the_log_of_the_server_without_a_secret(served: Served) -> None:
+    executor = Executor(served)
+    with pytest.raises(DeniedError):
+        executor.read(executor.ticketed(), APP)
+    logged = served.log.read_text()
+    assert "a call is refused" in logged
+    key = served.proof("collector").key
+    for secret in (executor.ticketed().split(".")[1], "PRIVATE KEY", str(key.encode())[:40]):
+        assert secret not in logged
+
+
 class Hoard:
     """So many reads of a large journal at once, of which nothing is taken but the beginning."""
 
