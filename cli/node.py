@@ -32,6 +32,7 @@ from flumeng.operations import preview
 from flumeng.operations.discarding import DataLoss, data_loss, discard_node
 from flumeng.operations.nodes import decommission_node, label_node, resize_node, set_node_desired
 from flumeng.runtime import logs
+from flumeng.security import exposure
 from flumeng.spec.problems import nearest
 from flumeng.store import Store
 from flumeng.views import conditions, details, moments, overview
@@ -262,6 +263,14 @@ def capacity(
     "two after the last. Default: any that are free.",
 )
 @click.option(
+    "--insecure",
+    is_flag=True,
+    envvar="FLUMENG_INSECURE",
+    show_envvar=True,
+    help="Serve journals at --host to whoever reaches it, in plain text. Else a node that has no "
+    "identity serves them on loopback only.",
+)
+@click.option(
     "--role",
     "roles",
     multiple=True,
@@ -310,6 +319,7 @@ def run(
     name: str,
     host: str,
     port: int | None,
+    insecure: bool,
     roles: tuple[str, ...],
     workers: int,
     zone: str,
@@ -323,6 +333,8 @@ def run(
     from flumeng.node import daemon  # noqa: PLC0415  loads the node
 
     logs.to_stderr("node")
+    if not insecure:
+        exposure.require_proof_beyond_loopback(host)
     daemon.run(
         Settings(
             name=name,

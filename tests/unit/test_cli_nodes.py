@@ -356,6 +356,14 @@ def test_a_name_that_journals_cannot_bear_is_wrong_input(
     assert not data.exists()
 
 
+def test_a_node_that_others_could_read_needs_an_identity(shell: Shell, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    wrong = shell.run("node", "run", "--data", data, "--host", "10.0.0.7")
+    assert wrong.exit_code == 2
+    assert "whoever reaches it could read all events" in wrong.stderr
+    assert not data.exists()
+
+
 # -- decommission
 
 

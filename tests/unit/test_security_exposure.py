@@ -1,0 +1,24 @@
+"""Nothing is served in the open by mistake."""
+
+from __future__ import annotations
+
+import pytest
+
+from flumeng.errors import UserError
+from flumeng.security.exposure import require_proof_beyond_loopback
+from flumeng.security.roles import DIRECTORY
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_loopback_needs_no_identity(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    monkeypatch.delenv(DIRECTORY, raising=False)
+    require_proof_beyond_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["10.0.0.7", "0.0.0.0", "::", "fe80::1%lo", "no.such.invalid"])
+def test_any_other_address_needs_one(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    monkeypatch.delenv(DIRECTORY, raising=False)
+    with pytest.raises(UserError, match="--insecure"):
+        require_proof_beyond_loopback(host)
+    monkeypatch.setenv(DIRECTORY, "/etc/flumeng/identity")
+    require_proof_beyond_loopback(host)
