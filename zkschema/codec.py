@@ -129,7 +129,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [one if isinstance(one, int | str) else _plain(one) for one in value]
     return value
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections import Counter, deque
 from dataclasses import replace
-from functools import partial
 from random import Random
 
 import pytest
@@ -35,7 +34,7 @@ SEEDS = range(int(os.environ.get("FLUMENG_LANE_SEEDS", "2")))
 SOURCE = ObjectsSource(paths=("/in/*",))
 LANES = SOURCE.lanes
 GIVEN_TASKS = 4
-WEIGH = partial(weigh, SOURCE)
+WEIGH = weigh(SOURCE)
 ITEMS = 600
 TICK_EVENTS = 5_000
 BATCH_EVENTS = 1_000
@@ -168,7 +167,7 @@ class Fleet:
         contents = {}
         for name, start in starts.items():
             kept = self.lanes[lanes[name]][items.number_of(start) :]
-            contents[name] = LaneContents(kept, partial(cuttable, SOURCE))
+            contents[name] = LaneContents(kept, cuttable(SOURCE))
         scale = Scale(contents)
         safe = {name: self._end(lanes[name]) for name in starts}
         ranges = next_ranges(starts, safe, BATCH_EVENTS, {}, scale)

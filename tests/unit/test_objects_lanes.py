@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +14,7 @@ from flumeng.state import items
 from flumeng.state.items import Item
 
 SOURCE = ObjectsSource(paths=("/in/*",))
-WEIGH = partial(weigh, SOURCE)
+WEIGH = weigh(SOURCE)
 OPENING = WEIGH("/in/empty", 0)
 
 
@@ -40,7 +38,7 @@ def test_objects_without_bytes_are_spread_too() -> None:
 def test_an_object_weighs_in_a_lane_what_it_weighs_when_it_is_read() -> None:
     """Bytes that are compressed are more work: batches are cut and hosts get lanes by the same."""
     for location in ("/in/a.log", "/in/a.log.gz", "/in/a.tar", "s3a://b/a.gz?region=x"):
-        contents = LaneContents([Item(0, location, 10_000, 0)], partial(cuttable, SOURCE))
+        contents = LaneContents([Item(0, location, 10_000, 0)], cuttable(SOURCE))
         assert WEIGH(location, 10_000) == contents.events(0, items.offset_of(1))
     assert WEIGH("/in/a.log.gz", 10_000) - OPENING == 10_000 // WHOLE_EVENT_BYTES
     found = [Listed("/in/a.gz", 10_000, 0), *objects(50_000, 50_000)]

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from flumeng.errors import UserError
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.objects.events import BATCH_ROWS
-from flumeng.inputs.objects.formats import splittable
+from flumeng.inputs.objects.formats import cuttable
 from flumeng.inputs.objects.lines import MOST_LINE_BYTES
 from flumeng.inputs.objects.opened import BLOCK_BYTES, SMALL_BYTES
 from flumeng.inputs.objects.reader import ObjectsReader
@@ -397,12 +397,21 @@ def test_an_encoding_that_nobody_knows_is_refused() -> None:
         reader(encoding="klingon")
 
 
-def test_what_may_be_cut() -> None:
-    assert splittable("s3a://a/b.log", "lines", "utf8")
-    assert splittable("/a/b", "ndjson", codecs.lookup("ascii").name)
-    assert not splittable("/a/b.gz", "lines", "utf-8")
-    assert not splittable("/a/b.log", "lines", "latin-1")
-    assert not splittable("/a/b.json", "json", "utf-8")
+@pytest.mark.parametrize(
+    ("location", "form", "encoding", "wanted"),
+    [
+        ("s3a://a/b.log", "lines", "utf8", True),
+        ("s3a://a/b.log?endpoint_override=x.gz", "lines", "utf8", True),
+        ("/a/b", "ndjson", codecs.lookup("ascii").name, True),
+        ("/a/b.gz", "lines", "utf-8", False),
+        ("s3a://a/b.tar?endpoint_override=x", "lines", "utf-8", False),
+        ("/a/b.log", "lines", "latin-1", False),
+        ("/a/b.json", "json", "utf-8", False),
+    ],
+)
+def test_what_may_be_cut(location: str, form: Format, encoding: str, *, wanted: bool) -> None:
+    source = ObjectsSource(paths=("/a/*",), format=form, encoding=encoding)
+    assert cuttable(source)(location) == wanted
 
 
 @pytest.mark.parametrize("form", ["lines", "csv"])

@@ -13,7 +13,6 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import accumulate, islice
 
 from flumeng.errors import FlumengError, UserError
@@ -197,7 +196,7 @@ class ObjectsFinder:
                 source.lanes,
                 rules,
                 seen_in=seen_in,
-                weigh=partial(weigh, source),
+                weigh=weigh(source),
             )
             self._seen = seen(
                 self._source.order,
@@ -286,8 +285,8 @@ class ObjectsFinder:
             if in_order:
                 self._pass.held.add(path)
         for one in settled:
-            if one.place not in self._places:
-                self._places.add(one.place)
+            if (place := one.place) not in self._places:
+                self._places.add(place)
                 self._found.append((path, one))
 
     def _append(self, log: QueueLog, known: Seen) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
-from posixpath import splitext
 from typing import TYPE_CHECKING
 
 from flumeng.errors import CorruptError
@@ -27,7 +26,7 @@ MODULES: Mapping[Format, str] = {
 SUFFIXES = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4", ".bz2": "bz2", ".xz": "xz"}
 """Of compressed items, and what they are by that."""
 TAR_SUFFIXES = (".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst")
-_WHOLE = {*SUFFIXES, *TAR_SUFFIXES, ".zip"}
+_WHOLE = (*SUFFIXES, *TAR_SUFFIXES, ".zip")
 _AS_THEY_ARE = ("utf-8", "ascii")
 
 FindParts = Callable[["Content", ObjectsSource, int, int], Iterator["Part"]]
@@ -49,17 +48,12 @@ def chosen(source: ObjectsSource, names: Sequence[str]) -> list[str]:
     return found
 
 
-def cuttable(source: ObjectsSource, location: str) -> bool:
-    """Whether the source's item at the location may be read in parts."""
-    return splittable(split_query(location)[0], source.format, source.encoding)
-
-
-def splittable(location: str, form: Format, encoding: str) -> bool:
-    """Whether ranges that begin inside an item cost no more than those that do not: others are read
-    from their beginning each time. ``location`` has no query."""
-    if form not in ("lines", "ndjson") or not is_utf8(encoding):
-        return False
-    return splitext(location)[1] not in _WHOLE
+def cuttable(source: ObjectsSource) -> Callable[[str], bool]:
+    """Whether the source's item at a location may be read in parts: when ranges that begin inside
+    an item cost no more than those that do not. Others are read from their beginning each time."""
+    if source.format not in ("lines", "ndjson") or not is_utf8(source.encoding):
+        return lambda _location: False
+    return lambda location: not split_query(location)[0].endswith(_WHOLE)
 
 
 def is_utf8(encoding: str) -> bool:

@@ -18,8 +18,9 @@ Weigh = Callable[[str, int], int]
 """What an object weighs, by its location and its bytes."""
 
 
-def weigh(source: ObjectsSource, location: str, size: int) -> int:
-    return weight(size, cuttable=cuttable(source, location))
+def weigh(source: ObjectsSource) -> Weigh:
+    in_parts = cuttable(source)
+    return lambda location, size: weight(size, cuttable=in_parts(location))
 
 
 def spread(listed: Iterable[Listed], waiting: Mapping[str, int], weigh: Weigh) -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from time import sleep, time
 
 from flumeng.errors import CorruptError, UnavailableError
@@ -236,7 +235,7 @@ class LanePositions:
         floor = log.items[0].start if log.items else safe
         left_out = given_up.items if given_up else ()
         until = {items.number_of(one.start): items.position_of(one.start) for one in left_out}
-        contents = LaneContents(log.items, partial(cuttable, self._source), until)
+        contents = LaneContents(log.items, cuttable(self._source), until)
         reach = Reach("", safe, floor=floor, contents=contents)
         if given_up is None:
             return reach
