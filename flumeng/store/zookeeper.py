@@ -327,7 +327,7 @@ class ZooKeeperStore:
             self._learn_access()
         transaction = self._client.transaction()
         for write in writes:
-            _add(transaction, write, self._acl(write.path))
+            _add(transaction, write, self._acl)
         return transaction.commit_async()
 
     def watch(self, path: Path, notify: Callable[[str], None]) -> None:
@@ -587,8 +587,8 @@ def _decode(path: ZPath[R], data: bytes, stat: ZnodeStat) -> Versioned[R] | Unre
     return decoded(path, data, version, stat.ephemeralOwner, stat.czxid, written=written)
 
 
-def _add(transaction: Any, write: Write, acl: list[Any] | None) -> None:
-    """``acl`` is for what is created; None leaves it open."""
+def _add(transaction: Any, write: Write, acl: Callable[[Path], list[Any] | None]) -> None:
+    """``acl`` gives the list of what is created; None leaves it open."""
     if isinstance(write, Check):
         transaction.check(str(write.path), write.version.number)
         return
@@ -598,7 +598,7 @@ def _add(transaction: Any, write: Write, acl: list[Any] | None) -> None:
     elif write.expect is ABSENT:
         ephemeral = write.path.row.lifetime == "ephemeral"
         data = data_of(write.path, write.value)
-        transaction.create(str(write.path), data, acl, ephemeral=ephemeral)
+        transaction.create(str(write.path), data, acl(write.path), ephemeral=ephemeral)
     else:
         transaction.set_data(str(write.path), data_of(write.path, write.value), number)
 
