@@ -102,8 +102,9 @@ def verify(
     "--member",
     "admit",
     multiple=True,
-    metavar="ROLE:NAME",
-    help="Admit this node, operator or subscriber; may be given again.",
+    metavar="ROLE:NAME[@FLOW,...]",
+    help="Admit this node, operator or subscriber; may be given again. An operator with flows, as "
+    "in operator:bob@web,app-*, changes only these, and makes and deletes none.",
 )
 @click.option(
     "--without", "expel", multiple=True, metavar="ROLE:NAME", help="Take all rights from it."

@@ -6,16 +6,22 @@ each by its name, once they were admitted: who was not has no rights, whatever c
 and who is expelled loses them at once. Lists are not inherited: every znode has its own. Nothing is
 for everybody, and reading is for all of the cluster.
 
+An operator may be admitted for some flows, by patterns of their names. He is an operator then where
+a path names one of these, or an isolated part of one, and where it names another or none he reads.
+A cursor is of the flow that reads with it, whichever flow it reads.
+
 Creating and deleting are rights on the parent, over all its children alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from fnmatch import fnmatchcase
+from functools import cached_property, lru_cache
 
 from zkschema import table
+from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Record, Schema
 
 SECURED = "acl"
@@ -30,9 +36,32 @@ Entry = tuple[str, str]
 
 
 @dataclass(frozen=True)
+class Member:
+    """Who was admitted (``ROLE:NAME``). An operator is so for all ``flows``, or for those whose
+    names are like one of these: names in which a ``*`` stands for anything."""
+
+    name: str
+    flows: tuple[str, ...] | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Member:
+        """From ``ROLE:NAME`` or ``ROLE:NAME@FLOW,FLOW``."""
+        name, limited, flows = text.partition("@")
+        return cls(name, tuple(sorted(set(flows.split(",")))) if limited else None)
+
+    def __str__(self) -> str:
+        return self.name if self.flows is None else f"{self.name}@{','.join(self.flows)}"
+
+    def is_for(self, flow: str) -> bool:
+        """Whether the flow is one of his; an isolated part is when its whole is."""
+        whole = flow.partition("~")[0]
+        return self.flows is None or any(fnmatchcase(whole, like) for like in self.flows)
+
+
+@dataclass(frozen=True)
 class Secured:
     """What access lists depend on besides the path: the cluster's name in certificates, and who
-    was admitted (``ROLE:NAME``)."""
+    was admitted (see ``Member``)."""
 
     cluster: str
     members: tuple[str, ...] = ()
@@ -44,6 +73,15 @@ class Secured:
             return None
         return cls(schema.certificates, schema.members)
 
+    @cached_property
+    def admitted(self) -> dict[str, Member]:
+        """By ``ROLE:NAME``."""
+        return {one.name: one for one in map(Member.parse, self.members)}
+
+    @cached_property
+    def operators(self) -> tuple[Member, ...]:
+        return tuple(one for one in self.admitted.values() if one.name.startswith("operator:"))
+
 
 def acl(path: str, secured: Secured) -> tuple[Entry, ...]:
     """The list of the znode at ``path``; of one that no row knows, all may read it and only an
@@ -51,7 +89,7 @@ def acl(path: str, secured: Secured) -> tuple[Entry, ...]:
     row = table.find(path)
     names = row.matches(path) if row else None
     access = row.access if row else table.ROOT if path == "/" else table.Access()
-    own = _owners(row, names) if row and names else ()
+    own = _owners(row, names, secured) if row and names else ()
     return _acl(access, own, secured)
 
 
@@ -65,26 +103,32 @@ def _acl(access: table.Access, own: tuple[str, ...], secured: Secured) -> tuple[
         ("d", access.delete),
     )
     for permission, roles in rights:
-        for one in _principals(roles.split(), own, secured.members):
+        for one in _principals(roles.split(), own, secured):
             allowed.setdefault(one, set("r")).add(permission)
     return tuple(
         (one, "".join(p for p in PERMISSIONS if p in allowed[one])) for one in sorted(allowed)
     )
 
 
-def _principals(roles: Sequence[str], own: Sequence[str], members: Sequence[str]) -> Iterable[str]:
+def _principals(roles: Sequence[str], own: Collection[str], secured: Secured) -> Iterable[str]:
     for role in roles:
         if role.startswith("own-"):
-            yield from (one for one in own if one in members and one.startswith(role[4:] + ":"))
+            yield from (one for one in own if one.startswith(role[4:] + ":"))
+        elif role == "any-operator":
+            yield from (one.name for one in secured.operators)
         elif role in NAMED:
-            yield from (one for one in members if one.startswith(role + ":"))
+            yield from (
+                one.name
+                for one in secured.admitted.values()
+                if one.name.startswith(role + ":") and one.flows is None
+            )
         else:
             yield role
 
 
-def _owners(row: table.Row[Record], names: Sequence[str]) -> tuple[str, ...]:
-    """Whom the path names: the node of a node's znodes and of a journal, and the subscriber whose
-    name a cursor has."""
+def _owners(row: table.Row[Record], names: Sequence[str], secured: Secured) -> tuple[str, ...]:
+    """Who was admitted of those whom the path names: the node of a node's znodes and of a journal,
+    the subscriber whose name a cursor has, and the operators of the flow."""
     named = dict(zip(table.PLACEHOLDER.findall(row.pattern), names, strict=True))
     owners = []
     if "{node}" in named:
@@ -94,4 +138,9 @@ def _owners(row: table.Row[Record], names: Sequence[str]) -> tuple[str, ...]:
             owners.append(f"node:{journal.rsplit('.', 2)[0].partition('.')[2]}")
     if "{cursor}" in named:
         owners.append(f"subscriber:{named['{cursor}']}")
-    return tuple(owners)
+    admitted = [one for one in owners if one in secured.admitted]
+    cursor = named.get("{cursor}", CURSOR_MAIN)
+    flow = named.get("{flow}") if cursor == CURSOR_MAIN else cursor
+    if flow is not None:
+        admitted += [one.name for one in secured.operators if one.is_for(flow)]
+    return tuple(admitted)

@@ -56,7 +56,8 @@ class Schema(Record):
     ``cluster`` is an id that no other cluster has; nodes keep it with their journals. Every import
     of an export gives the tree a higher ``generation``: what is absent after that may only be what
     the export did not have. A cluster with the feature ``acl`` is secured: ``certificates`` is its
-    name in them, and ``members`` (``ROLE:NAME``) were admitted to it.
+    name in them, and ``members`` (``ROLE:NAME``, an operator of some flows
+    ``operator:NAME@FLOW,FLOW``) were admitted to it.
     """
 
     version: int

@@ -31,8 +31,8 @@ PARTS_SINCE = 4
 CHAINS_SINCE = 6
 """Revisions have ``runs`` in trees of this version and above."""
 
-EVERYONE = "master node discovery collector executor operator viewer subscriber"
-NOT_NODES = "master discovery collector executor operator viewer subscriber own-node"
+EVERYONE = "master node discovery collector executor any-operator viewer subscriber"
+NOT_NODES = "master discovery collector executor any-operator viewer subscriber own-node"
 """Of what a node never reads: nodes are many, and each is an entry of its own in a list."""
 
 ROWS: list[Row[Record]] = []
@@ -41,8 +41,10 @@ ROWS: list[Row[Record]] = []
 @dataclass(frozen=True)
 class Access:
     """Roles, with blanks between them, of a secured cluster: who reads and writes a znode, and who
-    creates and deletes its children. ``own-ROLE`` is the one of that role whom the path names. An
-    administrator may do everything, and who may do anything may read."""
+    creates and deletes its children. ``own-ROLE`` is the one of that role whom the path names, and
+    ``own-operator`` each operator of the flow that it names. ``operator`` is who was admitted for
+    all flows, ``any-operator`` also who was for some. An administrator may do everything, and who
+    may do anything may read."""
 
     write: str = ""
     create: str = ""
@@ -158,16 +160,16 @@ flow = _row(
     "current revision and wanted state",
     size_bytes=4 * KIB,
     access=Access(
-        write="operator master discovery",
-        create="operator master discovery",
-        delete="operator master",
+        write="own-operator master discovery",
+        create="own-operator master discovery",
+        delete="own-operator master",
     ),
 )
 revisions = _folder(
     "/flows/{flow}/revisions",
     "operators",
     "the flow's revisions, bounded",
-    access=Access(create="operator", delete="operator master"),
+    access=Access(create="own-operator", delete="own-operator master"),
 )
 revision = _row(
     "/flows/{flow}/revisions/{number}",
@@ -184,9 +186,9 @@ partitions = _row(
     "partitions known, with weights; the bucket count when they are many",
     size_bytes=512 * KIB,
     access=Access(
-        write="discovery operator",
+        write="discovery own-operator",
         create="discovery",
-        delete="discovery operator master",
+        delete="discovery own-operator master",
         read=NOT_NODES,
     ),
 )
@@ -204,7 +206,9 @@ plan = _row(
     "masters",
     "task -> kind, node, epoch, state, partitions; the bucket count when they are many",
     size_bytes=512 * KIB,
-    access=Access(write="master", create="master", delete="master operator", read=NOT_NODES),
+    access=Access(
+        write="master own-operator", create="master", delete="master own-operator", read=NOT_NODES
+    ),
 )
 plan_bucket = _row(
     "/flows/{flow}/plan/{bucket}",
@@ -212,7 +216,7 @@ plan_bucket = _row(
     "masters",
     "a share of the plan's tasks",
     size_bytes=512 * KIB,
-    access=Access(write="master", read=NOT_NODES),
+    access=Access(write="master own-operator", read=NOT_NODES),
 )
 tombstones = _folder(
     "/tombstones",
@@ -240,15 +244,15 @@ acks = _folder(
     "/acks/{flow}",
     "operators",
     "the flow's cursors",
-    access=Access(create="operator subscriber", delete="operator master"),
+    access=Access(create="own-operator subscriber", delete="operator master"),
 )
 cursor = _folder(
     "/acks/{flow}/{cursor}",
     "operators",
     "one cursor's acks",
     access=Access(
-        create="collector operator own-subscriber",
-        delete="collector discovery operator master own-subscriber",
+        create="collector own-operator own-subscriber",
+        delete="collector discovery own-operator master own-subscriber",
         read=NOT_NODES,
     ),
 )
@@ -258,7 +262,7 @@ ack = _row(
     "owner of the task",
     "high-water mark: all below the offset is durably in every sink of the cursor",
     size_bytes=4 * KIB,
-    access=Access(write="collector operator own-subscriber", read=NOT_NODES),
+    access=Access(write="collector own-operator own-subscriber", read=NOT_NODES),
 )
 leases = _folder(
     "/leases",
@@ -287,7 +291,7 @@ commits = _folder(
     "/commits/{flow}",
     "operators",
     "sink commits in progress",
-    access=Access(create="collector", delete="collector operator master", read=NOT_NODES),
+    access=Access(create="collector", delete="collector own-operator master", read=NOT_NODES),
 )
 commit = _row(
     "/commits/{flow}/{commit}",
@@ -419,7 +423,7 @@ queue = _row(
     access=Access(
         write="discovery",
         create="discovery collector",
-        delete="discovery operator master",
+        delete="discovery own-operator master",
         read=NOT_NODES,
     ),
 )
@@ -428,14 +432,14 @@ queue_lanes = _folder(
     "discovery tasks",
     "the queue's lanes",
     since=2,
-    access=Access(create="discovery", delete="discovery operator master", read=NOT_NODES),
+    access=Access(create="discovery", delete="discovery own-operator master", read=NOT_NODES),
 )
 queue_lane = _folder(
     "/queues/{flow}/lanes/{lane}",
     "discovery tasks",
     "one lane's segments, unwatched",
     since=2,
-    access=Access(create="discovery", delete="discovery operator master", read=NOT_NODES),
+    access=Access(create="discovery", delete="discovery own-operator master", read=NOT_NODES),
 )
 queue_segment = _row(
     "/queues/{flow}/lanes/{lane}/{segment}",
@@ -453,7 +457,7 @@ queue_failures = _folder(
     since=6,
     access=Access(
         create="discovery collector",
-        delete="discovery collector operator master",
+        delete="discovery collector own-operator master",
         read=NOT_NODES,
     ),
 )
@@ -465,7 +469,7 @@ queue_failure = _row(
     "the ack that passes it, removed when it is tried again or given up",
     size_bytes=16 * KIB,
     since=6,
-    access=Access(write="discovery collector operator", read=NOT_NODES),
+    access=Access(write="discovery collector own-operator", read=NOT_NODES),
 )
 polls = _row(
     "/queues/{flow}/polls",
@@ -481,7 +485,7 @@ queue_seen = _folder(
     "discovery tasks",
     "what was listed",
     since=2,
-    access=Access(create="discovery", delete="discovery operator master", read=NOT_NODES),
+    access=Access(create="discovery", delete="discovery own-operator master", read=NOT_NODES),
 )
 queue_seen_bucket = _row(
     "/queues/{flow}/seen/{bucket}",
@@ -506,7 +510,7 @@ intents = _folder(
     since=2,
     access=Access(
         create="collector master",
-        delete="collector operator master",
+        delete="collector own-operator master",
         read=NOT_NODES,
     ),
 )
@@ -517,7 +521,7 @@ intent = _row(
     "the batch that the task has decided to write: number, ranges, revision",
     size_bytes=512 * KIB,
     since=2,
-    access=Access(write="collector master operator", read=NOT_NODES),
+    access=Access(write="collector master own-operator", read=NOT_NODES),
 )
 push = _row(
     "/push",
@@ -541,7 +545,7 @@ audits = _folder(
     "/audit",
     "bootstrap",
     "who changed what, bounded",
-    access=Access(create="operator master discovery", delete="master", read=NOT_NODES),
+    access=Access(create="any-operator master discovery", delete="master", read=NOT_NODES),
 )
 audit = _row(
     "/audit/{entry}",
@@ -578,7 +582,10 @@ def to_markdown() -> str:
         "",
         "In a secured cluster each znode has an access list (see [security](../security.md)). An "
         "administrator may do everything. A node, an operator or a subscriber has these rights "
-        "once it was admitted; `own` is the one whom the path names.",
+        "once it was admitted; `own` is the one whom the path names. `own-operator` is each "
+        "operator of the flow that the path names, of a cursor's znodes each of the flow that "
+        "reads with it; `operator` only who was admitted for all flows, `any-operator` also who "
+        "was for some.",
         "",
         "| znode | changed by | children made by | children removed by | read by |",
         "|---|---|---|---|---|",

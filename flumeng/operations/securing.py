@@ -16,9 +16,10 @@ from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
 from flumeng.operations.live_processes import live_processes
 from flumeng.security.roles import NAMED
+from flumeng.spec.patterns import check_name
 from flumeng.store import ANY, AccessList, AccessStore, Put, Store, access_lists, tree
 from zkschema import paths, records
-from zkschema.access import SECURED, Secured
+from zkschema.access import SECURED, Member, Secured
 from zkschema.table import NAME
 from zkschema.verify import Problem
 
@@ -55,20 +56,24 @@ def secure_cluster(
     reason: str,
     now: float,
 ) -> int:
-    """Admit and expel members (``ROLE:NAME``) of the cluster that certificates call so, and set
-    all access lists; gives how many were others. What an expelled node says of itself goes.
+    """Admit and expel members of the cluster that certificates call so, and set all access lists;
+    gives how many were others. What an expelled node says of itself goes.
 
-    Raises UserError for a member that is none, ConflictError when a live process would be locked
-    out, ForbiddenError, UnavailableError.
+    Members are ``ROLE:NAME``, or ``operator:NAME@FLOW,FLOW`` for an operator of some flows; one
+    that was admitted before is admitted anew. Raises UserError for a member that is none,
+    ConflictError when a live process would be locked out, ForbiddenError, UnavailableError.
     """
-    for member in (*admit, *expel):
-        _require_member(member)
+    admitted = _by_name(admit)
+    for name in expel:
+        _require_name(name)
     schema = tree.require_versioned(store)
     before = schema.value
     if before.certificates not in ("", cluster):
         raise UserError(f"this cluster is {before.certificates} in certificates, not {cluster}")
-    members = tuple(sorted({*before.members, *admit} - {*expel}))
-    _require_none_locked_out(store, members, expel)
+    known = {**Secured(cluster, before.members).admitted, **admitted}
+    wanted = {name: member for name, member in known.items() if name not in expel}
+    members = tuple(sorted(map(str, wanted.values())))
+    _require_none_locked_out(store, wanted, expel)
     features = tuple(sorted({*before.features, SECURED}))
     after = replace(before, features=features, certificates=cluster, members=members)
     if after != before:
@@ -118,18 +123,51 @@ def set_access(store: Store) -> int:
     )
 
 
-def _require_member(member: str) -> None:
+def _by_name(members: Sequence[str]) -> dict[str, Member]:
+    """Raises UserError."""
+    found: dict[str, Member] = {}
+    for member in map(Member.parse, members):
+        _require_name(member.name)
+        _require_flows(member)
+        if found.setdefault(member.name, member) != member:
+            raise UserError(
+                f"{member.name} is admitted twice, as {found[member.name]} and as {member}: name "
+                "all its flows at once"
+            )
+    return found
+
+
+def _require_name(member: str) -> None:
     role, _, name = member.partition(":")
+    if "@" in member:
+        whole = member.partition("@")[0]
+        raise UserError(
+            f"{member!r} is no name: expel {whole}, or admit it anew with the flows that it keeps"
+        )
     if role not in NAMED or not NAME.fullmatch(name):
         roles = ", ".join(sorted(f"{one}:NAME" for one in NAMED))
         raise UserError(
-            f"{member!r} is no member: expected one of {roles}. All other certificates of the "
-            "cluster have the rights of their role"
+            f"{member!r} is no member: expected one of {roles}, or operator:NAME@FLOW,FLOW. All "
+            "other certificates of the cluster have the rights of their role"
         )
 
 
+def _require_flows(member: Member) -> None:
+    if member.flows is None:
+        return
+    if not member.name.startswith("operator:"):
+        raise UserError(f"'{member}' is no member: only an operator is admitted for some flows")
+    for flow in member.flows:
+        try:
+            check_name(flow.replace("*", "x"))
+        except ValueError as error:
+            raise UserError(
+                f"'{member}' is no member: {flow!r} can be no flow: {error}; * stands for anything"
+            ) from error
+
+
 def _require_none_locked_out(
-    store: Store, members: Collection[str], expelled: Collection[str]
+    store: Store, admitted: Collection[str], expelled: Collection[str]
 ) -> None:
     live = [one for one in live_processes(store) if one.identity not in expelled]
     unknown = [str(one) for one in live if not one.identity]
@@ -139,7 +177,7 @@ def _require_none_locked_out(
             "of certificates (FLUMENG_IDENTITY) and the secure port of ZooKeeper, and restart it"
         )
     named = {one.identity for one in live if one.identity.partition(":")[0] in NAMED}
-    left = sorted(named.difference(members))
+    left = sorted(named.difference(admitted))
     if left:
         options = " ".join(f"--member {one}" for one in left)
         raise ConflictError(f"{', '.join(left)} would be locked out: add {options}")

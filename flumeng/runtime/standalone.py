@@ -34,6 +34,7 @@ from flumeng.state.task_map import read_plans
 from flumeng.store import Store, Versioned, tree
 from flumeng.store.zookeeper import connect
 from zkschema import paths
+from zkschema.access import Secured
 from zkschema.records import TaskStatus
 
 log = logging.getLogger(__name__)
@@ -161,11 +162,12 @@ class Standalone:
     def _secure(self, store: Store) -> None:
         cluster = process.administered_cluster()
         if cluster is not None:
-            members = [f"node:{self.node}", *process.operators()]
+            known = Secured(cluster, tree.require(store).members).admitted
+            members = {f"node:{self.node}", *process.operators()}.difference(known)
             secure_cluster(
                 store,
                 cluster=cluster,
-                admit=members,
+                admit=sorted(members),
                 author=_author(),
                 reason="standalone",
                 now=time.time(),

@@ -1,4 +1,4 @@
-"""What access lists the znodes of a secured cluster are to have."""
+"""What access lists the znodes of a secured cluster are to have, and what is said of a refusal."""
 
 from __future__ import annotations
 
@@ -11,6 +11,17 @@ from zkschema import access
 from zkschema.access import Secured
 
 SCHEME = "x509"
+REFUSED = "ZooKeeper refuses it (NoAuthError)"
+OTHER_CREDENTIAL = f"{REFUSED}: an ACL wants another credential than is given"
+
+
+def refusal(member: str, secured: Secured | None) -> str:
+    """What is said when this one may not change something."""
+    admitted = secured.admitted.get(member) if secured else None
+    if admitted is None or admitted.flows is None:
+        return OTHER_CREDENTIAL
+    flows = ", ".join(admitted.flows)
+    return f"{REFUSED}: {member} may change no flows but {flows}, and make or delete none"
 
 
 def wanted(path: str, secured: Secured) -> AccessList:

@@ -91,7 +91,6 @@ FOLDERS_AT_ONCE = 10
 WRITES_AT_ONCE = 100
 PROBED = 3
 FORBIDDEN_SECONDS = 1.0
-FORBIDDEN = "refuses it (NoAuthError): an ACL wants another credential than is given"
 
 
 def connect(
@@ -295,7 +294,7 @@ class ZooKeeperStore:
     def commit(self, writes: Sequence[Write]) -> list[Version]:
         self._require_connection()
         with self._traffic.transaction():
-            return _versions(writes, _wait(self._send(writes)))
+            return _versions(writes, _wait(self._send(writes)), self._refusal)
 
     def commit_each(self, transactions: Sequence[Sequence[Write]]) -> list[Refused]:
         self._require_connection()
@@ -308,7 +307,7 @@ class ZooKeeperStore:
             result, sent_at = call
             try:
                 with self._traffic.transaction(sent_at):
-                    _versions(writes, _wait(result))
+                    _versions(writes, _wait(result), self._refusal)
             except (ConflictError, ForbiddenError) as error:
                 outcomes.append(error)
             else:
@@ -405,6 +404,10 @@ class ZooKeeperStore:
             return None
         return kazoo_lists.to_kazoo(access_lists.wanted(str(path), self._secured))
 
+    @property
+    def _refusal(self) -> str:
+        return access_lists.refusal(self._member, self._secured)
+
     def _learn_access(self) -> bool:
         """Read who may do what here, for what is created from now on; whether that was said. Of an
         open cluster nothing is asked."""
@@ -431,7 +434,7 @@ class ZooKeeperStore:
         self._secured = Secured.of(schema)
         named = self._member.partition(":")[0] in NAMED
         self._expelled = (
-            named and self._secured is not None and self._member not in self._secured.members
+            named and self._secured is not None and self._member not in self._secured.admitted
         )
         return True
 
@@ -549,9 +552,8 @@ def _if_there(call: Any) -> Any:
 
 def _unavailable(error: Exception, path: str = "") -> UnavailableError:
     if isinstance(error, NoAuthError):
-        return ForbiddenError(
-            f"{path}: ZooKeeper {FORBIDDEN}" if path else f"ZooKeeper {FORBIDDEN}"
-        )
+        said = access_lists.OTHER_CREDENTIAL
+        return ForbiddenError(f"{path}: {said}" if path else said)
     return UnavailableError(f"ZooKeeper: {type(error).__name__} {error}".rstrip())
 
 
@@ -565,13 +567,14 @@ def _in_flight(calls: Iterable[Any], most: int) -> Iterator[Any]:
     yield from made
 
 
-def _versions(writes: Sequence[Write], results: Sequence[Any]) -> list[Version]:
-    """Each Put's new version, from what a transaction has given."""
+def _versions(writes: Sequence[Write], results: Sequence[Any], refusal: str) -> list[Version]:
+    """Each Put's new version, from what a transaction has given. ``refusal`` is said of a write
+    that is forbidden."""
     for write, result in zip(writes, results, strict=True):
         if isinstance(result, CONFLICTS):
             raise ConflictError(_conflict(write, result)) from result
         if isinstance(result, NoAuthError):
-            raise ForbiddenError(f"{write.path}: ZooKeeper {FORBIDDEN}") from result
+            raise ForbiddenError(f"{write.path}: {refusal}") from result
     versions = []
     for write, result in zip(writes, results, strict=True):
         if isinstance(result, KazooException):

@@ -12,11 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from kazoo.exceptions import NoAuthError
 
+from cli.context import AuditFields
+from cli.main import tree as commands
 from flumeng.errors import ConflictError, FlumengError, ForbiddenError, UnavailableError, UserError
 from flumeng.operations import audit
 from flumeng.operations.cluster import verify_cluster
+from flumeng.operations.flows import apply_flow, delete_flow, rollback_flow, set_flow_state
+from flumeng.operations.queues import decide
+from flumeng.operations.resets import reset_acks
 from flumeng.operations.securing import acl_mismatches, secure_cluster, set_access
 from flumeng.runtime.testing import RealEnsemble
 from flumeng.security.credentials import Keystore
@@ -36,7 +42,15 @@ ENTRY = records.Audit(who="eve", command="flow stop web", reason="", time=1.0)
 LIVE = records.LiveNode(
     uuid="u", incarnation="i", pid=1, version="1", since=1.0, identity="node:n1"
 )
+OTHER_ACK = paths.ack("other", "main", "other.n1.0.0123abcd")
+FAILURE = records.QueueFailure(
+    location="/in/a", size=7, modified=5, position=3, why="bits", time=1.0
+)
+NEW_FLOW = "{flow: new, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop]}"
 Opener = Callable[..., Store]
+
+
+SAID: AuditFields = {"author": "test", "reason": "", "now": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -211,12 +225,116 @@ def test_nobody_but_masters_takes_from_the_audit_and_nobody_changes_it(
 def test_an_operator_changes_flows_and_not_what_masters_and_nodes_say(
     admin: Store, sessions: Sessions
 ) -> None:
+    """A plan he changes as a reset and a restart of a task do: under a higher epoch."""
     operator = sessions.of("operator", "al")
     audit.commit(operator, [Put(paths.cluster(), records.Cluster(grace_seconds=5), ANY)], ENTRY)
-    operator.write(paths.flow("web"), records.Flow(revision=1, state="stopped"), ANY)
-    forbidden(operator, paths.plan("web"), records.Plan(epoch=9))
+    set_flow_state(operator, "web", "stopped", **SAID)
+    assert [one.after for one in reset_acks(operator, "web", {JOURNAL: 2}, **SAID)] == [2]
+    assert admin.read(paths.plan("web")).value.epoch == 2  # type: ignore[union-attr]
     forbidden(operator, paths.assignment("n1"), records.Assignment())
     forbidden(operator, paths.schema(), admin.read(paths.schema()).value)  # type: ignore[union-attr]
+
+
+def two_flows(admin: Store, sessions: Sessions) -> tuple[Store, Store]:
+    """Flows ``web`` and ``other`` with one failed item each; sessions of an operator of all flows
+    and of one of ``web``."""
+    secure(admin, admit=["operator:bob@web"])
+    operator = sessions.of("operator", "al")
+    operator.write(paths.flow("other"), records.Flow(revision=1), ABSENT)
+    for folder in bootstrap.flow_folders("other"):
+        operator.write(folder, None, ABSENT)
+    sessions.of("collector").write(OTHER_ACK, records.Ack(epoch=1, offset=5), ABSENT)
+    discovery = sessions.of("discovery")
+    for flow in ("web", "other"):
+        discovery.write(paths.queue(flow), records.Queue(epoch=1), ABSENT)
+        discovery.write(paths.queue_failures(flow), None, ABSENT)
+        discovery.write(paths.queue_failure(flow, "0.1"), FAILURE, ABSENT)
+    return operator, sessions.of("operator", "bob")
+
+
+def test_an_operator_of_some_flows_changes_these_and_says_so_in_the_audit(
+    admin: Store, sessions: Sessions
+) -> None:
+    operator, bob = two_flows(admin, sessions)
+    apply_flow(operator, NEW_FLOW, **SAID)
+    secure(admin, admit=["operator:bob@web,new"])
+    entries = len(admin.children(paths.audits()))
+    set_flow_state(bob, "web", "stopped", **SAID)
+    assert [one.after for one in reset_acks(bob, "web", {JOURNAL: 2}, **SAID)] == [2]
+    assert decide(bob, "web", [], "retry", **SAID) == ["0.1"]
+    assert apply_flow(bob, f"{NEW_FLOW} # changed", **SAID).revision == 2
+    assert rollback_flow(bob, "new", 1, **SAID).revision == 3
+    assert admin.read(ACK).value.offset == 2  # type: ignore[union-attr]
+    assert len(admin.children(paths.audits())) == entries + 5
+    assert not bob._expelled, "he reads who belongs here before each write"  # type: ignore[attr-defined]
+    assert acl_mismatches(admin, admin.dump()) == []
+
+
+def test_an_operator_of_some_flows_changes_no_other_and_makes_and_deletes_none(
+    admin: Store, sessions: Sessions
+) -> None:
+    """Asked by his own client, and by ZooKeeper's without anything of ours between."""
+    operator, bob = two_flows(admin, sessions)
+    refused = pytest.raises(ForbiddenError, match="operator:bob may change no flows but web, and")
+    for attempt in (
+        lambda: set_flow_state(bob, "other", "stopped", **SAID),
+        lambda: decide(bob, "other", [], "retry", **SAID),
+        lambda: delete_flow(bob, "web", **SAID),
+        lambda: apply_flow(bob, NEW_FLOW, **SAID),
+        lambda: bob.write(paths.cluster(), records.Cluster(grace_seconds=5), ANY),
+        lambda: bob.write(OTHER_ACK, records.Ack(epoch=1, offset=9), ANY),
+        lambda: bob.write(paths.node("n1"), records.Node(uuid="n1", roles=()), ANY),
+    ):
+        with refused:
+            attempt()
+    client = bob._client  # type: ignore[attr-defined]
+    with pytest.raises(NoAuthError):
+        client.create("/x", b"")
+    for path in sorted(admin.dump()):
+        if "web" not in path.split("/") and path != "/audit":
+            with pytest.raises(NoAuthError):
+                client.set(path, b"")
+            with pytest.raises(NoAuthError):
+                client.create(f"{path}/x", b"")
+        if "web" not in path.rpartition("/")[0].split("/"):
+            with pytest.raises(NoAuthError):
+                client.delete(path)
+    set_flow_state(operator, "other", "stopped", **SAID)
+    assert decide(operator, "other", [], "retry", **SAID) == ["0.1"]
+    assert delete_flow(operator, "other", **SAID)
+    apply_flow(operator, NEW_FLOW, **SAID)
+
+
+def test_the_flows_of_an_operator_change_in_the_middle_of_his_session(
+    admin: Store, sessions: Sessions
+) -> None:
+    _, bob = two_flows(admin, sessions)
+    secure(admin, admit=["operator:bob@oth*"])
+    set_flow_state(bob, "other", "stopped", **SAID)
+    forbidden(bob, paths.flow("web"), records.Flow(revision=2))
+    secure(admin, admit=["operator:bob"])
+    set_flow_state(bob, "web", "stopped", **SAID)
+    bob.write(paths.cluster(), records.Cluster(grace_seconds=5), ANY)
+    secure(admin, admit=["operator:bob@web"])
+    forbidden(bob, paths.cluster(), records.Cluster())
+    secure(admin, expel=["operator:bob"])
+    with pytest.raises(ForbiddenError):
+        bob.read(paths.flow("web"))
+    assert acl_mismatches(admin, admin.dump()) == []
+
+
+def test_a_command_for_a_flow_of_others_says_which_are_his(
+    admin: Store, sessions: Sessions
+) -> None:
+    two_flows(admin, sessions)
+    said = CliRunner().invoke(commands, ["flow", "stop", "other", "--zk", sessions.hosts])
+    assert (said.exit_code, said.stderr) == (
+        4,
+        "flumeng: /flows/other: ZooKeeper refuses it (NoAuthError): operator:bob may change no "
+        "flows but web, and make or delete none\n",
+    )
+    said = CliRunner().invoke(commands, ["flow", "stop", "web", "--zk", sessions.hosts])
+    assert (said.exit_code, said.stderr) == (0, "")
 
 
 def test_a_viewer_writes_nothing(admin: Store, sessions: Sessions) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from flumeng.errors import ConflictError, UserError
-from flumeng.operations.cluster import verify_cluster
+from flumeng.operations.cluster import access_problems, verify_cluster
 from flumeng.operations.securing import secure_cluster
 from flumeng.store import ABSENT, ANY, access_lists, tree
 from flumeng.testing import FakeStore
@@ -16,6 +17,8 @@ from zkschema.access import GROUPS, NAMED, PERMISSIONS, Secured, acl
 
 MEMBERS = ("node:n1", "node:n2", "operator:al", "subscriber:job")
 SECURED = Secured("c", MEMBERS)
+BOB = "operator:bob"
+LIMITED = Secured("c", (*MEMBERS, f"{BOB}@app-*,web"))
 JOURNAL = "web.n1.0.0123abcd"
 LIVE = records.LiveNode(uuid="u", incarnation="i", pid=1, version="1", since=1.0)
 
@@ -35,7 +38,7 @@ def test_every_list_is_of_roles_and_members_and_only_an_admin_may_change_it(
     assert not any("a" in may for who, may in entries.items() if who != "admin")
     assert all("r" in may for may in entries.values())
     roles = " ".join((row.access.write, row.access.create, row.access.delete, row.access.read))
-    known = {*GROUPS, *NAMED, *(f"own-{role}" for role in NAMED)}
+    known = {*GROUPS, *NAMED, *(f"own-{role}" for role in NAMED), "any-operator"}
     assert set(roles.split()) <= known
 
 
@@ -52,6 +55,49 @@ def test_whom_a_path_names_has_it_and_no_other() -> None:
     assert dict(acl(f"/acks/web/main/{JOURNAL}", SECURED))["node:n1"] == "r"
     assert dict(acl(f"/acks/web/job/{JOURNAL}", SECURED))["subscriber:job"] == "rw"
     assert dict(acl(f"/acks/web/main/{JOURNAL}", SECURED))["subscriber:job"] == "r"
+
+
+def test_an_operator_changes_plans_as_a_reset_and_a_moved_task_do() -> None:
+    assert dict(acl("/flows/web/plan", SECURED))["operator:al"] == "rwd"
+    assert dict(acl("/flows/web/plan/0", SECURED))["operator:al"] == "rw"
+
+
+def named(pattern: str, flow: str) -> str:
+    return filled(pattern.replace("{flow}", flow).replace("{cursor}", "main"))
+
+
+@pytest.mark.parametrize("row", table.ROWS, ids=lambda row: row.pattern)
+def test_an_operator_of_some_flows_is_one_where_the_path_names_them_and_reads_elsewhere(
+    row: table.Row[records.Record],
+) -> None:
+    """As the others of his role there, but that he removes no cursors and writes no tombstones,
+    as who deletes a flow does; and his commands are in the audit."""
+    his = dict(acl(named(row.pattern, "web"), LIMITED))
+    for flow in ("web~errors", "app-2"):
+        assert dict(acl(named(row.pattern, flow), LIMITED))[BOB] == his[BOB]
+    expected = {
+        table.audits: "rc",
+        table.acks: "rc",
+        table.tombstone: "r",
+    }.get(row, his["operator:al"] if "{flow}" in row.pattern else "r")
+    assert his[BOB] == expected
+    other = dict(acl(named(row.pattern, "other"), LIMITED))
+    assert other[BOB] == ("rc" if row is table.audits else "r")
+    assert other["operator:al"] == his["operator:al"], "and the others have all of it"
+
+
+def test_a_cursor_is_of_the_flow_that_reads_with_it() -> None:
+    """Not of the one whose journals it reads: to move it loses events of the reader."""
+    assert dict(acl("/acks/other/web", LIMITED))[BOB] == "rcd"
+    assert dict(acl(f"/acks/other/web/{JOURNAL}", LIMITED))[BOB] == "rw"
+    for path in ("/acks/{}/{}", "/acks/{}/{}/x"):
+        for cursor in ("other", "job"):
+            assert dict(acl(path.format("web", cursor), LIMITED))[BOB] == "r"
+
+
+def test_an_operator_of_some_flows_needs_a_name_that_is_like_them_as_a_whole() -> None:
+    for flow in ("web2", "my-web", "app", "w", "x~web"):
+        assert dict(acl(f"/flows/{flow}", LIMITED))[BOB] == "r", flow
 
 
 def test_a_name_that_was_not_admitted_is_in_no_list() -> None:
@@ -81,6 +127,76 @@ def test_what_is_there_and_what_comes_has_its_list(store: FakeStore) -> None:
     assert said == access_lists.wanted("/flows/web", SECURED)
     assert ("x509:CN=operator:al,O=c", "rwcd") in said
     assert secure(store) == 0, "it was not settled"
+
+
+def test_who_is_admitted_anew_has_the_flows_that_are_said_then(store: FakeStore) -> None:
+    """One entry for a name, whatever was before."""
+    secure(store, "operator:al")
+    for flow in ("web", "app"):
+        store.write(paths.flow(flow), records.Flow(revision=1), ABSENT)
+    steps: list[tuple[tuple[str, ...], tuple[str, ...], list[str]]] = [
+        ((f"{BOB}@web,app,web",), (f"{BOB}@app,web",), ["app", "web"]),
+        ((f"{BOB}@app",), (f"{BOB}@app",), ["app"]),
+        ((BOB,), (BOB,), ["app", "web"]),
+        ((f"{BOB}@*",), (f"{BOB}@*",), ["app", "web"]),
+        ((f"{BOB}@w*",), (f"{BOB}@w*",), ["web"]),
+        ((), (), []),
+    ]
+    for admit, there, flows in steps:
+        secure(store, *admit, expel=() if admit else (BOB,))
+        assert tree.require(store).members == ("operator:al", *there)
+        lists = {flow: dict(store.tree.znodes[f"/flows/{flow}"].access) for flow in ("app", "web")}
+        may = {flow: said.get(f"x509:CN={BOB},O=c", "") for flow, said in lists.items()}
+        assert [flow for flow in may if may[flow] == "rwcd"] == flows
+        assert access_problems(store) == []
+
+
+def test_lists_that_still_give_a_flow_are_found_and_set(store: FakeStore) -> None:
+    secure(store, BOB)
+    store.write(paths.flow("web"), records.Flow(revision=1), ABSENT)
+    schema = tree.require_versioned(store)
+    store.write(paths.schema(), replace(schema.value, members=(f"{BOB}@app",)), schema.version)
+    said = {problem.path: problem.what for problem in access_problems(store)}
+    assert "looser: x509:CN=operator:bob,O=c may rwcd" in said["/flows/web"]
+    assert "/cluster" in said
+    assert secure(store) == len(said)
+    assert access_problems(store) == []
+
+
+@pytest.mark.parametrize(
+    ("admit", "message"),
+    [
+        (["node:n1@web"], "only an operator is admitted for some flows"),
+        (["subscriber:job@web"], "only an operator is admitted for some flows"),
+        ([f"{BOB}@"], "'' can be no flow"),
+        ([f"{BOB}@web,Web"], "'Web' can be no flow: expected 1 to 63 small letters"),
+        ([f"{BOB}@web app"], "'web app' can be no flow"),
+        ([f"{BOB}@[a-z]"], "can be no flow"),
+        ([f"{BOB}@web~errors"], "'web~errors' can be no flow"),
+        ([f"{BOB}@web@app"], "'web@app' can be no flow"),
+        (["operator:@web"], "is no member"),
+        ([f"{BOB}@web", f"{BOB}@app"], "admitted twice, as operator:bob@web and as operator:bob@a"),
+        ([f"{BOB}@web", BOB], "admitted twice"),
+    ],
+)
+def test_flows_that_cannot_be_are_told(store: FakeStore, admit: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        secure(store, *admit)
+    assert tree.require(store).members == ()
+
+
+def test_nobody_is_expelled_from_a_flow(store: FakeStore) -> None:
+    secure(store, f"{BOB}@app,web")
+    with pytest.raises(UserError, match="expel operator:bob, or admit it anew with the flows"):
+        secure(store, expel=(f"{BOB}@web",))
+    assert tree.require(store).members == (f"{BOB}@app,web",)
+
+
+def test_a_refusal_names_the_flows_that_somebody_may_change() -> None:
+    said = access_lists.refusal(BOB, LIMITED)
+    assert said.endswith("operator:bob may change no flows but app-*, web, and make or delete none")
+    for member, secured in (("operator:al", LIMITED), ("viewer", LIMITED), ("", None)):
+        assert access_lists.refusal(member, secured) == access_lists.OTHER_CREDENTIAL
 
 
 def test_who_would_be_locked_out_is_named(store: FakeStore) -> None:

@@ -9,7 +9,10 @@ import pytest
 
 from flumeng.errors import UserError
 from flumeng.operations.flows import apply_flow
-from flumeng.runtime.standalone import NODE, Daemon, Progress
+from flumeng.operations.securing import secure_cluster
+from flumeng.runtime.standalone import NODE, Daemon, Progress, Standalone
+from flumeng.security.roles import DIRECTORY
+from flumeng.security.testing import CLUSTER, Certificates
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
@@ -114,3 +117,20 @@ def test_a_daemon_that_cannot_be_started_now_is_started_later(tmp_path: Path) ->
     daemon.keep_up()
     assert daemon.process is not None
     assert daemon.process.wait() == 0
+
+
+def test_who_was_admitted_to_some_flows_stays_so_over_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """His certificate lies beside the administrator's; who is not known is admitted for all."""
+    certificates = Certificates(tmp_path)
+    monkeypatch.setenv(DIRECTORY, str(certificates.folder("admin", "operator", name="bob")))
+    store = FakeStore()
+    tree.init(store)
+    standalone = Standalone(tmp_path, 0, node="n1")
+    standalone._secure(store)
+    assert tree.require(store).members == ("node:n1", "operator:bob")
+    limited = ["operator:bob@web"]
+    secure_cluster(store, cluster=CLUSTER, admit=limited, author="a", reason="", now=1.0)
+    standalone._secure(store)
+    assert tree.require(store).members == ("node:n1", "operator:bob@web")
