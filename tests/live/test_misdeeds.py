@@ -26,7 +26,7 @@ from flumeng.testing import RealZooKeeper
 from tests.live.zookeeper_misdeeds import DONE, JOURNAL, OUTSIDE
 from zkschema import bootstrap, paths, records
 
-MEMBERS = ("node:n1", "node:n2", "operator:al", "subscriber:job")
+MEMBERS = ("node:n1", "node:n2", "operator:al", "operator:bob@app", "subscriber:job")
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +175,7 @@ MAY: dict[tuple[Role, str], set[str]] = {
         "takes a lease",
         "renews the lease of a reader",
     },
+    ("operator", "bob"): {*READS, "adds to the audit"},
     ("operator", "al"): {
         *READS,
         "adds a flow",
@@ -187,6 +188,7 @@ MAY: dict[tuple[Role, str], set[str]] = {
         "says that a node is live",
         "removes a heartbeat",
         "removes a node's status",
+        "changes a plan",
         "removes a plan",
         "changes partitions",
         "removes partitions",
