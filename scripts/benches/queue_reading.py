@@ -25,7 +25,7 @@ from flumeng.collector.ranges import Scale
 from flumeng.collector.work import Work
 from flumeng.inputs import Range
 from flumeng.inputs.objects.contents import LaneContents
-from flumeng.inputs.objects.formats import splittable
+from flumeng.inputs.objects.formats import cuttable
 from flumeng.inputs.objects.reader import ObjectsReader
 from flumeng.sinks import TaskRevision
 from flumeng.spec import parse_flow
@@ -101,9 +101,7 @@ def _pipeline(session: SparkSession, directory: Path, events: int) -> Callable[[
     (part,) = spec.partitioned
     assert isinstance(part.options, ObjectsSource)
     lanes = _lanes(directory)
-    contents = {
-        lane: LaneContents(of, partial(_cuttable, part.options)) for lane, of in lanes.items()
-    }
+    contents = {lane: LaneContents(of, cuttable(part.options)) for lane, of in lanes.items()}
     ranges = [Range(lane, of[0].start, of[-1].end) for lane, of in lanes.items()]
     addresses = {
         piece.partition: contents[piece.partition].address(piece.start, piece.end)
@@ -133,7 +131,3 @@ def _lanes(directory: Path) -> dict[str, list[Item]]:
         status = path.stat()
         lane.append(Item(len(lane), str(path), status.st_size, status.st_mtime_ns // 1000))
     return {name: lane for name, lane in lanes.items() if lane}
-
-
-def _cuttable(source: ObjectsSource, location: str) -> bool:
-    return splittable(location, source.format, source.encoding)
