@@ -593,7 +593,9 @@ class Intent(Record):
     empty. Targets remember ``number`` under the name ``series``, which is never used again; it is
     empty before the first batch. Nobody with an epoch below ``epoch`` decides a batch: masters
     raise it when partitions leave the task. Where lines are joined, partitions that are ``flushed``
-    wait for no line that may belong to their last events.
+    wait for no line that may belong to their last events. What could not be read is ``left_out``,
+    from where to where, and stays so when it could be read after all: a target that has the batch
+    takes nothing more of it.
     """
 
     epoch: int
@@ -603,6 +605,7 @@ class Intent(Record):
     splits: int
     ranges: Mapping[str, tuple[int, int]]
     flushed: tuple[str, ...] = ()
+    left_out: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=lambda: NOTHING)
 
 
 @dataclass(frozen=True, kw_only=True)

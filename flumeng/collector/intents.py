@@ -2,7 +2,8 @@
 
 The intent is written before the target is. Whoever owns the task next repeats an intent that it
 finds, exactly, before anything new, so a target that has the batch already does not take it twice
-and one that has not gets the same events. The intent ends in the transaction that moves the acks.
+and one that has not gets the same events. So what cannot be read of the batch is said in the intent
+too, before it is written without that. The intent ends in the transaction that moves the acks.
 
 It needs no claim of its own: each decision is checked against an ack at the version that its owner
 knows. Whoever has claimed the acks therefore reads an intent that no earlier owner changes.
@@ -14,6 +15,7 @@ owner of before, whose acks nobody may have claimed yet, decides nothing any mor
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -22,7 +24,7 @@ from flumeng.errors import CorruptError
 from flumeng.inputs import Range
 from flumeng.store import ABSENT, Expected, Put, Store, Version
 from zkschema import paths
-from zkschema.records import Intent
+from zkschema.records import NOTHING, Intent
 
 
 def read(store: Store, flow: str, task: str) -> Intent | None:
@@ -78,7 +80,13 @@ class Intents:
         """The batch that was decided last, acked or not."""
         return self._intent
 
-    def decide(self, ranges: Sequence[Range], revision: int, splits: int) -> Intent:
+    def decide(
+        self,
+        ranges: Sequence[Range],
+        revision: int,
+        splits: int,
+        left_out: Sequence[Range] = (),
+    ) -> Intent:
         """From now on this batch is the next one, whatever happens.
 
         Raises ConflictError when somebody else has claimed, UnavailableError.
@@ -92,22 +100,38 @@ class Intents:
             splits=splits,
             ranges={piece.partition: (piece.start, piece.end) for piece in ranges},
             flushed=tuple(piece.partition for piece in ranges if piece.flush),
+            left_out=_by_partition(left_out),
         )
-        check = self._acks.check(ranges[0].partition)
-        (version,) = self._store.commit([check, Put(self._path, intent, self._expect)])
-        self._intent, self._expect = intent, version
+        self._write(intent, ranges[0].partition)
         return intent
+
+    def leave_out(self, left_out: Sequence[Range]) -> None:
+        """The batch that is decided is written without these. Raises as ``decide`` does."""
+        assert self.open is not None, f"{self._path}: nothing is decided"
+        parts = _by_partition(left_out)
+        if parts != self._intent.left_out:
+            self._write(replace(self._intent, left_out=parts), min(self._intent.ranges))
 
     def end(self) -> Put:
         """The write that ends it, for the transaction of its acks; then comes ``ended``."""
         assert self.open is not None, f"{self._path}: nothing is decided"
-        done = replace(self._intent, epoch=self._acks.epoch, ranges={}, flushed=())
-        return Put(self._path, done, self._expect)
+        return Put(self._path, self._done, self._expect)
 
     def ended(self) -> None:
         assert isinstance(self._expect, Version)
-        self._intent = replace(self._intent, epoch=self._acks.epoch, ranges={}, flushed=())
+        self._intent = self._done
         self._expect = Version(self._expect.number + 1)
+
+    @property
+    def _done(self) -> Intent:
+        return replace(
+            self._intent, epoch=self._acks.epoch, ranges={}, flushed=(), left_out=NOTHING
+        )
+
+    def _write(self, intent: Intent, partition: str) -> None:
+        check = self._acks.check(partition)
+        (version,) = self._store.commit([check, Put(self._path, intent, self._expect)])
+        self._intent, self._expect = intent, version
 
     def _require_current(self, found: Intent) -> None:
         if found.epoch > self._acks.epoch:
@@ -126,3 +150,10 @@ class Intents:
                     f"{partition} from {start} on, which this task {where}: look at "
                     "`flumeng ack intents`"
                 )
+
+
+def _by_partition(pieces: Sequence[Range]) -> dict[str, tuple[tuple[int, int], ...]]:
+    found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    for piece in pieces:
+        found[piece.partition].append((piece.start, piece.end))
+    return {partition: tuple(sorted(parts)) for partition, parts in found.items()}

@@ -18,7 +18,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from flumeng.errors import UnavailableError
-from flumeng.inputs import Kind, Positions, Reach, Standstill, UnreadableError
+from flumeng.inputs import (
+    Kind,
+    LeavingOut,
+    Parts,
+    Positions,
+    Reach,
+    Standstill,
+    UnreadableError,
+)
 from flumeng.spec import FlowSpec
 
 log = logging.getLogger(__name__)
@@ -113,6 +121,11 @@ class Partitions:
                 troubles[name] = text
         self._tell(starts, troubles)
         return bounded
+
+    def leave_out(self, parts: Parts) -> None:
+        """Of the batch that is repeated; until the claim ends."""
+        if parts and isinstance(self._positions, LeavingOut):
+            self._positions.leave_out(parts)
 
     def stop(self, error: UnreadableError) -> None:
         """A batch has failed there: go no further for now."""

@@ -41,7 +41,7 @@ from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import COUNTED, MOST, BatchSize, Scale, backlog, next_ranges
 from flumeng.collector.work import Outcome, Pipeline
 from flumeng.errors import ConflictError, UnavailableError
-from flumeng.inputs import Progress, Range, Reach
+from flumeng.inputs import Parts, Progress, Range, Reach
 from flumeng.runtime import file_store
 from flumeng.sinks import BatchId, Written
 from flumeng.store import Store
@@ -57,6 +57,8 @@ class Readable(Protocol):
     """Tells how far partitions can be read now; see ``Partitions``."""
 
     def of(self, starts: Mapping[str, int]) -> dict[str, Reach]: ...
+
+    def leave_out(self, parts: Parts) -> None: ...
 
     def refresh(self, partitions: Collection[str]) -> None: ...
 
@@ -126,6 +128,8 @@ class Task:
             raise ConflictError("a batch of another revision was decided meanwhile")
         self._repeat = self._intents.open
         self._repeating = self._repeat is not None
+        if self._repeat is not None:
+            readable.leave_out(self._repeat.left_out)
         inherited = bool(self._acks.inherited)  # what is there has waited for an owner long enough
         self._waiting_since: float | None = -math.inf if inherited else None
         self.planned = dict(self._acks.emitted)
@@ -237,12 +241,14 @@ class Task:
             log.warning("%s", gap.reason)
         scale = _scale(reached)
         identity = splits = None
+        unread = [gap.piece for gap in gaps or lacks]
         if self._repeat is not None:
             identity, splits = _identity(self._repeat), self._repeat.splits
+            self._intents.leave_out(unread)
             self._repeat = None
         elif self._pipeline.intent == "before":
             splits = 1 if gaps else self._pipeline.splits(ranges, scale)
-            identity = _identity(self._intents.decide(ranges, self._revision, splits))
+            identity = _identity(self._intents.decide(ranges, self._revision, splits, unread))
         if self._pipeline.spec.delivery == "at-most-once":
             self._acks.advance(ranges, [write for gap in gaps or lacks for write in gap.also])
         reread = 0 if gaps or self._joins is None else self._reread(ranges, scale)
@@ -326,7 +332,9 @@ class Task:
         identity = batch.identity
         if identity is None and any(part.commit for part in outcome):
             splits = self._pipeline.splits(batch.ranges, batch.scale)
-            identity = _identity(self._intents.decide(batch.ranges, self._revision, splits))
+            unread = [gap.piece for gap in batch.gaps or batch.left_out]
+            decided = self._intents.decide(batch.ranges, self._revision, splits, unread)
+            identity = _identity(decided)
         _show(outcome, identity)
         if identity is None:
             self._commits.commit(self._acks, batch.ranges, record, also, joined)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from flumeng.collector.ranges import Scale
 from flumeng.collector.work import Filtered, Intent, Outcome, Pipeline, Work
-from flumeng.inputs import Positions, Progress, Range, Reach, Standstill
+from flumeng.inputs import Parts, Positions, Progress, Range, Reach, Standstill
 from flumeng.inputs.journals import standstills
 from flumeng.inputs.lines.joined import JoinedRange
 from flumeng.sinks import TaskRevision, Written
@@ -38,6 +38,8 @@ class StillPositions:
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
         raise NotImplementedError
+
+    def leave_out(self, parts: Parts) -> None: ...
 
     def refresh(self, partitions: Collection[str]) -> None: ...
 

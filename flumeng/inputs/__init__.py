@@ -17,10 +17,10 @@ This module is light: it says what is read, and nothing of how.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from flumeng.errors import FlumengError
 from flumeng.spec import FlowSpec
@@ -166,6 +166,19 @@ class Positions(Protocol):
 
     def close(self) -> None:
         """The claim has ended: nothing is watched until ``open`` is called again."""
+
+
+Parts = Mapping[str, Sequence[tuple[int, int]]]
+"""Partition -> parts of it, each from an offset to another."""
+
+
+@runtime_checkable
+class LeavingOut(Protocol):
+    """Positions of partitions of which a batch may be written without some parts."""
+
+    def leave_out(self, parts: Parts) -> None:
+        """A batch that is repeated was written without these, whether they can be read by now or
+        not. Called after ``open``, and holds until the next."""
 
 
 OpenPositions = Callable[[Callable[[], None]], Positions]

@@ -15,7 +15,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from flumeng.errors import UserError
-from flumeng.inputs import Positions, Range, Reach, Split, Standstill
+from flumeng.inputs import LeavingOut, Parts, Positions, Range, Reach, Split, Standstill
 from flumeng.inputs.reading import Admitting, Reader
 from flumeng.spec import FlowSpec
 from flumeng.state.partitions import input_of
@@ -76,6 +76,13 @@ class RoutedPositions:
         for name, share in self._shares.items():
             found |= self._opened[name].of(share)
         return found
+
+    def leave_out(self, parts: Parts) -> None:
+        self._share_out(frozenset(parts))
+        for name, share in self._shares.items():
+            positions = self._opened[name]
+            if isinstance(positions, LeavingOut):
+                positions.leave_out({one: parts[one] for one in share})
 
     def refresh(self, partitions: Collection[str]) -> None:
         for name, share in self._by_input(partitions).items():

@@ -147,6 +147,8 @@ class Runner:
         collector.say(f"{wanted.key} is claimed under epoch {wanted.epoch}: {acks.offsets}")
         collector.finish_commits(wanted.flow)
         intents = collector.intents(wanted, acks) if collector.world.by_batch else None
+        if self.lanes is not None and intents is not None and intents.open is not None:
+            self.lanes.partitions.leave_out(intents.open.left_out)
         while self.wanted == wanted and not self.stopping:
             outdated = intents and intents.open and intents.open.revision != wanted.revision
             if wanted.broken and not outdated:
@@ -182,8 +184,11 @@ class Runner:
     ) -> Iterator[float]:
         """Decide a batch, unless it is decided, write it and ack it."""
         collector, ranges = self.collector, batch.ranges
+        unread = [gap.piece for gap in batch.gaps or batch.left_out]
         if intents.open is None:
-            intents.decide(ranges, wanted.revision, 1)
+            intents.decide(ranges, wanted.revision, 1, unread)
+        else:
+            intents.leave_out(unread)
         decided = intents.last
         collector.say(f"{wanted.key} writes {decided.number}: {', '.join(map(str, ranges))}")
         yield BATCH_SECONDS * collector.world.random.random()

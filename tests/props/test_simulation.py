@@ -173,7 +173,9 @@ class EndsEarly(Intents):
 class DecidesLate(Intents):
     """Writes down what it has decided when that is written."""
 
-    def decide(self, ranges: Sequence[Range], revision: int, splits: int) -> Intent:
+    def decide(
+        self, ranges: Sequence[Range], revision: int, splits: int, left_out: Sequence[Range] = ()
+    ) -> Intent:
         bounds = {piece.partition: (piece.start, piece.end) for piece in ranges}
         self._intent = replace(
             self._intent,
@@ -188,6 +190,19 @@ class DecidesLate(Intents):
     def end(self) -> Put:
         (self._expect,) = self._store.commit([Put(self._path, self._intent, self._expect)])
         return super().end()
+
+
+class ForgetsWhatIsLeftOut(Intents):
+    """Writes a batch without what cannot be read, and does not say so."""
+
+    def decide(
+        self, ranges: Sequence[Range], revision: int, splits: int, left_out: Sequence[Range] = ()
+    ) -> Intent:
+        del left_out
+        return super().decide(ranges, revision, splits)
+
+    def leave_out(self, left_out: Sequence[Range]) -> None:
+        del left_out
 
 
 class BlindReader(Reader):
@@ -244,6 +259,10 @@ MUTANTS = {
     "a batch is repeated with other ranges": (Parts(intents=RepeatsOthers), "in the target"),
     "an intent ends before its acks": (Parts(intents=EndsEarly), "in the target"),
     "a batch is written before it is decided": (Parts(intents=DecidesLate), "in the target"),
+    "what is left out of a batch is not decided": (
+        Parts(intents=ForgetsWhatIsLeftOut),
+        "is nowhere in the target",
+    ),
     "partitions leave a task whose batch is decided": (
         Parts(master=master_with(BlindReader)),
         "while a batch is decided",
@@ -261,6 +280,7 @@ NOTICED_SOON_FROM = {
     "nobody waits for a canary": 126,
     "a batch is repeated with other ranges": 225,
     "a batch is written before it is decided": 21,
+    "what is left out of a batch is not decided": 519,
     "an intent ends before its acks": 75,
     "partitions leave a task whose batch is decided": 174,
     "who has lost partitions is not fenced": 519,

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.objects import member, tar_members
-from flumeng.inputs.objects.formats import splittable
+from flumeng.inputs.objects.formats import cuttable
 from flumeng.inputs.objects.reader import ObjectsReader
 from flumeng.spec.objects_source import ObjectsSource
 from flumeng.state import items
@@ -141,7 +141,7 @@ def test_the_lines_of_all_members_follow_each_other(tmp_path: Path, kind: str) -
     item = written(tmp_path / f"a.{kind}", PACK[kind](FILES))
     expected = lines_of(FILES)
     assert events([item]) == expected
-    assert splittable(item.location, "lines", "utf-8") == (kind in ("bin", "jar"))
+    assert cuttable(ObjectsSource(paths=("/in/*",)))(item.location) == (kind in ("bin", "jar"))
     cuts = sorted({0, item.end, *(expected[n][0] for n in (1500, 2999, 3000, -2))})
     assert [each for cut in pairwise(cuts) for each in events([item], *cut)] == expected
 

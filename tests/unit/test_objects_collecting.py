@@ -14,6 +14,7 @@ import pytest
 
 from flumeng.collector import intents
 from flumeng.collector.assignment import Assignment
+from flumeng.collector.batch import Batch
 from flumeng.collector.partitions import Partitions
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize
@@ -86,6 +87,15 @@ class World:
             self.partitions,
             size=BatchSize(1_000_000),
         )
+
+    def started(self) -> Batch:
+        """Of all that there is, by another owner."""
+        deadline, task = time.monotonic() + PATIENCE_SECONDS, self.claim()
+        while (batch := task.start(1_000_000)) is None:
+            assert time.monotonic() < deadline, self.partitions.trouble
+            self.now += 0.5
+            time.sleep(0.01)
+        return batch
 
     def collect(self, until: Callable[[], bool]) -> None:
         """Batches, each by an owner of its own, until it is true."""
@@ -381,6 +391,30 @@ def test_an_operator_decides_on_what_fails_once_more(tmp_path: Path, wanted: str
     again = world.store.read(path)
     assert again is not None
     assert (again.value.wanted, again.value.position) == (wanted, 0)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_what_a_batch_was_written_without_stays_out_when_it_is_there_again(
+    tmp_path: Path, others: int
+) -> None:
+    """The target has the batch by its number, and takes nothing more of it."""
+    world = World(tmp_path, BY_BATCH.replace("settle_seconds", "lanes: 1, settle_seconds"))
+    for name in "ab"[1 - others :]:
+        (world.directory / name).write_bytes(b"\n".join(lines(name, 9)))
+    world.discovery.look()
+    (whole,) = world.started().ranges
+    path, aside = world.directory / "b", tmp_path / "aside"
+    path.rename(aside)
+    damage = damage_of(world, [whole])
+    world.partitions.stop(damage)
+    world.started()
+    assert world.intent().left_out == {whole.partition: ((damage.offset, whole.end),)}
+    aside.rename(path)  # whoever wrote the batch has died before its ack
+    world.partitions = world._partitions()
+    world.collect(lambda: not world.intent().ranges)
+    assert world.failures() == {"b": 0}
+    assert world.output == Counter(lines("a", 9 * others))
+    assert world.intent().left_out == {}
 
 
 def test_damage_in_two_lanes_ends_however_long_a_batch_takes(world: World) -> None:

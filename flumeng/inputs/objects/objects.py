@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from time import sleep, time
 
 from flumeng.errors import CorruptError, UnavailableError
-from flumeng.inputs import Gone, Range, Reach, Standstill, UnreadableError
+from flumeng.inputs import Gone, Parts, Range, Reach, Standstill, UnreadableError
 from flumeng.inputs.objects.contents import LaneContents
 from flumeng.inputs.objects.formats import cuttable
 from flumeng.inputs.objects.reader import ObjectsReader
@@ -33,6 +33,7 @@ TRIES, TRY_SECONDS = 3, 0.3
 GIVEN_UP_AT_ONCE = 50
 """So many objects that lie one after the other are tried, and given up, together."""
 WHY_CHARACTERS = 500
+LEFT_OUT = "it could not be read when the batch was written that is repeated"
 UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of objects")
 
 
@@ -45,10 +46,10 @@ def source_of(spec: FlowSpec) -> ObjectsSource | None:
 @dataclass(frozen=True)
 class _GivenUp:
     """``items``: what is not read of items any more, each to the end of its item. ``last``: those
-    of them that follow each other and were given up last, as one."""
+    of them that follow each other and were given up last here, as one."""
 
     items: tuple[Gone, ...]
-    last: Gone
+    last: Gone | None = None
 
 
 @dataclass(frozen=True)
@@ -103,15 +104,21 @@ class LanePositions:
         self._reaches: dict[str, _Known] = {}
         self._given_up: dict[str, _GivenUp] = {}
         """By partition."""
+        self._left_out: dict[str, Sequence[tuple[int, int]]] = {}
+        """What is to be given up once its lane is known."""
 
     def open(self, spec: FlowSpec) -> None:
         """Raises UserError, UnavailableError."""
         self.close()
         self._flow, self._source = spec.flow, source_of(spec)
         self._reader = self._reader_of(self._source) if self._source else None
+        self._left_out = {}
         for name, known in list(self._given_up.items()):
             as_of_now = tuple(map(self._as_of_now, known.items))
             self._given_up[name] = replace(known, items=as_of_now)
+
+    def leave_out(self, parts: Parts) -> None:
+        self._left_out = dict(parts)
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
         """Of a flow that reads no objects any more nothing: its lanes are on their way out of its
@@ -181,22 +188,36 @@ class LanePositions:
         self, partition: str, start: int, log: LaneLog, damage: Sequence[UnreadableError]
     ) -> None:
         """The rest of the items in which there is damage; they follow each other from ``start``."""
+        fresh = self._gone(partition, log, damage)
+        more = f"; and {len(damage) - 1} more behind it" if len(damage) > 1 else ""
+        last = Gone(start, fresh[-1].end, damage[0].why + more)
+        self._given_up[partition] = _GivenUp((*self._kept(partition, log, fresh), *fresh), last)
+
+    def _give_up_again(self, partition: str, log: LaneLog) -> None:
+        """What a batch was written without that is repeated."""
+        parts = self._left_out.pop(partition)
+        damage = [UnreadableError(partition, start, LEFT_OUT) for start, _ in parts]
+        again = self._gone(partition, log, damage)
+        before = self._given_up.get(partition)
+        kept = self._kept(partition, log, again)
+        self._given_up[partition] = _GivenUp((*kept, *again), before.last if before else None)
+
+    def _gone(self, partition: str, log: LaneLog, damage: Sequence[UnreadableError]) -> list[Gone]:
         by_number = {one.number: one for one in log.items}
         found = [by_number[items.number_of(error.offset)] for error in damage]
-        fresh = [
+        return [
             Gone(error.offset, item.end, error.why, (self._told(partition, item, error),))
             for error, item in zip(damage, found, strict=True)
         ]
-        before = self._given_up.get(partition)
-        numbers = {item.number for item in found}
-        kept = [
+
+    def _kept(self, partition: str, log: LaneLog, fresh: Sequence[Gone]) -> list[Gone]:
+        """What was given up before of other items that are still there."""
+        before, numbers = self._given_up.get(partition), {items.number_of(o.start) for o in fresh}
+        return [
             one
             for one in (before.items if before else ())
             if log.items[0].start <= one.start and items.number_of(one.start) not in numbers
         ]
-        more = f"; and {len(damage) - 1} more behind it" if len(damage) > 1 else ""
-        last = Gone(start, found[-1].end, damage[0].why + more)
-        self._given_up[partition] = _GivenUp((*kept, *fresh), last)
 
     def _told(self, partition: str, item: Item, damage: UnreadableError) -> Put:
         lane = queues.lane_of(partition)
@@ -223,6 +244,8 @@ class LanePositions:
     def _reach(self, name: str, log: LaneLog) -> Reach:
         if log.trouble:
             return Reach("", 0, trouble=log.trouble)
+        if name in self._left_out:
+            self._give_up_again(name, log)
         known, given_up = self._reaches.get(name), self._given_up.get(name)
         if known is None or known.log is not log or known.given_up is not given_up:
             reach = self._of_log(log, given_up)
@@ -237,16 +260,15 @@ class LanePositions:
         until = {items.number_of(one.start): items.position_of(one.start) for one in left_out}
         contents = LaneContents(log.items, cuttable(self._source), until)
         reach = Reach("", safe, floor=floor, contents=contents)
-        if given_up is None:
+        reach = replace(reach, left_out=left_out)
+        if given_up is None or (last := given_up.last) is None:
             return reach
-        last = given_up.last
         return replace(
             reach,
             gone_from=last.start,
             gone_below=last.end,
             gone_why=last.why,
             repeatable=safe,
-            left_out=left_out,
         )
 
 
