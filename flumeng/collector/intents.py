@@ -100,7 +100,7 @@ class Intents:
             splits=splits,
             ranges={piece.partition: (piece.start, piece.end) for piece in ranges},
             flushed=tuple(piece.partition for piece in ranges if piece.flush),
-            left_out=_by_partition(left_out),
+            left_out=by_partition(left_out),
         )
         self._write(intent, ranges[0].partition)
         return intent
@@ -108,7 +108,7 @@ class Intents:
     def leave_out(self, left_out: Sequence[Range]) -> None:
         """The batch that is decided is written without these. Raises as ``decide`` does."""
         assert self.open is not None, f"{self._path}: nothing is decided"
-        parts = _by_partition(left_out)
+        parts = by_partition(left_out)
         if parts != self._intent.left_out:
             self._write(replace(self._intent, left_out=parts), min(self._intent.ranges))
 
@@ -152,7 +152,7 @@ class Intents:
                 )
 
 
-def _by_partition(pieces: Sequence[Range]) -> dict[str, tuple[tuple[int, int], ...]]:
+def by_partition(pieces: Sequence[Range]) -> dict[str, tuple[tuple[int, int], ...]]:
     found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for piece in pieces:
         found[piece.partition].append((piece.start, piece.end))

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from flumeng.collector.acks import Acks
-from flumeng.collector.intents import Intents
+from flumeng.collector.intents import Intents, by_partition
 from flumeng.discovery.task import DiscoveryTask
 from flumeng.inputs import Progress, Range
 from flumeng.inputs.objects.queue_log import QueueLog
@@ -184,6 +184,7 @@ class DecidesLate(Intents):
             revision=revision,
             splits=splits,
             ranges=bounds,
+            left_out=by_partition(left_out),
         )
         return self._intent
 
@@ -283,7 +284,7 @@ NOTICED_SOON_FROM = {
     "what is left out of a batch is not decided": 519,
     "an intent ends before its acks": 75,
     "partitions leave a task whose batch is decided": 174,
-    "who has lost partitions is not fenced": 519,
+    "who has lost partitions is not fenced": 1035,
 }
 
 
