@@ -464,7 +464,8 @@ class LiveNode(Record):
     empty text while it does not; ``discovery`` is where its discovery process tells of partitions,
     ``collector`` where its collector tells what became of the last events. ``schema`` is the newest
     version of the tree that it can use, ``boot`` the id of its host's boot and container, in which
-    ``pid`` counts. ``identity`` is whom its certificate is for; empty without one."""
+    ``pid`` counts. ``identity`` is whom its certificate is for, ``certificates`` (PEM, with the
+    chain) and ``signature`` prove that the session is that node's; empty without one."""
 
     uuid: str
     incarnation: str
@@ -477,6 +478,8 @@ class LiveNode(Record):
     schema: int = 1
     boot: str = ""
     identity: str = ""
+    certificates: str = ""
+    signature: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -498,7 +501,8 @@ class LiveMaster(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Journal(Record):
-    """``end`` is set when the journal is closed: it will never hold an event at or above it."""
+    """``end`` is set when the journal is closed: it will never hold an event at or above it.
+    ``gone``: nobody needs it and no disk has it any more, so that masters are to remove this."""
 
     flow: str
     node: str
@@ -507,6 +511,7 @@ class Journal(Record):
     in_sync: tuple[str, ...]
     closed: bool = False
     end: int | None = None
+    gone: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -373,8 +373,8 @@ live_node = _row(
     "/live/nodes/{node}",
     records.LiveNode,
     "node",
-    "address, process, version, incarnation",
-    size_bytes=4 * KIB,
+    "address, process, version, incarnation; with a certificate, the proof that it is the node's",
+    size_bytes=16 * KIB,
     lifetime="ephemeral",
     access=Access(write="own-node"),
 )
@@ -397,7 +397,7 @@ journals = _folder(
     "/journals",
     "bootstrap",
     "all journals that still hold or may get events",
-    access=Access(create="node", delete="node operator master"),
+    access=Access(create="node", delete="operator master"),
 )
 journal = _row(
     "/journals/{journal}",

@@ -26,6 +26,7 @@ from flumeng.master.execution import Outcome, carry_out, topics
 from flumeng.master.isolation import IsolatingPlanner
 from flumeng.master.measures import Measures
 from flumeng.master.sayings import Sayings
+from flumeng.master.tidying import LiveProofs, remove_gone, remove_unproven
 from flumeng.operations import audit
 from flumeng.plan import Planner
 from flumeng.security import process
@@ -70,7 +71,8 @@ class Master:
         self._store = store
         self._name = name
         self._clock = clock
-        self._reader = Reader(store, name, clock, wall)
+        self._proofs = LiveProofs(clock)
+        self._reader = Reader(store, name, clock, wall, self._proofs.is_live)
         self._member = process.member("master")
         self._planner = IsolatingPlanner(self.make_planner, clock)
         self._sayings = Sayings(clock)
@@ -124,7 +126,8 @@ class Master:
             self._reader.invalidate()
             return self.measures.ticked("unavailable", "waiting for ZooKeeper")
         try:
-            tree.require(self._store)
+            if self._proofs.learn(tree.require(self._store)):
+                self._reader.invalidate()
         except UnavailableError as error:
             return self._fail(f"waiting for ZooKeeper: {error}")
         except FlumengError as error:
@@ -171,6 +174,9 @@ class Master:
             for task in sorted(held.get(flow, ()))
         ]
         said += [f"looking again: {conflict}" for conflict in outcome.conflicts[:1]]
+        if snapshot.leads:
+            said += remove_unproven(self._store, self._proofs)
+            said += remove_gone(self._store, snapshot)
         return self.measures.ticked("conflict" if outcome.conflicts else "done", _sentence(said))
 
     def _look_again_after(self, outcome: Outcome, snapshot: Snapshot) -> None:

@@ -15,6 +15,7 @@ from flumeng.errors import CorruptError, ForbiddenError, UnavailableError, UserE
 from flumeng.journal.names import is_journal, node_of
 from flumeng.node.claim import Claim, SupplantedError, next_claim, require_own
 from flumeng.node.events import Acked, Wanted
+from flumeng.node.session_proof import SessionProofs
 from flumeng.runtime import processes
 from flumeng.security import process
 from flumeng.security.signing import KEY, is_signed
@@ -94,6 +95,7 @@ class Registration:
         self._aside: set[str] = set()
         self._claims = claims
         self._member = process.member("node")
+        self._proofs = SessionProofs()
         self._own: Claim | None = None
         self._fence: tuple[Check, ...] = ()
 
@@ -180,9 +182,11 @@ class Registration:
         self, addresses: tuple[str, ...], discovery: str = "", collector: str = ""
     ) -> None:
         """Keep the ephemeral znode of this session; one left by our last session is replaced."""
-        known = self._live
-        told = (known.addresses, known.discovery, known.collector) if known else None
-        if (told, self._session) == ((addresses, discovery, collector), self._store.session):
+        known, session = self._live, self._store.session
+        proof = self._proofs.of(session)
+        told = (known.addresses, known.discovery, known.collector, known.signature) if known else ()
+        said = (addresses, discovery, collector, proof.signature)
+        if (told, self._session) == (said, session):
             return
         path = paths.live_node(self._me.name)
         live = LiveNode(
@@ -197,8 +201,9 @@ class Registration:
             schema=table.VERSION,
             boot=processes.boot(),
             identity=self._member,
+            certificates=proof.certificates,
+            signature=proof.signature,
         )
-        session = self._store.session
         (found,) = self._store.read_each([path])
         ours = found is not None and found.session == session
         if isinstance(found, Versioned) and ours and found.value == live:
@@ -397,7 +402,8 @@ class Registration:
         return [flow for flow, record in zip(possible, found, strict=True) if record is None]
 
     def deregister(self, journals: Iterable[str]) -> None:
-        """Remove the registration of journals that nobody needs and that are gone from disk."""
+        """Remove the registration of journals that nobody needs and that are gone from disk. In a
+        secured cluster these are the masters' to remove, and the node marks them."""
         registered = self._journals()
         for name in journals:
             known = registered[name]
@@ -407,8 +413,9 @@ class Registration:
             acked: list[Write] = [Remove(ack, ANY)] if self._store.exists(ack) else []
             try:
                 self._store.commit([*writes, *acked])
-            except ForbiddenError:  # in a secured cluster acks are not the nodes' to remove
-                self._store.commit(writes)
+            except ForbiddenError:
+                marked = replace(known.value, gone=True)
+                self._write(paths.journal(name), marked, known.version)
             del registered[name]
 
     def look_anew(self) -> None:
@@ -428,7 +435,7 @@ class Registration:
             self._registered = {
                 name: known
                 for name, known in self._read_journals(names).items()
-                if known.value.primary == self._me.name
+                if known.value.primary == self._me.name and not known.value.gone
             }
         return self._registered
 

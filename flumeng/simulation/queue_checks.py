@@ -33,13 +33,15 @@ RETRY = "retry"
 @dataclass
 class Lane:
     """``items`` are all that it ever had, by their numbers; ``kept`` the segments that are there.
-    ``passed_over`` are offsets: from where on -> to the end of that item. What is ``excused`` was
-    in a batch that was given up."""
+    ``passed_over`` are offsets: from where on -> to the end of that item; items that were
+    ``retried`` are items again, from there on. What is ``excused`` was in a batch that was given
+    up."""
 
     flow: str
     items: list[Item] = field(default_factory=list)
     kept: dict[int, tuple[Item, ...]] = field(default_factory=dict)
     passed_over: dict[int, int] = field(default_factory=dict)
+    retried: set[int] = field(default_factory=set)
     excused: set[int] = field(default_factory=set)
     acked: int = 0
 
@@ -143,7 +145,9 @@ class QueueChecks:
                     )
 
     def _failed(self, partition: str, item: Item) -> bool:
-        return any(item.start <= start < item.end for start in self.lanes[partition].passed_over)
+        lane = self.lanes[partition]
+        over = any(item.start <= start < item.end for start in lane.passed_over)
+        return over and item.number not in lane.retried
 
     def _on_head(self, flow: str, change: Change) -> None:
         if change.after is None:
@@ -208,6 +212,9 @@ class QueueChecks:
             self._require(
                 bool(before.wanted) or gone, f"{name} of {flow} failed, and that is forgotten"
             )
+            if before.wanted == RETRY and not gone:
+                lane_name, _, item = name.partition(".")
+                self.lanes[self._partitions[flow, lane_name]].retried.add(int(item))
             return
         if change.before is not None:
             before, after = change.before.value, change.after.value

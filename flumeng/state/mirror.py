@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Any, TypeVar
 
 from flumeng.state import discovered
@@ -11,13 +11,17 @@ from zkschema import paths
 from zkschema.records import Assignment
 
 V = TypeVar("V")
+IsLive = Callable[[Path, Versioned[Any] | Unreadable], bool]
+"""Whether a node's live znode says that this node is live."""
 
 
 class Mirror:
-    """``unreadable`` are those that are there and cannot be read."""
+    """``unreadable`` are those that are there and cannot be read. A live znode of which ``is_live``
+    says that it does not count is as if it were not there."""
 
-    def __init__(self, store: ReadableStore) -> None:
+    def __init__(self, store: ReadableStore, is_live: IsLive) -> None:
         self._store = store
+        self._is_live = is_live
         self._znodes: dict[str, Versioned[Any] | Unreadable] = {}
         self._unreadable: dict[str, Unreadable] = {}
 
@@ -53,7 +57,10 @@ class Mirror:
     def _read_these(self, wanted: list[Path]) -> list[Path]:
         """Gives those that are not as they were."""
         changed = []
-        for path, found in zip(wanted, self._store.read_each(wanted), strict=True):
+        for path, read in zip(wanted, self._store.read_each(wanted), strict=True):
+            found = read
+            if read and path.row is paths.live_node and not self._is_live(path, read):
+                found = None
             known = self._znodes.get(str(path))
             if _same(known, found):
                 continue

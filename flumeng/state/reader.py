@@ -19,7 +19,7 @@ from typing import Any
 from flumeng.state.absences import Absences
 from flumeng.state.leases import Leases
 from flumeng.state.masters import looked_after, looks_after, shares
-from flumeng.state.mirror import Mirror, changed_in, first_name
+from flumeng.state.mirror import IsLive, Mirror, changed_in, first_name
 from flumeng.state.resync import LOOK_SECONDS, Round
 from flumeng.state.rollouts import Rollouts
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
@@ -57,7 +57,8 @@ READ = frozenset(
 
 class Reader:
     """``clock`` gives seconds that only ever grow, ``wall`` those since the epoch; ``me`` is this
-    master's name. ``on_watch`` may be called from any thread, all else from one."""
+    master's name. ``is_live`` says which live znodes of nodes count: without it all do.
+    ``on_watch`` may be called from any thread, all else from one."""
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class Reader:
         me: str,
         clock: Callable[[], float],
         wall: Callable[[], float],
+        is_live: IsLive = lambda *_: True,
     ) -> None:
         self._store = store
         self._me = me
@@ -72,7 +74,7 @@ class Reader:
         self._heard: SimpleQueue[str] = SimpleQueue()
         self._stale = True
         self._round = Round(me, clock)
-        self._mirror = Mirror(store)
+        self._mirror = Mirror(store, is_live)
         self._views = Views(store, self._mirror)
         self._masters: dict[str, Versioned[LiveMaster] | Unreadable] = {}
         self._flows: dict[str, FlowView] = {}

@@ -51,7 +51,8 @@ class Versioned(Generic[R_co]):
 
     ``created``: the transaction that made the znode, another one after it was removed and made
     again. Versions and whatever else is numbered in it begin anew then. ``written``: when, in
-    seconds since the epoch by ZooKeeper's clock. That is for people, and decides nothing.
+    seconds since the epoch by ZooKeeper's clock. That is for people, and decides nothing but which
+    certificates held then.
     """
 
     value: R_co
@@ -65,7 +66,9 @@ class Versioned(Generic[R_co]):
 class Unreadable:
     """A znode that is there, but whose data this process cannot read as the record of its row.
 
-    ``newer``: a newer flumeng wrote it. Who reads many records sets it aside, says so, and goes on.
+    ``newer``: a newer flumeng wrote it. ``hidden``: its access list keeps others of the cluster
+    from reading it, and nothing else is known of it. Who reads many records sets it aside, says so,
+    and goes on.
     """
 
     path: Path
@@ -74,10 +77,13 @@ class Unreadable:
     version: Version = field(default_factory=lambda: Version(0))
     session: int = 0
     created: int = field(default=0, compare=False)
+    hidden: bool = False
 
     @property
     def error(self) -> FlumengError:
         """What a reader of this one record raises."""
+        if self.hidden:
+            return ForbiddenError(str(self))
         return (UserError if self.newer else CorruptError)(str(self))
 
     def __str__(self) -> str:

@@ -237,14 +237,18 @@ class ZooKeeperStore:
         self._traffic.read(len(wanted))
         answers = self._read_together([*wanted, *folders], len(wanted))
         found = [
-            None if answer is None else _decode(path, *answer)
+            _decode(path, answer)
             for path, answer in zip(wanted, islice(answers, len(wanted)), strict=True)
         ]
+        hidden = [one for one in found if isinstance(one, Unreadable) and one.hidden]
+        if hidden and not self._belongs():
+            raise hidden[0].error
         return found, [possible(names or []) for names in answers]
 
     def _read_together(self, wanted: Sequence[Path], data: int) -> Iterator[Any]:
         """The answers in order, to the first ``data`` their data, to the others their children;
-        None for what is not there."""
+        None for what is not there. Data that may not be read are a NoAuthError: whoever makes a
+        znode chooses its list, and one such znode may not keep all others from view."""
         names = [str(path) for path in wanted]
         calls = (
             multi_read.read_async(
@@ -254,10 +258,11 @@ class ZooKeeperStore:
             )
             for n in range(0, len(names), READS_TOGETHER)
         )
-        asked = iter(names)
+        asked = iter(enumerate(names))
         for call in _in_flight(calls, READS_AT_ONCE // READS_TOGETHER):
-            for answer, name in zip(_wait(call), asked, strict=False):
-                if isinstance(answer, KazooException) and not isinstance(answer, NoNodeError):
+            for answer, (number, name) in zip(_wait(call), asked, strict=False):
+                known = NoNodeError if number >= data else (NoNodeError, NoAuthError)
+                if isinstance(answer, KazooException) and not isinstance(answer, known):
                     raise _unavailable(answer, name) from answer
                 yield None if isinstance(answer, NoNodeError) else answer
 
@@ -438,6 +443,13 @@ class ZooKeeperStore:
         )
         return True
 
+    def _belongs(self) -> bool:
+        """Whether this process has rights in the cluster at all: the schema is for all who do."""
+        try:
+            return _if_there(self._client.get_async(str(paths.schema()))) is not None
+        except ForbiddenError:
+            return False
+
     def _on_schema(self, _path: str) -> None:
         self._client.handler.spawn(self._learn_access)
 
@@ -585,7 +597,12 @@ def _versions(writes: Sequence[Write], results: Sequence[Any], refusal: str) -> 
     return versions
 
 
-def _decode(path: ZPath[R], data: bytes, stat: ZnodeStat) -> Versioned[R] | Unreadable:
+def _decode(path: ZPath[R], answer: Any) -> Found[R]:
+    if answer is None:
+        return None
+    if isinstance(answer, NoAuthError):
+        return Unreadable(path, access_lists.OTHER_CREDENTIAL, hidden=True)
+    data, stat = answer
     version, written = Version(stat.version), stat.mtime / 1000
     return decoded(path, data, version, stat.ephemeralOwner, stat.czxid, written=written)
 

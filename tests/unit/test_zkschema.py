@@ -118,13 +118,13 @@ def test_verify_finds_each_kind_of_fault_and_nothing_in_a_good_tree() -> None:
     bad["/flows/web"] = b"{}"
     bad["/flows/web/strange"] = b""
     bad["/live"] = b"data"
-    bad["/live/nodes/n"] = b"x" * 5000
+    bad["/live/nodes/n"] = b"x" * 20_000
     assert [(problem.path, problem.what.split(":")[0]) for problem in verify(bad)] == [
         ("/audit", "missing"),
         ("/flows/web", "Flow"),
         ("/flows/web/strange", "no such znode in the schema"),
         ("/live", "4 bytes, at most 0 are allowed"),
-        ("/live/nodes/n", "5000 bytes, at most 4096 are allowed"),
+        ("/live/nodes/n", "20000 bytes, at most 16384 are allowed"),
     ]
 
 

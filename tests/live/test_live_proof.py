@@ -1,0 +1,237 @@
+"""A stolen certificate of one node and the folders that all nodes share: a real ZooKeeper with TLS,
+a real master, light nodes with certificates, and a thief who has n2's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flumeng.errors import ConflictError, ForbiddenError
+from flumeng.node.children import UNLIMITED
+from flumeng.node.settings import Settings
+from flumeng.node.testing import LightNode
+from flumeng.operations.flows import apply_flow, set_flow_state
+from flumeng.operations.securing import secure_cluster
+from flumeng.security.roles import DIRECTORY, Role, subject_of
+from flumeng.security.testing import CLUSTER, Certificates
+from flumeng.state.assignment_pages import read_assignment
+from flumeng.store import ABSENT, ANY, Store, tree
+from flumeng.store.kazoo_lists import to_kazoo
+from flumeng.store.zookeeper import ZooKeeperStore, connect
+from flumeng.testing import RealZooKeeper
+from zkschema import paths, records
+from zkschema.access import PERMISSIONS
+
+SESSION_SECONDS = 4
+FLOW = """
+flow: web
+sources: [{syslog: {listen: "127.0.0.1:5514"}}]
+sinks: [{console: {}}]
+"""
+
+
+class Cluster:
+    """``admin`` and ``thief`` are sessions of the test; the thief has the certificate of n2."""
+
+    def __init__(self, folder: Path, ends: ExitStack, environment: pytest.MonkeyPatch) -> None:
+        self.folder, self._ends, self._environment = folder, ends, environment
+        self.certificates = Certificates(folder / "certificates")
+        server = RealZooKeeper(folder / "zk", self.certificates.folder("zookeeper", name="zk1"))
+        server.start()
+        ends.callback(server.kill)
+        self.hosts = f"{server.address}/cluster"
+        self.admin = self.session("admin", "root")
+        tree.init(self.admin)
+        secure_cluster(
+            self.admin,
+            cluster=CLUSTER,
+            admit=["node:n1", "node:n2", "operator:al"],
+            author="test",
+            reason="",
+            now=1.0,
+        )
+        apply_flow(self.admin, FLOW, author="al", reason="", now=0.0)
+        self.thief = self.session("node", "n2")
+
+    def identify(self, role: Role, name: str) -> None:
+        folder = self.certificates.top / name
+        if not (folder / f"{role}.pem").exists():
+            self.certificates.folder(role, name=name)
+        self._environment.setenv(DIRECTORY, str(folder))
+
+    def session(self, role: Role, name: str) -> Store:
+        self.identify(role, name)
+        store = connect(self.hosts, session_seconds=SESSION_SECONDS, roles=[role])
+        self._ends.callback(store.close)
+        return store
+
+    def run_master(self) -> subprocess.Popen[bytes]:
+        self.identify("master", "m1")
+        command = [sys.executable, "-m", "flumeng.master", self.hosts, str(SESSION_SECONDS)]
+        with (self.folder / "master.log").open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=dict(os.environ))
+        self._ends.callback(process.kill)
+        return process
+
+    def run_node(self, name: str) -> Callable[[], None]:
+        """Give what stops it, with its session."""
+        self.identify("node", name)
+        store = ZooKeeperStore(self.hosts, SESSION_SECONDS, roles=["node"])
+        settings = Settings(
+            name, self.folder / name, self.hosts, session_seconds=60, limits=UNLIMITED
+        )
+        node = LightNode(settings, store)
+        running = threading.Thread(target=node.run, name=name)
+        running.start()
+
+        def stop() -> None:
+            node.stop()
+            running.join(30)
+            assert not running.is_alive()
+            store.close()
+            node._home._lock.close()  # as its process would
+
+        self._ends.callback(stop)
+        return stop
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "master.log").read_text()
+
+    def live(self, name: str) -> bool:
+        return self.admin.exists(paths.live_node(name))
+
+    def tasks(self, name: str) -> list[str]:
+        found = read_assignment(self.admin, name)
+        return sorted(task.task for task in found.value.tasks) if found else []
+
+    def forge(self, live: records.LiveNode) -> None:
+        """Say that n1 is live, as soon as it is not."""
+
+        def taken() -> bool:
+            try:
+                self.thief.write(paths.live_node("n1"), live, ABSENT)
+            except ConflictError:
+                return False
+            return True
+
+        until(taken)
+
+    def make(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
+        """With a list that lets nobody but n2 see it."""
+        assert isinstance(self.thief, ZooKeeperStore)
+        own = to_kazoo(((f"x509:{subject_of(CLUSTER, 'node', 'n2')}", PERMISSIONS),))
+        self.thief._client.create(path, data, acl=own, ephemeral=ephemeral)
+
+
+def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    with ExitStack() as ends:
+        yield Cluster(tmp_path, ends, monkeypatch)
+
+
+def test_nobody_is_live_for_a_node_that_is_down_and_it_comes_back(cluster: Cluster) -> None:
+    master = cluster.run_master()
+    stop = cluster.run_node("n1")
+    until(lambda: cluster.tasks("n1") == ["collect.0", "ingest.n1"])
+    found = cluster.admin.read(paths.live_node("n1"))
+    assert found is not None
+    until(lambda: cluster.admin.exists(paths.status("n1")))
+    stop()
+    cluster.forge(found.value)
+    until(lambda: not cluster.live("n1"))
+    assert "/live/nodes/n1 does not prove that this node is live: it was altered, or" in cluster.log
+    cluster.run_node("n2")
+    until(lambda: "collect.0" in cluster.tasks("n2"))
+
+    master.kill()
+    master.wait()
+    cluster.forge(replace(found.value, certificates="", signature=""))
+    again = cluster.run_node("n1")
+    time.sleep(1)
+    forged = cluster.admin.read(paths.live_node("n1"))
+    assert forged is not None
+    assert forged.session == cluster.thief.session, "nothing keeps n1 from its name"
+    cluster.run_master()
+    until(lambda: cluster.live("n1") and owner(cluster, "n1") != cluster.thief.session)
+    assert "removed /live/nodes/n1, which its node has not made" in cluster.log
+    until(lambda: "ingest.n1" in cluster.tasks("n1"))
+    until(lambda: has_applied(cluster, "n1"))
+    again()
+
+
+def owner(cluster: Cluster, name: str) -> int:
+    found = cluster.admin.read(paths.live_node(name))
+    return found.session if found else 0
+
+
+def has_applied(cluster: Cluster, name: str) -> bool:
+    told = cluster.admin.read(paths.assignment(name))
+    said = cluster.admin.read(paths.status(name))
+    return bool(told and said and said.value.assignment_version == told.version.number)
+
+
+def test_what_a_node_hides_from_the_others_keeps_nothing_else_from_them(cluster: Cluster) -> None:
+    """Whoever makes a znode chooses its list. n1 is given work, does it and is asked all the same,
+    and the znode that says in its name that it is live is removed."""
+    cluster.make("/live/nodes/n1", b"x", ephemeral=True)
+    cluster.make("/journals/web.n1.0.feed", b"x")
+    cluster.run_master()
+    cluster.run_node("n1")
+    until(lambda: cluster.tasks("n1") == ["collect.0", "ingest.n1"])
+    until(lambda: has_applied(cluster, "n1"))
+    mine = paths.journal("web.n1.0.light")
+    until(lambda: cluster.admin.exists(mine))
+    with pytest.raises(ForbiddenError):
+        cluster.thief.remove(mine, ANY)
+    operator = cluster.session("operator", "al")
+    found = operator.read_each([paths.journal("web.n1.0.feed"), mine])
+    assert [type(one).__name__ for one in found] == ["Unreadable", "Versioned"]
+    with pytest.raises(ForbiddenError):
+        operator.read(paths.journal("web.n1.0.feed"))
+
+
+def test_journals_that_are_done_with_leave_nothing_behind(cluster: Cluster) -> None:
+    """Their node may not remove what lies where all nodes register theirs."""
+    journal = paths.journal("web.n1.0.light")
+    cluster.run_master()
+    cluster.run_node("n1")
+    until(lambda: cluster.admin.exists(journal))
+    ack = paths.ack("web", "main", journal.name)
+    cluster.session("collector", "n1").write(ack, records.Ack(epoch=9, offset=0), ABSENT)
+    set_flow_state(cluster.admin, "web", "stopped", author="al", reason="", now=0.0)
+    until(lambda: not cluster.admin.exists(journal), 60)
+    assert not cluster.admin.exists(ack)
+    until(lambda: "removed the registration of journal web.n1.0.light" in cluster.log)
+
+
+def test_a_node_removes_no_registration_and_marks_only_its_own(cluster: Cluster) -> None:
+    own, other = paths.journal("web.n2.0.ab"), paths.journal("web.n1.0.ab")
+    record = records.Journal(flow="web", node="n2", primary="n2", term=1, in_sync=("n2",))
+    cluster.thief.write(own, record, ABSENT)
+    cluster.session("node", "n1").write(other, replace(record, node="n1", primary="n1"), ABSENT)
+    for path in (own, other):
+        with pytest.raises(ForbiddenError):
+            cluster.thief.remove(path, ANY)
+    with pytest.raises(ForbiddenError):
+        cluster.thief.write(other, replace(record, gone=True), ANY)
+    cluster.thief.write(own, replace(record, gone=True), ANY)
+    cluster.run_master()
+    until(lambda: not cluster.admin.exists(own))
+    assert cluster.admin.exists(other)

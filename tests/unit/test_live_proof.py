@@ -1,0 +1,382 @@
+"""A live znode counts only when its node has signed the session that owns it, and which journals
+masters take off the list."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flumeng.errors import ForbiddenError
+from flumeng.master.daemon import Master
+from flumeng.node.registration import Identity, Registration
+from flumeng.node.testing import ClaimsInMemory
+from flumeng.operations.flows import apply_flow
+from flumeng.operations.securing import secure_cluster
+from flumeng.security import sessions
+from flumeng.security.credentials import Credentials, Keystore
+from flumeng.security.roles import DIRECTORY, Role
+from flumeng.security.testing import CLUSTER, Certificates
+from flumeng.state.assignment_pages import read_assignment
+from flumeng.store import ABSENT, Remove, Version, Versioned, Write, tree
+from flumeng.testing import FakeStore, FakeTree
+from zkschema import codec, paths, records
+
+JOURNAL = "web.n1.0.ab"
+SESSION = 7
+FLOW = """
+flow: web
+sources: [{syslog: {listen: "127.0.0.1:5514"}}]
+sinks: [{console: {}}]
+"""
+LIVE = records.LiveNode(
+    uuid="u", incarnation="i", pid=1, version="1", since=1.0, identity="node:n1"
+)
+Why = Callable[..., str]
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path / "certificates")
+
+
+def credentials(
+    certificates: Certificates, role: Role = "node", name: str = "n1", days: float = 1
+) -> Credentials:
+    return Keystore(certificates.folder(role, name=name, days=days), role).load()
+
+
+@pytest.fixture
+def why(certificates: Certificates) -> Why:
+    """Why it is no proof that ``SESSION`` is that of n1 of the cluster: by default, now."""
+
+    def why(given: Credentials, signed: int = SESSION, **changed: Any) -> str:
+        asked = {
+            "cluster": CLUSTER,
+            "node": "n1",
+            "session": SESSION,
+            "ca": certificates.authority.pem,
+            "at": time.time(),
+        }
+        signature = sessions.signature(given, signed)
+        return sessions.why_unproven(given.certificate.decode(), signature, **asked | changed)
+
+    return why
+
+
+def test_a_node_proves_its_own_session(certificates: Certificates, why: Why) -> None:
+    assert why(credentials(certificates)) == ""
+
+
+def test_the_proof_of_one_session_is_none_of_another(certificates: Certificates, why: Why) -> None:
+    own = credentials(certificates)
+    assert "for something else" in why(own, SESSION + 1)
+    assert "no session owns it" in why(own, 0, session=0)
+
+
+def test_no_other_certificate_proves_it(
+    certificates: Certificates, why: Why, tmp_path: Path
+) -> None:
+    other = credentials(certificates, name="n2")
+    assert "is that of node n2" in why(other)
+    assert "is that of collector n1" in why(credentials(certificates, role="collector"))
+    stranger = Certificates(tmp_path / "stranger")
+    assert "does not hold" in why(credentials(stranger))
+    elsewhere = replace_cluster(certificates, "elsewhere")
+    assert "is that of node n1 of elsewhere" in why(credentials(elsewhere))
+
+
+def replace_cluster(certificates: Certificates, cluster: str) -> Certificates:
+    """Another cluster of the same authority."""
+    other = Certificates(certificates.top / cluster, cluster)
+    other.authority = certificates.authority
+    return other
+
+
+def test_the_certificate_of_the_node_signed_by_another_proves_nothing(
+    certificates: Certificates, why: Why
+) -> None:
+    """Certificates are public: every live znode has one."""
+    own, thief = credentials(certificates), credentials(certificates, name="n2")
+    assert "signed by another" in why(replace(thief, certificate=own.certificate))
+
+
+def test_a_proof_of_another_node_is_none_though_it_is_its_own_session(
+    certificates: Certificates, why: Why
+) -> None:
+    assert why(credentials(certificates, name="n2"), node="n2") == ""
+    assert why(credentials(certificates, name="n2"), node="n3") != ""
+
+
+def test_the_certificate_has_to_hold_when_the_znode_is_written_and_not_later(
+    certificates: Certificates, why: Why
+) -> None:
+    own, now = credentials(certificates, days=1), time.time()
+    assert why(own, at=now + 86_000) == ""
+    assert "does not hold" in why(own, at=now + 87_000)
+    assert "does not hold" in why(own, at=now - 1000)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "signature", "said"),
+    [("", "", "no proof"), ("no PEM", "", "PEM"), ("", "AAAA", "no proof")],
+)
+def test_what_is_no_proof_at_all_is_told(certificate: str, signature: str, said: str) -> None:
+    found = sessions.why_unproven(
+        certificate, signature, cluster="c", node="n1", session=1, ca=b"", at=0.0
+    )
+    assert said in found
+
+
+def test_a_damaged_signature_is_told(certificates: Certificates) -> None:
+    own = credentials(certificates).certificate.decode()
+    ca, at = certificates.authority.pem, time.time()
+    for signature in ("", "AAAA", "not base64!"):
+        assert sessions.why_unproven(
+            own, signature, cluster=CLUSTER, node="n1", session=1, ca=ca, at=at
+        )
+
+
+class Secured:
+    """A secured cluster with one flow, a master, and nodes with certificates."""
+
+    def __init__(self, certificates: Certificates, environment: pytest.MonkeyPatch) -> None:
+        self.certificates, self._environment = certificates, environment
+        self.tree = FakeTree(clock=time.time)
+        self.store = FakeStore(self.tree)
+        tree.init(self.store)
+        self.admit("node:n1", "node:n2")
+        apply_flow(self.store, FLOW, author="a", reason="", now=0.0)
+        self.identify("master", "m1")
+        self.master = Master(FakeStore(self.tree), "m1")
+
+    def admit(self, *members: str, expel: Sequence[str] = ()) -> None:
+        secure_cluster(
+            self.store,
+            cluster=CLUSTER,
+            admit=members,
+            expel=expel,
+            author="a",
+            reason="",
+            now=0.0,
+        )
+
+    def identify(self, role: Role, name: str) -> None:
+        folder = self.certificates.folder(role, name=name)
+        self._environment.setenv(DIRECTORY, str(folder))
+
+    def node(self, name: str, store: FakeStore) -> Registration:
+        self.identify("node", name)
+        me = Identity(name, name, ("ingest", "collect"), "", {})
+        return Registration(store, me, ClaimsInMemory())
+
+    def live(self, name: str) -> Versioned[records.LiveNode]:
+        found = self.store.read(paths.live_node(name))
+        assert found is not None
+        return found
+
+    def tasks(self, name: str) -> list[str]:
+        """What the node, which is live, is to run once the master has come to rest."""
+        said = [self.master.tick() for _ in range(6)]
+        assert said[-1] == "nothing to do", said
+        assert self.store.exists(paths.live_node(name)), f"{name} does not count as live"
+        found = read_assignment(self.store, name)
+        return sorted(task.task for task in found.value.tasks) if found else []
+
+
+@pytest.fixture
+def secured(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Secured:
+    return Secured(certificates, monkeypatch)
+
+
+def test_a_node_that_proves_its_session_gets_work(secured: Secured) -> None:
+    node = secured.node("n1", FakeStore(secured.tree))
+    node.register()
+    node.announce(("h:1",))
+    assert secured.tasks("n1") == ["collect.0", "ingest.n1"]
+
+
+def test_nobody_is_live_for_a_node_that_is_down(
+    secured: Secured, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The work of n1 goes to n2, though n2 says that n1 is live; and n1 can come back at once."""
+    caplog.set_level(logging.INFO)
+    store, thief = FakeStore(secured.tree), FakeStore(secured.tree)
+    node, other = secured.node("n1", store), secured.node("n2", thief)
+    for one in (node, other):
+        one.register()
+    node.announce(("h:1",))
+    assert "collect.0" in secured.tasks("n1")
+    other.announce(("h:2",))
+    stolen, own = secured.live("n1").value, secured.live("n2").value
+    store.expire()
+    bare = replace(own, certificates="")
+    for forged in (stolen, own, replace(own, certificates=stolen.certificates), bare):
+        thief.write(paths.live_node("n1"), forged, ABSENT)
+        assert "removed /live/nodes/n1, which its node has not made" in secured.master.tick()
+        assert not store.exists(paths.live_node("n1"))
+    assert "collect.0" in secured.tasks("n2")
+    said = [one.message for one in caplog.records if one.levelno == logging.WARNING]
+    assert [text.partition(": ")[2] for text in said] == [
+        "it was altered, or signed by another or for something else",
+        "its certificate is that of node n2 of tests",
+        "it has no proof",
+    ]
+    node.announce(("h:1",))
+    assert secured.live("n1").session == store.session
+    assert "ingest.n1" in secured.tasks("n1")
+
+
+def test_what_cannot_be_removed_does_not_count_either(secured: Secured) -> None:
+    """Whoever makes a znode may make others below it, which keep it there."""
+    thief = FakeStore(secured.tree)
+    secured.node("n1", thief).register()
+    thief.write(paths.live_node("n1"), LIVE, ABSENT)
+    below = f"{paths.live_node('n1')}/kept"
+    secured.tree.znodes[below] = secured.tree.znodes["/live"]
+    assert "still has children" in secured.master.tick()
+    for _ in range(3):
+        secured.master.tick()
+    told = read_assignment(secured.store, "n1")
+    assert told is not None
+    assert [task.task for task in told.value.tasks] == ["ingest.n1"], "it is to collect"
+    del secured.tree.znodes[below]
+    secured.master._reader.invalidate()
+    assert "removed /live/nodes/n1" in secured.master.tick()
+
+
+def test_what_lies_there_that_is_no_record_does_not_count(secured: Secured) -> None:
+    secured.node("n1", FakeStore(secured.tree)).register()
+    thief = FakeStore(secured.tree)
+    thief.write(paths.live_node("n1"), LIVE, ABSENT)
+    secured.tree.znodes[str(paths.live_node("n1"))].data = b"\0"
+    secured.master.tick()
+    assert not thief.exists(paths.live_node("n1"))
+
+
+def test_a_name_that_nobody_admitted_is_not_live(secured: Secured) -> None:
+    """Also once it is expelled: a live znode of before counts no longer."""
+    node = secured.node("n1", FakeStore(secured.tree))
+    node.register()
+    node.announce(("h:1",))
+    assert secured.tasks("n1") != []
+    live = secured.live("n1")
+    secured.admit(expel=["node:n1"])
+    secured.tree.znodes[str(paths.live_node("n1"))] = replace(
+        secured.tree.znodes["/schema"], data=codec.encode(live.value), session=live.session
+    )
+    assert "removed /live/nodes/n1" in secured.master.tick()
+
+
+def test_a_connection_that_comes_back_and_a_new_session_are_live(secured: Secured) -> None:
+    store = FakeStore(secured.tree)
+    node = secured.node("n1", store)
+    node.register()
+    node.announce(("h:1",))
+    before = secured.tasks("n1")
+    store.cut()
+    store.heal()
+    node.register()
+    node.announce(("h:1",))
+    assert secured.live("n1").version == Version(0), "it was written again for nothing"
+    assert secured.tasks("n1") == before != []
+    store.expire()
+    secured.master.tick()
+    node.register()
+    node.announce(("h:1",))
+    assert secured.live("n1").session == store.session
+    assert secured.tasks("n1") != []
+
+
+def test_a_process_that_starts_anew_in_the_same_session_is_live(secured: Secured) -> None:
+    store = FakeStore(secured.tree)
+    secured.node("n1", store).announce(("h:1",))
+    again = secured.node("n1", store)
+    again.register()
+    again.announce(("h:2",))
+    assert secured.live("n1").value.addresses == ("h:2",)
+    assert secured.tasks("n1") != []
+
+
+def test_a_certificate_that_is_replaced_is_proven_anew_and_nobody_is_dead_meanwhile(
+    secured: Secured,
+) -> None:
+    node = secured.node("n1", FakeStore(secured.tree))
+    node.register()
+    node.announce(("h:1",))
+    before, old = secured.tasks("n1"), secured.live("n1").value
+    secured.certificates.folder("node", name="n1")
+    assert secured.tasks("n1") == before
+    node.announce(("h:1",))
+    assert secured.live("n1").value.certificates != old.certificates
+    assert secured.tasks("n1") == before
+    Keystore(secured.certificates.top / "n1", "node").certificate.write_bytes(b"half of it")
+    node.announce(("h:1", "h:2"))
+    assert secured.live("n1").value.addresses == ("h:1", "h:2")
+    assert secured.tasks("n1") == before
+
+
+def test_what_was_checked_is_not_checked_again(secured: Secured) -> None:
+    node = secured.node("n1", FakeStore(secured.tree))
+    node.register()
+    node.announce(("h:1",))
+    secured.master.tick()
+    checked = sessions.why_unproven.cache_info().misses
+    secured.admit("node:n3")
+    for _ in range(3):
+        secured.master._reader.invalidate()
+        secured.master.tick()
+    assert sessions.why_unproven.cache_info().misses == checked
+
+
+def test_in_an_open_cluster_nobody_has_to_prove_anything_until_it_is_secured(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = FakeTree(clock=time.time)
+    store = FakeStore(cluster)
+    tree.init(store)
+    apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    store.write(paths.node("n1"), records.Node(uuid="u", roles=("ingest",)), ABSENT)
+    store.write(paths.live_node("n1"), LIVE, ABSENT)
+    monkeypatch.setenv(DIRECTORY, str(certificates.folder("master", name="m1")))
+    master = Master(FakeStore(cluster), "m1")
+    for _ in range(4):
+        master.tick()
+    assert read_assignment(store, "n1") is not None
+    assert store.exists(paths.live_node("n1"))
+    secure_cluster(store, cluster=CLUSTER, admit=["node:n1"], author="a", reason="", now=0.0)
+    assert "removed /live/nodes/n1" in master.tick()
+
+
+class NodeStore(FakeStore):
+    """Refuses what access lists do not let nodes remove."""
+
+    def commit(self, writes: Sequence[Write]) -> list[Version]:
+        for write in writes:
+            if isinstance(write, Remove):
+                raise ForbiddenError(f"{write.path}: NoAuthError")
+        return super().commit(writes)
+
+
+def test_a_node_marks_a_journal_that_is_gone_and_masters_remove_it(secured: Secured) -> None:
+    node = secured.node("n1", NodeStore(secured.tree))
+    node.register()
+    node.announce(("h:1",))
+    said = {JOURNAL: {"flow": "web", "term": 1, "closed": True, "end": 8}}
+    ack = paths.ack("web", "main", JOURNAL)
+    secured.store.write(ack, records.Ack(epoch=1, offset=8), ABSENT)
+    node.enter_journals(said)
+    secured.tasks("n1")
+    assert secured.store.exists(paths.journal(JOURNAL)), "its node has not said that it is gone"
+    node.deregister(node.acks().unneeded)
+    assert dict(node.registered) == {}
+    node.look_anew()
+    assert dict(node.registered) == {}, "it was taken back"
+    assert f"removed the registration of journal {JOURNAL}" in secured.master.tick()
+    assert not secured.store.exists(paths.journal(JOURNAL))
+    assert not secured.store.exists(ack)
