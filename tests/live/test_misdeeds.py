@@ -130,7 +130,6 @@ MAY: dict[tuple[Role, str], set[str]] = {
         "adds a node",
         "says that a node is live",
         "adds a journal",
-        "removes a journal",
     },
     ("collector", "n2"): {
         *READS,
