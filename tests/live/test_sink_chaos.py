@@ -116,6 +116,10 @@ class Trouble:
 
     def __init__(self, cluster: Cluster, postgres: RealPostgres) -> None:
         self.hits = {"between intent and write": 0, "between write and ack": 0}
+        self.moments = {
+            "between intent and write": self.between_intent_and_write,
+            "between write and ack": self.between_write_and_ack,
+        }
         self._cluster = cluster
         self._postgres = postgres
 
@@ -145,7 +149,7 @@ class Trouble:
         self._postgres.run(f"INSERT INTO events (journal, seq, body) VALUES {row}")
 
 
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -184,6 +188,9 @@ def test_every_event_is_in_the_targets_once_or_a_dead_letter(
         times=LONG_KILLS if long else 1,
         until=time.monotonic() + long,
     )
+    missed = [hit for name, hit in trouble.moments.items() if not trouble.hits[name]]
+    for hit in missed:
+        hit()
     writer.stop.set()
     writer.join()
     Watcher(store).settle(events=writer.count)
