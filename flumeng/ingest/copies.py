@@ -135,17 +135,21 @@ class Copies:
 
     def _is_made_of(self, key: FileKey, path: str, known: TailedFile) -> bool:
         """Whether a file that is not followed has the content of a known one, or is just being
-        compressed from it."""
+        copied or compressed from it."""
         if not has_compressed_name(path):
-            return bool(self._is_rest(key, path, known))
+            return bool(self._is_rest(key, path, known, or_beginning=True))
         compressed = self._make(known.key, known.cursor, CompressedFile)
         return known.name == path.removesuffix(Path(path).suffix) or compressed.begins_alike(path)
 
-    def _is_rest(self, key: FileKey, path: str, known: TailedFile) -> bool | None:
+    def _is_rest(
+        self, key: FileKey, path: str, known: TailedFile, *, or_beginning: bool = False
+    ) -> bool | None:
         """Whether what lies there has the content of a known file; None when it cannot be read."""
         file = self._make(key, known.cursor, TailedFile)
         try:
-            return rest_of(file, known) is not None if file.open(path) else None
+            if not file.open(path):
+                return None
+            return rest_of(file, known) is not None or (or_beginning and _is_beginning(file, known))
         except OSError as error:
             if error.errno in OUT_OF_DESCRIPTORS:
                 raise

@@ -321,8 +321,10 @@ class AnyCopying(Following):
     @precondition(lambda self: self.making is None and self.copies)
     @rule()
     def delete_a_copy_that_was_read(self) -> None:
+        """The next copy may have its inode: it is found when something of the log was read."""
         self.read_all()
         self.delete(self.copies.pop(0))
+        self.known = self.known and bool(self.now)
 
     def read_all(self) -> None:
         self.follower.finish()

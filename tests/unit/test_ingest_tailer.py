@@ -135,6 +135,27 @@ def test_the_last_line_of_a_rotated_file_that_still_matches_is_taken(tmp_path: P
     assert {follower.attrs(row)["path"] for row in range(3)} == {str(log)}
 
 
+@pytest.mark.parametrize("share", [0, 300])
+def test_a_later_copy_in_the_making_is_no_generation_of_its_own(log: Path, share: int) -> None:
+    """Copies are numbered on before the next is made, and looked at while it is."""
+    follower = Follower(log)
+    first, second = log.with_name("app.log.1"), log.with_name("app.log.2")
+    write(log, "a\n" * 200)
+    follower.settle()
+    shutil.copy(log, first)
+    os.truncate(log, 0)
+    follower.settle()
+    lines = "".join(f"b {number}\n" for number in range(200))
+    write(log, lines)
+    first.rename(second)
+    first.write_text(lines[:share])
+    follower.settle()
+    follower.settle()
+    first.write_text(lines)
+    follower.settle()
+    assert follower.lines == ["a"] * 200 + lines.splitlines()
+
+
 def test_copy_and_truncate_starts_over(log: Path) -> None:
     write(log, "1\n2\n")
     follower = Follower(log)
