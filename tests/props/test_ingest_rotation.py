@@ -45,6 +45,7 @@ class Following(RuleBasedStateMachine):
         self.numbers = self.deleted = 0
         self.written: list[str] = []
         self.strange: list[Path] = []
+        self.pattern = ""
         self.free_folder = Path(tempfile.mkdtemp())
         self.free: list[Path] = []
 
@@ -80,6 +81,7 @@ class Following(RuleBasedStateMachine):
 
     @initialize(pattern=st.sampled_from(["app.log", "app.log*"]))
     def start(self, pattern: str) -> None:
+        self.pattern = pattern
         self.follower = Follower(self.folder / pattern)
 
     @rule(seconds=st.sampled_from([0.1, 1.0, QUIET_SECONDS]))
@@ -245,8 +247,7 @@ class AnyCopying(Following):
         self.copies: list[Path] = []
         self.between: set[str] = set()
         self.now: list[str] = []
-        self.known = self.copied = False
-        self.begun = self.only_copies_know = False
+        self.begun = self.copied = False
         self.making: Path | None = None
 
     @rule(lines=st.integers(1, 4), length=st.sampled_from([0, 300]))
@@ -264,17 +265,22 @@ class AnyCopying(Following):
 
     @rule()
     def read_and_commit(self) -> None:
-        """Once it is known, it is known that it was truncated."""
+        """Once something of it is known, it is known that it was truncated."""
         self.follower.settle()
-        self.known = self.known or bool(self.written)
         self.begun = self.begun or bool(self.now)
+
+    @precondition(lambda self: self.pattern == "app.log" or not self.copied)
+    @rule()
+    def crash(self) -> None:
+        """Not before the truncation, where copies are read too that lack what was read."""
+        super().crash()
 
     @rule(seconds=st.sampled_from([0.1, 1.0, QUIET_SECONDS]))
     def poll(self, seconds: float) -> None:
         """What was copied is truncated at once."""
         self.follower.poll(0.1 if self.copied else seconds)
 
-    @precondition(lambda self: self.known and self.now and self.making is None)
+    @precondition(lambda self: self.begun and self.making is None)
     @rule(share=st.floats(0, 1))
     def begin_to_copy(self, share: float) -> None:
         for number in range(len(self.copies), 0, -1):
@@ -305,15 +311,11 @@ class AnyCopying(Following):
         os.truncate(self.log, 0)
         self.copies.append(self.making)
         self.making = None
-        self.only_copies_know |= not self.begun
-        self.now, self.known, self.begun, self.copied = [], False, False, False
+        self.now, self.begun, self.copied = [], False, False
 
     @precondition(lambda self: self.making is None and self.copies)
     @rule()
     def compress_the_oldest_copy(self) -> None:
-        """Of which something is known: no other one is found in compressed form."""
-        if self.only_copies_know:
-            self.read_all()
         oldest = self.copies[0]
         if oldest.suffix != ".gz":
             self.copies[0] = self.compress(oldest)
@@ -321,19 +323,15 @@ class AnyCopying(Following):
     @precondition(lambda self: self.making is None and self.copies)
     @rule()
     def delete_a_copy_that_was_read(self) -> None:
-        """The next copy may have its inode: it is found when something of the log was read."""
         self.read_all()
         self.delete(self.copies.pop(0))
-        self.known = self.known and bool(self.now)
 
     def read_all(self) -> None:
         self.follower.finish()
         taken = set(self.follower.lines)
         assert taken <= set(self.written)
         assert set(self.written) - taken <= self.between
-        self.known = self.known or bool(self.written)
         self.begun = self.begun or bool(self.now)
-        self.only_copies_know = False
 
     def teardown(self) -> None:
         self.read_all()
