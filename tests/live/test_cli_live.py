@@ -280,14 +280,14 @@ def test_completion_in_bash_does_not_wait_for_zookeeper(tmp_path: Path, frozen: 
         if frozen:
             server.kill()
     assert (done.stdout.strip(), done.stderr) == ("", "")
-    assert time.monotonic() - start < 10 + 5 * own
+    assert time.monotonic() - start < 10 + 10 * own
 
 
 def test_zookeeper_away_is_said_within_ten_seconds() -> None:
     own = own_seconds()
     start = time.monotonic()
     result = flumeng("flow", "list", zk=f"127.0.0.1:{free_port()}/none")
-    assert time.monotonic() - start < 10 + 5 * own
+    assert time.monotonic() - start < 10 + 10 * own
     assert (result.returncode, result.stdout) == (4, "")
     assert len(result.stderr.splitlines()) == 1
     assert "did not answer" in result.stderr
@@ -303,7 +303,7 @@ def test_a_frozen_zookeeper_is_said_within_ten_seconds(tmp_path: Path) -> None:
         own = own_seconds()
         start = time.monotonic()
         result = flumeng("status", zk=f"{server.address}/none")
-        assert time.monotonic() - start < 10 + 5 * own
+        assert time.monotonic() - start < 10 + 10 * own
         assert (result.returncode, len(result.stderr.splitlines())) == (4, 1), result.stderr
     finally:
         server.kill()

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +27,7 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
+from flumeng.errors import UnavailableError
 from flumeng.inputs.kafka import names
 from flumeng.operations.flows import apply_flow
 from flumeng.sinks.testing.kafka import RealKafka
@@ -117,13 +119,16 @@ class Eyes:
         return total >= count and not self._store.children(paths.commits(FLOW))
 
     def wait(self, topic: str, count: int, seconds: float = 180.0) -> None:
-        """For as long as acks move within ``seconds``."""
+        """For as long as acks move within ``seconds``; ZooKeeper may be away meanwhile."""
         moved, before = time.monotonic(), dict[str, int]()
-        while not self.acked(topic, count):
-            acks = self.acks()
-            if acks != before:
-                moved, before = time.monotonic(), acks
-            assert time.monotonic() < moved + seconds, f"{count} of {topic}, and acks {acks}"
+        while True:
+            with suppress(UnavailableError):
+                if self.acked(topic, count):
+                    return
+                acks = self.acks()
+                if acks != before:
+                    moved, before = time.monotonic(), acks
+            assert time.monotonic() < moved + seconds, f"{count} of {topic}, and acks {before}"
             time.sleep(0.2)
 
     def files(self) -> pa.Table:
