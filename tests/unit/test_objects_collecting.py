@@ -417,6 +417,24 @@ def test_what_a_batch_was_written_without_stays_out_when_it_is_there_again(
     assert world.intent().left_out == {}
 
 
+def test_what_is_left_out_of_items_that_are_not_seen_yet_waits_for_them(world: World) -> None:
+    """The session's server may lag behind the one that has the decision."""
+    (world.directory / "a").write_bytes(b"\n".join(lines("a", 9)))
+    world.discovery.look()
+    positions = world.input.positions(lambda: None)
+    positions.open(world.spec)
+    (name,) = [one for one in world.discovery.partitions if one.startswith("lane.0.")]
+    unseen = items.offset_of(7)
+    positions.leave_out({name: [(unseen, unseen + 5)]})
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while name not in (found := positions.of([name])):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert found[name].safe <= unseen
+    assert found[name].left_out == ()
+    positions.close()
+
+
 def test_damage_in_two_lanes_ends_however_long_a_batch_takes(world: World) -> None:
     """Each batch is begun when all that could be tried was tried, and fails at one place."""
     for name in ("good", "bad1.gz", "bad2.gz", "bad3.gz"):

@@ -244,7 +244,8 @@ class LanePositions:
     def _reach(self, name: str, log: LaneLog) -> Reach:
         if log.trouble:
             return Reach("", 0, trouble=log.trouble)
-        if name in self._left_out:
+        parts = self._left_out.get(name, ())
+        if parts and items.number_of(parts[-1][0]) < log.next:  # else our ZooKeeper server lags
             self._give_up_again(name, log)
         known, given_up = self._reaches.get(name), self._given_up.get(name)
         if known is None or known.log is not log or known.given_up is not given_up:
