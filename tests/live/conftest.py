@@ -11,9 +11,11 @@ from pyspark.sql import SparkSession
 from flumeng.collector import spark as sessions
 from flumeng.errors import UnavailableError, UserError
 from flumeng.ingest.testing import WorkerProcess
+from flumeng.security.testing import Certificates
 from flumeng.sinks.testing.kafka import RealKafka
 from flumeng.sinks.testing.tls import Authority
 from flumeng.spec.spark import SparkOptions
+from flumeng.testing import RealZooKeeper
 from tests.live.chaos import Cluster
 from tests.live.one_host import Standalone
 
@@ -65,6 +67,23 @@ def kafka(kafka_of_all: RealKafka) -> Iterator[RealKafka]:
     that was named is left as it is."""
     yield kafka_of_all
     kafka_of_all.restore()
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def secure_zookeeper(
+    certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RealZooKeeper]:
+    """With a secure port only."""
+    folder = certificates.folder("zookeeper", name="zk1")
+    server = RealZooKeeper(tmp_path_factory.mktemp("zookeeper"), folder)
+    server.start()
+    yield server
+    server.kill()
 
 
 @pytest.fixture

@@ -29,22 +29,6 @@ from zkschema import bootstrap, paths, records
 MEMBERS = ("node:n1", "node:n2", "operator:al", "operator:bob@app", "subscriber:job")
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
-def server(
-    certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RealZooKeeper]:
-    folder = certificates.folder("zookeeper", name="zk1")
-    server = RealZooKeeper(tmp_path_factory.mktemp("zookeeper"), folder)
-    server.start()
-    yield server
-    server.kill()
-
-
 def fill(store: Store) -> None:
     """All that is attacked: every kind of znode once."""
     live = records.LiveNode(uuid="u", incarnation="i", pid=1, version="1", since=1.0)
@@ -100,10 +84,10 @@ def fill(store: Store) -> None:
 
 @pytest.fixture
 def hosts(
-    server: RealZooKeeper, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+    secure_zookeeper: RealZooKeeper, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
     """Of a secured cluster that is full."""
-    hosts = f"{server.address}/{uuid.uuid4().hex[:12]}"
+    hosts = f"{secure_zookeeper.address}/{uuid.uuid4().hex[:12]}"
     monkeypatch.setenv(DIRECTORY, str(certificates.folder("admin", name="root")))
     admin = connect(hosts, roles=["admin"])
     tree.init(admin)

@@ -53,23 +53,6 @@ Opener = Callable[..., Store]
 SAID: AuditFields = {"author": "test", "reason": "", "now": 1.0}
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
-def server(
-    certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RealZooKeeper]:
-    """With a secure port only."""
-    folder = certificates.folder("zookeeper", name="zk1")
-    server = RealZooKeeper(tmp_path_factory.mktemp("zookeeper"), folder)
-    server.start()
-    yield server
-    server.kill()
-
-
 class Sessions:
     """Of one chroot of a server, each with the certificate of one role."""
 
@@ -96,9 +79,9 @@ class Sessions:
 
 @pytest.fixture
 def sessions(
-    server: RealZooKeeper, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+    secure_zookeeper: RealZooKeeper, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Sessions]:
-    hosts = f"{server.address}/{uuid.uuid4().hex[:12]}"
+    hosts = f"{secure_zookeeper.address}/{uuid.uuid4().hex[:12]}"
     sessions = Sessions(hosts, certificates, monkeypatch)
     yield sessions
     for store in sessions.opened:
@@ -405,9 +388,11 @@ def answer_to_nobody(port: int) -> bytes:
         return b""
 
 
-def test_without_a_certificate_nobody_comes_in(server: RealZooKeeper, sessions: Sessions) -> None:
+def test_without_a_certificate_nobody_comes_in(
+    secure_zookeeper: RealZooKeeper, sessions: Sessions
+) -> None:
     assert "speaks TLS only" in refusal(sessions, None)
-    assert answer_to_nobody(server.port) == b""
+    assert answer_to_nobody(secure_zookeeper.port) == b""
 
 
 def test_the_certificate_of_another_authority_is_refused(
@@ -449,7 +434,7 @@ def test_a_plain_port_spoken_to_with_tls_is_told(
 
 
 def test_a_certificate_that_was_replaced_is_used_from_the_next_connection_on(
-    certificates: Certificates, sessions: Sessions, server: RealZooKeeper
+    certificates: Certificates, sessions: Sessions, secure_zookeeper: RealZooKeeper
 ) -> None:
     """Also after one that does not fit was there for a while."""
     folder = certificates.folder("admin", name="root")
@@ -462,7 +447,7 @@ def test_a_certificate_that_was_replaced_is_used_from_the_next_connection_on(
     certificates.folder("admin", name="root", days=2)
     until(lambda: store.connected)
     tree.init(store)
-    assert server.process is not None
+    assert secure_zookeeper.process is not None
 
 
 @pytest.fixture
