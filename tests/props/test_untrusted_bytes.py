@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flumeng.errors import CorruptError, UserError
-from flumeng.filters.formats.testing import read_bodies
+from flumeng.filters.formats.testing import READERS, read_bodies
 from flumeng.ingest import file_position
 from flumeng.ingest.file_position import FileKey, FilePosition
 from flumeng.ingest.noted_state import NotedState
@@ -108,20 +108,6 @@ REGEX = (b"(", b")", b"(?:", b"(?P<a>", b"a", b"*", b"+", b"{1,9999999999}", b"{
 SQL = (b"(", b")", b"a", b" AND ", b"'", b'"', b"`", b" NOT ", b"CASE WHEN ", b" THEN ", b" END",
        b"--", b"/*", b"CAST(", b" AS ", b"INT", b"SELECT ", b" FROM events ", b" WITH ", b" JOIN ",
        b"x'", b"0x", b"1e", b"9" * 500, b"(" * 500, b"NOT " * 500, b"::", b"[", b"]")  # fmt: skip
-PARSE = {
-    "syslog": Parse("syslog"),
-    "json": Parse("json", into="all"),
-    "json schema": Parse("json", schema="a STRING, n DOUBLE, i BIGINT, t TIMESTAMP, l ARRAY<INT>"),
-    "key_value": Parse("key_value", into="all"),
-    "logfmt": Parse("logfmt", schema="a STRING, n DOUBLE, i BIGINT, t TIMESTAMP"),
-    "csv": Parse("csv", schema="a STRING, n DOUBLE, i BIGINT, t TIMESTAMP"),
-    "access_log": Parse("access_log"),
-    "cri": Parse("cri"),
-    "docker": Parse("docker"),
-    "cef": Parse("cef", into="all"),
-    "leef": Parse("leef", into="all"),
-    "grok": Parse("grok", pattern="%{TIMESTAMP_ISO8601:t} %{GREEDYDATA:a} %{NUMBER:n:float}"),
-}
 BODIES = (
     b'<34>1 2026-11-09T12:00:00Z h app 1 ID [x a="1"] text',
     b"<13>Nov  9 12:00:00 h app[3]: text",
@@ -500,7 +486,7 @@ TABLE: dict[str, Parsed] = {
             (b'"', b"=", b" ", b"|", b"[", b"]", b"\\", b"\xff", b"\0", b"9" * 400, b"1e999999",
              b"99999-01-01T00:00:00Z", b"{", b"}", b",", b"<"),
         )
-        for name, options in PARSE.items()
+        for name, options in READERS.items()
     },
 }  # fmt: skip
 NUMBERS = (0, 1, 127, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1)

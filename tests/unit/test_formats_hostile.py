@@ -6,29 +6,11 @@ import time
 
 import pytest
 
-from flumeng.filters.formats.testing import read_bodies
+from flumeng.filters.formats.testing import READERS, read_bodies
 from flumeng.spec.filters.parse import Parse
 
 MANY = 100_000
 KEYS = 20_000
-READERS = {
-    "syslog": Parse("syslog"),
-    "json": Parse("json", into="all"),
-    "json schema": Parse(
-        "json", schema="a STRING, n DOUBLE, i BIGINT, t TIMESTAMP, d DECIMAL(10,2), l ARRAY<INT>"
-    ),
-    "key_value": Parse("key_value", into="all"),
-    "key_value separated": Parse("key_value", into="all", pair_separator=",", value_separator=":"),
-    "logfmt": Parse("logfmt", schema="a STRING, n DOUBLE, i BIGINT, t TIMESTAMP"),
-    "csv": Parse("csv", schema="a STRING, n DOUBLE, i BIGINT, t TIMESTAMP"),
-    "access_log": Parse("access_log"),
-    "cri": Parse("cri"),
-    "docker": Parse("docker"),
-    "cef": Parse("cef", into="all"),
-    "leef": Parse("leef", into="all"),
-    "grok": Parse("grok", pattern="%{TIMESTAMP_ISO8601:t} %{GREEDYDATA:a} %{NUMBER:n:float}"),
-    "regex": Parse("regex", pattern="^(?P<a>(?:a+)+)$"),
-}
 HEADS = (
     b"",
     b'a:"x"y',
