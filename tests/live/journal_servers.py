@@ -12,10 +12,12 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
+from flumeng.errors import UnavailableError
 from flumeng.journal.client import JournalClient
 from flumeng.journal.proof import Proof
 from flumeng.journal.tokens import Signer
@@ -152,7 +154,14 @@ class Executor:
         end: int = 200,
         role: Role = "executor",
     ) -> int:
-        with self.served.client(self.served.proof(role)) as client:
+        """As a task of Spark does, it asks again when there was no connection."""
+        asked = partial(self._read, token, journal, start, end, self.served.proof(role))
+        with contextlib.suppress(UnavailableError):
+            return asked()
+        return asked()
+
+    def _read(self, token: str, journal: str, start: int, end: int, proof: Proof) -> int:
+        with self.served.client(proof) as client:
             return bodies(client.read(journal, start, end, token=token))
 
 

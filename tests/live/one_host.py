@@ -120,6 +120,12 @@ sinks: [{{files: {{path: "{self.lake}/dt=%Y-%m-%d"}}}}]
         return int(ds.dataset(files).count_rows()) if files else 0
 
 
+def delivered(lake: Path) -> list[str]:
+    """The files of a lake, without those that are still in the making."""
+    found = lake.glob("**/*.parquet")
+    return [str(file) for file in found if "_flumeng" not in file.parts]
+
+
 def eventually(holds: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not holds():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from tests.live.one_host import Standalone, eventually
+from tests.live.one_host import Standalone, delivered, eventually
 
 TEXT = """
 flow: copy
@@ -42,7 +42,7 @@ def test_both_flows_have_each_event_once(cluster: Standalone, tmp_path: Path) ->
     copy.write_text(TEXT.format(lake=lake))
 
     def copied() -> set[tuple[str, int]]:
-        files = [str(file) for file in lake.glob("**/*.parquet")]
+        files = delivered(lake)
         if not files:
             return set()
         rows = ds.dataset(files).to_table(columns=["journal", "seq"]).to_pylist()
@@ -83,7 +83,7 @@ def test_a_flow_goes_through_the_filters_of_another(cluster: Standalone, tmp_pat
     filtered.write_text(FILTERED.format(lake=lake))
 
     def seen() -> set[str]:
-        files = [str(file) for file in lake.glob("**/*.parquet")]
+        files = delivered(lake)
         rows = ds.dataset(files).to_table(columns=["team"]).to_pylist() if files else []
         return {row["team"] for row in rows}
 

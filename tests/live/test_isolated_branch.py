@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from tests.live.one_host import Standalone, eventually
+from tests.live.one_host import Standalone, delivered, eventually
 
 TEXT = """
 flow: web
@@ -52,8 +52,7 @@ def test_what_is_isolated_holds_up_nobody(cluster: Standalone, tmp_path: Path) -
             connection.sendall("\n".join([*lines, ""]).encode())
 
     def there(name: str) -> list[int]:
-        below = (tmp_path / name).glob("**/*.parquet")
-        files = [str(file) for file in below if "_flumeng" not in file.parts]
+        files = delivered(tmp_path / name)
         found = ds.dataset(files).to_table(columns=["n"])["n"].to_pylist() if files else []
         assert len(found) == len(set(found)), f"an event is twice in {name}"
         return sorted(found)
