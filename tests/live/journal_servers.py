@@ -125,6 +125,7 @@ def serving(certificates: Certificates, folder: Path, **environment: str) -> Ite
     assert address, log.read_text()
     try:
         yield Served(certificates, folder, address, log)
+        assert process.poll() is None, f"the server ended by itself: {log.read_text()}"
     finally:
         process.kill()
         process.communicate()
