@@ -381,7 +381,8 @@ class AssignedTask(Record):
 @dataclass(frozen=True, kw_only=True)
 class Assignment(Record):
     """All that one node should run now. ``chokes``: flow -> bytes per second that may come in.
-    ``spark``: the settings of Spark with which it collects.
+    ``spark``: the settings of Spark with which it collects. ``journals``: the replicated journals
+    that it holds or is to hold a copy of, each with its term: their records say more.
 
     With ``pages`` the tasks lie in that many pages below the assignment's own znode.
     """
@@ -389,6 +390,7 @@ class Assignment(Record):
     tasks: tuple[AssignedTask, ...] = ()
     chokes: Mapping[str, float] = field(default_factory=lambda: NOTHING)
     spark: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    journals: Mapping[str, int] = field(default_factory=lambda: NOTHING)
     pages: int = 0
 
 
@@ -502,7 +504,10 @@ class LiveMaster(Record):
 @dataclass(frozen=True, kw_only=True)
 class Journal(Record):
     """``end`` is set when the journal is closed: it will never hold an event at or above it.
-    ``gone``: nobody needs it and no disk has it any more, so that masters are to remove this."""
+    ``gone``: nobody needs it and no disk has it any more, so that masters are to remove this.
+    ``copies``: the nodes that are to hold one that is replicated, its primary among them; then
+    ``in_sync`` names copies, each as ``NODE/ID``, and ``lineage`` the history of its events:
+    another one begins where an operator gave some up."""
 
     flow: str
     node: str
@@ -512,6 +517,8 @@ class Journal(Record):
     closed: bool = False
     end: int | None = None
     gone: bool = False
+    copies: tuple[str, ...] = ()
+    lineage: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,77 @@
+"""What must never happen to a journal that has copies, checked after every step.
+
+- I1, I9: every answered event is on the disk of every copy in sync, under its seq and term, and is
+  read by every reader that comes as far.
+- I3, I4: a seq and a term never name two events; a term has one primary.
+- I5: what a copy holds in a term is what that term's primary holds.
+- I7, I24: what a reader has seen never changes, and is on every copy in sync.
+- I10: a primary was in sync when it was made one.
+- I6: who answers is the primary, or has asked every copy in sync before another one was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flumeng.replication.membership import Membership, node_of
+from flumeng.replication.primary import Primary
+from flumeng.simulation.copies.disk import Event
+from flumeng.simulation.copies.host import Host
+
+
+class Checks:
+    """``answered`` and ``seen``: what clients were told is safe, and readers were shown, by seq.
+    ``acked``: readers need nothing below."""
+
+    def __init__(self) -> None:
+        self.answered: dict[int, Event] = {}
+        self.seen: dict[int, Event] = {}
+        self.acked = 0
+        self._named: dict[tuple[int, int], Event] = {}
+        self._primaries: dict[int, str] = {}
+        self._read: dict[str, tuple[int, int]] = {}
+
+    def written(self, seq: int, event: Event) -> None:
+        known = self._named.setdefault((event.term, seq), event)
+        assert known == event, f"seq {seq} of term {event.term} names {known} and {event}"
+
+    def after_step(self, hosts: Iterable[Host], membership: Membership) -> None:
+        for host in hosts:
+            if isinstance(host.role, Primary) and not host.paused:
+                self._primary(host, host.role)
+        self._copies({host.name: host for host in hosts}, membership)
+
+    def _primary(self, host: Host, role: Primary) -> None:
+        owner = self._primaries.setdefault(role.term, f"{role.id} {id(role.first)}")
+        assert owner == f"{role.id} {id(role.first)}", f"term {role.term} has two primaries"
+        self._answer(host, role)
+        begin, end = self._read.get(host.name, (0, 0))
+        start = max(host.disk.floor, end if begin == id(role.first) else 0)
+        for seq in range(start, role.checkpoint):
+            event = host.disk.at(seq)
+            known = self.seen.setdefault(seq, event)
+            assert known == event, f"a reader saw {known} at seq {seq}, and now {event}"
+            if seq in self.answered:
+                assert self.answered[seq] == event, f"another event than was answered at {seq}"
+        self._read[host.name] = (id(role.first), role.checkpoint)
+
+    def _answer(self, host: Host, role: Primary) -> None:
+        if not role.takes:
+            return
+        for seq in [seq for seq in host.waiting if seq < role.answered]:
+            event = host.waiting.pop(seq)
+            assert seq < host.disk.floor or host.disk.at(seq) == event
+            assert self.answered.setdefault(seq, event) == event, f"two answers for seq {seq}"
+
+    def _copies(self, hosts: dict[str, Host], membership: Membership) -> None:
+        for copy in membership.in_sync:
+            disk = hosts[node_of(copy)].disk
+            if disk.id != copy:
+                continue  # its disk is lost, and it will say so
+            safe = max(self.seen, default=-1) + 1
+            assert disk.safe >= safe, f"{copy} is in sync and lacks {disk.safe} of {safe}"
+            for promised in (self.answered, self.seen):
+                for seq, event in promised.items():
+                    if seq >= disk.floor:
+                        assert seq < disk.safe, f"{copy} is in sync without {event} at {seq}"
+                        assert disk.at(seq) == event, f"{copy} has {disk.at(seq)}, not {event}"
