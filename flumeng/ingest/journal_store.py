@@ -19,6 +19,8 @@ from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.ingest.batch import NO_EVENTS
 from flumeng.ingest.kept_state import KeptState
 from flumeng.ingest.noted_state import NotedState
+from flumeng.ingest.replicas.replicas import Replicas
+from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.ingest.worker_group import ALONE, WorkerGroup
 from flumeng.journal.checkpoint import Durability
 from flumeng.journal.disk import TimedDisk
@@ -27,7 +29,10 @@ from flumeng.journal.journal import Journal
 from flumeng.journal.limits import Limits, Room, no_limit
 from flumeng.journal.log import Log
 from flumeng.journal.memory import MemoryJournal
-from flumeng.journal.names import flow_of, is_journal, maker_of, new_id
+from flumeng.journal.names import flow_of, is_journal, maker_of, new_id, node_of
+from flumeng.journal.replica import Replica
+from flumeng.journal.replica import exists as is_replica
+from flumeng.journal.replica_journal import ReplicaJournal
 
 log = logging.getLogger(__name__)
 
@@ -55,15 +60,19 @@ class JournalStore:
         group: WorkerGroup = ALONE,
         max_bytes: int | None = None,
         opened: Callable[[], None] = lambda: None,
+        *,
+        replicas: Replicas | None = None,
     ) -> None:
         """Open everything that is ours in the node's data directory.
 
         ``max_bytes`` bounds what all journals of the node hold on disk; a worker has an equal part
-        of it. ``opened`` is called after each journal. Raises UserError when that cannot be used.
+        of it. ``opened`` is called after each journal. Those that are replicated are in ``replicas``
+        too. Raises UserError when that cannot be used.
         """
         self.journals: Mapping[str, Log] = {}
         self._lock = threading.RLock()
         self.disk = TimedDisk()
+        self.replicas = replicas or Replicas(node)
         self._journals = data / "journals"
         self._node = node
         self._group = group
@@ -231,16 +240,20 @@ class JournalStore:
         """
         with self._lock:
             journal = self.journals.get(name)
-            if journal is None or not journal.closed:
-                return
-            known = _generation(self._kept.of(flow_of(name)))
-            if journal.state and _generation(journal.state) >= known:
-                self._kept.keep(flow_of(name), journal.state)
-            self.journals = {key: value for key, value in self.journals.items() if key != name}
-            self._limited.discard(name)
-            self._early_acks.pop(name, None)
-            journal.remove()
-            log.info("journal %s is removed", name)
+            if journal is not None and journal.closed:
+                self._remove(name, journal)
+
+    def _remove(self, name: str, journal: Log) -> None:
+        known = _generation(self._kept.of(flow_of(name)))
+        own = node_of(name) == self._node  # else the state is that of another host's sources
+        if own and journal.state and _generation(journal.state) >= known:
+            self._kept.keep(flow_of(name), journal.state)
+        self.journals = {key: value for key, value in self.journals.items() if key != name}
+        self._limited.discard(name)
+        self._early_acks.pop(name, None)
+        self.replicas.forget(name)
+        journal.remove()
+        log.info("journal %s is removed", name)
 
     @property
     def path(self) -> Path:
@@ -294,7 +307,7 @@ class JournalStore:
     def _open(self, name: str, patience: float = 0.0) -> None:
         while True:
             try:
-                journal = Journal.open(self._path(name), disk=self.disk)
+                journal = self._opened(self._path(name))
             except UserError:  # in use by another process
                 if time.monotonic() >= patience:
                     raise
@@ -302,6 +315,39 @@ class JournalStore:
             else:
                 self.journals = {**self.journals, name: journal}
                 return
+
+    def _opened(self, path: Path) -> Log:
+        if is_replica(path):
+            return self.replicas.add(ReplicaJournal.load(path, disk=self.disk))
+        return Journal.open(path, disk=self.disk)
+
+    def serve_led(self) -> None:
+        """Serve the copies of others' journals of which one has become the primary."""
+        with self._lock:
+            led = {
+                name: journal
+                for name, journal in self.replicas.journals.items()
+                if journal.leads and name not in self.journals
+            }
+            self.journals = {**self.journals, **led}
+
+    def give_up_superseded(self, name: str, end: int) -> None:
+        """Another copy has become the primary of a journal of ours, and ended it at ``end``. What
+        that one does not have was answered to nobody: it goes, and sources read it again."""
+        with self._lock:
+            journal = self.journals.get(name)
+            ours = isinstance(journal, ReplicatedJournal) and node_of(name) == self._node
+            if not ours or name in self._taken or journal.next_seq < end or journal.leads:
+                return  # a copy that lacks events gets them, and with them the source state
+            gone = journal.cut(end)
+            log.warning(
+                "journal %s: another node ended it at seq %d; %d events go that were answered to "
+                "nobody",
+                name,
+                end,
+                gone,
+            )
+            self._remove(name, journal)
 
     def _open_anew(self, name: str) -> None:
         """Of one that has failed the disk may have less than readers have seen (durability spill):
@@ -333,6 +379,10 @@ class JournalStore:
             for key, value in state.items():
                 journal.append(NO_EVENTS, {key: value})
             journal.sync()
+        elif durability == "replicated":
+            replica = Replica.new(self._node)
+            made = ReplicaJournal.make(place, name, replica, state=state, disk=self.disk)
+            journal = self.replicas.add(made)
         else:
             journal = Journal.create(
                 place,

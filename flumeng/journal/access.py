@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from flumeng.errors import UserError
 from flumeng.journal import tokens
+from flumeng.journal.copy_wire import COPY
 from flumeng.journal.errors import DeniedError
 from flumeng.journal.names import flow_of
 from flumeng.journal.wire import ACCOUNTS, COUNTERS, OFFSETS, POSITIONS, WATCH, Ticket
@@ -28,6 +29,7 @@ MAY: Mapping[Role, frozenset[str]] = {
     "collector": frozenset({READ, WATCH, POSITIONS}),
     "discovery": frozenset({READ, POSITIONS}),
     "executor": frozenset({READ}),
+    "node": frozenset({COPY}),
     "subscriber": frozenset({READ, WATCH, POSITIONS}),
     "viewer": _LOOK,
     "operator": _LOOK,

@@ -49,6 +49,10 @@ class Chain:
             [part.length for part in parts], lambda n: now - parts[n].path.stat().st_mtime
         )
 
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self._segments
+
     def at(self, number: int) -> Segment:
         return self._segments[number]
 

@@ -13,12 +13,14 @@ from pathlib import Path
 from flumeng.errors import CorruptError, UserError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal import journal_cipher, segment
+from flumeng.journal import replica as replicas
 from flumeng.journal.checkpoint import Checkpoint, CheckpointFile, Durability
 from flumeng.journal.disk import Disk
 from flumeng.journal.encryption import Keyring
 from flumeng.journal.errors import held
 from flumeng.journal.frame import identity
 from flumeng.journal.names import is_id
+from flumeng.journal.replica import Replica
 from flumeng.journal.segment import SegmentHeader
 
 _LOCK = "lock"
@@ -39,10 +41,13 @@ def create(
     disk: Disk,
     durability: Durability,
     state: Mapping[str, object],
+    *,
     keyring: Keyring | None = None,
+    replica: Replica | None = None,
+    base: int = 0,
 ) -> None:
-    """Make a journal without events under a hidden name, sync and rename it. Leaves nothing behind
-    when it raises UserError or OSError."""
+    """Make a journal without events, whose first will have the seq ``base``, under a hidden name,
+    sync and rename it. Leaves nothing behind when it raises UserError or OSError."""
     if path.exists():
         raise UserError(f"{path} exists already")
     _make_parents(path.parent, disk)
@@ -51,7 +56,10 @@ def create(
         unnamed.mkdir(mode=0o700)
         if keyring is not None:
             journal_cipher.write(unnamed, keyring.current.id, tuple(keyring.keys), disk)
-        _fill(unnamed, identity(path.name), disk, durability, state)
+        if replica is not None:
+            replicas.write(unnamed, replica, disk)
+        first = SegmentHeader(identity(path.name), 0, base, None)
+        _fill(unnamed, first, disk, durability, state)
         unnamed.rename(path)
     except OSError:
         shutil.rmtree(unnamed, ignore_errors=True)
@@ -60,13 +68,18 @@ def create(
 
 
 def _fill(
-    directory: Path, owner: bytes, disk: Disk, durability: Durability, state: Mapping[str, object]
+    directory: Path,
+    header: SegmentHeader,
+    disk: Disk,
+    durability: Durability,
+    state: Mapping[str, object],
 ) -> None:
-    first = segment.create(directory, SegmentHeader(owner, 0, 0, None), state, disk)
+    owner, base = header.journal, header.base
+    first = segment.create(directory, header, state, disk)
     (directory / checkpoints.NAME).touch(mode=0o600)
     file = CheckpointFile(directory / checkpoints.NAME, disk)
     try:
-        file.write(Checkpoint(owner, 0, 0, first.length, 0, 0, durability=durability))
+        file.write(Checkpoint(owner, 0, base, first.length, base, base, durability=durability))
         file.sync(now=True)
     finally:
         file.close()

@@ -35,6 +35,10 @@ BUILD_THREADS = 2
 RETRY_SECONDS = 0.25
 TEND_SECONDS = 1.0
 TELL_AGAIN_SECONDS = 60.0
+CONFIRM_SECONDS = 0.25
+LONG_SECONDS = 1.0
+STOP_SECONDS = 2.0
+"""So long a group that stops waits for copies elsewhere; what they lack is not answered."""
 FEW_JOURNALS = 16
 COMMITS_PER_SECOND = 200
 MOST_GATHERING_SECONDS = 2.0
@@ -133,7 +137,10 @@ class GroupCommit(Generic[Item]):
         self._on_settled: collections.deque[tuple[int, Callable[[], None]]] = collections.deque()
         self._on_ended: list[Callable[[], None]] = []
         self._threads = threads or commit_threads()
+        self._unconfirmed: collections.deque[tuple[list[Item], int]] = collections.deque()
+        self._unconfirmed_since = 0.0
         self._job = self._threads.job(self._run(), journal.id)
+        journal.on_confirmed(self._job.wake)
 
     @property
     def pending_bytes(self) -> int:
@@ -271,9 +278,10 @@ class GroupCommit(Generic[Item]):
         ahead: tuple[list[Item], Future[list[Any]]] | None = None
         while True:
             self._trim()
+            self._settle_confirmed()
             group = ahead[0] if ahead else self._take()
             if not group:
-                if self._stopping and not self._waiting:
+                if self._stopping and not self._waiting and self._gives_up():
                     return
                 yield self._rest_seconds()
                 continue
@@ -287,7 +295,10 @@ class GroupCommit(Generic[Item]):
             end = yield from self._insist(self._journal.sync)
             if end is None:
                 return
-            self._settle(group, end)
+            if not self._unconfirmed:
+                self._unconfirmed_since = time.monotonic()
+            self._unconfirmed.append((group, end))
+            self._settle_confirmed()
             self._job.went_on()
             if self._threads.is_crowded:
                 yield 0.0
@@ -295,6 +306,8 @@ class GroupCommit(Generic[Item]):
     def _rest_seconds(self) -> float | None:
         """For how long nothing is to be done, unless something happens."""
         rests = [TEND_SECONDS] if self._journal.restless else []
+        if self._unconfirmed:
+            rests.append(CONFIRM_SECONDS)
         if self._waiting:
             rests.append(max(0.0, self._not_before - time.monotonic()))
         return min(rests, default=None)
@@ -317,6 +330,20 @@ class GroupCommit(Generic[Item]):
                 size += group[-1].nbytes
             self._waiting_bytes -= size
         return group
+
+    def _settle_confirmed(self) -> None:
+        """The groups that are durable everywhere; those that wait long are told as what holds."""
+        while self._unconfirmed and self._journal.confirms(self._unconfirmed[0][1]):
+            self._settle(*self._unconfirmed.popleft())
+            self._unconfirmed_since = time.monotonic()
+            self._set_held_by("")
+        if self._unconfirmed and time.monotonic() - self._unconfirmed_since > LONG_SECONDS:
+            self._set_held_by("other copies do not have it yet")
+
+    def _gives_up(self) -> bool:
+        """Whether nothing is awaited any more when it is to stop."""
+        waited = time.monotonic() - self._unconfirmed_since
+        return not self._unconfirmed or waited > STOP_SECONDS
 
     def _settle(self, group: list[Item], end: int) -> None:
         """The group is durable."""

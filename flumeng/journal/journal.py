@@ -18,9 +18,10 @@ import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 
@@ -37,7 +38,7 @@ from flumeng.journal.errors import (
     DiskFullError,
     HeldError,
 )
-from flumeng.journal.frame import TARGET_BYTES, Payload, identity
+from flumeng.journal.frame import TARGET_BYTES, FrameHeader, Payload, identity
 from flumeng.journal.journal_cipher import JournalCipher
 from flumeng.journal.limits import Limits, Room, no_limit, size_text
 from flumeng.journal.listeners import Listeners
@@ -89,7 +90,7 @@ class Journal:
         """
         path = directories.place(directory, journal)
         with directories.plain_errors(path):
-            directories.create(path, disk or Disk(), durability, state, keyring)
+            directories.create(path, disk or Disk(), durability, state, keyring=keyring)
         return Journal.open(
             path,
             keyring=keyring,
@@ -161,7 +162,7 @@ class Journal:
             undo.callback(self._writer.close)
             self.acked = self.floor
             self._writer.say(
-                term=self.term + 1,
+                term=self._opening_term(),
                 segment=self._chain.active.base,
                 offset=self._chain.active.length,
                 safe=self.next_seq,
@@ -195,9 +196,14 @@ class Journal:
         return self._said.floor
 
     @property
+    def synced(self) -> int:
+        """Every event below is on disk here, or with the kernel where no more is promised."""
+        return max(self._said.safe, self._written)
+
+    @property
     def safe(self) -> int:
         """Every event below is as durable as the journal promises."""
-        return max(self._said.safe, self._written)
+        return self.synced
 
     @property
     def readable(self) -> int:
@@ -260,15 +266,9 @@ class Journal:
             raise UserError(f"journal {self.id} is closed: it takes no more events")
         if not payload.rows and not payload.state:
             return self.next_seq
-        active = self._chain.active
-        if active.length >= self.limits.segment_bytes(self._segment_bytes, active.first):
-            self._writer.roll(self.next_seq, self._state, use_spare=False)
         header, parts = payload.at(self._identity, self.term, self.next_seq)
         header, parts = self.cipher.sealed(header, parts, payload.state_blob, payload.message)
-        self._require_room(header.length)
-        self._writer.write(header, parts)
-        recovery.merge_state(self._state, payload.state)
-        self.next_seq = header.end
+        self._write(header, parts, payload.state)
         return header.first_seq
 
     def sync(self) -> int:
@@ -281,10 +281,17 @@ class Journal:
         if self.durability == "spill":
             self._writer.sync_lazily(self.next_seq)
             self._written = self.next_seq
-        elif self._writer.is_behind or self.safe < self.next_seq:
+        elif self._writer.is_behind or self.synced < self.next_seq:
             self._writer.sync(self.next_seq)
         self._tell()
         return self.safe
+
+    def confirms(self, end: int) -> bool:
+        """Whether what lies below ``end`` may be answered: always, after a sync."""
+        return end <= self.safe
+
+    def on_confirmed(self, wake: Callable[[], None]) -> None:
+        """Nothing to wait for."""
 
     def tend(self) -> None:
         """Do what is due by time alone: syncs of durability ``spill``, the end of retention."""
@@ -372,10 +379,28 @@ class Journal:
     def check(self) -> None:
         """Assert the journal's invariants."""
         assert self.floor == self._chain.floor <= self.acked <= self.safe <= self.next_seq
-        assert self._said.safe <= self.safe
+        assert self._said.safe <= self.synced
         active = self._chain.active
         assert self._said.segment < active.base or self._said.offset <= active.length
         self._chain.check(sound=self._writer.sound)
+
+    def _opening_term(self) -> int:
+        """That of what is appended from now on."""
+        return self.term + 1
+
+    def _roll_is_due(self, header: FrameHeader) -> bool:
+        """Whether the frame is to be the first of a segment."""
+        del header
+        active = self._chain.active
+        return active.length >= self.limits.segment_bytes(self._segment_bytes, active.first)
+
+    def _write(self, header: FrameHeader, parts: Sequence[Any], state: dict[str, object]) -> None:
+        if self._roll_is_due(header):
+            self._writer.roll(self.next_seq, self._state, use_spare=False)
+        self._require_room(header.length)
+        self._writer.write(header, parts)
+        recovery.merge_state(self._state, state)
+        self.next_seq = header.end
 
     def _lost_its_kernel(self) -> bool:
         """Whether events that were acknowledged may be gone, because the machine was started anew

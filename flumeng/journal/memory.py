@@ -68,7 +68,7 @@ class MemoryJournal:
         path = directories.place(directory, journal)
         disk = disk or Disk()
         with directories.plain_errors(path):
-            directories.create(path, disk, "memory", {}, keyring)
+            directories.create(path, disk, "memory", {}, keyring=keyring)
             journal_ = MemoryJournal(path, limits or Limits(MEMORY_BYTES), disk)
             if keyring is not None:
                 journal_.cipher.use(keyring)
@@ -168,6 +168,13 @@ class MemoryJournal:
         self._require_sound()
         self._say(safe=self.next_seq)
         return self.safe
+
+    def confirms(self, end: int) -> bool:
+        """Whether what lies below ``end`` may be answered: always, after a sync."""
+        return end <= self.safe
+
+    def on_confirmed(self, wake: Callable[[], None]) -> None:
+        """Nothing to wait for."""
 
     def tend(self) -> None:
         """Nothing is due by time alone."""

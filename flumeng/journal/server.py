@@ -26,6 +26,7 @@ from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.journal import reading
 from flumeng.journal.access import Granted, Peer, granted_nothing
 from flumeng.journal.account import Account
+from flumeng.journal.copy_wire import COPY
 from flumeng.journal.errors import DeniedError, NotServedError
 from flumeng.journal.log import Log
 from flumeng.journal.past import Note
@@ -58,6 +59,10 @@ PEER_SHARE = 0.75
 """So much of the reads and watches that run at once one peer may have, where peers are known."""
 
 
+Conversation = Callable[[Any, Any], None]
+"""Given Flight's reader and writer of an exchange; until the client ends it."""
+
+
 class JournalServer:
     """Serves from its own threads, from when it is made until ``stop``.
 
@@ -82,6 +87,7 @@ class JournalServer:
         may_tap: Callable[[str], bool] = lambda _flow: True,
         granted: Granted = granted_nothing,
         keystore: Keystore | None = None,
+        copies: Conversation | None = None,
     ) -> None:
         make = partial(
             _Service,
@@ -90,6 +96,7 @@ class JournalServer:
             acked=acked,
             minute_ago=minute_ago,
             taps=Taps(may_tap),
+            copies=copies,
         )
         self._endpoint: Endpoint[_Service] = Endpoint(make, host, port, keystore, granted)
         self.address = self._endpoint.address
@@ -109,7 +116,9 @@ class _Service(Service):
         acked: Callable[[Log], int],
         minute_ago: Callable[[str], Note | None],
         taps: Taps,
+        copies: Conversation | None,
     ) -> None:
+        self._copies = copies
         self._stopping = False
         self._acked = acked
         self._minute_ago = minute_ago
@@ -145,6 +154,12 @@ class _Service(Service):
         wanted = parse_ticket(ticket)
         self.access.require_read(peer, wanted)
         return FRAMES_SCHEMA, self._batches(self._windows(peer, wanted))
+
+    def exchange(self, peer: Peer, reader: Any, writer: Any) -> None:
+        peer.require(COPY)
+        if self._copies is None:
+            raise UserError("no copies are held here")
+        self._copies(reader, writer)
 
     def _windows(self, peer: Peer, wanted: Ticket) -> Iterator[Window]:
         if wanted.tapped:

@@ -62,6 +62,11 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         del peer, ticket
         raise UserError("there are no events here")
 
+    def exchange(self, peer: Peer, reader: Any, writer: Any) -> None:
+        """A conversation, until the client ends it. Raises FlumengError."""
+        del peer, reader, writer
+        raise UserError("nobody is talked with here")
+
     def end(self) -> None:
         """Let calls that run end soon."""
 
@@ -92,8 +97,9 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     def do_put(self, _context: Any, _descriptor: Any, _reader: Any, _writer: Any) -> NoReturn:
         _refuse_call()
 
-    def do_exchange(self, _context: Any, _descriptor: Any, _reader: Any, _writer: Any) -> NoReturn:
-        _refuse_call()
+    def do_exchange(self, context: Any, _descriptor: Any, reader: Any, writer: Any) -> None:
+        with _ErrorsToClient():
+            self.exchange(self.access.peer(context), reader, writer)
 
 
 _denials = Seldom()

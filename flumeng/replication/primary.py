@@ -191,12 +191,21 @@ def tell(primary: Primary, node: str) -> Step:
     return _sent(_with(primary, node, peer._replace(sent=peer.end)), [node], even_none=True)
 
 
+def greet(primary: Primary, node: str) -> Step:
+    """Say how far all copies are, so that the node's copy answers."""
+    return _sent(primary, [node], even_none=True)
+
+
 def late(primary: Primary, node: str) -> Step:
-    """The copy of a node has been late for too long: it leaves those in sync."""
+    """The copy of a node has been late for too long: it leaves those in sync, unless so few would
+    be left that nothing could be answered all the same: then it is better that it may still be
+    promoted."""
     if node_of(primary.joining) == node and not primary.asked:
         return _moved(replace(primary, joining="", peers={**primary.peers, node: Peer()}))
     gone = [copy for copy in primary.membership.in_sync if node_of(copy) == node]
     if primary.over or primary.asked or not gone or node == node_of(primary.id):
+        return primary, []
+    if len(primary.membership.in_sync) <= primary.min_in_sync:
         return primary, []
     return _ask(primary, primary.membership.without(gone[0]))
 

@@ -1,0 +1,221 @@
+"""The way to the nodes that hold copies: one connection to each, whatever the number of journals.
+
+Each journal has a box at each link, of which one chunk is sent at a time, in turns: a copy that
+catches up with much holds up no other. In a box lies what is still to be said: frames that go on
+where those before them end are one message with them. A connection that breaks is made again; what
+was on its way is lost then, and the journals are told.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import threading
+import time
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from flumeng.errors import FlumengError
+from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
+from flumeng.journal import copy_wire
+from flumeng.journal.copy_wire import Parcel
+from flumeng.journal.proof import Proof, of_process
+from flumeng.journal.wire import FRAMES_SCHEMA
+from flumeng.replication.messages import Begin, Frames, Reset, ToCopy
+from flumeng.runtime.seldom import Seldom
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 8 << 20
+RETRY_SECONDS = 0.25
+
+
+class Links:
+    """To all nodes. ``address`` gives where the copies of a node are served, or nothing."""
+
+    def __init__(
+        self, address: Callable[[str], str], prove: Callable[[], Proof | None] = of_process
+    ) -> None:
+        self._address, self._prove = address, prove
+        self._links: dict[str, Link] = {}
+        self._lock = threading.Lock()
+
+    def send(self, node: str, journal: ReplicatedJournal, message: ToCopy) -> None:
+        with self._lock:
+            link = self._links.get(node)
+            if link is None:
+                link = self._links[node] = Link(node, lambda: self._address(node), self._prove)
+        link.put(journal, message)
+
+    def close(self) -> None:
+        with self._lock:
+            links, self._links = self._links, {}
+        for link in links.values():
+            link.close()
+
+
+class Box:
+    """What one journal has to say at one link: a beginning first, and then frames."""
+
+    def __init__(self, journal: ReplicatedJournal) -> None:
+        self.journal = journal
+        self.first: Begin | Reset | None = None
+        self.frames: Frames | None = None
+
+    def put(self, message: ToCopy) -> None:
+        if not isinstance(message, Frames):
+            self.first = message
+            self.frames = None if isinstance(message, Begin) else self.frames
+            return
+        before = self.frames
+        if before is not None and before.term == message.term and before.end >= message.start:
+            message = message._replace(
+                start=min(before.start, message.start), end=max(before.end, message.end)
+            )
+        self.frames = message
+
+
+class Link:
+    """To one node; two threads, as long as there is something to say."""
+
+    def __init__(
+        self, node: str, address: Callable[[], str], prove: Callable[[], Proof | None]
+    ) -> None:
+        self._node, self._address, self._prove = node, address, prove
+        self._changed = threading.Condition()
+        self._boxes: collections.OrderedDict[str, Box] = collections.OrderedDict()
+        self._journals: dict[str, ReplicatedJournal] = {}
+        self._closed = threading.Event()
+        self._runs = False
+        self._told = Seldom()
+
+    def put(self, journal: ReplicatedJournal, message: ToCopy) -> None:
+        with self._changed:
+            self._journals[journal.id] = journal
+            self._boxes.setdefault(journal.id, Box(journal)).put(message)
+            if not self._runs and not self._closed.is_set():
+                self._runs = True
+                threading.Thread(target=self._run, name=f"copy {self._node}", daemon=True).start()
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed.set()
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            address = self._address()
+            try:
+                if address:
+                    self._talk(address)
+            except (flight.FlightError, pa.ArrowException, OSError, FlumengError) as error:
+                if self._told.is_due():
+                    text = str(error).partition(". gRPC client debug")[0]
+                    log.warning("no copies reach node %s at %s: %s", self._node, address, text)
+            with self._changed:
+                self._boxes.clear()
+                if self._closed.is_set():
+                    return
+            time.sleep(RETRY_SECONDS)
+            for journal in list(self._journals.values()):
+                journal.reconnected(self._node)
+
+    def _talk(self, address: str) -> None:
+        proof = self._prove()
+        with _connect(address, proof) as client:
+            descriptor = flight.FlightDescriptor.for_command(copy_wire.COPY.encode())
+            writer, reader = client.do_exchange(descriptor)
+            broken = threading.Event()
+            listening = threading.Thread(
+                target=self._listen, args=(reader, broken), name=f"from {self._node}", daemon=True
+            )
+            try:
+                writer.begin(FRAMES_SCHEMA)
+                listening.start()
+                while (box := self._next(broken)) is not None:
+                    self._send_one(writer, box)
+            finally:
+                reader.cancel()
+
+    def _next(self, broken: threading.Event) -> Box | None:
+        with self._changed:
+            while not self._boxes:
+                if self._closed.is_set() or broken.is_set():
+                    return None
+                self._changed.wait(RETRY_SECONDS)
+            if self._closed.is_set() or broken.is_set():
+                return None
+            return self._boxes.popitem(last=False)[1]
+
+    def _send_one(self, writer: Any, box: Box) -> None:
+        journal = box.journal
+        if box.first is not None:
+            state = journal.source_state_at_floor
+            parcel = Parcel(journal.id, box.first, state)
+            writer.write_metadata(copy_wire.buffer(parcel))
+        message = box.frames
+        if message is None:
+            return
+        sent = message.start
+        if message.start < message.end:
+            batch, sent = _chunk(journal, message.start, message.end)
+            part = journal.said_with(message, message.start, sent)
+            metadata = copy_wire.buffer(Parcel(journal.id, part))
+            writer.write_with_metadata(batch, metadata)
+        else:
+            part = journal.said_with(message, message.start, message.end)
+            writer.write_metadata(copy_wire.buffer(Parcel(journal.id, part)))
+        if sent < message.end:
+            self.put(journal, message._replace(start=sent))
+
+    def _listen(self, reader: Any, broken: threading.Event) -> None:
+        try:
+            while True:
+                metadata = reader.read_chunk().app_metadata
+                parcel = copy_wire.decode(metadata.to_pybytes())
+                journal = self._journals.get(parcel.journal)
+                if journal is not None and not isinstance(parcel.message, Begin | Frames | Reset):
+                    journal.heard(self._node, parcel.message)
+        except StopIteration:
+            pass
+        except (flight.FlightError, pa.ArrowException, OSError, FlumengError) as error:
+            log.debug("node %s: %s", self._node, error)
+        except Exception:
+            log.exception("what the copies of node %s say cannot be used", self._node)
+        finally:
+            broken.set()
+            with self._changed:
+                self._changed.notify()
+
+
+def _connect(address: str, proof: Proof | None) -> flight.FlightClient:
+    if proof is None:
+        return flight.FlightClient(f"grpc://{address}")
+    return flight.FlightClient(
+        f"grpc+tls://{address}",
+        tls_root_certs=proof.ca,
+        cert_chain=proof.certificate,
+        private_key=proof.key,
+    )
+
+
+def _chunk(journal: ReplicatedJournal, start: int, end: int) -> tuple[pa.RecordBatch, int]:
+    """The first frames of a range, a row each, and where they end."""
+    frames: list[pa.Buffer] = []
+    sizes = [0]
+    for window in journal.frames(start, end):
+        frames += window
+        if sum(frame.size for frame in frames) >= CHUNK_BYTES:
+            break
+    for frame in frames:
+        sizes.append(sizes[-1] + frame.size)
+    data = frames[0] if len(frames) == 1 else pa.py_buffer(bytearray().join(frames))
+    # Not pa.array: that imports pandas, 50 MB in every ingest worker.
+    offsets = pa.py_buffer(array("i", sizes))
+    rows = pa.Array.from_buffers(pa.binary(), len(frames), [None, offsets, data])
+    return pa.RecordBatch.from_arrays([rows], schema=FRAMES_SCHEMA), journal.end_of(frames[-1])

@@ -1,0 +1,231 @@
+"""All replicated journals of one ingest worker: its own, and the copies that it holds for others.
+
+It keeps what the node said last of them: who is whose primary, where the others are. Copies lie in a
+directory of their own, ``copies``, which the first worker has; one that becomes the primary is served
+from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from flumeng.errors import CorruptError, FlumengError, UserError
+from flumeng.ingest.replicas.links import Links
+from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
+from flumeng.journal import copy_wire
+from flumeng.journal.copy_wire import Parcel
+from flumeng.journal.disk import Disk
+from flumeng.journal.journal import Journal
+from flumeng.journal.names import is_journal
+from flumeng.journal.replica import Replica
+from flumeng.journal.replica_journal import ReplicaJournal
+from flumeng.journal.wire import FRAMES_SCHEMA
+from flumeng.node.protocol import Message
+from flumeng.replication.membership import Membership
+from flumeng.replication.messages import Begin, Frames, Reset, ToCopy, ToPrimary
+from flumeng.runtime.seldom import Seldom
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.25
+
+
+class Replicas:
+    """``send`` takes a message to the node. ``opened`` is called when a journal has another role:
+    from any thread. Any thread may call what is here."""
+
+    def __init__(
+        self,
+        node: str,
+        copies: Path | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        """Open the copies in the directory. Raises UserError, OSError."""
+        self.journals: Mapping[str, ReplicatedJournal] = {}
+        self.send: Callable[[Message], None] = lambda _: None
+        self._node, self._copies, self._disk = node, copies, disk or Disk()
+        self._lock = threading.RLock()
+        self._told: dict[str, tuple[Membership, int]] = {}
+        self._addresses: Mapping[str, str] = {}
+        self._wishes: dict[str, Message] = {}
+        self._changed = threading.Event()
+        self._stopping = False
+        self._links = Links(lambda name: self._addresses.get(name, ""))
+        self._held = Seldom()
+        if copies is not None:
+            copies.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for path in Journal.find(copies):
+                self._open(path)
+
+    def _open(self, path: Path) -> None:
+        try:
+            self.add(ReplicaJournal.load(path, disk=self._disk))
+        except FlumengError as error:
+            log.error("copy %s is not used: %s", path.name, error)
+
+    @property
+    def copies(self) -> list[str]:
+        """The journals of which a copy lies in the directory of copies."""
+        if self._copies is None:
+            return []
+        return [path.name for path in Journal.find(self._copies)]
+
+    def start(self, send: Callable[[Message], None]) -> None:
+        self.send = send
+        threading.Thread(target=self._run, name="replicas", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._changed.set()
+        self._links.close()
+        for name in self.copies:
+            journal = self.journals.get(name)
+            if journal is not None:
+                journal.close()
+
+    def add(self, opened: ReplicaJournal) -> ReplicatedJournal:
+        """One that is open now; it is told what is known of it."""
+        journal = ReplicatedJournal(opened, self)
+        with self._lock:
+            self.journals = {**self.journals, journal.id: journal}
+            known = self._told.get(journal.id)
+        if known is not None:
+            journal.told(*known)
+        return journal
+
+    def forget(self, name: str) -> None:
+        with self._lock:
+            self.journals = {key: value for key, value in self.journals.items() if key != name}
+            self._told.pop(name, None)
+
+    def told(self, message: Mapping[str, Any]) -> None:
+        """What the node says: the membership of each journal, and where the copies of nodes are."""
+        self._addresses = message["addresses"]
+        for name, said in message["journals"].items():
+            known = (membership_of(said), int(said["version"]))
+            with self._lock:
+                self._told[name] = known
+            journal = self.journals.get(name)
+            if journal is not None:
+                try:
+                    journal.told(*known)
+                except (FlumengError, OSError) as error:
+                    log.error("journal %s: %s", name, error)
+
+    def drop(self, name: str) -> None:
+        """Delete a copy that nobody wants any more."""
+        journal = self.journals.get(name)
+        if name not in self.copies:
+            return
+        self.forget(name)
+        if journal is not None:
+            journal.remove()
+        else:
+            assert self._copies is not None
+            shutil.rmtree(self._copies / name)
+        log.info("copy %s is removed", name)
+
+    # What the protocol sends.
+
+    def wish(self, journal: str, version: int, membership: Membership) -> None:
+        said = {"version": version, **saying(membership)}
+        with self._lock:
+            self._wishes[journal] = {"type": "wish", "journal": journal, **said}
+        self._changed.set()
+
+    def post(self, node: str, journal: ReplicatedJournal, message: ToCopy) -> None:
+        self._links.send(node, journal, message)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._changed.wait(LOOK_SECONDS)
+            self._changed.clear()
+            with self._lock:
+                wishes, self._wishes = self._wishes, {}
+            for wish in wishes.values():
+                self.send(wish)
+            now = time.monotonic()
+            for journal in self.journals.values():
+                try:
+                    journal.look(now)
+                except Exception:
+                    log.exception("journal %s", journal.id)
+
+    # What primaries elsewhere say to the copies here.
+
+    def converse(self, reader: Any, writer: Any) -> None:
+        """One connection of a node's worker, until it ends."""
+        begun = False
+        while not self._stopping:
+            try:
+                chunk = reader.read_chunk()
+            except StopIteration:
+                return
+            parcel = copy_wire.decode(chunk.app_metadata.to_pybytes())
+            for answer in self._answers(parcel, chunk.data):
+                if not begun:
+                    writer.begin(FRAMES_SCHEMA)
+                    begun = True
+                writer.write_metadata(copy_wire.buffer(Parcel(parcel.journal, answer)))
+
+    def _answers(self, parcel: Parcel, data: Any) -> list[ToPrimary]:
+        message = parcel.message
+        if not isinstance(message, Begin | Frames | Reset):
+            raise UserError("only primaries talk here")
+        frames = copy_wire.frames(data) if data is not None else []
+        try:
+            journal = self.journals.get(parcel.journal) or self._make(parcel)
+            return journal.take(message, frames, parcel.state or {}) if journal else []
+        except (FlumengError, OSError) as error:
+            if self._held.is_due():
+                log.warning("copy %s does not go on: %s", parcel.journal, error)
+            return []
+
+    def _make(self, parcel: Parcel) -> ReplicatedJournal | None:
+        """A copy begins with what its primary tells first."""
+        name, message = parcel.journal, parcel.message
+        if not isinstance(message, Begin):
+            return None
+        if self._copies is None or not is_journal(name):
+            raise CorruptError(f"{name[:100]!r} cannot have a copy here")
+        with self._lock:
+            if name in self.journals:
+                return self.journals[name]
+            replica = Replica.new(self._node, message.lineage)
+            opened = ReplicaJournal.make(
+                self._copies,
+                name,
+                replica,
+                base=message.log.floor,
+                state=parcel.state or {},
+                disk=self._disk,
+            )
+            log.info("copy %s begins at seq %d", name, message.log.floor)
+            return self.add(opened)
+
+
+def membership_of(said: Mapping[str, Any]) -> Membership:
+    return Membership(
+        said["lineage"],
+        said["term"],
+        said["primary"],
+        tuple(said["in_sync"]),
+        tuple(said["nodes"]),
+    )
+
+
+def saying(membership: Membership) -> Message:
+    """The reverse."""
+    return {
+        "lineage": membership.lineage,
+        "term": membership.term,
+        "primary": membership.primary,
+        "in_sync": list(membership.in_sync),
+        "nodes": list(membership.nodes),
+    }

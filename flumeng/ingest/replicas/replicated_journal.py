@@ -1,0 +1,501 @@
+"""One copy of a replicated journal on this node: the primary's, or one that follows another's.
+
+It does what the steps of ``flumeng.replication`` say, in their order: on its disk, to the nodes of
+the other copies, and to the node process, which alone speaks to ZooKeeper. It begins as a copy; the
+membership that ZooKeeper has makes it the primary, and takes that away.
+
+The thread of a group commit appends and syncs, threads of links bring what other copies say, and the
+worker tells the membership and the time. A lock makes steps of these; nothing waits while it is held
+but a copy's own disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from flumeng.errors import CorruptError, UserError
+from flumeng.journal.checkpoint import Durability
+from flumeng.journal.copy_wire import Parcel
+from flumeng.journal.errors import HeldError, JournalFailedError
+from flumeng.journal.frame import FrameHeader, Payload, identity
+from flumeng.journal.journal_cipher import JournalCipher
+from flumeng.journal import names
+from flumeng.journal.limits import Limits, Room
+from flumeng.journal.listeners import Listeners
+from flumeng.journal.replica_journal import ReplicaJournal
+from flumeng.journal.segment import Window
+from flumeng.replication import follower, primary
+from flumeng.replication.follower import Copy
+from flumeng.replication.membership import Membership, node_of
+from flumeng.replication.messages import Begin, Frames, Refused, Reset, ToCopy, ToPrimary
+from flumeng.replication.primary import Primary
+
+log = logging.getLogger(__name__)
+
+LATE_SECONDS = 5.0
+"""A copy that lacks for so long what it was sent, or says nothing, leaves those in sync."""
+TELL_SECONDS = 1.0
+"""So often each copy is told something, and so answers."""
+ASK_AGAIN_SECONDS = 2.0
+
+
+class Postman(Protocol):
+    """The way to the other copies and to ZooKeeper. Never blocks."""
+
+    def post(self, node: str, journal: ReplicatedJournal, message: ToCopy) -> None: ...
+    def wish(self, journal: str, version: int, membership: Membership) -> None: ...
+
+
+class Lag(NamedTuple):
+    """Of one copy: how many events it lacks, and whether it is in sync."""
+
+    node: str
+    events: int
+    in_sync: bool
+
+
+class _Mark(NamedTuple):
+    """When the log ended at ``end``; a copy that has come so far since is in time."""
+
+    end: int
+    at: float
+
+
+class ReplicatedJournal:
+    """A ``Log`` and an ``Appendable``. ``min_in_sync``: with fewer copies in sync it takes no events.
+
+    ``journal`` is the copy on disk. It is another one once a suffix was cut.
+    """
+
+    def __init__(self, journal: ReplicaJournal, postman: Postman) -> None:
+        self.id = journal.id
+        self.min_in_sync = 1
+        self._journal = journal
+        self._postman = postman
+        self._lock = threading.RLock()
+        self._syncing = threading.Lock()
+        """Held, perhaps for as long as the disk takes, by whoever syncs, or opens the copy anew."""
+        self._listeners = journal.listeners
+        self._role: Copy | Primary = self._as_copy()
+        self._version = -1
+        self._marks: dict[str, _Mark] = {}
+        self._heard_at: dict[str, float] = {}
+        self._told_at: dict[str, float] = {}
+        self._asked_at = 0.0
+        self._lost_lead = False
+        self._superseded = False
+        self._wake: Callable[[], None] = lambda: None
+
+    # What the protocol says, and is told.
+
+    @property
+    def leads(self) -> bool:
+        return isinstance(self._role, Primary)
+
+    @property
+    def superseded(self) -> bool:
+        """Whether another copy is the journal's primary."""
+        return self._superseded
+
+    @property
+    def replica_id(self) -> str:
+        return self._journal.replica.id
+
+    @property
+    def lineage(self) -> str:
+        return self._journal.replica.lineage
+
+    @property
+    def lags(self) -> tuple[Lag, ...]:
+        """Of the copies on other nodes; only the primary knows."""
+        role = self._role
+        if not isinstance(role, Primary):
+            return ()
+        return tuple(
+            Lag(node, role.log.end - peer.end, peer.copy in role.membership.in_sync)
+            for node, peer in role.peers.items()
+        )
+
+    def told(self, membership: Membership, version: int) -> None:
+        """What ZooKeeper has of this journal, and at which version of its znode."""
+        with self._lock:
+            if version < self._version:
+                return
+            self._version = version
+            self._superseded = node_of(membership.primary) != node_of(self.replica_id)
+            role = self._role
+            if isinstance(role, Primary):
+                self._do_primary(*primary.changed(role, membership, version))
+            elif membership.primary == self.replica_id and not self._lost_lead:
+                if membership.term > role.term:
+                    self._lead(role, membership, version)
+                elif membership.term == role.term:
+                    self._postman.wish(self.id, version, membership.begun_again())
+
+    def heard(self, node: str, message: ToPrimary) -> None:
+        """What the copy on a node says."""
+        with self._lock:
+            self._heard_at[node] = time.monotonic()
+            if isinstance(self._role, Primary):
+                self._do_primary(*primary.heard(self._role, node, message))
+
+    def take(
+        self, message: ToCopy, frames: list[pa.Buffer], state: Mapping[str, object]
+    ) -> list[ToPrimary]:
+        """As a copy: do what its primary says, on disk, and give what to answer. Raises HeldError
+        when there is no room, CorruptError for what is not of this journal."""
+        with self._lock:
+            if isinstance(self._role, Primary):
+                if message.term <= self._role.term:
+                    return [Refused(self._role.term)]
+                self._step_down()
+            copy = self._role
+            assert isinstance(copy, Copy)
+            if isinstance(message, Begin):
+                if not copy.matched or message.term > copy.term:
+                    self._sync()
+                step = follower.begin(copy, message)
+            elif isinstance(message, Frames):
+                step = follower.take(copy, message)
+            else:
+                step = follower.reset(copy, message)
+            return self._do_copy(*step, frames, state)
+
+    def look(self, now: float) -> None:
+        """Time has passed: who is late leaves, who has heard nothing for a while is told again."""
+        with self._lock:
+            role = self._role
+            if not isinstance(role, Primary):
+                return
+            for node, peer in role.peers.items():
+                mark = self._marks.get(node)
+                heard_at = self._heard_at.get(node, 0.0)
+                if mark is None or (peer.begun and peer.end >= mark.end and heard_at >= mark.at):
+                    self._marks[node] = _Mark(role.log.end, now)
+                elif now - mark.at > LATE_SECONDS:
+                    self._marks[node] = _Mark(role.log.end, now)
+                    self._step(primary.late, node)
+                if now - self._told_at.get(node, 0.0) > TELL_SECONDS:
+                    self._told_at[node] = now
+                    silent = not peer.begun or now - heard_at > TELL_SECONDS
+                    self._step(primary.tell if silent else primary.greet, node)
+            if role.asked and now - self._asked_at > ASK_AGAIN_SECONDS:
+                self._step(primary.again)
+
+    def reconnected(self, node: str) -> None:
+        """What was on its way to the node is lost."""
+        with self._lock:
+            self._step(primary.tell, node)
+
+    def frames(self, start: int, end: int) -> Iterator[Window]:
+        """What a ``Frames`` tells of, as it lies here, synced or not. Raises as ``read_frames``."""
+        return self._journal.written_frames(start, end)
+
+    def end_of(self, frame: pa.Buffer) -> int:
+        """The seq behind the frame. Raises CorruptError."""
+        return FrameHeader.unpack(frame, 0, identity(self.id)).end
+
+    def said_with(self, message: Frames, start: int, end: int) -> Frames:
+        """A part of the message, with what is known by now."""
+        role = self._role
+        known = isinstance(role, Primary) and role.term == message.term
+        return message._replace(
+            start=start,
+            end=end,
+            terms=role.log.terms(start, end) if known else message.terms,
+            checkpoint=role.checkpoint if isinstance(role, Primary) and known else 0,
+            acked=role.acked if isinstance(role, Primary) and known else 0,
+        )
+
+    @property
+    def source_state_at_floor(self) -> Mapping[str, object]:
+        return self._journal.source_state_at_floor
+
+    def cut(self, end: int) -> int:
+        """Remove what lies at ``end`` and above, which no copy in sync ever had; how many events."""
+        with self._lock:
+            gone = self._cut(end)
+            self._role = self._as_copy()
+            return gone
+
+    def _step(self, step: Callable[..., primary.Step], *arguments: object) -> None:
+        if isinstance(self._role, Primary):
+            self._do_primary(*step(self._role, *arguments))
+
+    def _as_copy(self) -> Copy:
+        journal = self._journal
+        held = journal.held._replace(safe=journal.held.end)
+        return Copy(
+            journal.replica.id,
+            journal.replica.lineage,
+            held,
+            journal.term,
+            min(journal.replica.checkpoint, held.end),
+        )
+
+    def _sync(self) -> None:
+        with self._syncing:
+            self._journal.sync()
+
+    def _lead(self, copy: Copy, membership: Membership, version: int) -> None:
+        with self._syncing:
+            self._journal.sync()
+            self._journal.fence(membership.term)
+            if node_of(copy.id) != names.node_of(self.id):
+                self._journal.close_for_appends()
+        held = self._journal.held
+        log.info("journal %s: primary in term %d at seq %d", self.id, membership.term, held.end)
+        started = primary.started(
+            copy.id, held, copy.checkpoint, membership, version, min_in_sync=self._min_in_sync
+        )
+        self._marks.clear()
+        self._do_primary(*started)
+
+    @property
+    def _min_in_sync(self) -> int:
+        return 1 if self._journal.closed else self.min_in_sync
+
+    def _step_down(self) -> None:
+        log.warning("journal %s: another copy is the primary; nothing more is answered", self.id)
+        self._lost_lead = self._superseded = True
+        self._sync()
+        self._role = self._as_copy()
+        self._wake()
+
+    def _do_primary(self, state: Primary, actions: list[primary.Action]) -> None:
+        before, self._role = self._role, state
+        for action in actions:
+            if isinstance(action, primary.Change):
+                self._asked_at = time.monotonic()
+                self._postman.wish(self.id, action.version, action.membership)
+            else:
+                self._postman.post(action.node, self, action.message)
+        if state.over:
+            self._step_down()
+            return
+        self._journal.advance(state.checkpoint)
+        took = isinstance(before, Primary) and before.takes
+        if (before.checkpoint, took) != (state.checkpoint, state.takes):
+            self._wake()
+
+    def _do_copy(
+        self,
+        state: Copy,
+        actions: list[follower.Action],
+        frames: list[pa.Buffer],
+        source_state: Mapping[str, object],
+    ) -> list[ToPrimary]:
+        """When the disk takes no more, the state stays what the disk has."""
+        told: list[ToPrimary] = []
+        wrote = False
+        try:
+            for action in actions:
+                if isinstance(action, follower.Fence):
+                    self._journal.fence(action.term)
+                elif isinstance(action, follower.Cut):
+                    self._cut(action.end)
+                elif isinstance(action, follower.Restart):
+                    with self._syncing:
+                        anew = self._journal.restart(action.floor, action.lineage, source_state)
+                        self._replace(anew)
+                elif isinstance(action, follower.Write):
+                    self._append(action, frames)
+                    wrote = True
+                elif isinstance(action, follower.Keep):
+                    self._journal.advance(action.checkpoint)
+                    self._journal.trim(action.acked)
+                    state = follower.trimmed(state, self._journal.floor)
+                else:
+                    told.append(action.message)
+        except HeldError:
+            self._sync()
+            self._role = self._as_copy()
+            raise
+        self._role = state
+        if wrote:
+            self._sync()
+            self._role, answers = follower.synced(state, self._journal.next_seq)
+            told += [answer.message for answer in answers if isinstance(answer, follower.Reply)]
+        return told
+
+    def _cut(self, end: int) -> int:
+        gone = max(0, self._journal.next_seq - end)
+        if gone:
+            log.warning("journal %s: %d events go that were not answered", self.id, gone)
+            with self._syncing:
+                self._replace(self._journal.cut(end))
+        return gone
+
+    def _append(self, action: follower.Write, frames: list[pa.Buffer]) -> None:
+        for frame in frames:
+            if self._journal.lacks(frame):
+                self._journal.append_frame(frame)
+        if self._journal.next_seq != action.end:
+            raise CorruptError(
+                f"journal {self.id}: frames up to seq {self._journal.next_seq} came where "
+                f"{action.end} was said"
+            )
+
+    def _replace(self, journal: ReplicaJournal) -> None:
+        journal.listeners = self._listeners
+        journal.room = self._journal.room
+        self._journal = journal
+
+    # What group commits, servers and stores ask.
+
+    def append(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> int:
+        return self.append_encoded(self.encode(batch, state))
+
+    def encode(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> Payload:
+        return Payload.encode(batch, state)
+
+    def append_encoded(self, payload: Payload) -> int:
+        """Raises HeldError while it is not known to be the primary, or too few copies are in sync;
+        JournalFailedError once it is not any more."""
+        with self._lock:
+            role = self._require_lead()
+            if not role.takes:
+                few = (
+                    f"{len(role.membership.in_sync)} copies in sync, {role.min_in_sync} are needed"
+                )
+                raise HeldError(f"journal {self.id}: {few}", few)
+            seq = self._journal.append_encoded(payload)
+            if self._journal.next_seq > role.log.end:
+                self._do_primary(*primary.appended(role, self._journal.next_seq))
+            return seq
+
+    def sync(self) -> int:
+        """Put what was appended on this disk; see ``confirms`` for the others."""
+        end = self._journal.next_seq
+        self._sync()
+        with self._lock:
+            self._step(primary.synced, end)
+        return end
+
+    def confirms(self, end: int) -> bool:
+        """Whether every copy in sync has what lies below ``end``. Raises JournalFailedError when
+        nobody will ever know."""
+        with self._lock:
+            role = self._require_lead()
+            return role.takes and role.answered >= end
+
+    def on_confirmed(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+
+    def _require_lead(self) -> Primary:
+        role = self._role
+        if isinstance(role, Primary):
+            return role
+        if self._lost_lead:
+            raise JournalFailedError(f"journal {self.id}: another copy is the primary")
+        why = "not the primary yet: ZooKeeper has not said so"
+        raise HeldError(f"journal {self.id}: {why}", why)
+
+    def tend(self) -> None:
+        self._journal.tend()
+        self._trimmed()
+
+    def trim(self, ack: int) -> None:
+        self._journal.trim(ack)
+        self._trimmed()
+
+    def _trimmed(self) -> None:
+        with self._lock:
+            self._step(primary.trimmed, self._journal.acked, self._journal.floor)
+
+    def close_for_appends(self) -> int:
+        """Raises UserError while the primary is not known, or is another one."""
+        with self._lock:
+            if not isinstance(self._role, Primary):
+                raise UserError(f"journal {self.id} is not closed: it is not the primary's")
+            end = self._journal.close_for_appends()
+            self._step(primary.synced, end)
+            return end
+
+    def close(self) -> None:
+        self._journal.close()
+
+    def remove(self) -> None:
+        self._journal.remove()
+
+    def read_frames(self, start: int, end: int) -> Iterator[Window]:
+        return self._journal.read_frames(start, end)
+
+    @property
+    def limits(self) -> Limits:
+        return self._journal.limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._journal.limits = limits
+
+    @property
+    def room(self) -> Callable[[], Room]:
+        return self._journal.room
+
+    @room.setter
+    def room(self, room: Callable[[], Room]) -> None:
+        self._journal.room = room
+
+    @property
+    def listeners(self) -> Listeners:
+        return self._listeners
+
+    @property
+    def cipher(self) -> JournalCipher:
+        return self._journal.cipher
+
+    @property
+    def next_seq(self) -> int:
+        return self._journal.next_seq
+
+    @property
+    def term(self) -> int:
+        return self._journal.term
+
+    @property
+    def durability(self) -> Durability:
+        return self._journal.durability
+
+    @property
+    def floor(self) -> int:
+        return self._journal.floor
+
+    @property
+    def acked(self) -> int:
+        return self._journal.acked
+
+    @property
+    def safe(self) -> int:
+        return self._journal.safe
+
+    @property
+    def readable(self) -> int:
+        return self._journal.readable
+
+    @property
+    def lost(self) -> int:
+        return self._journal.lost
+
+    @property
+    def closed(self) -> bool:
+        """It takes no more events here."""
+        return self._journal.closed or self._lost_lead or self._superseded
+
+    @property
+    def bytes(self) -> int:
+        return self._journal.bytes
+
+    @property
+    def state(self) -> Mapping[str, object]:
+        return self._journal.state
+
+    @property
+    def restless(self) -> bool:
+        return self._journal.restless

@@ -1,0 +1,113 @@
+"""What primaries and copies say to each other, as bytes: the messages of ``flumeng.replication``.
+
+Each travels as the metadata of one chunk of a Flight exchange, in JSON; the frames that a ``Frames``
+tells of are the chunk's rows, as they lie on disk. ``state`` is the source state where a log begins.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from flumeng.errors import CorruptError
+from flumeng.journal.wire import FRAMES_SCHEMA
+from flumeng.replication.history import History, Log, Start
+from flumeng.replication.messages import (
+    Began,
+    Begin,
+    Frames,
+    Persisted,
+    Refused,
+    Reset,
+    ToCopy,
+    ToPrimary,
+    Unmatched,
+)
+
+COPY = "copy"
+"""The name of the exchange, and of what a peer is to be allowed."""
+_KINDS: Mapping[str, type[Any]] = {
+    kind.__name__: kind for kind in (Begin, Frames, Reset, Began, Persisted, Unmatched, Refused)
+}
+
+
+class Parcel(NamedTuple):
+    """A message about one journal; ``state`` only with a ``Begin`` or a ``Reset``."""
+
+    journal: str
+    message: ToCopy | ToPrimary
+    state: Mapping[str, object] | None = None
+
+
+def encode(parcel: Parcel) -> bytes:
+    message = parcel.message
+    said = {
+        "kind": type(message).__name__,
+        "journal": parcel.journal,
+        "fields": list(message),
+        "state": parcel.state,
+    }
+    return json.dumps(said, separators=(",", ":")).encode()
+
+
+def buffer(parcel: Parcel) -> pa.Buffer:
+    return pa.py_buffer(encode(parcel))
+
+
+def frames(batch: pa.RecordBatch) -> list[pa.Buffer]:
+    """The frames that came with a message, without a copy. Raises CorruptError."""
+    if batch.schema != FRAMES_SCHEMA:
+        raise CorruptError(f"other columns than frames came: {batch.schema}")
+    column = batch.column(0)
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise CorruptError(f"frames without bounds came: {error}") from error
+    _, offsets, data = column.buffers()
+    if offsets is None or data is None:
+        return []
+    bounds = memoryview(offsets).cast("i")[column.offset : column.offset + len(column) + 1]
+    return [data.slice(begin, end - begin) for begin, end in itertools.pairwise(bounds)]
+
+
+def decode(data: bytes) -> Parcel:
+    """Raises CorruptError for what is none."""
+    try:
+        said = json.loads(data)
+        kind = _KINDS[said["kind"]]
+        fields = {
+            name: _field(kind.__annotations__[name], value)
+            for name, value in zip(kind._fields, said["fields"], strict=True)
+        }
+        state = said.get("state")
+        if not isinstance(said["journal"], str) or not isinstance(state, dict | None):
+            raise CorruptError("a message about a copy names no journal")
+        return Parcel(said["journal"], kind(**fields), state)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptError(f"a message about a copy cannot be read: {error}") from error
+
+
+def _field(kind: str, value: Any) -> object:
+    if kind == "Log":
+        floor, end, safe, history = value
+        return Log(_number(floor), _number(end), _number(safe), _history(history))
+    if kind == "History":
+        return _history(value)
+    expected = {"int": int, "str": str, "bool": bool}[kind]
+    if type(value) is not expected:
+        raise TypeError(f"{value!r} where a message has a {kind}")
+    return _number(value) if expected is int else value
+
+
+def _history(value: Any) -> History:
+    return tuple(Start(_number(term), _number(seq)) for term, seq in value)
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise TypeError(f"{value!r} where a message has a number")
+    return value

@@ -1,0 +1,145 @@
+"""A copy on disk: taken frames, terms, cuts and beginnings anew, over crashes.
+
+Protects that a copy holds the same bytes as its primary, shows readers nothing that not all copies
+have, and that what it says of its terms is what lies on its disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from flumeng.errors import CorruptError
+from flumeng.journal.errors import AboveSafeError
+from flumeng.journal.replica import Replica
+from flumeng.journal.replica_journal import ReplicaJournal
+from flumeng.journal.testing import numbered_events
+from flumeng.replication.history import Log, Start
+
+NAME = "web.n1.0.0a1b2c3d"
+
+
+@pytest.fixture
+def primary(tmp_path: Path) -> Iterator[ReplicaJournal]:
+    made = ReplicaJournal.make(tmp_path / "n1", NAME, Replica.new("n1"), term=1)
+    for start in (0, 10, 20):
+        made.append(numbered_events(start, 10), {"cursor": start + 10})
+        made.sync()
+    made.check()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def copy(tmp_path: Path, primary: ReplicaJournal) -> ReplicaJournal:
+    replica = Replica.new("n2", primary.replica.lineage)
+    return ReplicaJournal.make(tmp_path / "n2", NAME, replica, term=1)
+
+
+def frames(journal: ReplicaJournal, start: int, end: int) -> list[pa.Buffer]:
+    journal.advance(end)
+    return [frame for window in journal.read_frames(start, end) for frame in window]
+
+
+def bodies(journal: ReplicaJournal, start: int, end: int) -> list[object]:
+    return [row for batch in journal.read(start, end) for row in batch["seq"].to_pylist()]
+
+
+def test_a_copy_takes_frames_as_they_lie_and_readers_wait_for_all_copies(
+    primary: ReplicaJournal, copy: ReplicaJournal
+) -> None:
+    for frame in frames(primary, 0, 30):
+        copy.append_frame(frame)
+    copy.sync()
+    assert copy.held == primary.held == Log(0, 30, 30, (Start(1, 0),))
+    assert (copy.safe, copy.state) == (0, {"cursor": 30})
+    with pytest.raises(AboveSafeError):
+        list(copy.read(0, 10))
+    copy.advance(20)
+    assert bodies(copy, 0, 20) == list(range(20))
+    assert frames(copy, 0, 30) == frames(primary, 0, 30)
+    copy.close()
+
+
+def test_what_does_not_go_on_here_is_refused(primary: ReplicaJournal, copy: ReplicaJournal) -> None:
+    first, second, _ = frames(primary, 0, 30)
+    with pytest.raises(CorruptError, match="seq 10"):
+        copy.append_frame(second)
+    broken = bytearray(first)
+    broken[-70] ^= 1
+    with pytest.raises(CorruptError, match="checksum"):
+        copy.append_frame(pa.py_buffer(broken))
+    primary.fence(2)
+    primary.append(numbered_events(30, 1))
+    primary.sync()
+    for frame in frames(primary, 0, 30):
+        copy.append_frame(frame)
+    with pytest.raises(CorruptError, match="term 2"):
+        copy.append_frame(frames(primary, 30, 31)[0])
+    copy.close()
+
+
+def test_terms_are_known_again_after_a_restart(tmp_path: Path, primary: ReplicaJournal) -> None:
+    primary.fence(3)
+    primary.append(numbered_events(30, 5))
+    primary.fence(7)
+    primary.append(numbered_events(35, 5))
+    primary.append(numbered_events(40, 5))
+    primary.sync()
+    history = (Start(1, 0), Start(3, 30), Start(7, 35))
+    assert primary.held.history == history
+    primary.close()
+    again = ReplicaJournal.load(tmp_path / "n1" / NAME)
+    assert (again.held, again.term) == (Log(0, 45, 45, history), 7)
+    again.close()
+
+
+@pytest.mark.parametrize("end", [0, 10, 20, 30, 35, 40])
+def test_a_cut_leaves_what_lies_below_and_its_source_state(
+    tmp_path: Path, primary: ReplicaJournal, end: int
+) -> None:
+    for term, start in ((2, 30), (3, 35)):
+        primary.fence(term)
+        primary.append(numbered_events(start, 5), {"cursor": start + 5})
+    primary.sync()
+    left = primary.cut(end)
+    left.check()
+    assert left.held.end == left.held.safe == end
+    assert left.state == ({"cursor": end} if end else {})
+    left.fence(9)
+    left.append(numbered_events(end, 3))
+    left.sync()
+    left.advance(end + 3)
+    assert bodies(left, 0, end + 3) == list(range(end + 3))
+    left.close()
+    again = ReplicaJournal.load(tmp_path / "n1" / NAME)
+    assert again.held == left.held
+    assert again.safe == end + 3, "a checkpoint that was kept"
+    again.close()
+
+
+def test_a_copy_begins_anew_where_the_primary_begins(copy: ReplicaJournal) -> None:
+    anew = copy.restart(500, "b", {"cursor": 500})
+    assert (anew.held, anew.state) == (Log(500, 500, 500, ()), {"cursor": 500})
+    assert (anew.term, anew.replica.lineage, anew.replica.id) == (1, "b", copy.replica.id)
+    assert anew.source_state_at_floor == {"cursor": 500}
+    anew.append(numbered_events(500, 4))
+    anew.sync()
+    anew.advance(504)
+    assert bodies(anew, 500, 504) == [500, 501, 502, 503]
+    anew.close()
+
+
+def test_a_disk_that_lost_what_all_copies_had_is_not_opened(
+    tmp_path: Path, primary: ReplicaJournal
+) -> None:
+    primary.advance(30)
+    primary.close()
+    again = ReplicaJournal.load(tmp_path / "n1" / NAME)
+    with pytest.raises(CorruptError, match="all copies had 30"):
+        again.cut(10)
+    with pytest.raises(CorruptError, match="all copies had 30"):
+        ReplicaJournal.load(tmp_path / "n1" / NAME)
