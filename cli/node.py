@@ -274,10 +274,10 @@ def capacity(
     "--role",
     "roles",
     multiple=True,
-    type=click.Choice(["ingest", "collect"]),
-    default=("ingest", "collect"),
+    type=click.Choice(["ingest", "collect", "copy"]),
+    default=("ingest", "collect", "copy"),
     show_default=True,
-    help="What may run here; may be given twice.",
+    help="What may run here, or be kept for other nodes (copy); may be given again.",
 )
 @click.option(
     "--workers",

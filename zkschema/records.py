@@ -29,6 +29,7 @@ PROBLEM_CHARACTERS = 300
 
 INGEST = "ingest"
 COLLECT = "collect"
+COPY = "copy"
 DISCOVER = "discover"
 
 
@@ -382,7 +383,8 @@ class AssignedTask(Record):
 class Assignment(Record):
     """All that one node should run now. ``chokes``: flow -> bytes per second that may come in.
     ``spark``: the settings of Spark with which it collects. ``journals``: the replicated journals
-    that it holds or is to hold a copy of, each with its term: their records say more.
+    that it holds or is to hold a copy of, each with the version of its record: whoever is told of
+    another one reads that.
 
     With ``pages`` the tasks lie in that many pages below the assignment's own znode.
     """
@@ -507,7 +509,8 @@ class Journal(Record):
     ``gone``: nobody needs it and no disk has it any more, so that masters are to remove this.
     ``copies``: the nodes that are to hold one that is replicated, its primary among them; then
     ``in_sync`` names copies, each as ``NODE/ID``, and ``lineage`` the history of its events:
-    another one begins where an operator gave some up."""
+    another one begins where an operator gave some up. ``leaving``: the nodes among ``copies`` that
+    hold theirs until others are in sync."""
 
     flow: str
     node: str
@@ -519,6 +522,7 @@ class Journal(Record):
     gone: bool = False
     copies: tuple[str, ...] = ()
     lineage: str = ""
+    leaving: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from flumeng.node.events import Wanted
 from flumeng.node.suspects import Suspects
-from zkschema.records import COLLECT, DISCOVER, INGEST, AssignedTask, TaskStatus
+from zkschema.records import COLLECT, COPY, DISCOVER, INGEST, AssignedTask, TaskStatus
 
 _WORST_LAST = ("running", "standby", "stopped", "starting", "failed")
 
@@ -114,8 +114,8 @@ class Child:
 def names(roles: Iterable[str], workers: int) -> list[str]:
     """What the children of a node are called."""
     ingest = [f"{INGEST}.{number}" for number in range(workers)]
-    of_role = {INGEST: ingest, COLLECT: [COLLECT, DISCOVER]}
-    return [name for role in roles for name in of_role[role]]
+    of_role = {INGEST: ingest, COPY: ingest[:1], COLLECT: [COLLECT, DISCOVER]}
+    return list(dict.fromkeys(name for role in roles for name in of_role[role]))
 
 
 def role_of(child: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flumeng.node.children import DEFAULT_LIMITS, Limits
-from zkschema.records import COLLECT, INGEST
+from zkschema.records import COLLECT, COPY, INGEST
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Settings:
     hosts: str
     host: str = "127.0.0.1"
     port: int = 0
-    roles: tuple[str, ...] = (INGEST, COLLECT)
+    roles: tuple[str, ...] = (INGEST, COLLECT, COPY)
     workers: int = 1
     zone: str = ""
     labels: Mapping[str, str] | None = None

@@ -15,6 +15,7 @@ from flumeng.spec.journal_encryption import JournalEncryption
 from flumeng.spec.kafka_journal import KafkaJournal
 from flumeng.spec.multiline import Multiline
 from flumeng.spec.option import option
+from flumeng.spec.replicas import Replicas
 from flumeng.spec.sinks import decided, makes_files, members
 from flumeng.spec.sinks.files import Files
 
@@ -25,11 +26,6 @@ FILES_SECONDS, OTHER_SECONDS = 60.0, 1.0
 """How long a small batch gathers events when the flow does not say so: each makes files."""
 AMPLE_JOURNAL_BYTES = 2**30
 """A journal of this size holds what comes in a minute; a smaller one would hold up its senders."""
-
-
-def check_durability(text: str) -> None:
-    if text == "replicated":
-        raise ValueError("replicated is not available yet: use disk")
 
 
 @dataclass(frozen=True)
@@ -284,9 +280,12 @@ class FlowSpec:
     place: Place = option(doc="Which nodes do the work.", default=Place())
     durability: Durability = option(
         doc="What an event is before its sender is answered: synced to the node's disk (`disk`), "
-        "written to it and synced about a second later (`spill`), or held in memory (`memory`).",
+        "written to it and synced about a second later (`spill`), held in memory (`memory`), or "
+        "synced to the disks of several nodes (`replicated`).",
         default="disk",
-        check=check_durability,
+    )
+    replicas: Replicas = option(
+        doc="On which nodes the events are, with `durability: replicated`.", default=Replicas()
     )
     journal: JournalOptions = option(
         doc="How the flow's journals are kept.", default=JournalOptions()

@@ -17,6 +17,7 @@ SURVIVES = {
     "disk": "survives that a process is killed and that power is lost",
     "spill": "survives that a process is killed; a power cut may take the last second or so",
     "memory": "is lost when the ingest worker is killed, and survives an orderly stop",
+    "replicated": "is on the disks of all nodes in sync, and survives while one of those is left",
 }
 LOSES = {"spill": "a power cut", "memory": "the end of their process"}
 DELIVERS = {
@@ -39,7 +40,7 @@ def promise(spec: FlowSpec) -> tuple[str, ...]:
         *_kept(spec),
         f"{which} {DELIVERS[spec.delivery]} (delivery {spec.delivery}).",
     ]
-    if spec.pinned and spec.durability != "disk" and replayed:
+    if spec.pinned and spec.durability in LOSES and replayed:
         sentences.append(f"What is lost nevertheless is read again by {', '.join(replayed)}.")
     sentences += _unprocessed(spec)
     sentences += _parting(spec)
@@ -168,7 +169,7 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """
     components = [(path, part) for path, part in parts.items() if isinstance(part, Component)]
     durability = parts.get("durability", "disk")
-    if parts.get("delivery") == "exactly-once" and durability in SURVIVES and durability != "disk":
+    if parts.get("delivery") == "exactly-once" and durability in LOSES:
         yield (
             "durability",
             f"exactly-once delivery needs events that are never taken back: with {durability} they "
@@ -181,6 +182,7 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "before that: use delivery at-least-once or exactly-once",
         )
     journal = parts.get("journal")
+    yield from _of_replicas(parts, durability, journal)
     yield from _of_kafka(parts, components, durability, journal)
     yield from _of_queues(components)
     yield from _of_flow_source(parts, components)
@@ -206,6 +208,21 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             owner = taken.setdefault(what, path)
             if owner != path:
                 yield f"{path}.{name}", f"{owner} has {what} already"
+
+
+def _of_replicas(
+    parts: Mapping[str, Any], durability: str, journal: JournalOptions | None
+) -> Iterator[tuple[str, str]]:
+    """What does not go together with copies on other nodes, or without them."""
+    if durability != "replicated":
+        if "replicas" in parts:
+            yield "replicas", "only events with `durability: replicated` have copies: say that too"
+    elif journal is not None and journal.encryption is not None:
+        yield (
+            "journal.encryption",
+            "encrypted events cannot be copied to other nodes yet: use durability disk, or leave "
+            "journal.encryption out",
+        )
 
 
 def _of_queues(components: list[tuple[str, Component]]) -> Iterator[tuple[str, str]]:
@@ -245,7 +262,9 @@ def _of_kafka(
     assert journal is not None
     if readers:
         yield "journal.kafka", f"{readers[0]} reads Kafka too: make a flow of each"
-    if durability != "disk":
+    if durability == "replicated":
+        yield "durability", "a journal in Kafka has the copies that its topic says: use disk"
+    elif durability != "disk":
         yield "durability", f"a journal in Kafka is as durable as disk, never {durability}"
     for name in ("max_bytes", "retain_seconds", "retain_bytes"):
         if f"journal.{name}" in parts:

@@ -29,6 +29,7 @@ from flumeng.spec.multiline import Multiline
 from flumeng.spec.option import Option, Unit, default_of, described, is_required
 from flumeng.spec.polls import Answers, Schedule
 from flumeng.spec.registry import Entry
+from flumeng.spec.replicas import Replicas
 from flumeng.spec.senders import PeerLimits, SenderAuth
 from flumeng.spec.server_tls import Tls
 from flumeng.spec.sinks.files import Roll
@@ -43,6 +44,7 @@ PARTS: tuple[tuple[str, type[Any]], ...] = (
     ("place.ingest", IngestPlace),
     ("place.collect", CollectPlace),
     ("tasks", TaskRange),
+    ("replicas", Replicas),
     ("journal", JournalOptions),
     ("journal.kafka", KafkaJournal),
     ("journal.encryption", JournalEncryption),

@@ -20,7 +20,12 @@ from flumeng.views.task_counts import TaskCounts
 
 NodeKind = Literal["source", "journal", "filter", "branch", "group", "sink", "dead letters"]
 MINUTE = 60.0
-KEPT = {"disk": "on disk", "spill": "on disk, synced later", "memory": "in memory"}
+KEPT = {
+    "disk": "on disk",
+    "spill": "on disk, synced later",
+    "memory": "in memory",
+    "replicated": "on disks of several nodes",
+}
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from flumeng.node import children
 from flumeng.node.children import Child, statuses
 from flumeng.node.events import (
     Acked,
@@ -547,3 +548,8 @@ def test_what_a_worker_awaited_ends_with_it(machine: Machine) -> None:
     machine.handle(Ended(WORKER, -9))
     assert machine.awaited == frozenset()
     assert machine.handle(Delivered({a: 6})) == []
+
+
+def test_a_node_that_only_holds_copies_has_one_worker_for_them() -> None:
+    assert children.names(("copy", "collect"), 3) == ["ingest.0", "collect", "discover"]
+    assert children.names(("ingest", "copy"), 2) == ["ingest.0", "ingest.1"]
