@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from flumeng.errors import FlumengError
 from flumeng.ingest.journal_store import JournalStore
+from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.journal.checkpoint import Durability
 from flumeng.journal.encryption import Keyring
 from flumeng.journal.limits import MAX_BYTES, MEMORY_BYTES, Limits
@@ -59,6 +60,7 @@ class OnNode:
         if self._encryption is not None:
             keyring = Keyring.resolve(self._encryption.references)
         self._journal = store.take(flow, durability, limits, keyring)
+        self._keep_to(spec, limits)
 
     @property
     def appendable(self) -> Appendable[Any]:
@@ -70,8 +72,13 @@ class OnNode:
             return False
         if spec.journal.encryption != self._encryption:
             return False
-        self._journal.limits = limits
+        self._keep_to(spec, limits)
         return True
+
+    def _keep_to(self, spec: FlowSpec, limits: Limits) -> None:
+        self._journal.limits = limits
+        if isinstance(self._journal, ReplicatedJournal):
+            self._journal.require_in_sync(spec.replicas.min_in_sync)
 
     def give_back(self, acked: int, *, failed: bool) -> None:
         try:
@@ -83,7 +90,6 @@ class OnNode:
 
 def _promised(spec: FlowSpec) -> tuple[Durability, Limits]:
     """What a flow asks of its journal."""
-    assert spec.durability != "replicated", "it is refused where flows are read"
     default = MEMORY_BYTES if spec.durability == "memory" else MAX_BYTES
     options = spec.journal
     limits = Limits(options.max_bytes or default, options.retain_seconds, options.retain_bytes)

@@ -66,8 +66,8 @@ class JournalStore:
         """Open everything that is ours in the node's data directory.
 
         ``max_bytes`` bounds what all journals of the node hold on disk; a worker has an equal part
-        of it. ``opened`` is called after each journal. Those that are replicated are in ``replicas``
-        too. Raises UserError when that cannot be used.
+        of it. ``opened`` is called after each journal. ``replicas`` knows those that are
+        replicated. Raises UserError when that cannot be used.
         """
         self.journals: Mapping[str, Log] = {}
         self._lock = threading.RLock()
@@ -336,8 +336,9 @@ class JournalStore:
         that one does not have was answered to nobody: it goes, and sources read it again."""
         with self._lock:
             journal = self.journals.get(name)
-            ours = isinstance(journal, ReplicatedJournal) and node_of(name) == self._node
-            if not ours or name in self._taken or journal.next_seq < end or journal.leads:
+            if not isinstance(journal, ReplicatedJournal) or name in self._taken:
+                return
+            if journal.leads or journal.next_seq < end:
                 return  # a copy that lacks events gets them, and with them the source state
             gone = journal.cut(end)
             log.warning(

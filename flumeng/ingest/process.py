@@ -18,6 +18,7 @@ from flumeng.errors import UserError
 from flumeng.ingest.journal_store import JournalStore
 from flumeng.ingest.listening import RESERVED_FILES
 from flumeng.ingest.liveness import Opening
+from flumeng.ingest.replicas.replicas import Replicas
 from flumeng.ingest.worker import Worker
 from flumeng.ingest.worker_group import WorkerGroup
 from flumeng.node import policy
@@ -61,8 +62,16 @@ def main() -> int:
         keystore = process.keystore()
         allowed = policy.load(arguments.policy)
         secrets.use(allowed.secrets)
+        replicas = Replicas(
+            arguments.node, arguments.data / "copies" if group.number == 0 else None
+        )
         journal_store = JournalStore(
-            arguments.data, arguments.node, group, allowed.journal_bytes, Opening(parent.send)
+            arguments.data,
+            arguments.node,
+            group,
+            allowed.journal_bytes,
+            Opening(parent.send),
+            replicas=replicas,
         )
     except UserError as error:
         print(f"ingest: {error}", file=sys.stderr)

@@ -22,6 +22,7 @@ from flumeng.ingest.flow import FlowRunner, Task
 from flumeng.ingest.journal_store import JournalStore
 from flumeng.ingest.liveness import stay_alive
 from flumeng.ingest.measures import Measures
+from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.ingest.worker_group import ALONE, WorkerGroup
 from flumeng.journal.log import Log
 from flumeng.journal.names import flow_of
@@ -65,6 +66,7 @@ class Worker:
         keystore: Keystore | None = None,
     ) -> None:
         self._journal_store = journal_store
+        self._replicas = journal_store.replicas
         self._group = group
         self._policy = policy
         self._keystore = keystore
@@ -99,7 +101,9 @@ class Worker:
             may_tap=self._policy.may_tap,
             granted=self._policy.granted,
             keystore=self._keystore,
+            copies=self._replicas.converse,
         )
+        self._replicas.start(self._send)
         await asyncio.to_thread(self._send, {"type": "ready", "address": server.address})
         reporting = asyncio.create_task(self._report_changes())
         living = asyncio.create_task(stay_alive(self._send))
@@ -116,6 +120,7 @@ class Worker:
         stopping = threading.Thread(target=server.stop, daemon=True)
         stopping.start()
         await asyncio.to_thread(stopping.join, SERVER_STOP_SECONDS)
+        await asyncio.to_thread(self._replicas.stop)
         await asyncio.to_thread(self._journal_store.close)
 
     async def _tell_deliveries(self, messages: asyncio.Queue[Message]) -> None:
@@ -145,6 +150,8 @@ class Worker:
                 self._do(self._journal_store.remove, name)
             for name in message["flows"]:
                 self._do(self._journal_store.forget, name)
+        elif kind == "replicas":
+            self._do(self._on_replicas, message)
         elif kind == "quiesce":
             self._quiesce()
         else:
@@ -189,6 +196,16 @@ class Worker:
                 self._journal_store.trim(name, ack)
             except (FlumengError, OSError) as error:
                 log.error("%s", error)
+
+    def _on_replicas(self, message: Message) -> None:
+        """Blocking. Who is the primary of which journal, and what becomes of the others' copies."""
+        self._replicas.told(message)
+        self._journal_store.serve_led()
+        for name, end in message["ended"].items():
+            self._journal_store.give_up_superseded(name, end)
+        for name in message["unwanted"]:
+            self._replicas.drop(name)
+        self._journal_store.close_all_but(frozenset(self._tasks or ()))
 
     def _quiesce(self) -> asyncio.Future[list[None]]:
         """Accept nothing more and make durable what was accepted; the journals stay open."""
@@ -319,6 +336,7 @@ class Worker:
                 "term": journal.term,
                 "closed": journal.closed,
                 "end": journal.next_seq if journal.closed else None,
+                **_replica(journal),
             }
             for name, journal in self._journal_store.journals.items()
         }
@@ -329,7 +347,16 @@ class Worker:
             "tasks": tasks,
             "journals": journals,
             "kept_flows": kept,
+            "copies": self._replicas.copies,
         }
+
+
+def _replica(journal: Log) -> dict[str, str | bool]:
+    """What is said of one that is replicated: the node enters what is new, and changes nothing of
+    one that is another's."""
+    if not isinstance(journal, ReplicatedJournal):
+        return {}
+    return {"copy": journal.replica_id, "lineage": journal.lineage, "leads": journal.leads}
 
 
 def _describe(source: Component) -> str:

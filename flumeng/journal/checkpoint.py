@@ -31,8 +31,8 @@ FIELDS = struct.Struct("<4sBBBBQQQQQ16s16sQQ")
 _CRC = struct.Struct("<I")
 
 Durability = Literal["disk", "spill", "memory", "replicated"]
-"""What an event has to be before it is acknowledged: synced, written, only taken, or synced here and
-on every copy in sync."""
+"""What an event has to be before it is acknowledged: synced, written, only taken, or synced here
+and on every copy in sync."""
 
 NO_BOOT = bytes(16)
 NO_BARRIER = 2**64 - 1

@@ -1,7 +1,8 @@
 """What primaries and copies say to each other, as bytes: the messages of ``flumeng.replication``.
 
-Each travels as the metadata of one chunk of a Flight exchange, in JSON; the frames that a ``Frames``
-tells of are the chunk's rows, as they lie on disk. ``state`` is the source state where a log begins.
+Each travels as the metadata of one chunk of a Flight exchange, in JSON; the frames that a
+``Frames`` tells of are the chunk's rows, as they lie on disk. ``state`` is the source state where a
+log begins.
 """
 
 from __future__ import annotations

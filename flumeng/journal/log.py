@@ -38,8 +38,10 @@ class Appendable(Protocol[Encoded]):
     def confirms(self, end: int) -> bool:
         """After a sync: whether what lies below ``end`` is as durable as is promised, so that it
         may be answered. What does not come at once is told by ``on_confirmed``."""
+
     def on_confirmed(self, wake: Callable[[], None]) -> None:
         """Call it whenever ``confirms`` may say something else. Once, before the first append."""
+
     def tend(self) -> None: ...
     def trim(self, ack: int) -> None: ...
 
@@ -48,10 +50,13 @@ class Log(Protocol):
     id: str
     limits: Limits
     room: Callable[[], Room]
-    next_seq: int
-    listeners: Listeners
-    cipher: JournalCipher
 
+    @property
+    def next_seq(self) -> int: ...
+    @property
+    def listeners(self) -> Listeners: ...
+    @property
+    def cipher(self) -> JournalCipher: ...
     @property
     def term(self) -> int: ...
     @property

@@ -20,7 +20,7 @@ from flumeng.store import ANY, Path, Remove, Store, Unreadable, Version, Version
 from zkschema import paths
 from zkschema.access import Secured
 from zkschema.bootstrap import CURSOR_MAIN
-from zkschema.records import LiveNode, Schema
+from zkschema.records import Journal, LiveNode, Schema
 
 log = logging.getLogger(__name__)
 
@@ -101,9 +101,17 @@ def remove_unproven(store: Store, proofs: LiveProofs) -> Iterator[str]:
             yield f"removed {path}, which its node has not made"
 
 
+def _kept(snapshot: Snapshot, journal: Journal) -> bool:
+    """Whether the node that made it is still to learn where another node has ended it."""
+    flow = snapshot.flows.get(journal.flow)
+    awaited = flow is not None and flow.record.state != "deleted" and journal.node in snapshot.nodes
+    return awaited and bool(journal.lineage) and journal.node != journal.primary
+
+
 def remove_gone(store: Store, snapshot: Snapshot) -> Iterator[str]:
     """What was removed, with the acks of it. Raises UnavailableError."""
-    gone = [name for name, journal in snapshot.journals.items() if journal.gone][:AT_ONCE]
+    gone = [name for name, j in snapshot.journals.items() if j.gone and not _kept(snapshot, j)]
+    gone = gone[:AT_ONCE]
     if not gone:
         return
     found = store.read_each([paths.journal(name) for name in gone])

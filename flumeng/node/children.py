@@ -13,6 +13,7 @@ from math import inf
 from typing import Any
 
 from flumeng.node.events import Wanted
+from flumeng.node.protocol import Message
 from flumeng.node.suspects import Suspects
 from zkschema.records import COLLECT, COPY, DISCOVER, INGEST, AssignedTask, TaskStatus
 
@@ -78,6 +79,8 @@ class Child:
     suspects: frozenset[str] = frozenset()
     spark: Mapping[str, str] = field(default_factory=dict)
     awaited: dict[str, int] = field(default_factory=dict)
+    copies: tuple[str, ...] = ()
+    replicas_told: Message | None = None
 
     @property
     def role(self) -> str:
@@ -109,6 +112,7 @@ class Child:
         self.held = self.spark_ui = ""
         self.address, self.tasks, self.journals, self.kept_flows = "", {}, None, ()
         self.awaited = {}
+        self.copies, self.replicas_told = (), None
 
 
 def names(roles: Iterable[str], workers: int) -> list[str]:

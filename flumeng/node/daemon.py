@@ -29,6 +29,7 @@ from flumeng.node.events import (
     Exit,
     Instruction,
     Kill,
+    Replicas,
     Start,
     Stop,
     Tell,
@@ -39,6 +40,7 @@ from flumeng.node.home import Home
 from flumeng.node.in_progress import InProgress
 from flumeng.node.known_flows import KnownFlows
 from flumeng.node.machine import Machine
+from flumeng.node.memberships import Memberships
 from flumeng.node.pace import Pace
 from flumeng.node.process import ChildProcess
 from flumeng.node.registration import HeldError, Identity, Registration
@@ -62,6 +64,8 @@ DELIVERED_SHARE = 0.05
 """Of the time, at most, goes into that when very many journals are awaited."""
 DELIVERED_MOST_SECONDS = 1.0
 """So long is waited at most, also after a request that ZooKeeper did not answer for long."""
+REPLICAS_SECONDS = 1.0
+"""How often it is looked where other copies are, while there are any."""
 LOOK_SECONDS = 10.0
 ALL_SECONDS = 300.0
 """How often all registrations are read, though nothing says that one has changed."""
@@ -105,6 +109,7 @@ class Node:
             settings.capacity or {},
         )
         self._znodes = Registration(store, identity, home, signers)
+        self._memberships = Memberships(store, settings.name)
         self._expiry = Expiry(clock, utc_now)
         self._machine = Machine(settings.roles, clock, settings.workers, settings.limits)
         self._storyteller = EventPublisher(store, settings.name, clock, time.time)
@@ -118,7 +123,7 @@ class Node:
         self._applied: Wanted | None = None
         self._kept: Wanted | None = None
         self._acks_at = self._look_at = self._all_at = self._tick_at = 0.0
-        self._delivered_at = 0.0
+        self._delivered_at = self._replicas_at = 0.0
         self._reported = -1
         self._held_since = 0.0
         self._ack_pace, self._flow_pace = Pace(clock), Pace(clock)
@@ -303,6 +308,10 @@ class Node:
             self._attempt("reporting", self._report)
         if self._is_ours:
             self._attempt("telling", self._tell_story)
+        if self._is_ours and self._machine.wishes:
+            self._attempt("changing who holds a journal", self._grant_wishes)
+        if self._registered and self._clock() >= self._replicas_at:
+            self._attempt("looking at copies", self._look_at_replicas)
         if self._registered and self._clock() >= self._acks_at:
             self._attempt("clearing up", self._clear_up)
         if self._registered and self._machine.awaited and self._clock() >= self._delivered_at:
@@ -346,6 +355,8 @@ class Node:
         journals = self._machine.journals
         if journals is not None:
             self._znodes.enter_journals(journals)
+            if any("copy" in said for said in journals.values()):
+                self._replicas_at = 0.0
         status = self._machine.status
         problems = {
             **self._znodes.problems,
@@ -388,6 +399,32 @@ class Node:
         self._act(self._machine.handle(acked))
         if self._is_ours and self._machine.knows_all_journals:
             self._znodes.deregister(name for name in acked.unneeded if name not in local)
+
+    def _grant_wishes(self) -> None:
+        """What is there then is said whatever became of them."""
+        self._replicas_at = 0.0
+        wishes, self._machine.wishes = self._machine.wishes, {}
+        for journal, wish in wishes.items():
+            try:
+                self._memberships.change(wish)
+            except ConflictError as conflict:
+                log.info("journal %s: %s", journal, conflict)
+
+    def _look_at_replicas(self) -> None:
+        """Which others hold them, where, and which copies are to go."""
+        self._replicas_at = self._clock() + REPLICAS_SECONDS
+        local = self._machine.journals or {}
+        assigned = self._applied.assignment.journals if self._applied else {}
+        names = {*assigned, *(name for name, said in local.items() if "copy" in said)}
+        copies = self._machine.copies
+        if not (names or copies):
+            return
+        found = self._memberships.find(names, copies)
+        if found.message["unwanted"]:
+            self._require_cluster()
+        self._act(self._machine.handle(Replicas(found.message)))
+        if self._is_ours and self._machine.knows_all_journals:
+            self._znodes.forget({n: j for n, j in found.forgotten.items() if n not in local})
 
     def _ask_for_deliveries(self) -> None:
         began = self._clock()
@@ -466,6 +503,7 @@ class Node:
         flows = {task.flow for task in wanted.assignment.tasks}
         self._flow_pace.soon({task.flow for task in before} - flows)
         self._applied = wanted
+        self._replicas_at = 0.0
         self._act(self._machine.handle(wanted))
 
     def _keep(self, wanted: Wanted) -> None:

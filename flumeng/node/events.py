@@ -63,13 +63,20 @@ class Delivered:
 
 
 @dataclass(frozen=True)
+class Replicas:
+    """Who holds the replicated journals that concern this node: what the workers are told."""
+
+    message: Message
+
+
+@dataclass(frozen=True)
 class Stop:
     """The node is to stop; the collector may drain for this long."""
 
     drain_seconds: float
 
 
-Event = Wanted | Said | Ended | Tick | Acked | Delivered | Stop
+Event = Wanted | Said | Ended | Tick | Acked | Delivered | Replicas | Stop
 
 
 @dataclass(frozen=True)

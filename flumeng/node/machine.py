@@ -40,6 +40,7 @@ from flumeng.node.events import (
     Exit,
     Instruction,
     Kill,
+    Replicas,
     Said,
     Start,
     Stop,
@@ -47,6 +48,7 @@ from flumeng.node.events import (
     Tick,
     Wanted,
 )
+from flumeng.node.protocol import Message
 from flumeng.node.suspects import Suspects
 from zkschema.records import COLLECT, DISCOVER, INGEST, AssignedTask, NodeStatus
 
@@ -90,6 +92,9 @@ class Machine:
         self._applied = -1
         self._acks: dict[str, int] = {}
         self._delivered: dict[str, int] = {}
+        self._replicas: Message | None = None
+        self.wishes: dict[str, Message] = {}
+        """The changes of who holds a journal that workers want; whoever asks for one takes it."""
         self._stopping: Stop | None = None
         self._suspects = Suspects()
         self.changes = 0
@@ -115,6 +120,9 @@ class Machine:
             return self._on_acked(event)
         if isinstance(event, Delivered):
             return self._on_delivered(event)
+        if isinstance(event, Replicas):
+            self._replicas = event.message
+            return self._tell_replicas()
         if isinstance(event, Stop):
             return self._on_stop(event)
         if isinstance(event, Tick):
@@ -218,6 +226,11 @@ class Machine:
         return tuple(sorted({flow for child in self._ingest for flow in child.kept_flows}))
 
     @property
+    def copies(self) -> tuple[str, ...]:
+        """The journals of other nodes of which a copy lies here."""
+        return tuple(sorted({name for child in self._ingest for name in child.copies}))
+
+    @property
     def awaited(self) -> frozenset[str]:
         """The journals of which somebody waits until their events are delivered."""
         return frozenset(name for child in self._ingest for name in child.awaited)
@@ -265,6 +278,17 @@ class Machine:
             own = {name: offset for name, offset in offsets.items() if self._is_of(child, name)}
             if own:
                 told.append(Tell(child.name, {"type": kind, "acks": own}))
+        return told
+
+    def _tell_replicas(self) -> list[Instruction]:
+        """Those that run and have not been told that."""
+        told: list[Instruction] = []
+        for child in self._ingest:
+            news = self._replicas is not None and child.replicas_told != self._replicas
+            if news and child.state in (State.RUNNING, State.STOPPING):
+                child.replicas_told = self._replicas
+                assert self._replicas is not None
+                told.append(Tell(child.name, self._replicas))
         return told
 
     def _on_delivered(self, event: Delivered) -> list[Instruction]:
@@ -346,6 +370,7 @@ class Machine:
         told = self._configure(child)
         if child.role == INGEST:
             told += self._tell_offsets(child, self._acks, self._delivered)
+            told += self._tell_replicas()
         return told
 
     def _on_status(self, child: Child, detail: Any) -> list[Instruction]:
@@ -353,11 +378,16 @@ class Machine:
         child.tasks = detail["tasks"]
         child.journals = detail.get("journals")
         child.kept_flows = tuple(detail.get("kept_flows", ()))
+        child.copies = tuple(detail.get("copies", ()))
         child.answered = detail["answers"]
         return []
 
     def _on_awaits(self, child: Child, detail: Any) -> list[Instruction]:
         child.awaited = {name: child.awaited.get(name, 0) for name in detail["journals"]}
+        return []
+
+    def _on_wish(self, _child: Child, detail: Any) -> list[Instruction]:
+        self.wishes[detail["journal"]] = detail
         return []
 
     def _on_alive(self, child: Child, detail: Any) -> list[Instruction]:
@@ -515,7 +545,7 @@ class Machine:
 def _matters(event: Event) -> bool:
     """Whether what the node says of itself may be another after it."""
     if isinstance(event, Said):
-        return event.message["type"] not in ("alive", "awaits")
+        return event.message["type"] not in ("alive", "awaits", "wish")
     return isinstance(event, Wanted | Ended)
 
 
@@ -529,6 +559,7 @@ TRANSITIONS: Mapping[tuple[State, str], Callable[[Machine, Child, Any], list[Ins
     (State.STARTING, "ready"): Machine._on_ready,
     (State.STARTING, "status"): Machine._on_status,
     (State.STARTING, "awaits"): Machine._on_awaits,
+    (State.STARTING, "wish"): Machine._on_wish,
     (State.STARTING, "ended"): Machine._on_unasked_end,
     (State.STARTING, "stop"): Machine._cancel_start,
     (State.RUNNING, "wanted"): Machine._on_wanted_running,
@@ -536,6 +567,7 @@ TRANSITIONS: Mapping[tuple[State, str], Callable[[Machine, Child, Any], list[Ins
     (State.RUNNING, "alive"): Machine._on_alive,
     (State.RUNNING, "status"): Machine._on_status,
     (State.RUNNING, "awaits"): Machine._on_awaits,
+    (State.RUNNING, "wish"): Machine._on_wish,
     (State.RUNNING, "ended"): Machine._on_unasked_end,
     (State.RUNNING, "stop"): Machine._stop_child,
     (State.STOPPING, "wanted"): Machine._ignore,
@@ -544,6 +576,7 @@ TRANSITIONS: Mapping[tuple[State, str], Callable[[Machine, Child, Any], list[Ins
     (State.STOPPING, "alive"): Machine._ignore,
     (State.STOPPING, "status"): Machine._on_status,
     (State.STOPPING, "awaits"): Machine._on_awaits,
+    (State.STOPPING, "wish"): Machine._on_wish,
     (State.STOPPING, "ended"): Machine._on_asked_end,
     (State.STOPPING, "stop"): Machine._ignore,
     (State.HUNG, "wanted"): Machine._ignore,
@@ -552,6 +585,7 @@ TRANSITIONS: Mapping[tuple[State, str], Callable[[Machine, Child, Any], list[Ins
     (State.HUNG, "alive"): Machine._ignore,
     (State.HUNG, "status"): Machine._ignore,
     (State.HUNG, "awaits"): Machine._ignore,
+    (State.HUNG, "wish"): Machine._ignore,
     (State.HUNG, "ended"): Machine._on_unasked_end,
     (State.HUNG, "stop"): Machine._ignore,
     (State.WAITING, "wanted"): Machine._ignore,

@@ -7,14 +7,15 @@ the protocol. Messages are level-triggered: a ``configure`` carries everything t
 
 What a child says: ``ready`` once it can work, an ingest worker with the ``address`` of its
 journals, a collector with the ``spark_ui`` that it may have and the ``address`` of what it counts;
-``status`` whenever that changes;
-``awaits`` with the ``journals`` of which somebody waits until their events are delivered, whenever
-those are others; the node then asks for their acks often and tells what it finds as ``delivered``,
-which it also tells of journals that others read more slowly than their flow;
-``alive`` every ``ALIVE_SECONDS``, but only while its work goes on: the thread that does the work
-has turned, and whatever it depends on (Spark's JVM, the disk) has answered. ``held`` in it names
-what it waits for and has to wait for: a node is patient with a slow disk, not with a process that
-has stopped. The same text is the same wait; another one begins anew.
+``status`` whenever that changes; ``awaits`` with the ``journals`` of which somebody waits until
+their events are delivered, whenever those are others; the node then asks for their acks often and
+tells what it finds as ``delivered``, which it also tells of journals that others read more slowly
+than their flow; ``wish`` for a change of who holds a replicated ``journal``, at the ``version`` of
+its record that it knows: the node says what is there now with ``replicas``, for all of them and
+whenever that changes; ``alive`` every ``ALIVE_SECONDS``, but only while its work goes on: the
+thread that does the work has turned, and whatever it depends on (Spark's JVM, the disk) has
+answered. ``held`` in it names what it waits for and has to wait for: a node is patient with a slow
+disk, not with a process that has stopped. The same text is the same wait; another one begins anew.
 """
 
 from __future__ import annotations
@@ -120,6 +121,7 @@ def _is_alive(message: Message) -> bool:
 def _is_status(message: Message) -> bool:
     tasks, journals = message.get("tasks"), message.get("journals", {})
     kept = message.get("kept_flows", [])
+    copies = message.get("copies", [])
     return (
         isinstance(message.get("answers", ""), int | None)
         and isinstance(tasks, dict)
@@ -128,6 +130,8 @@ def _is_status(message: Message) -> bool:
         and all(map(_is_journal, journals.values()))
         and isinstance(kept, list)
         and all(isinstance(flow, str) for flow in kept)
+        and isinstance(copies, list)
+        and all(isinstance(name, str) for name in copies)
     )
 
 
@@ -150,6 +154,9 @@ def _is_journal(journal: object) -> bool:
         and isinstance(journal.get("term"), int)
         and isinstance(journal.get("closed"), bool)
         and isinstance(journal.get("end"), int | None)
+        and isinstance(journal.get("copy", ""), str)
+        and isinstance(journal.get("lineage", ""), str)
+        and isinstance(journal.get("leads", False), bool)
     )
 
 
@@ -158,9 +165,20 @@ def _is_awaits(message: Message) -> bool:
     return isinstance(journals, list) and all(isinstance(name, str) for name in journals)
 
 
+def _is_wish(message: Message) -> bool:
+    names, numbers = ("journal", "lineage", "primary"), ("version", "term")
+    lists = [message.get(key) for key in ("in_sync", "nodes")]
+    return (
+        all(isinstance(message.get(key), str) for key in names)
+        and all(isinstance(message.get(key), int) for key in numbers)
+        and all(isinstance(one, list) and all(isinstance(n, str) for n in one) for one in lists)
+    )
+
+
 CHECKS: Mapping[str, Callable[[Message], bool]] = {
     "ready": _is_ready,
     "alive": _is_alive,
     "status": _is_status,
     "awaits": _is_awaits,
+    "wish": _is_wish,
 }

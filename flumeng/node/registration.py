@@ -295,18 +295,26 @@ class Registration:
         for name, said in local.items():
             if name in self._aside:
                 continue
-            journal = Journal(
-                flow=said["flow"],
-                node=self._me.name,
-                primary=self._me.name,
-                term=said["term"],
-                in_sync=(self._me.name,),
-                closed=said["closed"],
-                end=said["end"],
-            )
             known = registered.get(name)
-            if known is None or known.value != journal:
+            journal = self._record(said, known.value if known else None)
+            if journal is not None and (known is None or known.value != journal):
                 self._enter(name, journal, known)
+
+    def _record(self, said: Mapping[str, Any], known: Journal | None) -> Journal | None:
+        """Of one that is replicated the primary alone says more than that it is there."""
+        ended = {"closed": said["closed"], "end": said["end"]}
+        if "copy" in said and (known is not None or said["closed"]):
+            return replace(known, **ended) if known is not None and said["leads"] else None
+        replicated = {"copies": (self._me.name,), "lineage": said["lineage"]}
+        return Journal(
+            flow=said["flow"],
+            node=self._me.name,
+            primary=self._me.name,
+            term=said["term"] + ("copy" in said),
+            in_sync=(said.get("copy", self._me.name),),
+            **ended,
+            **(replicated if "copy" in said else {}),
+        )
 
     def _enter(self, name: str, journal: Journal, known: Versioned[Journal] | None) -> None:
         if not _is_name(journal.flow):
@@ -327,6 +335,8 @@ class Registration:
     def _take_over(self, journals: Sequence[str]) -> None:
         for name, known in self._read_journals(journals).items():
             other = known.value.primary
+            if known.value.lineage and other != self._me.name:
+                continue
             if other == self._me.name or not self._store.exists(paths.live_node(other)):
                 self._journals()[name] = known
                 continue
@@ -407,6 +417,13 @@ class Registration:
         registered = self._journals()
         for name in journals:
             known = registered[name]
+            if known.value.lineage and known.value.node != self._me.name:
+                marked = replace(
+                    known.value, gone=True
+                )  # for the node that made it, see ``forget``
+                self._write(paths.journal(name), marked, known.version)
+                del registered[name]
+                continue
             writes: list[Write] = [*self._fence, Remove(paths.journal(name), known.version)]
             ack = paths.ack(known.value.flow, CURSOR_MAIN, name)
             self.problems.pop(str(ack), None)
@@ -417,6 +434,18 @@ class Registration:
                 marked = replace(known.value, gone=True)
                 self._write(paths.journal(name), marked, known.version)
             del registered[name]
+
+    def forget(self, journals: Mapping[str, Versioned[Journal]]) -> None:
+        """Remove the registration of journals of ours that another node has ended and that are
+        gone from there; of what it lacked nothing is left here."""
+        for name, known in journals.items():
+            ack = paths.ack(known.value.flow, CURSOR_MAIN, name)
+            acked: list[Write] = [Remove(ack, ANY)] if self._store.exists(ack) else []
+            removed = Remove(paths.journal(name), known.version)
+            try:
+                self._store.commit([*self._fence, removed, *acked])
+            except ForbiddenError:
+                continue  # the masters do
 
     def look_anew(self) -> None:
         """After a lost race, a new connection or a long time: forget what was read."""

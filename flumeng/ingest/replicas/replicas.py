@@ -1,8 +1,8 @@
 """All replicated journals of one ingest worker: its own, and the copies that it holds for others.
 
-It keeps what the node said last of them: who is whose primary, where the others are. Copies lie in a
-directory of their own, ``copies``, which the first worker has; one that becomes the primary is served
-from there.
+It keeps what the node said last of them: who is whose primary, where the others are. Copies lie in
+a directory of their own, ``copies``, which the first worker has; one that becomes the primary is
+served from there.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from flumeng.journal.names import is_journal
 from flumeng.journal.replica import Replica
 from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.journal.wire import FRAMES_SCHEMA
+from flumeng.node.memberships import membership_of, saying
 from flumeng.node.protocol import Message
 from flumeng.replication.membership import Membership
 from flumeng.replication.messages import Begin, Frames, Reset, ToCopy, ToPrimary
@@ -208,24 +209,3 @@ class Replicas:
             )
             log.info("copy %s begins at seq %d", name, message.log.floor)
             return self.add(opened)
-
-
-def membership_of(said: Mapping[str, Any]) -> Membership:
-    return Membership(
-        said["lineage"],
-        said["term"],
-        said["primary"],
-        tuple(said["in_sync"]),
-        tuple(said["nodes"]),
-    )
-
-
-def saying(membership: Membership) -> Message:
-    """The reverse."""
-    return {
-        "lineage": membership.lineage,
-        "term": membership.term,
-        "primary": membership.primary,
-        "in_sync": list(membership.in_sync),
-        "nodes": list(membership.nodes),
-    }

@@ -4,9 +4,9 @@ It does what the steps of ``flumeng.replication`` say, in their order: on its di
 the other copies, and to the node process, which alone speaks to ZooKeeper. It begins as a copy; the
 membership that ZooKeeper has makes it the primary, and takes that away.
 
-The thread of a group commit appends and syncs, threads of links bring what other copies say, and the
-worker tells the membership and the time. A lock makes steps of these; nothing waits while it is held
-but a copy's own disk.
+The thread of a group commit appends and syncs, threads of links bring what other copies say, and
+the worker tells the membership and the time. A lock makes steps of these; nothing waits while it is
+held but a copy's own disk.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
 from flumeng.errors import CorruptError, UserError
+from flumeng.journal import names
 from flumeng.journal.checkpoint import Durability
-from flumeng.journal.copy_wire import Parcel
 from flumeng.journal.errors import HeldError, JournalFailedError
 from flumeng.journal.frame import FrameHeader, Payload, identity
 from flumeng.journal.journal_cipher import JournalCipher
-from flumeng.journal import names
 from flumeng.journal.limits import Limits, Room
 from flumeng.journal.listeners import Listeners
 from flumeng.journal.replica_journal import ReplicaJournal
@@ -33,7 +33,7 @@ from flumeng.journal.segment import Window
 from flumeng.replication import follower, primary
 from flumeng.replication.follower import Copy
 from flumeng.replication.membership import Membership, node_of
-from flumeng.replication.messages import Begin, Frames, Refused, Reset, ToCopy, ToPrimary
+from flumeng.replication.messages import Begin, Frames, Refused, ToCopy, ToPrimary
 from flumeng.replication.primary import Primary
 
 log = logging.getLogger(__name__)
@@ -68,14 +68,12 @@ class _Mark(NamedTuple):
 
 
 class ReplicatedJournal:
-    """A ``Log`` and an ``Appendable``. ``min_in_sync``: with fewer copies in sync it takes no events.
-
-    ``journal`` is the copy on disk. It is another one once a suffix was cut.
-    """
+    """A ``Log`` and an ``Appendable``. ``journal`` is the copy on disk; it is another one once a
+    suffix was cut."""
 
     def __init__(self, journal: ReplicaJournal, postman: Postman) -> None:
         self.id = journal.id
-        self.min_in_sync = 1
+        self._needs_in_sync = 1
         self._journal = journal
         self._postman = postman
         self._lock = threading.RLock()
@@ -121,6 +119,13 @@ class ReplicatedJournal:
             Lag(node, role.log.end - peer.end, peer.copy in role.membership.in_sync)
             for node, peer in role.peers.items()
         )
+
+    def require_in_sync(self, copies: int) -> None:
+        """With fewer copies in sync it takes no events from now on."""
+        with self._lock:
+            self._needs_in_sync = copies
+            if isinstance(self._role, Primary):
+                self._do_primary(replace(self._role, min_in_sync=self._min_in_sync), [])
 
     def told(self, membership: Membership, version: int) -> None:
         """What ZooKeeper has of this journal, and at which version of its znode."""
@@ -218,7 +223,8 @@ class ReplicatedJournal:
         return self._journal.source_state_at_floor
 
     def cut(self, end: int) -> int:
-        """Remove what lies at ``end`` and above, which no copy in sync ever had; how many events."""
+        """Remove what lies at ``end`` and above, which no copy in sync ever had; how many
+        events."""
         with self._lock:
             gone = self._cut(end)
             self._role = self._as_copy()
@@ -259,7 +265,7 @@ class ReplicatedJournal:
 
     @property
     def _min_in_sync(self) -> int:
-        return 1 if self._journal.closed else self.min_in_sync
+        return 1 if self._journal.closed else self._needs_in_sync
 
     def _step_down(self) -> None:
         log.warning("journal %s: another copy is the primary; nothing more is answered", self.id)
@@ -416,6 +422,7 @@ class ReplicatedJournal:
                 raise UserError(f"journal {self.id} is not closed: it is not the primary's")
             end = self._journal.close_for_appends()
             self._step(primary.synced, end)
+            self.require_in_sync(self._needs_in_sync)
             return end
 
     def close(self) -> None:
