@@ -17,7 +17,6 @@ from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal import proof
 from flumeng.journal.client import JournalClient
 from flumeng.journal.errors import DataLossError
-from flumeng.journal.names import node_of
 from flumeng.journal.position import Position
 from flumeng.store import Store
 
@@ -29,10 +28,11 @@ NAMED = 5
 
 @dataclass(frozen=True)
 class Look:
-    """How far the journals reach at one moment; ``silent`` are those of which nobody says it."""
+    """How far the journals reach at one moment; ``silent`` are those of which nobody says it, each
+    with the node that should."""
 
     positions: Mapping[str, Position]
-    silent: tuple[str, ...]
+    silent: Mapping[str, str]
 
     @property
     def floors(self) -> dict[str, int]:
@@ -49,7 +49,7 @@ class Look:
     def require_all(self, why: str) -> None:
         """Raises UnavailableError when a journal is silent; ``why`` says what that prevents."""
         if self.silent:
-            nodes = _some({node_of(name) for name in self.silent})
+            nodes = _some(set(self.silent.values()))
             raise UnavailableError(f"nodes that do not answer: {nodes}: {why}")
 
 
@@ -64,9 +64,9 @@ class Planning:
     def look(self) -> Look:
         registered = self._journals.registered()
         found = self._journals.positions(self._journals.addresses(registered))
-        silent = tuple(name for name in registered if name not in found)
+        silent = {name: one.primary for name, one in registered.items() if name not in found}
         if silent:
-            self._journals.require_readable(silent[0])
+            self._journals.require_readable(next(iter(silent)))
         return Look(found, silent)
 
     def begin(self) -> dict[str, int]:
@@ -91,9 +91,9 @@ class Planning:
         positions = self._journals.positions(addresses)
         silent = tuple(name for name in names if name not in positions)
         if silent:
-            gone = [name for name in silent if name not in self._journals.registered()]
-            self.lose(gone, "are not there any more")
-            rest = tuple(name for name in silent if name not in gone)
+            known = self._journals.registered()
+            self.lose([name for name in silent if name not in known], "are not there any more")
+            rest = {name: known[name].primary for name in silent if name in known}
             Look({}, rest).require_all("what they keep was planned to be read")
         floors = {name: position.floor for name, position in positions.items()}
         trimmed = [name for name in floors if name in start and start[name] < floors[name]]

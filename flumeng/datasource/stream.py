@@ -47,7 +47,7 @@ class _Open:
         self._store = store
         self.planning = Planning(options, store)
         self.cursor: Cursor | None = None
-        self.looked = Look({}, ())
+        self.looked = Look({}, {})
         if options.cursor:
             self.cursor = Cursor.take(
                 store,

@@ -23,6 +23,7 @@ from flumeng.plan import (
     MarkAway,
     Release,
     Replan,
+    Replicate,
     Revert,
     together,
 )
@@ -39,18 +40,31 @@ Key = tuple[str, str]
 
 @dataclass
 class Outcome:
-    """``done`` was carried out. ``flows`` and ``nodes`` are those of which something was refused;
-    ``cluster`` says why the cluster's mode could not be changed."""
+    """``done`` was carried out. ``flows``, ``nodes`` and ``journals`` are those of which something
+    was refused; ``cluster`` says why the cluster's mode could not be changed."""
 
     done: list[Action] = field(default_factory=list)
     flows: dict[str, ConflictError | UserError | ForbiddenError] = field(default_factory=dict)
     nodes: dict[str, ConflictError | UserError | ForbiddenError] = field(default_factory=dict)
+    journals: dict[str, ConflictError | UserError | ForbiddenError] = field(default_factory=dict)
     cluster: Refused = None
+
+    def refuse(
+        self,
+        action: Replan | Assign | Revert | MarkAway | Forget | Drop | Replicate,
+        why: ConflictError | UserError | ForbiddenError,
+    ) -> None:
+        if isinstance(action, Assign | MarkAway | Forget):
+            self.nodes[action.node] = why
+        elif isinstance(action, Replicate):
+            self.journals[action.journal] = why
+        else:
+            self.flows[action.flow] = why
 
     @property
     def conflicts(self) -> list[ConflictError]:
         """What somebody else has changed meanwhile."""
-        every = (*self.flows.values(), *self.nodes.values(), self.cluster)
+        every = (*self.flows.values(), *self.nodes.values(), *self.journals.values(), self.cluster)
         return [error for error in every if isinstance(error, ConflictError)]
 
 
@@ -78,13 +92,10 @@ def carry_out(store: Store, actions: Sequence[Action], snapshot: Snapshot) -> Ou
                 outcome.cluster = refused
                 if action.cluster.maintenance is None:  # all else was planned as if it had ended
                     return outcome
-            elif isinstance(action, Assign):
-                outcome.nodes[action.node] = refused
+                continue
+            if isinstance(action, Assign):
                 kept.update(_taken(action, snapshot))
-            elif isinstance(action, MarkAway | Forget):
-                outcome.nodes[action.node] = refused
-            else:
-                outcome.flows[action.flow] = refused
+            outcome.refuse(action, refused)
     return outcome
 
 
@@ -92,7 +103,7 @@ def _waits(action: Action, outcome: Outcome, kept: set[Key]) -> bool:
     """Whether the action depends on one that was refused."""
     if isinstance(action, Replan | Revert | Drop):
         return action.flow in outcome.flows
-    if isinstance(action, Maintain | MarkAway | Release):
+    if isinstance(action, Maintain | MarkAway | Release | Replicate):
         return False
     if isinstance(action, Forget):
         return action.node in outcome.nodes
@@ -168,6 +179,8 @@ def _tree(store: Store, top: Path) -> list[Path]:
 
 
 def topics(outcome: Outcome) -> Mapping[str, str]:
-    """``node N`` or ``cluster`` -> why what was planned for it could not be written."""
+    """``node N``, ``journal J`` or ``cluster`` -> why what was planned for it could not be
+    written."""
     refused = {f"node {node}": str(error) for node, error in outcome.nodes.items()}
+    refused |= {f"journal {name}": str(error) for name, error in outcome.journals.items()}
     return {**refused, "cluster": str(outcome.cluster)} if outcome.cluster else refused

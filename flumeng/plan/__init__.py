@@ -16,6 +16,7 @@ from flumeng.plan.actions import (
     MarkAway,
     Release,
     Replan,
+    Replicate,
     Revert,
     together,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "Planner",
     "Release",
     "Replan",
+    "Replicate",
     "Revert",
     "plan",
     "together",

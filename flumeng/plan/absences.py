@@ -8,6 +8,7 @@ from dataclasses import replace
 from flumeng.plan.actions import Assign, Forget, MarkAway
 from flumeng.plan.drops import says_it_runs
 from flumeng.plan.placement_index import PlacementIndex
+from flumeng.replication.membership import node_of
 from flumeng.state.snapshot import NodeView, Snapshot
 from flumeng.store import Version
 
@@ -44,7 +45,7 @@ def forgets(snapshot: Snapshot, index: PlacementIndex, assigns: Iterable[Assign]
     holders = {
         holder
         for journal in snapshot.journals.values()
-        for holder in (journal.node, journal.primary, *journal.in_sync)
+        for holder in (journal.node, journal.primary, *map(node_of, journal.in_sync))
     }
     waiting = [
         flow

@@ -15,7 +15,7 @@ from flumeng.state.snapshot import IntentView
 from flumeng.state.task_map import Tasks, next_version, plan_writes
 from flumeng.store import ABSENT, Check, Expected, Put, Version, Write
 from zkschema import paths
-from zkschema.records import Assignment, Audit, Cluster, Flow, Intent, Node, Plan
+from zkschema.records import Assignment, Audit, Cluster, Flow, Intent, Journal, Node, Plan
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,24 @@ class Release:
     why: tuple[str, ...]
 
 
-Action = Replan | Assign | Revert | Maintain | MarkAway | Forget | Drop | Release
+@dataclass(frozen=True)
+class Replicate:
+    """Write down who is to hold a journal, or who leads it."""
+
+    journal: str
+    record: Journal
+    expect: Version
+    why: tuple[str, ...]
+
+    @property
+    def version_after(self) -> Version:
+        return next_version(self.expect)
+
+    def writes(self) -> Sequence[Write]:
+        return [Put(paths.journal(self.journal), self.record, self.expect)]
+
+
+Action = Replan | Assign | Revert | Maintain | MarkAway | Forget | Drop | Release | Replicate
 
 
 def together(actions: Sequence[Action]) -> list[Sequence[Action]]:
@@ -190,7 +207,7 @@ def together(actions: Sequence[Action]) -> list[Sequence[Action]]:
     other: whichever of them fail, the others are legal.
 
     These are assignments of different nodes, all that take before those that give, and what is
-    written of nodes that are away.
+    written of nodes that are away and of journals.
     """
     groups = groupby(enumerate(actions), key=lambda item: _kind(*item))
     return [[action for _, action in group] for _, group in groups]
@@ -201,4 +218,6 @@ def _kind(place: int, action: Action) -> str | int:
         return "gives" if action.gives else "takes"
     if isinstance(action, MarkAway):
         return "marks"
+    if isinstance(action, Replicate):
+        return "journals"
     return place

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from flumeng.plan.actions import Action, Assign, Forget, Maintain, MarkAway, Release, Replan, Revert
+from flumeng.plan.actions import (
+    Action,
+    Assign,
+    Forget,
+    Maintain,
+    MarkAway,
+    Release,
+    Replan,
+    Replicate,
+    Revert,
+)
 from flumeng.state.snapshot import IntentView, Snapshot
 from flumeng.state.task_map import next_version
 
@@ -24,6 +35,8 @@ def applied(snapshot: Snapshot, action: Action) -> Snapshot:
         left_out = (action.flow, action.cursor)
         kept_on = (one for one in snapshot.run_out if (one.flow, one.cursor) != left_out)
         return replace(snapshot, run_out=tuple(kept_on))
+    if isinstance(action, Replicate):
+        return with_journals(snapshot, [action])
     if isinstance(action, Assign):
         node = snapshot.nodes[action.node]
         told = replace(node, assignment=action.assignment, assignment_version=action.version_after)
@@ -39,6 +52,20 @@ def applied(snapshot: Snapshot, action: Action) -> Snapshot:
         return replace(snapshot, flows={**snapshot.flows, action.flow: flow})
     kept = {name: flow for name, flow in snapshot.flows.items() if name != action.flow}
     return replace(snapshot, flows=kept, mine=snapshot.mine - {action.flow})
+
+
+def with_journals(snapshot: Snapshot, actions: Sequence[Replicate]) -> Snapshot:
+    """The snapshot as it is when these are written; the same one without any."""
+    if not actions:
+        return snapshot
+    return replace(
+        snapshot,
+        journals={**snapshot.journals, **{one.journal: one.record for one in actions}},
+        journal_versions={
+            **snapshot.journal_versions,
+            **{one.journal: one.version_after for one in actions},
+        },
+    )
 
 
 def _fenced(snapshot: Snapshot, action: Replan) -> Snapshot:

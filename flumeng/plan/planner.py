@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from flumeng.plan import absences
 from flumeng.plan.actions import Action, Fence, Maintain, Release, Replan, Revert
+from flumeng.plan.applied import with_journals
 from flumeng.plan.balance import balance
+from flumeng.plan.copies import Copies, told, told_now
 from flumeng.plan.drops import drop_of
 from flumeng.plan.endings import endings
 from flumeng.plan.maintenance import maintain
@@ -136,18 +138,34 @@ class Planner:
         """The actions: the new plans, then what the nodes are told of them."""
         snapshot, builders, behind = round_.snapshot, round_.builders, round_.behind
         replans = [action for builder in builders.values() for action in _replans(builder)]
-        after = _after(snapshot, replans)
+        replicates = list(Copies(snapshot).changes())
+        after = with_journals(_after(snapshot, replans), replicates)
         for name in {action.flow for action in replans}:
             behind.update(builders[name].touched)
             if _told(snapshot.flows[name]) != _told(after.flows[name]):
                 behind.update(_nodes_of(after.flows[name]))
-        assigns = assign(after, self._index, sorted(behind))
+        journals = told(after)
+        behind.update(
+            name
+            for name, view in after.nodes.items()
+            if told_now(view, journals.get(name, {}), after) != view.assignment.journals
+        )
+        assigns = assign(after, self._index, sorted(behind), journals)
         drops = [drop for flow in _mine(snapshot) if (drop := drop_of(flow, snapshot))]
         forgets = absences.forgets(snapshot, self._index, assigns) if snapshot.leads else []
         releases = [_release(lease) for lease in snapshot.run_out]
         self._remember(after, {action.node for action in assigns})
         self.held = {name: frozenset(b.held) for name, b in builders.items() if b.held}
-        return [*round_.first, *round_.back, *replans, *assigns, *drops, *forgets, *releases]
+        return [
+            *round_.first,
+            *round_.back,
+            *replans,
+            *replicates,
+            *assigns,
+            *drops,
+            *forgets,
+            *releases,
+        ]
 
     def _recoveries(self, snapshot: Snapshot) -> int | None:
         """How many lost tasks may be given away now."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from flumeng.plan.actions import Assign
+from flumeng.plan.copies import told_now
 from flumeng.plan.placement_index import DRAINING, STANDBY, PlacementIndex
 from flumeng.state.assignment_pages import assignment_steps
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
@@ -24,8 +25,14 @@ Key = tuple[str, str]
 Tasks = Mapping[Key, AssignedTask]
 
 
-def assign(snapshot: Snapshot, index: PlacementIndex, nodes: Iterable[str]) -> list[Assign]:
-    """Bring the assignments of these nodes in line with the plans, which ``index`` indexes."""
+def assign(
+    snapshot: Snapshot,
+    index: PlacementIndex,
+    nodes: Iterable[str],
+    journals: Mapping[str, Mapping[str, int]],
+) -> list[Assign]:
+    """Bring the assignments of these nodes in line with the plans, which ``index`` indexes, and
+    with ``journals``: see ``flumeng.plan.copies.told``."""
     takes: list[Assign] = []
     gives: list[Assign] = []
     for node in nodes:
@@ -34,9 +41,14 @@ def assign(snapshot: Snapshot, index: PlacementIndex, nodes: Iterable[str]) -> l
             continue
         current = {(task.flow, task.task): task for task in view.assignment.tasks}
         wanted = _wanted(view, current, snapshot, index)
-        chokes, spark = _chokes(view, wanted, snapshot), _spark(view, snapshot)
-        if chokes != view.assignment.chokes or spark != view.assignment.spark:
-            view = replace(view, assignment=replace(view.assignment, chokes=chokes, spark=spark))
+        target = replace(
+            view.assignment,
+            chokes=_chokes(view, wanted, snapshot),
+            spark=_spark(view, snapshot),
+            journals=told_now(view, journals.get(node, {}), snapshot),
+        )
+        if target != view.assignment:
+            view = replace(view, assignment=target)
         elif wanted == current and isinstance(view.assignment_version, Version):
             continue
         kept = _kept(current, wanted) if current else {}

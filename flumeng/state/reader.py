@@ -80,6 +80,7 @@ class Reader:
         self._flows: dict[str, FlowView] = {}
         self._nodes: dict[str, NodeView] = {}
         self._journals: dict[str, Journal] = {}
+        self._journal_versions: dict[str, Version] = {}
         self._noted: frozenset[str] = frozenset()
         self._moments = Moments(clock)
         self._unwatched = Unwatched(store, self._moments)
@@ -173,7 +174,8 @@ class Reader:
         """Whoever has not seen what was in between cannot say how long anything has been so."""
         self._moments.forget()
         self._mirror.forget()
-        self._flows, self._nodes, self._journals, self._masters = {}, {}, {}, {}
+        self._flows, self._nodes, self._masters = {}, {}, {}
+        self._journals, self._journal_versions = {}, {}
         self._views.restart(self._store.children(paths.flows()))
         self._read_again(self._list())
 
@@ -208,6 +210,9 @@ class Reader:
         self._nodes = changed_in(self._nodes, {name: views.node(name) for name in nodes})
         self._journals = changed_in(
             self._journals, {name: views.journal(name) for name in journals}
+        )
+        self._journal_versions = changed_in(
+            self._journal_versions, {name: views.journal_version(name) for name in journals}
         )
         self._masters = changed_in(
             self._masters, {path.name: self._mirror.get(path) for path in masters}
@@ -245,6 +250,7 @@ class Reader:
             cluster_known=not self._mirror.unreadable_of(paths.cluster()),
             leads=leads,
             now=now,
+            journal_versions=self._journal_versions,
             run_out=self._leases.run_out(now) if leads else (),
             unreadable=self._mirror.unreadable,
         )

@@ -14,6 +14,7 @@ from functools import cached_property
 
 from flumeng.spec import CollectPlace, Place, Rollout
 from flumeng.spec.flow_names import is_part, whole_of
+from flumeng.spec.replicas import Replicas
 from flumeng.state.leases import RunOut
 from flumeng.state.partitions import OBJECTS, input_of, key, subscribed
 from flumeng.state.task_map import Tasks
@@ -53,6 +54,7 @@ class FlowView:
     ``pins``: it has sources that run on nodes, ``discovers``: partitions that are to be found, or
     were; during a rollout, by one of the two revisions.
     ``proposed_tasks`` is how many collect tasks its discovery task wants, 0 when it never said.
+    ``replicas`` says how its journals are kept on several nodes, when they are.
     """
 
     name: str
@@ -72,6 +74,7 @@ class FlowView:
     pins: bool = True
     discovers: bool = False
     proposed_tasks: int = 0
+    replicas: Replicas | None = None
 
     @property
     def set_aside(self) -> bool:
@@ -269,7 +272,8 @@ class Snapshot:
     nobody waits for them. ``balance_moves`` may be under way at once. ``leads`` is set for the one
     master that decides about the whole cluster. ``now`` is for people to read, in records.
     ``run_out`` are leases of cursors whose readers were not heard of in time.
-    ``unreadable`` are all records that were set aside. While that of the cluster is, ``cluster`` is
+    ``journal_versions`` are those of the records of replicated journals. ``unreadable`` are all
+    records that were set aside. While that of the cluster is, ``cluster`` is
     in maintenance mode and ``cluster_known`` is not set.
     """
 
@@ -291,6 +295,7 @@ class Snapshot:
     leads: bool = False
     now: float = 0.0
     run_out: tuple[RunOut, ...] = ()
+    journal_versions: Mapping[str, Version] = field(default_factory=dict)
     unreadable: tuple[Unreadable, ...] = ()
 
     @property

@@ -55,6 +55,11 @@ class Views:
         found = self._mirror.get(path)
         return journal_registry.as_known(path, found) if found else None
 
+    def journal_version(self, name: str) -> Version | None:
+        """Of the record of a replicated journal; None for others."""
+        found = self._mirror.found(paths.journal(name))
+        return found.version if found is not None and found.value.lineage else None
+
     def flow(self, name: str) -> FlowView | None:
         path = paths.flow(name)
         known = self._specs.pop(name, {})
@@ -103,6 +108,7 @@ class Views:
             any(one.pinned for one in specs),
             bool(known_partitions) or any(one.partitioned for one in specs),
             found.value.scaling.tasks if found and found.value.scaling else 0,
+            spec.replicas if spec and spec.durability == "replicated" else None,
         )
         if lacks and view.rolling:  # nobody knows where the tasks of before may run
             text = Unreadable(paths.revision(name, str(view.plan.revision)), lacks)

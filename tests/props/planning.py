@@ -14,11 +14,15 @@ from flumeng.plan import (
     Forget,
     MarkAway,
     Replan,
+    Replicate,
     Revert,
     plan,
 )
 from flumeng.plan.applied import applied
+from flumeng.plan.copies import is_lost
+from flumeng.replication.membership import node_of
 from flumeng.spec import CollectPlace, IngestPlace, Place, Rollout, TaskRange
+from flumeng.spec.replicas import Replicas
 from flumeng.state.snapshot import UNDECIDED, FlowView, IntentView, NodeView, Snapshot
 from flumeng.store import Version
 from zkschema.records import (
@@ -36,7 +40,8 @@ from zkschema.records import (
 )
 
 BOTH = ("ingest", "collect")
-ROLES = st.sampled_from([BOTH, BOTH, BOTH, ("ingest",), ("collect",)])
+ALL = (*BOTH, "copy")
+ROLES = st.sampled_from([ALL, ALL, BOTH, BOTH, ("ingest",), ("collect",), ("copy",)])
 NODE_LABELS = st.sampled_from([{"role": "web"}, {"role": "web"}, {"role": "spark"}])
 RANGE = TaskRange(min=2, max=4)
 TASKS = st.sampled_from([None, None, 1, 2, 3, 4, RANGE, RANGE])
@@ -104,8 +109,28 @@ def flows(draw: st.DrawFn) -> dict[str, FlowView]:
             by_batch=draw(st.booleans()),
             pins=draw(st.sampled_from([True, True, False])),
             discovers=draw(st.booleans()),
+            replicas=draw(st.sampled_from([None, Replicas(), Replicas(3, 2, "host")])),
         )
     return views
+
+
+@st.composite
+def replicated(draw: st.DrawFn, flow: str, known: list[str]) -> Journal:
+    """A journal that some nodes have copies of, one of which may be gone."""
+    nodes = draw(st.lists(st.sampled_from([*known, "gone"]), min_size=1, max_size=4, unique=True))
+    others = draw(st.lists(st.sampled_from(nodes), unique=True))
+    return Journal(
+        flow=flow,
+        node="n0",
+        primary=nodes[0],
+        term=draw(st.integers(1, 3)),
+        in_sync=tuple(f"{name}/x" for name in dict.fromkeys([nodes[0], *others])),
+        closed=draw(st.integers(0, 4)) == 0,
+        gone=draw(st.integers(0, 6)) == 0,
+        copies=tuple(nodes),
+        lineage="l",
+        leaving=tuple(name for name in nodes[1:] if not draw(st.integers(0, 4))),
+    )
 
 
 @st.composite
@@ -168,6 +193,9 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         )
         for number in range(draw(st.integers(0, 6)) if names else 0)
     }
+    for number in range(draw(st.integers(0, 4)) if names else 0):
+        of = draw(st.sampled_from(names))
+        journals[f"r{number}"] = draw(replicated(of, sorted(before.nodes)))
     known = {name: draw(discovered(flow)) for name, flow in before.flows.items()}
     ending = [f"{name}/{p}" for name, flow in known.items() for p in flow.ending]
     views = dict(before.nodes)
@@ -186,6 +214,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         flows=known,
         nodes=views,
         journals=journals,
+        journal_versions={name: Version(3) for name, one in journals.items() if one.lineage},
         intents=draw(intents(known)),
         drained=frozenset(name for name in [*journals, *ending] if draw(st.booleans())),
         mine=frozenset(mine),
@@ -220,6 +249,10 @@ def apply_one(snapshot: Snapshot, action: Action) -> Snapshot:
         assert not owned, "a node with journals is forgotten"
         assert not snapshot.nodes[action.node].live
         return applied(snapshot, action)
+    if isinstance(action, Replicate):
+        assert action.expect == snapshot.journal_versions[action.journal]
+        assert action.why, "an action without a reason"
+        return applied(snapshot, action)
     if isinstance(action, MarkAway | Revert):
         return applied(snapshot, action)
     assert isinstance(action, Replan)
@@ -244,7 +277,9 @@ def apply_all(snapshot: Snapshot) -> Snapshot:
 
 
 def check_legal(before: Snapshot, after: Snapshot) -> None:
-    """No task is told to two nodes, no epoch goes back, and a new owner has a new epoch."""
+    """No task is told to two nodes, no epoch goes back, and a new owner has a new epoch; journals
+    are led by who was in sync."""
+    check_journals(before, after)
     told = [
         (task.flow, task.task)
         for node in after.nodes.values()
@@ -276,6 +311,29 @@ def check_legal(before: Snapshot, after: Snapshot) -> None:
                 assert task.epoch >= epochs.get(p, 0) + (0 if same else 1), (
                     "an old epoch for a partition"
                 )
+
+
+def check_journals(before: Snapshot, after: Snapshot) -> None:
+    """Nobody becomes in sync by a plan; only who is lost stops leading, in a new term, and the
+    primary always is to hold a copy."""
+    for name, old in before.journals.items():
+        new = after.journals[name]
+        if new == old:
+            continue
+        assert name in before.journal_versions
+        assert old.flow in before.mine
+        assert new.primary in new.copies
+        assert set(new.leaving) <= set(new.copies)
+        assert (new.lineage, new.node, new.closed) == (old.lineage, old.node, old.closed)
+        if new.primary == old.primary:
+            assert (new.term, new.in_sync) == (old.term, old.in_sync)
+            continue
+        assert is_lost(before.nodes.get(old.primary))
+        assert before.nodes[new.primary].live
+        assert new.term == old.term + 1
+        left = [copy for copy in old.in_sync if node_of(copy) != old.primary]
+        assert list(new.in_sync) == left
+        assert new.primary in map(node_of, left)
 
 
 def check_intents(before: Snapshot, after: Snapshot, name: str) -> None:

@@ -13,6 +13,8 @@ from flumeng.plan import (
     plan,
     together,
 )
+from flumeng.plan.copies import is_lost
+from flumeng.replication.membership import node_of
 from flumeng.spec import CollectPlace, Place, Rollout
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.store import Version
@@ -29,6 +31,7 @@ from tests.props.planning import (
 )
 from zkschema.records import (
     COLLECT,
+    COPY,
     Flow,
     Journal,
     Node,
@@ -169,6 +172,40 @@ def test_every_task_has_as_many_standbys_as_there_are_nodes_for_them(snapshot: S
             apart = {name for name, other in may.items() if other != zone}
             near = [name for name in task.standbys if settled.nodes[name].record.zone == zone]
             assert not near or apart <= set(task.standbys)
+
+
+@given(snapshots())
+@settings(max_examples=3 * settings().max_examples)
+def test_every_journal_has_as_many_copies_as_there_are_nodes_for_them(snapshot: Snapshot) -> None:
+    settled = apply_all(snapshot)
+    for name in settled.journal_versions:
+        journal, flow = settled.journals[name], settled.flows.get(settled.journals[name].flow)
+        primary = settled.nodes.get(journal.primary)
+        if flow is None or flow.name not in settled.mine or journal.gone:
+            continue
+        in_sync = {node_of(copy) for copy in journal.in_sync}
+        if is_lost(primary):
+            assert not any(settled.nodes[n].live for n in in_sync & settled.nodes.keys())
+        elif primary and primary.live and not journal.closed and flow.replicas is not None:
+            may = {
+                node.name
+                for node in settled.nodes.values()
+                if node.live and node.eligible(COPY, {})
+            }
+            assert len(journal.copies) >= flow.replicas.copies or may <= set(journal.copies)
+
+
+@given(snapshots())
+@settings(max_examples=2 * settings().max_examples)
+def test_every_node_is_told_of_the_records_of_its_journals(snapshot: Snapshot) -> None:
+    settled = apply_all(snapshot)
+    for node in settled.nodes.values():
+        for name, version in settled.journal_versions.items():
+            journal = settled.journals[name]
+            if journal.flow in settled.mine and not node.set_aside:
+                holds = node.name in (journal.primary, *journal.copies)
+                known = node.assignment.journals.get(name)
+                assert known == (version.number if holds else None)
 
 
 def without_rollouts(snapshot: Snapshot) -> dict[str, FlowView]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flumeng.inputs.flows.flow_journals import FlowJournals
 from flumeng.inputs.journals.addresses import DOUBT_SECONDS, LOOK_SECONDS, Addresses
 from flumeng.store import ABSENT, ANY, Path, tree
 from flumeng.testing import FakeStore
@@ -118,6 +119,23 @@ def test_each_journal_is_asked_of_the_worker_that_has_it(world: World) -> None:
     assert world.addresses.look(names)
     found = world.addresses.of(names)
     assert found == {names[0]: "a:1", names[1]: "a:2", names[2]: "a:1"}
+
+
+def test_a_journal_that_another_node_leads_is_with_the_first_worker_of_that_one(
+    world: World,
+) -> None:
+    name = "web.n1.1.00000000"
+    journal = Journal(flow="web", node="n1", primary="n2", term=2, in_sync=("n2/x",))
+    world.store.write(paths.journal(name), journal, ABSENT)
+    for node in ("n1", "n2"):
+        addresses = (f"{node}:1", f"{node}:2")
+        live = LiveNode(
+            uuid="u", incarnation="i", addresses=addresses, pid=1, version="0", since=0.0
+        )
+        world.store.write(paths.live_node(node), live, ABSENT)
+    world.addresses.look([name])
+    assert world.addresses.of([name]) == {name: "n2:1"}
+    assert FlowJournals("web", world.store).addresses([name]) == {name: "n2:1"}
 
 
 def test_a_record_that_makes_no_sense_harms_its_own_journal_only(

@@ -12,8 +12,9 @@ from functools import lru_cache
 from typing import cast
 
 from flumeng.errors import CorruptError, FlumengError, UnavailableError
+from flumeng.inputs.journals.addresses import server_of
 from flumeng.journal.client import JournalClient
-from flumeng.journal.names import flow_of, is_journal, worker_of
+from flumeng.journal.names import flow_of, is_journal
 from flumeng.journal.position import Position
 from flumeng.state import journal_registry
 from flumeng.store import Store, Versioned
@@ -91,7 +92,7 @@ class FlowJournals:
             if isinstance(live, Versioned) and live.value.addresses
         }
         return {
-            name: served[node][worker_of(name, len(served[node]))]
+            name: server_of(name, node, served[node])
             for name, node in nodes.items()
             if node in served
         }

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from flumeng.errors import UnavailableError
-from flumeng.journal.names import is_journal, worker_of
+from flumeng.journal.names import is_journal, node_of, worker_of
 from flumeng.store import Store, Unreadable, Versioned
 from zkschema import paths
 from zkschema.records import Record
@@ -60,8 +60,8 @@ class Addresses:
         for name in journals:
             journal = self._journals.get(name)
             node = self._nodes.get(journal.value) if journal else None
-            if node and node.value and is_journal(name):
-                found[name] = node.value[worker_of(name, len(node.value))]
+            if journal and node and node.value and is_journal(name):
+                found[name] = server_of(name, journal.value, node.value)
         return found
 
     def due(self, journals: Iterable[str]) -> list[str]:
@@ -135,6 +135,12 @@ class Addresses:
                 self._unreadable.add(str(path))
                 log.error("%s", record)
         return [None if isinstance(record, Unreadable) else record for record in found]
+
+
+def server_of(journal: str, node: str, addresses: Sequence[str]) -> str:
+    """Which of the workers at ``addresses`` of the node that leads the journal serves it: its first
+    one when another node has made it."""
+    return addresses[worker_of(journal, len(addresses)) if node_of(journal) == node else 0]
 
 
 def _due(known: dict[str, _Known[V]], name: str, now: float) -> bool:
