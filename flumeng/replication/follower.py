@@ -99,11 +99,16 @@ def begin(copy: Copy, message: Begin) -> Step:
         copy = replace(copy, term=message.term, matched=False)
         actions.append(Fence(message.term))
     if not copy.matched:
-        if message.lineage != copy.lineage or copy.log.end < message.log.floor:
-            copy = _emptied(copy, message.log.floor, message.lineage)
-            actions.append(Restart(message.log.floor, message.lineage))
-        elif copy.log.last_term != copy.term:  # else it has matched in this term before
-            copy, cut = _cut(copy, agreed(copy.log, message.log))
+        # With an event of this term it has matched in it before.
+        matched = copy.log.last_term == copy.term
+        end = copy.log.end if matched else agreed(copy.log, message.log)
+        floor = message.log.floor
+        # What lies below the primary's floor can not be compared, and is acked.
+        if message.lineage != copy.lineage or copy.log.floor < end == floor:
+            copy = _emptied(copy, floor, message.lineage)
+            actions.append(Restart(floor, message.lineage))
+        else:
+            copy, cut = _cut(copy, end)
             actions += cut
         copy = replace(copy, log=copy.log._replace(safe=copy.log.end), matched=True)
     return copy, [*actions, Reply(Began(copy.term, copy.id, copy.log.safe))]

@@ -62,8 +62,8 @@ def run_of(history: History, seq: int) -> Start:
 
 
 def agreed(one: Log, other: Log) -> int:
-    """Up to where two logs hold the same events: at least to both floors, since what lies below
-    one is acked, and so was the same everywhere."""
+    """Up to where two logs hold the same events; the higher of their floors where nothing above it
+    is the same, since below it nothing can be compared."""
     end, floor = min(one.end, other.end), max(one.floor, other.floor)
     while end > floor:
         ours, theirs = run_of(one.history, end - 1), run_of(other.history, end - 1)

@@ -279,7 +279,10 @@ def _moved(primary: Primary) -> Step:
         joins = not primary.joining and peer.begun and peer.copy not in membership.in_sync
         if joins and primary.log.end - peer.end <= primary.near:
             primary = replace(primary, joining=peer.copy)
-        if peer.begun and peer.copy == primary.joining and peer.end >= primary.checkpoint:
+        # What was answered in earlier terms lies below the end that this one began with, and may lie
+        # above the checkpoint that is known by now.
+        caught_up = peer.end >= max(primary.checkpoint, primary.first.end)
+        if peer.begun and peer.copy == primary.joining and caught_up:
             return _ask(primary, membership.joined(peer.copy))
     return primary, []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -38,9 +39,12 @@ class CrashedError(Exception):
 class Host:
     """``role`` is None while no process runs. What it sends and asks for goes to ``post`` and
     ``wish``; a sync that is due takes its time: see ``sync``. So many of the deeds of a copy as
-    ``crash_share`` says it does not live to see."""
+    ``crash_share`` says it does not live to see; what it knows of the global checkpoint comes to
+    its disk with the chance ``remember_share``. ``near``: see Primary."""
 
     crash_share = 0.0
+    remember_share = 0.3
+    near = 2
 
     def __init__(
         self,
@@ -58,9 +62,11 @@ class Host:
         self.membership: Membership | None = None
         self.waiting: dict[int, Event] = {}
         """What clients sent that is not answered, by seq."""
+        self.deeds: Counter[tuple[type, type]] = Counter()
+        """What it did as a copy, and why: by message and action."""
+        self.disks_lost = 0
         self._rng, self._post, self._wish = rng, post, wish
         self._min_in_sync = min_in_sync
-        self._made = 0
         self._speaker = ""
 
     @property
@@ -78,9 +84,9 @@ class Host:
 
     def lose_disk(self) -> None:
         """It starts with an empty one."""
-        self._made += 1
+        self.disks_lost += 1
         self.crash()
-        self.disk = CopyDisk(f"{self.name}/{self._made}", "", 0)
+        self.disk = CopyDisk(f"{self.name}/{self.disks_lost}", "", 0)
 
     def look(self, membership: Membership, version: int) -> None:
         """It reads what ZooKeeper has, or had a while ago."""
@@ -108,7 +114,7 @@ class Host:
                 membership,
                 version,
                 min_in_sync=self._min_in_sync,
-                near=2,
+                near=self.near,
             )
         )
 
@@ -213,6 +219,7 @@ class Host:
         for action in actions:
             if self._rng.random() < self.crash_share:
                 raise CrashedError
+            self.deeds[type(message), type(action)] += 1
             if isinstance(action, follower.Fence):
                 self.disk.term = action.term
             elif isinstance(action, follower.Cut):
@@ -232,6 +239,5 @@ class Host:
         self._remember()
 
     def _remember(self) -> None:
-        """What is known of the global checkpoint comes to the disk some time."""
-        if self.role is not None and self._rng.random() < 0.3:
+        if self.role is not None and self._rng.random() < self.remember_share:
             self.disk.checkpoint = max(self.disk.checkpoint, self.role.checkpoint)

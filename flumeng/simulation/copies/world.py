@@ -38,8 +38,9 @@ class World:
         self.values = 0
         self.min_in_sync = min_in_sync
         fragile = self.rng.choice([0.0, 0.0, 0.02])
+        forgetful, near = self.rng.choice([0.3, 0.02]), self.rng.choice([2, 20])
         for host in self.hosts.values():
-            host.crash_share = fragile
+            host.crash_share, host.remember_share, host.near = fragile, forgetful, near
             host.start()
         self._troubles = self._drawn()
 
@@ -58,7 +59,7 @@ class World:
             (self._grant, 12),
             (self._master, 12),
             (self._tell, 6),
-            (self._late, some),
+            (self._late, self.rng.choice([some, 6])),
             (self._lose_letter, some),
             (self._double_letter, some),
             (self._crash, self.rng.choice([0, 2, 4])),
@@ -67,7 +68,7 @@ class World:
             (self._wake, 6),
             (self._expire, self.rng.choice([0, 3, 6])),
             (self._connect, 6),
-            (self._trim, 2),
+            (self._trim, self.rng.choice([2, 2, 12])),
             (self._move, self.rng.choice([0, 0, 1])),
             (self._lose_disk, self.rng.choice([0, 0, 1])),
         ]
