@@ -331,22 +331,24 @@ class JournalStore:
             }
             self.journals = {**self.journals, **led}
 
-    def give_up_superseded(self, name: str, end: int) -> None:
+    def give_up_superseded(self, name: str, end: int, *, gone: bool) -> None:
         """Another copy has become the primary of a journal of ours, and ended it at ``end``. What
-        that one does not have was answered to nobody: it goes, and sources read it again."""
+        that one does not have was answered to nobody: it goes, and sources read it again. One that
+        lacks events waits until it has them, and their source state, or until they are ``gone``."""
         with self._lock:
             journal = self.journals.get(name)
             if not isinstance(journal, ReplicatedJournal) or name in self._taken:
                 return
-            if journal.leads or journal.next_seq < end:
-                return  # a copy that lacks events gets them, and with them the source state
-            gone = journal.cut(end)
+            lacks = journal.next_seq < end
+            if journal.leads or (lacks and not gone):
+                return
+            cut = journal.cut(end)
             log.warning(
                 "journal %s: another node ended it at seq %d; %d events go that were answered to "
                 "nobody",
                 name,
                 end,
-                gone,
+                cut,
             )
             self._remove(name, journal)
 

@@ -201,8 +201,8 @@ class Worker:
         """Blocking. Who is the primary of which journal, and what becomes of the others' copies."""
         self._replicas.told(message)
         self._journal_store.serve_led()
-        for name, end in message["ended"].items():
-            self._journal_store.give_up_superseded(name, end)
+        for name, ended in message["ended"].items():
+            self._journal_store.give_up_superseded(name, ended["end"], gone=ended["gone"])
         for name in message["unwanted"]:
             self._replicas.drop(name)
         self._journal_store.close_all_but(frozenset(self._tasks or ()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import pyarrow as pa
 
@@ -34,6 +34,7 @@ COPY = "copy"
 _KINDS: Mapping[str, type[Any]] = {
     kind.__name__: kind for kind in (Begin, Frames, Reset, Began, Persisted, Unmatched, Refused)
 }
+_FIELDS = {name: get_type_hints(kind) for name, kind in _KINDS.items()}
 
 
 class Parcel(NamedTuple):
@@ -81,8 +82,10 @@ def decode(data: bytes) -> Parcel:
         said = json.loads(data)
         kind = _KINDS[said["kind"]]
         fields = {
-            name: _field(kind.__annotations__[name], value)
-            for name, value in zip(kind._fields, said["fields"], strict=True)
+            name: _field(expected, value)
+            for (name, expected), value in zip(
+                _FIELDS[said["kind"]].items(), said["fields"], strict=True
+            )
         }
         state = said.get("state")
         if not isinstance(said["journal"], str) or not isinstance(state, dict | None):
@@ -92,15 +95,14 @@ def decode(data: bytes) -> Parcel:
         raise CorruptError(f"a message about a copy cannot be read: {error}") from error
 
 
-def _field(kind: str, value: Any) -> object:
-    if kind == "Log":
+def _field(expected: Any, value: Any) -> object:
+    if expected is Log:
         floor, end, safe, history = value
         return Log(_number(floor), _number(end), _number(safe), _history(history))
-    if kind == "History":
+    if expected == History:
         return _history(value)
-    expected = {"int": int, "str": str, "bool": bool}[kind]
     if type(value) is not expected:
-        raise TypeError(f"{value!r} where a message has a {kind}")
+        raise TypeError(f"{value!r} where a message has another kind")
     return _number(value) if expected is int else value
 
 

@@ -51,7 +51,7 @@ class Memberships:
                 continue  # it is told where records are checked, and the workers go on as before
             told[name] = {"version": one.version.number, **saying(membership)}
         ended = {
-            name: one.value.end
+            name: {"end": one.value.end, "gone": one.value.gone}
             for name, one in replicated.items()
             if self._made(one.value) and one.value.closed and one.value.end is not None
         }

@@ -9,6 +9,7 @@ was on its way is lost then, and the journals are told.
 from __future__ import annotations
 
 import collections
+import contextlib
 import logging
 import threading
 import time
@@ -141,6 +142,8 @@ class Link:
                     self._send_one(writer, box)
             finally:
                 reader.cancel()
+                with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
+                    writer.close()
 
     def _next(self, broken: threading.Event) -> Box | None:
         with self._changed:
