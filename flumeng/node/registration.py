@@ -93,6 +93,7 @@ class Registration:
         self._live: LiveNode | None = None
         self._session = 0
         self._aside: set[str] = set()
+        self._led_elsewhere: set[str] = set()
         self._claims = claims
         self._member = process.member("node")
         self._proofs = SessionProofs()
@@ -291,9 +292,11 @@ class Registration:
         While that node is live, one of them works on a copy, and the journal is set aside.
         """
         registered = self._journals()
-        self._take_over([name for name in local if name not in registered])
+        leads = {name for name, said in local.items() if said.get("leads")}
+        elsewhere = self._led_elsewhere - leads
+        self._take_over([name for name in local if name not in registered.keys() | elsewhere])
         for name, said in local.items():
-            if name in self._aside:
+            if name in self._aside or name in self._led_elsewhere - leads:
                 continue
             known = registered.get(name)
             journal = self._record(said, known.value if known else None)
@@ -305,15 +308,15 @@ class Registration:
         ended = {"closed": said["closed"], "end": said["end"]}
         if "copy" in said and (known is not None or said["closed"]):
             return replace(known, **ended) if known is not None and said["leads"] else None
-        replicated = {"copies": (self._me.name,), "lineage": said["lineage"]}
         return Journal(
             flow=said["flow"],
             node=self._me.name,
             primary=self._me.name,
             term=said["term"] + ("copy" in said),
             in_sync=(said.get("copy", self._me.name),),
+            copies=(self._me.name,) if "copy" in said else (),
+            lineage=said.get("lineage", ""),
             **ended,
-            **(replicated if "copy" in said else {}),
         )
 
     def _enter(self, name: str, journal: Journal, known: Versioned[Journal] | None) -> None:
@@ -336,6 +339,7 @@ class Registration:
         for name, known in self._read_journals(journals).items():
             other = known.value.primary
             if known.value.lineage and other != self._me.name:
+                self._led_elsewhere.add(name)
                 continue
             if other == self._me.name or not self._store.exists(paths.live_node(other)):
                 self._journals()[name] = known
@@ -451,6 +455,7 @@ class Registration:
         """After a lost race, a new connection or a long time: forget what was read."""
         self._status = None
         self._registered = None
+        self._led_elsewhere.clear()
 
     def _journals(self) -> dict[str, Versioned[Journal]]:
         """The registered journals of this node, read once and then followed. Only its own are read:
