@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cli import journal_copies
 from cli.context import CliContext, with_store
 from cli.options import json_option
 from cli.output import show_json, show_table
@@ -38,11 +39,16 @@ key_option = click.option(
 
 @click.group()
 def journal() -> None:
-    """See which journals there are and what they hold; look into their directories.
+    """See which journals there are and what they hold, and who holds those that are replicated;
+    look into their directories.
 
     verify, dump and repair work on the directory of one journal, on its host, and need neither
     ZooKeeper nor a node.
     """
+
+
+for command in journal_copies.COMMANDS:
+    journal.add_command(command)
 
 
 @journal.command(name="list")
@@ -52,14 +58,20 @@ def list_(context: CliContext, store: Store, as_json: bool) -> None:
     """List all journals. Events from FLOOR up to SAFE can be read, UNACKED of them are to be.
 
     What only a journal's node knows is "-" while it does not answer. OLDEST is the age of the
-    oldest event that is not acked.
+    oldest event that is not acked. Where journals are replicated, NODE leads in this TERM, COPIES
+    are to hold them, and those IN SYNC have every answered event.
     """
     rows = journals.journals(store, context.accounts, context.clock())
     if as_json:
         show_json(rows)
         return
+    replicated = any(row.in_sync for row in rows)
     show_table(
-        ("JOURNAL", "NODE", "DURABILITY", "FLOOR", "SAFE", "UNACKED", "OLDEST", "SIZE", "STATE"),
+        (
+            *("JOURNAL", "NODE", "DURABILITY", "FLOOR", "SAFE", "UNACKED", "OLDEST", "SIZE"),
+            *(("TERM", "COPIES", "IN SYNC") if replicated else ()),
+            "STATE",
+        ),
         (
             (
                 row.journal,
@@ -70,6 +82,7 @@ def list_(context: CliContext, store: Store, as_json: bool) -> None:
                 row.unacked,
                 _seconds(row.oldest_unacked_seconds),
                 _size(row.bytes),
+                *((row.term, row.copies, row.in_sync) if replicated else ()),
                 _state(row),
             )
             for row in rows

@@ -141,6 +141,8 @@ def _owners(row: table.Row[Record], names: Sequence[str], secured: Secured) -> t
     admitted = [one for one in owners if one in secured.admitted]
     cursor = named.get("{cursor}", CURSOR_MAIN)
     flow = named.get("{flow}") if cursor == CURSOR_MAIN else cursor
+    if "{journal}" in named:
+        flow = named["{journal}"].partition(".")[0]
     if flow is not None:
         admitted += [one.name for one in secured.operators if one.is_for(flow)]
     return tuple(admitted)

@@ -402,10 +402,10 @@ journals = _folder(
 journal = _row(
     "/journals/{journal}",
     records.Journal,
-    "primary, masters",
-    "flow, node, primary, term, in-sync copies, closed and its end",
+    "primary, masters, operators",
+    "flow, node, primary, term, in-sync copies, closed and its end; who is to hold copies",
     size_bytes=16 * KIB,
-    access=Access(write="own-node master", read=NOT_NODES),
+    access=Access(write="own-node own-operator master", read=NOT_NODES),
 )
 queues = _folder(
     "/queues",

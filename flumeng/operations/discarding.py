@@ -1,7 +1,8 @@
 """The end of a node whose host is gone for good: what only its disk held is given up, and said.
 
 Its journals are struck with their acks, so that nobody waits for them; then its own znodes go, and
-masters give its tasks to others. Nothing of it may be live: each transaction fails when it is.
+masters give its tasks to others. A journal of which another registered node has a copy in sync
+stays: masters let that one lead. Nothing of it may be live: each transaction fails when it is.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from flumeng.operations import audit
 from flumeng.operations.documents import in_transactions
 from flumeng.operations.nodes import absent, below, require_node
 from flumeng.operations.settings import without_chokes
+from flumeng.replication.membership import node_of
 from flumeng.state import journal_registry
 from flumeng.store import ANY, Path, Remove, Store, Unreadable, Write
 from zkschema import bootstrap, paths, records
@@ -92,4 +94,10 @@ def _said(node: str, lost: Sequence[DataLoss]) -> str:
 
 def _journals(store: Store, node: str) -> dict[str, records.Journal]:
     known = journal_registry.journals(store)
-    return {name: journal for name, journal in known.items() if journal.primary == node}
+    others = {*store.children(paths.nodes())} - {node}
+    return {
+        name: journal
+        for name, journal in known.items()
+        if node in (journal.primary, *map(node_of, journal.in_sync))
+        and others.isdisjoint(map(node_of, journal.in_sync))
+    }

@@ -40,31 +40,34 @@ VERBS = {"draining": "drain", "active": "undrain"}
 
 @dataclass(frozen=True)
 class Left:
-    """What still ties a node to the cluster: tasks (``flow/task``) and journals by name, and what
-    nobody knows while a record of it is unreadable."""
+    """What still ties a node to the cluster: tasks (``flow/task``), journals that it leads, those
+    of which it holds a copy, and what nobody knows while a record of it is unreadable."""
 
     tasks: tuple[str, ...]
     journals: tuple[str, ...]
+    copies: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.tasks or self.journals or self.unreadable)
+        return bool(self.tasks or self.journals or self.copies or self.unreadable)
 
     @property
     def lines(self) -> list[str]:
         return [
             *(f"task {key}" for key in self.tasks),
             *(f"journal {journal}" for journal in self.journals),
+            *(f"a copy of journal {journal}" for journal in self.copies),
             *(f"whatever {what}" for what in self.unreadable),
         ]
 
     def __str__(self) -> str:
         counts = (
-            (len(self.tasks), "task"),
-            (len(self.journals), "journal"),
-            (len(self.unreadable), "unreadable record"),
+            (len(self.tasks), "task", "tasks"),
+            (len(self.journals), "journal", "journals"),
+            (len(self.copies), "copy of a journal", "copies of journals"),
+            (len(self.unreadable), "unreadable record", "unreadable records"),
         )
-        parts = (f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts if count)
+        parts = (f"{count} {one if count == 1 else many}" for count, one, many in counts if count)
         return " and ".join(parts) or "nothing"
 
 
@@ -91,8 +94,10 @@ def left(store: Store, node: str) -> Left:
             unreadable.append(str(status))
         else:
             tasks.update(status.value.tasks)
-    kept = (name for name, j in journal_registry.journals(store).items() if j.primary == node)
-    return Left(tuple(sorted(tasks)), tuple(kept), tuple(unreadable))
+    known = journal_registry.journals(store)
+    kept = tuple(name for name, j in known.items() if j.primary == node)
+    held = tuple(name for name, j in known.items() if node in j.copies and name not in kept)
+    return Left(tuple(sorted(tasks)), kept, held, tuple(unreadable))
 
 
 def set_node_desired(

@@ -12,7 +12,7 @@ sync leads in its stead, in a new term; where none is live, nobody does.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 
@@ -115,32 +115,23 @@ class Copies:
         return not view.set_aside and (node in journal.leaving or not view.eligible(COPY, {}))
 
     def _find(self, beside: list[str], taken: set[str], wanted: Replicas) -> str | None:
-        """The node that holds the fewest copies; ``beside`` begins with the primary."""
+        """The node that holds the fewest copies, of the zones that count first; ``beside`` begins
+        with the primary."""
         if self._pools is None:
             self._pools = self._made_pools()
         pools = self._pools
         zones = [self._nodes[node].record.zone for node in beside if node in self._nodes]
-        if wanted.spread == "host":
-            found = self._fewest(pools, (), taken)
-        else:
-            others = pools.keys() - {zones[0]}
-            found = self._fewest({zone: pools[zone] for zone in others}, zones, taken)
-            found = found or self._fewest({z: pools[z] for z in pools if z == zones[0]}, (), taken)
+        used = zones if wanted.spread == "zone" else []
+        free = [
+            (zone in used[:1], zone in used, pool.ranks[node], node)
+            for zone, pool in pools.items()
+            if (node := pool.first(lambda node: node not in taken)) is not None
+        ]
+        found = min(free)[3] if free else None
         if found is not None:
             self._held[found] += 1
             pools[self._nodes[found].record.zone].set(found, self._rank(found))
         return found
-
-    def _fewest(
-        self, pools: Mapping[str, IndexedHeap[int]], used: Iterable[str], taken: set[str]
-    ) -> str | None:
-        """Of these zones, first of those that are not ``used``."""
-        found = [
-            (zone in used, pool.ranks[node], node)
-            for zone, pool in pools.items()
-            if (node := pool.first(lambda node: node not in taken)) is not None
-        ]
-        return min(found)[2] if found else None
 
     def _made_pools(self) -> dict[str, IndexedHeap[int]]:
         """Zone -> the nodes that may get a copy."""

@@ -117,6 +117,7 @@ def node_drained(store: Store, node: str) -> list[str]:
     return [
         *tasks,
         *(f"journal {journal} is not collected to its end" for journal in still.journals),
+        *(f"no other node has its copy of {journal} yet" for journal in still.copies),
     ]
 
 

@@ -11,8 +11,9 @@ from dataclasses import asdict
 from typing import Any
 
 from flumeng.journal.account import Account
+from flumeng.operations.copies import replicas_of
 from flumeng.operations.subscriptions import readers_of
-from flumeng.state import leases
+from flumeng.state import journal_registry, leases
 from flumeng.store import ReadableStore
 from flumeng.views import (
     asking,
@@ -23,6 +24,7 @@ from flumeng.views import (
     moments,
     overview,
     queues,
+    replicas,
     unreadable,
 )
 from flumeng.views.acks import AckRow, Positions, acks_of
@@ -72,6 +74,7 @@ def status(
         *_of_held(told, store),
         *_of_lost(told),
         *queues.causes(reading),
+        *_of_copies(reading, nodes, acks),
         *kept_journals.causes(flows, reading, known),
         *(cause for flow in flows for cause in lag.causes(flow, lags[flow.flow])),
     ]
@@ -167,6 +170,21 @@ def _of_lost(told: Mapping[str, Mapping[str, Answer]]) -> Iterator[Cause]:
                     "the node's log names them; rotate later or delay compression",
                     about=f"flow {flow}: {source} on node {node}: lost files",
                 )
+
+
+def _of_copies(
+    reading: Reading, nodes: Sequence[NodeRow], acks: Sequence[AckRow]
+) -> Iterator[Cause]:
+    """The replicated journals that too few hold."""
+    known = journal_registry.journals(reading)
+    flows = {journal.flow for journal in known.values() if journal.lineage}
+    said = {flow: replicas_of(reading, flow) for flow in flows}
+    return replicas.causes(
+        known,
+        {flow: wanted for flow, wanted in said.items() if wanted is not None},
+        {node.node for node in nodes if node.live},
+        {ack.partition: ack.offset or 0 for ack in acks},
+    )
 
 
 def _of_masters(masters: Mapping[str, LiveMaster | None]) -> Iterator[Cause]:

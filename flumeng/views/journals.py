@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from flumeng.errors import UserError
 from flumeng.journal.account import Account
+from flumeng.replication.membership import node_of
 from flumeng.spec.problems import nearest
 from flumeng.state import journal_registry
 from flumeng.store import Store
@@ -34,7 +35,8 @@ def ask_worker(address: str) -> Mapping[str, Account]:
 @dataclass(frozen=True)
 class JournalRow:
     """Offsets are half-open. ``end`` is set when the journal is closed; ``waits_at`` while readers
-    stop there until an operator accepts that events are lost."""
+    stop there until an operator accepts that events are lost. ``node`` leads it; of one that is
+    replicated ``copies`` are to hold one, and those ``in_sync`` have every answered event."""
 
     journal: str
     node: str
@@ -53,6 +55,8 @@ class JournalRow:
     max_bytes: int | None = None
     lost: int | None = None
     waits_at: int | None = None
+    copies: tuple[str, ...] = ()
+    in_sync: tuple[str, ...] = ()
     problem: str = ""
 
 
@@ -71,6 +75,8 @@ def journals(store: Store, ask: Ask, now: float) -> list[JournalRow]:
             record.term,
             record.closed,
             record.end,
+            copies=record.copies,
+            in_sync=tuple(map(node_of, record.in_sync)) if record.lineage else (),
             problem=problem,
         )
         account = accounts.get(record.primary, {}).get(name)
@@ -81,6 +87,12 @@ def journals(store: Store, ask: Ask, now: float) -> list[JournalRow]:
 def journal(store: Store, ask: Ask, now: float, name: str) -> JournalRow:
     """Raises ``UserError`` when there is no such journal."""
     return pick(journals(store, ask, now), name)
+
+
+def reached(store: Store, ask: Ask, name: str) -> dict[str, int]:
+    """Node -> up to which seq its copy of the journal reaches; of those that tell."""
+    accounts, _ = asking.ask_all(Reading.of(store), ask)
+    return {node: known[name].safe for node, known in accounts.items() if name in known}
 
 
 def pick(rows: Sequence[JournalRow], name: str) -> JournalRow:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flumeng.plan import Planner, Replicate, plan
+from flumeng.plan import Assign, Planner, Replicate, plan
 from flumeng.spec.replicas import Replicas
 from flumeng.state.snapshot import NodeView, Snapshot
 from flumeng.store import Version
@@ -81,8 +81,15 @@ def test_a_copy_is_in_another_zone_than_the_primary() -> None:
 
 def test_copies_are_in_zones_of_their_own() -> None:
     three = world("aabbc", journal("n0"), replicas=Replicas(copies=3))
-    zones = {three.nodes[name].record.zone for name in copies(at_rest(three))}
-    assert zones == {"a", "b", "c"}
+    held = replace(three, journals={**three.journals, "held": journal("n4")})
+    for there in (
+        three,
+        replace(held, journal_versions={**held.journal_versions, "held": Version(0)}),
+    ):
+        zones = {there.nodes[name].record.zone for name in copies(at_rest(there))}
+        assert zones == {"a", "b", "c"}
+    two = world("aabb", journal("n0"), replicas=Replicas(copies=3))
+    assert sorted(copies(at_rest(two))) == ["n0", "n2", "n3"]
 
 
 def test_where_there_is_one_zone_a_copy_is_on_another_host() -> None:
@@ -154,8 +161,10 @@ def test_a_copy_that_is_moved_leaves_when_the_other_is_in_sync() -> None:
     assert (after.copies, after.leaving) == (("n0", "n2"), ())
 
 
-def test_a_closed_journal_gets_no_copies() -> None:
+def test_a_closed_journal_gets_no_copies_and_one_that_is_gone_is_left_alone() -> None:
     assert written(world("ab", journal("n0", closed=True, end=5))) == []
+    gone = journal("n0", "n1", gone=True)
+    assert written(changed(world("ab", gone), "n0", **LOST)) == []
 
 
 @pytest.mark.parametrize("closed", [False, True])
@@ -214,6 +223,8 @@ def told(snapshot: Snapshot) -> dict[str, dict[str, int]]:
 
 
 def test_nodes_are_told_of_every_change_of_their_journals() -> None:
+    kinds = [type(action) for action in plan(world("aab", journal("n0"), journal("n1", "n0")))]
+    assert kinds.index(Assign) > kinds.index(Replicate), "told of what is not written yet"
     there = at_rest(world("aab", journal("n0"), journal("n1", "n0")))
     assert told(there) == {"n0": {"j0": 4, "j1": 3}, "n1": {"j1": 3}, "n2": {"j0": 4}}
     after = replace(there, journal_versions={**there.journal_versions, "j0": Version(9)})

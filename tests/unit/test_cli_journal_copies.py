@@ -1,0 +1,242 @@
+"""Who holds a replicated journal and who leads it, by command: on a fake store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cli.context import AuditFields
+from cli.testing import Shell
+from flumeng.master.daemon import Master
+from flumeng.operations.flows import apply_flow
+from flumeng.store import ABSENT, ANY, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+FLOW = """
+flow: web
+sources: [{syslog: {listen: "127.0.0.1:5514"}}]
+durability: replicated
+sinks: [noop]
+"""
+SIGN: AuditFields = {"author": "ann", "reason": "", "now": 0.0}
+J = "web.n1.0.00000000"
+ROLES = {"n5": ("ingest", "collect")}
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    """n1 leads a journal, n2 is in sync, n3 is catching up; n4 is free, n5 may hold no copies."""
+    store = FakeStore()
+    tree.init(store)
+    for name in ("n1", "n2", "n3", "n4", "n5"):
+        node = records.Node(uuid=name, roles=ROLES.get(name, ("ingest", "copy")))
+        store.write(paths.node(name), node, ABSENT)
+        live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
+        store.write(paths.live_node(name), live, ABSENT)
+    apply_flow(store, FLOW, **SIGN)
+    register(store)
+    return store
+
+
+@pytest.fixture
+def shell(store: FakeStore) -> Shell:
+    return Shell(store.tree)
+
+
+def register(store: FakeStore, **fields: Any) -> None:
+    journal = records.Journal(
+        flow="web",
+        node="n1",
+        primary="n1",
+        term=4,
+        in_sync=("n1/a", "n2/b"),
+        copies=("n1", "n2", "n3"),
+        lineage="l",
+    )
+    path = paths.journal(J)
+    store.write(path, replace(journal, **fields), ANY if store.exists(path) else ABSENT)
+
+
+def die(store: FakeStore, *nodes: str) -> None:
+    for name in nodes:
+        store.remove(paths.live_node(name), ANY)
+
+
+def journal(store: FakeStore) -> records.Journal:
+    found = store.read(paths.journal(J))
+    assert found is not None
+    return found.value
+
+
+def commands(store: FakeStore) -> list[tuple[str, str]]:
+    entries = [store.read(paths.audit(name)) for name in store.children(paths.audits())]
+    return [(entry.value.command, entry.value.reason) for entry in entries if entry][1:]
+
+
+def refused(shell: Shell, store: FakeStore, *words: str) -> str:
+    """What is said; nothing was changed."""
+    before = store.dump()
+    done = shell.run("journal", *words)
+    assert done.exit_code != 0
+    assert store.dump() == before
+    return done.stderr
+
+
+def test_the_list_tells_who_holds_what_is_replicated(shell: Shell, store: FakeStore) -> None:
+    line = shell.run("journal", "list").stdout.splitlines()
+    assert line[0].split("\t")[8:] == ["TERM", "COPIES", "IN SYNC", "STATE"]
+    assert line[1].split("\t")[1] == "n1"
+    assert line[1].split("\t")[8:] == ["4", "n1,n2,n3", "n1,n2", "open"]
+    (row,) = shell.json("journal", "list")
+    assert (row["copies"], row["in_sync"]) == (["n1", "n2", "n3"], ["n1", "n2"])
+    register(store, lineage="", copies=(), in_sync=("n1",))
+    assert "COPIES" not in shell.run("journal", "list").stdout
+
+
+def test_a_copy_in_sync_is_promoted(shell: Shell, store: FakeStore) -> None:
+    done = shell.run("journal", "promote", J, "--reason", "old disk")
+    assert done.stdout.startswith(f"node n2 leads journal {J} in term 5")
+    after = journal(store)
+    assert (after.primary, after.term, after.in_sync) == ("n2", 5, ("n2/b",))
+    assert (after.lineage, after.copies) == ("l", ("n1", "n2", "n3"))
+    assert commands(store) == [(f"journal promote {J} --to n2", "old disk")]
+    assert "leads" in shell.run("journal", "promote", J, "--to", "n2").stdout
+    assert len(commands(store)) == 1
+
+
+def test_what_cannot_be_promoted_is_said(shell: Shell, store: FakeStore) -> None:
+    assert "there is no journal" in refused(shell, store, "promote", "web.n1.0.1")
+    behind = refused(shell, store, "promote", J, "--to", "n3")
+    assert "node n3 is not in sync (n1, n2 are in sync)" in behind
+    assert "--unclean" in behind
+    die(store, "n2")
+    assert "node n2 is not live" in refused(shell, store, "promote", J, "--to", "n2")
+    assert "no other copy" in refused(shell, store, "promote", J)
+    register(store, lineage="", copies=(), in_sync=("n1",))
+    assert "has no copies" in refused(shell, store, "promote", J)
+
+
+def test_events_are_given_up_only_where_no_copy_in_sync_is_left(
+    shell: Shell, store: FakeStore
+) -> None:
+    unclean = ("promote", J, "--to", "n3", "--unclean")
+    assert "the copy of n1 is in sync and live" in refused(shell, store, *unclean)
+    die(store, "n1", "n2")
+    asked = refused(shell, store, *unclean)
+    assert "Only n1, n2 had every answered event" in asked
+    assert "The copy of n3 may lack any number of them" in asked
+    assert "say with --to" in refused(shell, store, "promote", J, "--unclean")
+    assert "holds no copy" in refused(shell, store, "promote", J, "--unclean", "--to", "n4")
+    assert shell.run("journal", *unclean, "--yes").exit_code == 0
+    after = journal(store)
+    assert (after.primary, after.term, after.in_sync) == ("n3", 5, ("n3/",))
+    assert after.lineage not in ("", "l")
+    ((command, _),) = commands(store)
+    assert command == f"{' '.join(('journal', *unclean))}: gave up what only n1, n2 had"
+
+
+def test_a_copy_is_moved(shell: Shell, store: FakeStore) -> None:
+    assert shell.run("journal", "move", J, "--from", "n2", "--to", "n4").exit_code == 0
+    after = journal(store)
+    assert (after.copies, after.leaving) == (("n1", "n2", "n3", "n4"), ("n2",))
+    assert after.in_sync == ("n1/a", "n2/b")
+    assert commands(store) == [(f"journal move {J} --from n2 --to n4", "")]
+
+
+def test_masters_finish_a_move_and_leave_what_was_chosen(shell: Shell, store: FakeStore) -> None:
+    shell.run("journal", "add-copy", J, "n4")
+    master = Master(store, "m", lambda: 0.0, lambda: 0.0)
+    master.tick()
+    assert journal(store).copies == ("n1", "n2", "n3", "n4")
+    register(store, copies=("n1", "n2"))
+    shell.run("journal", "move", J, "--from", "n2", "--to", "n4")
+    master.tick()
+    assert journal(store).copies == ("n1", "n2", "n4")
+    moving = journal(store)
+    store.write(paths.journal(J), replace(moving, in_sync=(*moving.in_sync, "n4/d")), ANY)
+    master.tick()
+    assert (journal(store).copies, journal(store).leaving) == (("n1", "n4"), ())
+    found = store.read(paths.journal(J))
+    told = store.read(paths.assignment("n4"))
+    assert found is not None
+    assert told is not None
+    assert told.value.journals == {J: found.version.number}
+
+
+def test_where_copies_may_be_is_checked(shell: Shell, store: FakeStore) -> None:
+    for words in (("add-copy", J), ("move", J, "--from", "n2", "--to")):
+        assert "has no role copy" in refused(shell, store, *words, "n5")
+        assert "there is no node" in refused(shell, store, *words, "n9")
+    assert "leads" in refused(shell, store, "move", J, "--from", "n1", "--to", "n4")
+    assert "drop-copy" in refused(shell, store, "move", J, "--from", "n2", "--to", "n3")
+    assert "already" in shell.run("journal", "add-copy", J, "n2").stdout
+    die(store, "n4")
+    assert "node n4 is not live" in refused(shell, store, "add-copy", J, "n4")
+    register(store, closed=True, end=7)
+    assert "is closed" in refused(shell, store, "add-copy", J, "n2")
+
+
+def test_a_copy_is_dropped(shell: Shell, store: FakeStore) -> None:
+    assert "leads" in refused(shell, store, "drop-copy", J, "n1")
+    assert "expected one of n2, n3" in refused(shell, store, "drop-copy", J, "n4")
+    assert shell.run("journal", "drop-copy", J, "n3").exit_code == 0
+    asked = refused(shell, store, "drop-copy", J, "n2")
+    assert "in sync on 1 of the 2 nodes" in asked
+    assert shell.run("journal", "drop-copy", J, "n2", "--yes").exit_code == 0
+    assert (journal(store).copies, journal(store).in_sync) == (("n1",), ("n1/a",))
+    assert sorted(command for command, _ in commands(store)) == [
+        f"journal drop-copy {J} n2",
+        f"journal drop-copy {J} n3",
+    ]
+
+
+def wrong(shell: Shell) -> list[str]:
+    return [cause["what"] for cause in shell.json("status")["causes"] if J in cause["what"]]
+
+
+def test_status_tells_how_few_are_in_sync_and_why(shell: Shell, store: FakeStore) -> None:
+    told = "flow web: 1 journal {}: " + J + " ({})"
+    assert wrong(shell) == []
+    register(store, in_sync=("n1/a",))
+    below = "below the minimum in sync, and take no events"
+    assert wrong(shell) == [told.format(below, "in sync: n1; n2 is catching up, n3 is catching up")]
+    die(store, "n2", "n3")
+    register(store)
+    assert wrong(shell) == [told.format(below, "in sync: n1; n2 is not live, n3 is not live")]
+    apply_flow(store, FLOW + "replicas: {copies: 3, min_in_sync: 1}\n", **SIGN)
+    register(store, copies=("n1", "n2"))
+    why = "in sync: n1; n2 is not live, no other node may hold a copy"
+    assert wrong(shell) == [told.format("at the minimum in sync", why)]
+    register(store, in_sync=("n1/a", "n4/d"), copies=("n1", "n4", "n3"))
+    assert wrong(shell) == [told.format("under-replicated", "in sync: n1, n4; n3 is not live")]
+
+
+def test_status_tells_of_what_nobody_can_read(shell: Shell, store: FakeStore) -> None:
+    die(store, "n1", "n2")
+    (what,) = wrong(shell)
+    assert what.endswith(f"unavailable: no copy in sync is live: {J} (n1, n2 not live)")
+    register(store, closed=True, end=7)
+    assert len(wrong(shell)) == 1
+    store.write(paths.ack("web", "main", J), records.Ack(epoch=1, offset=7), ABSENT)
+    assert wrong(shell) == []
+
+
+def test_a_node_is_not_drained_while_it_holds_copies(shell: Shell, store: FakeStore) -> None:
+    waits = shell.run("node", "drain", "n2", "--wait", "--timeout", 0)
+    assert f"no other node has its copy of {J} yet" in waits.stderr
+    die(store, "n2")
+    gone = shell.run("node", "decommission", "n2")
+    assert "1 copy of a journal" in gone.stderr
+
+
+def test_a_journal_with_another_copy_is_not_given_up_with_its_node(
+    shell: Shell, store: FakeStore
+) -> None:
+    die(store, "n1", "n2")
+    assert shell.run("node", "decommission", "n1", "--discard", "--yes").exit_code == 0
+    assert store.exists(paths.journal(J))
+    assert shell.run("node", "decommission", "n2", "--discard", "--yes").exit_code == 0
+    assert not store.exists(paths.journal(J))
