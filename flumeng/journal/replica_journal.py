@@ -199,6 +199,10 @@ class ReplicaJournal(Journal):
             self._keep_checkpoint()
         super().close()
 
+    def remove(self) -> None:
+        self._kept = self.replica
+        super().remove()
+
     @property
     def restless(self) -> bool:
         return super().restless or self._kept != self.replica

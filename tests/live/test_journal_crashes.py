@@ -10,12 +10,10 @@ come at every third call; with FLUMENG_TEST_FULL set at every one, and in all wa
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -26,6 +24,7 @@ import pytest
 
 from flumeng.journal.journal import Journal
 from flumeng.journal.testing import numbered_events
+from tests.live.power_cut import PowerCut
 
 
 def can_trace() -> bool:
@@ -232,40 +231,6 @@ def test_i21_a_full_disk_at_any_call_is_over_with_the_next_try(
 ) -> None:
     """It goes on where it was, without being opened anew."""
     assert ends_of(place, children, f"{call}:error=ENOSPC") == {DONE}
-
-
-class PowerCut:
-    """An ext4 on a file, with a switch that takes away what it has not put on that file."""
-
-    SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN
-    FLUSH_ALL, FLUSH_LOG, FLUSH_NOTHING = range(3)
-
-    def __init__(self, folder: Path) -> None:
-        image = folder / "disk"
-        with image.open("wb") as file:
-            file.truncate(32 << 20)
-        subprocess.run(["mkfs.ext4", "-q", image], check=True)
-        self._image = image
-        self.place = folder / "mount"
-        self.place.mkdir()
-        self._mount()
-
-    def _mount(self) -> None:
-        mount = ["mount", "-o", "loop", str(self._image), str(self.place)]
-        subprocess.run(mount, check=True, capture_output=True)
-
-    def strike(self, mode: int) -> None:
-        """Cut the power and start the machine again. Nothing may be open there."""
-        fd = os.open(self.place, os.O_RDONLY)
-        try:
-            fcntl.ioctl(fd, self.SHUTDOWN, struct.pack("I", mode))
-        finally:
-            os.close(fd)
-        subprocess.run(["umount", self.place], check=True)
-        self._mount()
-
-    def stop(self) -> None:
-        subprocess.run(["umount", "--lazy", self.place], check=True)
 
 
 @pytest.fixture(scope="module")

@@ -52,6 +52,12 @@ class Links:
                 link = self._links[node] = Link(node, lambda: self._address(node), self._prove)
         link.put(journal, message)
 
+    def forget(self, journal: str) -> None:
+        with self._lock:
+            links = list(self._links.values())
+        for link in links:
+            link.forget(journal)
+
     def close(self) -> None:
         with self._lock:
             links, self._links = self._links, {}
@@ -102,6 +108,11 @@ class Link:
                 self._runs = True
                 threading.Thread(target=self._run, name=f"copy {self._node}", daemon=True).start()
             self._changed.notify()
+
+    def forget(self, journal: str) -> None:
+        with self._changed:
+            self._journals.pop(journal, None)
+            self._boxes.pop(journal, None)
 
     def close(self) -> None:
         with self._changed:
@@ -157,24 +168,30 @@ class Link:
 
     def _send_one(self, writer: Any, box: Box) -> None:
         journal = box.journal
+        try:
+            state = journal.source_state_at_floor if box.first is not None else None
+            frames = box.frames
+            rows = None
+            if frames is not None and frames.start < frames.end:
+                rows = _chunk(journal, frames.start, frames.end)
+        except (FlumengError, OSError) as error:
+            if self._told.is_due():  # it is removed, or damaged: that is no fault of the others
+                log.warning("node %s gets nothing of journal %s: %s", self._node, journal.id, error)
+            return
         if box.first is not None:
-            state = journal.source_state_at_floor
             parcel = Parcel(journal.id, box.first, state)
             writer.write_metadata(copy_wire.buffer(parcel))
-        message = box.frames
-        if message is None:
+        if frames is None:
             return
-        sent = message.start
-        if message.start < message.end:
-            batch, sent = _chunk(journal, message.start, message.end)
-            part = journal.said_with(message, message.start, sent)
-            metadata = copy_wire.buffer(Parcel(journal.id, part))
-            writer.write_with_metadata(batch, metadata)
-        else:
-            part = journal.said_with(message, message.start, message.end)
+        if rows is None:
+            part = journal.said_with(frames, frames.start, frames.end)
             writer.write_metadata(copy_wire.buffer(Parcel(journal.id, part)))
-        if sent < message.end:
-            self.put(journal, message._replace(start=sent))
+            return
+        batch, sent = rows
+        part = journal.said_with(frames, frames.start, sent)
+        writer.write_with_metadata(batch, copy_wire.buffer(Parcel(journal.id, part)))
+        if sent < frames.end:
+            self.put(journal, frames._replace(start=sent))
 
     def _listen(self, reader: Any, broken: threading.Event) -> None:
         try:

@@ -59,9 +59,11 @@ class Replicas:
         self._stopping = False
         self._links = Links(lambda name: self._addresses.get(name, ""))
         self._held = Seldom()
+        self._lying: set[str] = set()
         if copies is not None:
             copies.mkdir(parents=True, exist_ok=True, mode=0o700)
             for path in Journal.find(copies):
+                self._lying.add(path.name)
                 self._open(path)
 
     def _open(self, path: Path) -> None:
@@ -73,9 +75,8 @@ class Replicas:
     @property
     def copies(self) -> list[str]:
         """The journals of which a copy lies in the directory of copies."""
-        if self._copies is None:
-            return []
-        return [path.name for path in Journal.find(self._copies)]
+        with self._lock:
+            return sorted(self._lying)
 
     def start(self, send: Callable[[Message], None]) -> None:
         self.send = send
@@ -104,6 +105,8 @@ class Replicas:
         with self._lock:
             self.journals = {key: value for key, value in self.journals.items() if key != name}
             self._told.pop(name, None)
+            self._lying.discard(name)
+        self._links.forget(name)
 
     def told(self, message: Mapping[str, Any]) -> None:
         """What the node says: the membership of each journal, and where the copies of nodes are."""
@@ -207,5 +210,6 @@ class Replicas:
                 state=parcel.state or {},
                 disk=self._disk,
             )
+            self._lying.add(name)
             log.info("copy %s begins at seq %d", name, message.log.floor)
             return self.add(opened)

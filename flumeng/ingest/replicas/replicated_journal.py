@@ -398,7 +398,7 @@ class ReplicatedJournal:
         role = self._role
         if isinstance(role, Primary):
             return role
-        if self._lost_lead:
+        if self._lost_lead or self._superseded:
             raise JournalFailedError(f"journal {self.id}: another copy is the primary")
         why = "not the primary yet: ZooKeeper has not said so"
         raise HeldError(f"journal {self.id}: {why}", why)

@@ -1,0 +1,245 @@
+"""Hosts that hold copies of journals: namespaces with addresses, disks and wires of their own.
+
+Each host is a namespace on one bridge. On the bridge's address are ZooKeeper, the master and the
+node that collects. Wires are cut by routes into nowhere, power by taking away what a disk has not
+been made to keep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from flumeng.errors import FlumengError
+from flumeng.store import Versioned, tree
+from flumeng.store.zookeeper import connect
+from flumeng.testing import RealZooKeeper
+from tests.live.chaos import child_of, descendants
+from tests.live.power_cut import PowerCut
+from zkschema import paths
+from zkschema.records import Journal
+
+SESSION_SECONDS = 4
+PORT = 9000
+FLOW = "web"
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+def can_make_hosts() -> bool:
+    return os.geteuid() == 0 and shutil.which("ip") is not None
+
+
+class Forwarder:
+    """What listens on an address of the bridge stands for a server on loopback."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._port = port
+        self._listener = socket.create_server((host, 0), backlog=64)
+        self.address = f"{host}:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with (
+            client,
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", self._port)) as server,
+        ):
+            threading.Thread(target=_pump, args=(server, client), daemon=True).start()
+            _pump(client, server)
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+    for one in (source, target):
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
+
+
+class Host:
+    """One namespace with a node in it. ``address`` is its own."""
+
+    def __init__(self, hosts: Hosts, number: int) -> None:
+        self.name, self.address = f"n{number}", f"{hosts.prefix}.{number}"
+        self.namespace = f"{hosts.bridge}n{number}"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.power = PowerCut(hosts.folder / f"power{number}", megabytes=512)
+        self._hosts = hosts
+        ip("netns", "add", self.namespace)
+        outside = f"{hosts.bridge}v{number}"
+        ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", self.namespace)
+        ip("link", "set", outside, "master", hosts.bridge, "up")
+        ip("-n", self.namespace, "addr", "add", f"{self.address}/24", "dev", "eth0")
+        ip("-n", self.namespace, "link", "set", "eth0", "up")
+        ip("-n", self.namespace, "link", "set", "lo", "up")
+
+    @property
+    def data(self) -> Path:
+        return self.power.place / "data"
+
+    def start(self, *roles: str) -> None:
+        roles = roles or ("ingest", "copy")
+        command = ["ip", "netns", "exec", self.namespace, *node_command(self._hosts.zk, self.name)]
+        command += ["--data", str(self.data), "--host", self.address, "--insecure"]
+        command += [text for role in roles for text in ("--role", role)]
+        with (self._hosts.folder / f"{self.name}.log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    @property
+    def worker(self) -> int | None:
+        return child_of(self.pid, "flumeng.ingest") if self.process else None
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def tree(self) -> list[int]:
+        return [self.pid, *descendants(self.pid)] if self.process else []
+
+    def kill(self) -> None:
+        """The node with all its children."""
+        for pid in self.tree:
+            _signal(pid, signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait()
+
+    def kill_worker(self) -> None:
+        if (pid := self.worker) is not None:
+            _signal(pid, signal.SIGKILL)
+
+    def pause(self, *, worker_only: bool = False) -> list[int]:
+        """SIGSTOP; gives what ``resume`` takes."""
+        pids = [pid for pid in ([self.worker] if worker_only else self.tree) if pid is not None]
+        for pid in pids:
+            _signal(pid, signal.SIGSTOP)
+        return pids
+
+    def resume(self, pids: list[int]) -> None:
+        for pid in pids:
+            _signal(pid, signal.SIGCONT)
+
+    def cut_to(self, address: str) -> None:
+        """What it sends there goes nowhere; what comes from there arrives."""
+        ip("-n", self.namespace, "route", "replace", "blackhole", f"{address}/32")
+
+    def heal(self) -> None:
+        for address in (self._hosts.address, *(h.address for h in self._hosts.all)):
+            with contextlib.suppress(subprocess.CalledProcessError):
+                ip("-n", self.namespace, "route", "del", "blackhole", f"{address}/32")
+
+    def lose_power(self, rng: random.Random) -> None:
+        self.kill()
+        self.power.strike(rng.choice(range(3)))
+
+    def stop(self) -> None:
+        self.kill()
+        self.power.stop()
+        ip("netns", "del", self.namespace)
+
+
+class Hosts:
+    """``count`` hosts, ZooKeeper, and a master; with ``collect`` a node that collects."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder = folder
+        number = os.getpid() % 60_000
+        self.bridge = f"fl{number}"
+        self.prefix = f"10.{64 + number // 250 % 128}.{number % 250}"
+        self.address = f"{self.prefix}.254"
+        self.zookeeper = RealZooKeeper(folder / "zookeeper")
+        self.others: list[subprocess.Popen[bytes]] = []
+        self.all: list[Host] = []
+        ip("link", "add", self.bridge, "type", "bridge")
+        ip("addr", "add", f"{self.address}/24", "dev", self.bridge)
+        ip("link", "set", self.bridge, "up")
+        self.zookeeper.start()
+        self._forwarder = Forwarder(self.address, self.zookeeper.port)
+        self.zk = f"{self._forwarder.address}/copies"
+        self.store = connect(self.zk)
+        tree.init(self.store)
+        self._spawn("master", [sys.executable, "-m", "flumeng.master", self.zk])
+        self.all = [Host(self, number) for number in range(1, count + 1)]
+
+    def collect(self) -> None:
+        command = [*node_command(self.zk, "collector"), "--data", str(self.folder / "collector")]
+        self._spawn("collector", [*command, "--role", "collect"])
+
+    def _spawn(self, name: str, command: list[str]) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.others.append(subprocess.Popen(command, stdout=log, stderr=log))
+
+    def command(self, *arguments: str) -> str:
+        command = [sys.executable, "-c", "from cli.main import main; main()", *arguments]
+        done = subprocess.run(
+            [*command, "--zk", self.zk], capture_output=True, text=True, check=False
+        )
+        return done.stdout + done.stderr
+
+    @property
+    def journals(self) -> dict[str, Journal]:
+        names = self.store.children(paths.journals())
+        found = self.store.read_each([paths.journal(name) for name in names])
+        return {n: j.value for n, j in zip(names, found, strict=True) if isinstance(j, Versioned)}
+
+    def acked(self) -> bool:
+        """Whether every journal is delivered to its end."""
+        told = json.loads(self.command("journal", "list", "--json"))
+        return all(row["unacked"] == 0 for row in told) and bool(told)
+
+    def stop(self) -> None:
+        for process in self.others:
+            for pid in [process.pid, *descendants(process.pid)]:
+                _signal(pid, signal.SIGKILL)
+            process.wait()
+        for host in self.all:
+            host.stop()
+        with contextlib.suppress(FlumengError):
+            self.store.close()
+        self._forwarder.close()
+        self.zookeeper.kill()
+        ip("link", "del", self.bridge)
+
+
+def node_command(zk: str, name: str) -> list[str]:
+    code = "from cli.main import main; main()"
+    session = ("--session-seconds", str(SESSION_SECONDS))
+    return [sys.executable, "-c", code, "node", "run", "--zk", zk, "--name", name, *session]
+
+
+@contextlib.contextmanager
+def running(folder: Path, count: int = 3) -> Iterator[Hosts]:
+    hosts = Hosts(folder, count)
+    try:
+        yield hosts
+    finally:
+        hosts.stop()
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
