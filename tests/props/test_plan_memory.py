@@ -89,7 +89,12 @@ def changed(draw: st.DrawFn, before: Snapshot) -> Snapshot:
         fresh = draw(snapshots())
         known = {n: j for n, j in fresh.journals.items() if j.flow in before.flows}
         others = {name for name in before.drained if "/" in name}
-        return replace(before, journals=known, drained=fresh.drained & known.keys() | others)
+        return replace(
+            before,
+            journals=known,
+            journal_versions={n: v for n, v in fresh.journal_versions.items() if n in known},
+            drained=fresh.drained & known.keys() | others,
+        )
     if what == "discovery" and before.flows:
         name = draw(st.sampled_from(sorted(before.flows)))
         flow = draw(discovered(before.flows[name]))

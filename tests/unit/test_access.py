@@ -86,6 +86,11 @@ def test_an_operator_of_some_flows_is_one_where_the_path_names_them_and_reads_el
     assert other["operator:al"] == his["operator:al"], "and the others have all of it"
 
 
+def test_a_journal_is_of_the_operators_of_its_flow() -> None:
+    assert dict(acl(f"/journals/{JOURNAL}", LIMITED))[BOB] == "rw"
+    assert dict(acl("/journals/other.n1.0.aa", LIMITED))[BOB] == "r"
+
+
 def test_a_cursor_is_of_the_flow_that_reads_with_it() -> None:
     """Not of the one whose journals it reads: to move it loses events of the reader."""
     assert dict(acl("/acks/other/web", LIMITED))[BOB] == "rcd"

@@ -88,7 +88,7 @@ def test_copies_are_in_zones_of_their_own() -> None:
     ):
         zones = {there.nodes[name].record.zone for name in copies(at_rest(there))}
         assert zones == {"a", "b", "c"}
-    two = world("aabb", journal("n0"), replicas=Replicas(copies=3))
+    two = world("aabb", journal("n0"), journal("n2", "n3", "n0"), replicas=Replicas(copies=3))
     assert sorted(copies(at_rest(two))) == ["n0", "n2", "n3"]
 
 
