@@ -279,8 +279,8 @@ def _moved(primary: Primary) -> Step:
         joins = not primary.joining and peer.begun and peer.copy not in membership.in_sync
         if joins and primary.log.end - peer.end <= primary.near:
             primary = replace(primary, joining=peer.copy)
-        # What was answered in earlier terms lies below the end that this one began with, and may lie
-        # above the checkpoint that is known by now.
+        # What was answered in earlier terms lies below the end that this one began with, but maybe
+        # not below the checkpoint that is known by now.
         caught_up = peer.end >= max(primary.checkpoint, primary.first.end)
         if peer.begun and peer.copy == primary.joining and caught_up:
             return _ask(primary, membership.joined(peer.copy))

@@ -29,7 +29,7 @@ class Fault(NamedTuple):
         patch.setattr(owner, name, self._broken(getattr(owner, name), name))
 
     def _broken(self, function: Any, name: str) -> Callable[..., Any]:
-        source = function.fget if isinstance(function, property) else function
+        source: Any = function.fget if isinstance(function, property) else function
         text = textwrap.dedent(inspect.getsource(source))
         for old, new in self.texts.items():
             assert text.count(old) == 1, f"{text.count(old)} times in {self.place}: {old}"
@@ -56,8 +56,8 @@ FAULTS: dict[str, list[Fault]] = {
             primary,
             "Primary.counted",
             {
-                "(*self.membership.in_sync, *asked, *joining)": "(*(asked or self.membership.in_sync),"
-                " *joining)"
+                "(*self.membership.in_sync, *asked, *joining)": "(*(asked or "
+                "self.membership.in_sync), *joining)"
             },
         )
     ],
@@ -66,8 +66,8 @@ FAULTS: dict[str, list[Fault]] = {
             follower,
             "take",
             {
-                "actions.append(Write(start, message.end))": "actions += [Write(start, message.end), "
-                "Reply(Persisted(copy.term, copy.id, message.end))]"
+                "actions.append(Write(start, message.end))": "actions += [Write("
+                "start, message.end), Reply(Persisted(copy.term, copy.id, message.end))]"
             },
         )
     ],
@@ -135,7 +135,8 @@ FAULTS: dict[str, list[Fault]] = {
             host,
             "Host.look",
             {
-                "self._wish(Wish(self.name, version, membership.begun_again()))": "self._become_primary(role, membership, version)"
+                "self._wish(Wish(self.name, version, membership.begun_again()))": "self."
+                "_become_primary(role, membership, version)"
             },
         )
     ],

@@ -1,0 +1,223 @@
+"""The protocol of copies, step by step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flumeng.errors import ConflictError, CorruptError, UserError
+from flumeng.replication import follower, primary
+from flumeng.replication.follower import Copy, Cut, Fence, Keep, Reply, Restart, Write
+from flumeng.replication.history import Log, Start, agreed
+from flumeng.replication.membership import Membership
+from flumeng.replication.messages import (
+    Began,
+    Begin,
+    Frames,
+    Persisted,
+    Refused,
+    Reset,
+    Unmatched,
+)
+from flumeng.replication.primary import Change, Primary, Send
+from zkschema.records import Journal
+
+ONE = Log(0, 6, 6, (Start(1, 0), Start(2, 4)))
+"""Events 0 to 3 are of term 1, 4 and 5 of term 2."""
+
+
+@pytest.mark.parametrize(
+    ("other", "end"),
+    [
+        (ONE, 6),
+        (ONE.cut(5), 5),
+        (Log(), 0),
+        (Log(0, 9, 9, (Start(1, 0),)), 4),  # never heard of term 2
+        (Log(0, 9, 9, (Start(1, 0), Start(3, 2))), 2),  # term 3 began without the end of term 1
+        (Log(0, 9, 9, (Start(1, 0), Start(3, 8))), 4),
+        (Log(4, 9, 9, (Start(1, 0), Start(3, 4))), 4),  # nothing above the floor is the same
+        (Log(5, 9, 9, (Start(2, 5),)), 6),
+    ],
+)
+def test_logs_agree_up_to_where_an_event_has_the_same_term(other: Log, end: int) -> None:
+    assert agreed(ONE, other) == end
+    assert agreed(other, ONE) == end
+
+
+def test_a_history_knows_the_terms_of_a_range() -> None:
+    assert ONE.terms(0, 6) == (Start(1, 0), Start(2, 4))
+    assert ONE.terms(2, 4) == (Start(1, 2),)
+    assert ONE.terms(5, 6) == (Start(2, 5),)
+
+
+def test_a_log_that_is_cut_forgets_terms_that_have_no_event_left() -> None:
+    assert ONE.cut(4) == Log(0, 4, 4, (Start(1, 0),))
+    assert ONE.cut(5) == Log(0, 5, 5, (Start(1, 0), Start(2, 4)))
+    assert ONE.cut(0).last_term == 0
+
+
+def test_a_log_that_grows_keeps_the_first_seq_of_each_term() -> None:
+    grown = ONE.extended([Start(2, 5), Start(4, 7)], 9)
+    assert grown == Log(0, 9, 6, (Start(1, 0), Start(2, 4), Start(4, 7)))
+
+
+MEMBERSHIP = Membership("a", 3, "n0/x", ("n0/x", "n1/x"), ("n0", "n1", "n2"))
+
+
+def test_a_promotion_begins_a_term_without_the_primary_before() -> None:
+    assert MEMBERSHIP.promoted("n1/x") == replace(
+        MEMBERSHIP, term=4, primary="n1/x", in_sync=("n1/x",)
+    )
+
+
+def test_a_copy_that_is_not_in_sync_is_not_promoted() -> None:
+    with pytest.raises(ConflictError, match="not in sync"):
+        MEMBERSHIP.promoted("n2/x")
+
+
+def test_an_operator_who_gives_events_up_begins_another_lineage() -> None:
+    given_up = MEMBERSHIP.given_up("n3/x", "b")
+    assert given_up == Membership("b", 4, "n3/x", ("n3/x",), ("n0", "n1", "n2", "n3"))
+
+
+def test_a_primary_that_begins_again_has_a_term_of_its_own() -> None:
+    assert MEMBERSHIP.begun_again() == replace(MEMBERSHIP, term=4)
+
+
+def test_a_primary_does_not_leave_those_in_sync() -> None:
+    assert MEMBERSHIP.without("n1/x").in_sync == ("n0/x",)
+    with pytest.raises(UserError, match="promote another"):
+        MEMBERSHIP.without("n0/x")
+
+
+def test_a_copy_that_joins_takes_the_place_of_the_one_before_on_its_node() -> None:
+    assert MEMBERSHIP.joined("n2/x").in_sync == ("n0/x", "n1/x", "n2/x")
+    assert MEMBERSHIP.joined("n1/y").in_sync == ("n0/x", "n1/y")
+
+
+def test_a_record_holds_a_membership() -> None:
+    journal = Journal(flow="web", node="n0", primary="", term=0, in_sync=())
+    assert Membership.of(MEMBERSHIP.put_into(journal)) == MEMBERSHIP
+    with pytest.raises(CorruptError, match="n9"):
+        Membership.of(replace(MEMBERSHIP.put_into(journal), primary="n9"))
+
+
+COPY = Copy("n1/x", "a", ONE, 2, 3)
+
+
+def test_a_copy_cuts_what_the_primary_lacks_after_it_has_heard_what_that_has() -> None:
+    first = Log(0, 8, 8, (Start(1, 0), Start(3, 5)))
+    copy, actions = follower.begin(replace(COPY, log=ONE.cut(4)), Begin("a", 4, first))
+    assert actions == [Fence(4), Reply(Began(4, "n1/x", 4))]
+    copy, actions = follower.begin(COPY, Begin("a", 4, first))
+    assert actions == [Fence(4), Cut(4), Reply(Began(4, "n1/x", 4))]
+    assert copy.log == Log(0, 4, 4, (Start(1, 0),))
+
+
+def test_a_copy_keeps_its_log_until_the_primary_of_a_term_says_what_it_has() -> None:
+    frames = Frames(3, 6, 7, (Start(3, 6),), 6, 0)
+    assert follower.take(COPY, frames) == (COPY, [Reply(Unmatched(3, "n1/x"))])
+
+
+def test_a_copy_refuses_a_term_that_is_over() -> None:
+    old = [
+        follower.begin(COPY, Begin("a", 1, Log())),
+        follower.take(COPY, Frames(1, 6, 7, (Start(1, 6),), 0, 0)),
+        follower.reset(COPY, Reset(1, 9)),
+    ]
+    assert old == [(COPY, [Reply(Refused(2))])] * 3
+
+
+def test_a_copy_of_another_lineage_begins_anew() -> None:
+    copy, actions = follower.begin(COPY, Begin("b", 3, Log(2, 9, 9, (Start(2, 2),))))
+    assert actions == [Fence(3), Restart(2, "b"), Reply(Began(3, "n1/x", 2))]
+    assert copy == Copy("n1/x", "b", Log(2, 2, 2), 3, 2, matched=True)
+
+
+def test_a_copy_that_has_nothing_to_compare_with_begins_anew() -> None:
+    """Its event 4 is not the one that the primary has trimmed."""
+    first = Log(5, 9, 9, (Start(3, 4),))
+    copy, actions = follower.begin(COPY, Begin("a", 4, first))
+    assert actions == [Fence(4), Restart(5, "a"), Reply(Began(4, "n1/x", 5))]
+
+
+def test_a_copy_that_was_in_sync_and_differs_is_corrupt() -> None:
+    with pytest.raises(CorruptError, match="seq 2, below 3"):
+        follower.begin(COPY, Begin("a", 3, Log(0, 2, 2, (Start(1, 0),))))
+
+
+def test_a_copy_answers_when_what_it_wrote_is_synced() -> None:
+    copy, _ = follower.begin(COPY, Begin("a", 3, ONE))
+    copy, actions = follower.take(copy, Frames(3, 6, 8, (Start(3, 6),), 7, 2))
+    assert actions == [Write(6, 8), Keep(6, 2)]
+    assert follower.synced(copy, 8)[1] == [Reply(Persisted(3, "n1/x", 8))]
+
+
+def test_a_copy_takes_no_events_behind_a_gap() -> None:
+    copy, _ = follower.begin(COPY, Begin("a", 3, ONE))
+    same, actions = follower.take(copy, Frames(3, 7, 8, (Start(3, 7),), 7, 2))
+    assert (same, actions) == (copy, [Reply(Persisted(3, "n1/x", 6, gap=True))])
+
+
+def leader(*in_sync: str) -> Primary:
+    membership = replace(MEMBERSHIP, in_sync=("n0/x", *in_sync))
+    return primary.started("n0/x", ONE, 3, membership, 7)[0]
+
+
+def test_a_primary_answers_when_each_copy_in_sync_has_it() -> None:
+    state = leader("n1/x")
+    assert state.answered == 3
+    state, _ = primary.heard(state, "n1", Began(3, "n1/x", 6))
+    state, actions = primary.appended(state, 7)
+    frames = Frames(3, 6, 7, (Start(3, 6),), 6, 0)
+    assert actions == [Send("n1", frames)]
+    state, _ = primary.synced(state, 7)
+    assert state.answered == 6
+    state, _ = primary.heard(state, "n1", Persisted(3, "n1/x", 7))
+    assert state.answered == 7
+
+
+def test_a_copy_that_is_late_counts_until_zookeeper_has_let_it_go() -> None:
+    state = leader("n1/x")
+    state, actions = primary.late(state, "n1")
+    alone = replace(MEMBERSHIP, in_sync=("n0/x",))
+    assert actions == [Change(7, alone)]
+    assert state.answered == 3
+    state, _ = primary.changed(state, alone, 8)
+    assert state.answered == 6
+
+
+def test_a_copy_joins_with_all_that_the_term_began_with() -> None:
+    """What was answered in earlier terms may lie above the checkpoint that is known."""
+    state = leader("n1/x")
+    state, actions = primary.heard(state, "n2", Began(3, "n2/x", 5))
+    assert [action for action in actions if isinstance(action, Change)] == []
+    state, actions = primary.heard(state, "n2", Persisted(3, "n2/x", 6))
+    assert actions == [Change(7, state.membership.joined("n2/x"))]
+    assert state.counted == ("n0/x", "n1/x", "n2/x")
+
+
+def test_a_copy_whose_disk_was_lost_leaves_those_in_sync() -> None:
+    _, actions = primary.heard(leader("n1/x"), "n1", Began(3, "n1/y", 0))
+    assert Change(7, replace(MEMBERSHIP, in_sync=("n0/x",))) in actions
+
+
+def test_a_primary_is_over_with_the_first_sign_of_a_later_term() -> None:
+    refused, _ = primary.heard(leader("n1/x"), "n1", Refused(4))
+    promoted, _ = primary.changed(leader("n1/x"), MEMBERSHIP.promoted("n1/x"), 8)
+    assert refused.over
+    assert promoted.over
+    assert not refused.takes
+    assert primary.heard(refused, "n1", Began(3, "n1/x", 6)) == (refused, [])
+
+
+def test_a_primary_takes_nothing_with_too_few_in_sync() -> None:
+    assert not replace(leader(), min_in_sync=2).takes
+    assert replace(leader("n1/x"), min_in_sync=2).takes
+
+
+def test_a_copy_that_lacks_what_is_trimmed_begins_anew() -> None:
+    state, _ = primary.trimmed(replace(leader(), checkpoint=6), 4, 4)
+    _, actions = primary.heard(state, "n2", Began(3, "n2/x", 2))
+    assert actions[0] == Send("n2", Reset(3, 4))
