@@ -422,6 +422,9 @@ class Node:
         found = self._memberships.find(names, copies)
         if found.message["unwanted"]:
             self._require_cluster()
+        if set(found.led) - set(self._znodes.led):
+            self._znodes.look_anew()
+        self._znodes.led = found.led
         self._act(self._machine.handle(Replicas(found.message)))
         if self._is_ours and self._machine.knows_all_journals:
             self._znodes.forget({n: j for n, j in found.forgotten.items() if n not in local})

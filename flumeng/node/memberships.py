@@ -6,7 +6,7 @@ they want, each as a compare-and-set at the version of the record that they know
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,10 +22,11 @@ Records = Mapping[str, Versioned[Journal]]
 
 @dataclass(frozen=True)
 class Found:
-    """``message`` is for the workers. ``forgotten``: journals that this node made and another one
-    ended, which nobody needs any more."""
+    """``message`` is for the workers. ``led``: journals that another node made and this one leads.
+    ``forgotten``: those that this node made and another one ended, which nobody needs any more."""
 
     message: Message
+    led: Collection[str] = ()
     forgotten: Records = field(default_factory=dict)
 
 
@@ -68,7 +69,12 @@ class Memberships:
             for name, one in replicated.items()
             if self._made(one.value) and one.value.gone
         }
-        return Found(message, forgotten)
+        led = [
+            name
+            for name, one in replicated.items()
+            if one.value.primary == self._me != one.value.node and not one.value.gone
+        ]
+        return Found(message, led, forgotten)
 
     def change(self, wish: Message) -> None:
         """Ask for what a worker wants. Raises ConflictError when the record is another by now,

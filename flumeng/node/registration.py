@@ -94,6 +94,8 @@ class Registration:
         self._session = 0
         self._aside: set[str] = set()
         self._led_elsewhere: set[str] = set()
+        self.led: Collection[str] = ()
+        """The journals that other nodes made and this one leads now."""
         self._claims = claims
         self._member = process.member("node")
         self._proofs = SessionProofs()
@@ -462,7 +464,8 @@ class Registration:
         n nodes that read those of all would read n times n."""
         if self._registered is None:
             listed = self._store.children(paths.journals())
-            names = [n for n in listed if is_journal(n) and node_of(n) == self._me.name]
+            own = [n for n in listed if is_journal(n) and node_of(n) == self._me.name]
+            names = [*own, *self.led]
             for name in self._aside.difference(names):
                 self.problems.pop(str(paths.journal(name)), None)
             self._aside.clear()

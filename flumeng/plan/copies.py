@@ -158,13 +158,13 @@ def is_lost(node: NodeView | None) -> bool:
 
 
 def told(snapshot: Snapshot) -> dict[str, dict[str, int]]:
-    """Node -> the replicated journals of this master's flows that it holds or is to hold, each
-    with the version of its record."""
+    """Node -> the replicated journals of this master's flows that it holds or is to hold, or has
+    made, each with the version of its record."""
     found: dict[str, dict[str, int]] = {}
     for name, version in snapshot.journal_versions.items():
         journal = snapshot.journals[name]
         if journal.flow in snapshot.mine:
-            for node in {journal.primary, *journal.copies}:
+            for node in {journal.node, journal.primary, *journal.copies}:
                 found.setdefault(node, {})[name] = version.number
     return found
 

@@ -22,14 +22,16 @@ class Source(Protocol):
 
 
 def journals(store: Source) -> dict[str, Journal]:
-    """All of them by name, in order. One that cannot be read is what its name says of it."""
+    """All of them by name, in order, but for those that are gone. One that cannot be read is what
+    its name says of it."""
     listed = [paths.journal(name) for name in store.children(paths.journals())]
     found = store.read_each(listed)
-    return {
+    known = {
         path.name: as_known(path, journal)
         for path, journal in zip(listed, found, strict=True)
         if journal is not None
     }
+    return {name: journal for name, journal in known.items() if not journal.gone}
 
 
 def as_known(path: Path, found: Versioned[Journal] | Unreadable) -> Journal:

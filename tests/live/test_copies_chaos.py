@@ -193,7 +193,12 @@ def test_every_answered_event_is_in_the_lake_once(tmp_path: Path, copies: int) -
         print(f"{len(answered)} answered, {sum(s.unknown for s in senders)} unknown", trouble.done)
         with contextlib.suppress(AssertionError):
             eventually(lambda: answered <= lake_of(tmp_path / "lake").keys(), "some are missing")
-        eventually(hosts.acked, "something is not delivered")
+        try:
+            eventually(hosts.acked, "something is not delivered")
+        except AssertionError:
+            print(hosts.command("journal", "list"))
+            print(hosts.journals)
+            raise
         found = lake_of(tmp_path / "lake")
         missing = sorted(answered - found.keys())
         assert not missing, f"{len(missing)} answered events are missing: {missing[:10]}"
