@@ -138,7 +138,7 @@ def test_a_copy_of_another_lineage_begins_anew() -> None:
 def test_a_copy_that_has_nothing_to_compare_with_begins_anew() -> None:
     """Its event 4 is not the one that the primary has trimmed."""
     first = Log(5, 9, 9, (Start(3, 4),))
-    copy, actions = follower.begin(COPY, Begin("a", 4, first))
+    _copy, actions = follower.begin(COPY, Begin("a", 4, first))
     assert actions == [Fence(4), Restart(5, "a"), Reply(Began(4, "n1/x", 5))]
 
 
