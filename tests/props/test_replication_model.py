@@ -1,6 +1,6 @@
 """All that may happen to three copies of a journal and a few events, in every order.
 
-``FLUMENG_REPLICATION_MODEL=3`` searches with three events: that takes long.
+``FLUMENG_REPLICATION_MODEL=3`` searches with three events: that takes minutes, and 800 MB.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LONG_STATES = {
     Left(events=1, crashes=1, promotions=1, late=1): 129_128,
     Left(events=2, crashes=1, promotions=0, late=1): 68_092,
     Left(events=2, crashes=0, promotions=1, late=1): 71_065,
-    Left(events=3, crashes=1, promotions=1, late=0): 0,
+    Left(events=3, crashes=1, promotions=1, late=0): 2_233_572,
 }
 
 
