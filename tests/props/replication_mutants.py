@@ -127,6 +127,27 @@ FAULTS: dict[str, list[Fault]] = {
     ],
     "a copy begins with the primary of an old term": [Fault(follower, "begin", ANY_TERM)],
     "a copy takes events of an old term": [Fault(follower, "take", OLD_TERM)],
+    "a copy takes events before it has heard what its primary has": [
+        Fault(follower, "take", {"message.term > copy.term or not copy.matched": "False"})
+    ],
+    "a primary hears what was said in other terms": [
+        Fault(primary, "heard", {"message.term != primary.term or ": ""})
+    ],
+    "a primary takes what ZooKeeper had before": [
+        Fault(primary, "changed", {"version < primary.version or ": ""})
+    ],
+    "a primary answers with too few in sync": [
+        Fault(
+            primary, "Primary.takes", {" and len(self.membership.in_sync) >= self.min_in_sync": ""}
+        )
+    ],
+    "a checkpoint does not wait for those that are not known yet": [
+        Fault(primary, "_advanced", {"None in ends or ": ""})
+    ],
+    "a copy lets go what its own checkpoint does not cover": [
+        Fault(follower, "take", {"min(message.acked, known)": "message.acked"})
+    ],
+    "a promotion begins no term": [Fault(membership, "Membership._led_by", {"term + 1": "term"})],
     "a copy is cut to the checkpoint that it knows": [
         Fault(follower, "begin", {"agreed(copy.log, message.log)": "copy.checkpoint"})
     ],

@@ -138,7 +138,7 @@ def test_a_copy_of_another_lineage_begins_anew() -> None:
 def test_a_copy_that_has_nothing_to_compare_with_begins_anew() -> None:
     """Its event 4 is not the one that the primary has trimmed."""
     first = Log(5, 9, 9, (Start(3, 4),))
-    copy, actions = follower.begin(COPY, Begin("a", 4, first))
+    _copy, actions = follower.begin(COPY, Begin("a", 4, first))
     assert actions == [Fence(4), Restart(5, "a"), Reply(Began(4, "n1/x", 5))]
 
 
@@ -221,3 +221,11 @@ def test_a_copy_that_lacks_what_is_trimmed_begins_anew() -> None:
     state, _ = primary.trimmed(replace(leader(), checkpoint=6), 4, 4)
     _, actions = primary.heard(state, "n2", Began(3, "n2/x", 2))
     assert actions[0] == Send("n2", Reset(3, 4))
+
+
+def test_a_copy_that_is_late_while_it_joins_is_not_waited_for() -> None:
+    state, _ = primary.heard(leader(), "n2", Began(3, "n2/x", 4))
+    assert state.counted == ("n0/x", "n2/x")
+    state, _ = primary.late(state, "n2")
+    assert state.counted == ("n0/x",)
+    assert not state.peers["n2"].begun

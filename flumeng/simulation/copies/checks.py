@@ -8,6 +8,7 @@
 - I7, I24: what a reader has seen never changes, and is on every copy in sync.
 - I10: a primary was in sync when it was made one.
 - I6: who knows of a later term answers nothing.
+- I15: nor does who has fewer copies in sync than it is to have.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class Checks:
             event = host.waiting.pop(seq)
             later = host.membership is not None and host.membership.term > role.term
             assert not later, f"{role.id} knows that term {role.term} is over, and answers {seq}"
-            if len(role.membership.in_sync) < len(role.membership.nodes):
+            in_sync = len(role.membership.in_sync)
+            assert in_sync >= host.min_in_sync, f"{role.id} answers {seq} with {in_sync} in sync"
+            if in_sync < len(role.membership.nodes):
                 self.answered_without_some += 1
             assert seq < host.disk.floor or host.disk.at(seq) == event
             assert self.answered.setdefault(seq, event) == event, f"two answers for seq {seq}"

@@ -66,7 +66,7 @@ class Host:
         """What it did as a copy, and why: by message and action."""
         self.disks_lost = 0
         self._rng, self._post, self._wish = rng, post, wish
-        self._min_in_sync = min_in_sync
+        self.min_in_sync = min_in_sync
         self._speaker = ""
 
     @property
@@ -90,13 +90,13 @@ class Host:
 
     def look(self, membership: Membership, version: int) -> None:
         """It reads what ZooKeeper has, or had a while ago."""
-        if version < self.version:
-            return
-        self.version, self.membership = version, membership
         role = self.role
+        latest = version >= self.version
+        if latest:
+            self.version, self.membership = version, membership
         if isinstance(role, Primary):
             self._do_primary(*primary.changed(role, membership, version))
-        elif isinstance(role, Copy) and membership.primary == role.id:
+        elif latest and isinstance(role, Copy) and membership.primary == role.id:
             if role.term < membership.term:
                 self._become_primary(role, membership, version)
             elif role.term == membership.term:
@@ -113,7 +113,7 @@ class Host:
                 copy.checkpoint,
                 membership,
                 version,
-                min_in_sync=self._min_in_sync,
+                min_in_sync=self.min_in_sync,
                 near=self.near,
             )
         )

@@ -30,6 +30,7 @@ class World:
             name: Host(name, self.rng, self._post, self._wish, min_in_sync) for name in names
         }
         self.letters: list[Letter] = []
+        self.posted: list[Letter] = []
         self.wishes: list[Wish] = []
         chosen = names[: self.rng.choice([2, 3, 3])]
         first = f"{names[0]}/0"
@@ -61,14 +62,14 @@ class World:
             (self._tell, 6),
             (self._late, self.rng.choice([some, 6])),
             (self._lose_letter, some),
-            (self._double_letter, some),
+            (self._double_letter, self.rng.choice([some, 6])),
             (self._crash, self.rng.choice([0, 2, 4])),
             (self._start, 5),
             (self._pause, self.rng.choice([0, 2, 4])),
             (self._wake, 6),
             (self._expire, self.rng.choice([0, 3, 6])),
             (self._connect, 6),
-            (self._trim, self.rng.choice([2, 2, 12])),
+            (self._trim, self.rng.choice([2, 12])),
             (self._move, self.rng.choice([0, 0, 1])),
             (self._lose_disk, self.rng.choice([0, 0, 1])),
         ]
@@ -149,6 +150,7 @@ class World:
         if len(self.letters) >= MESSAGES_AT_ONCE:
             self.letters.pop(self.rng.randrange(len(self.letters)))
         self.letters.append(letter)
+        self.posted.append(letter)
 
     def _wish(self, wish: Wish) -> None:
         self.wishes.append(wish)
@@ -175,8 +177,9 @@ class World:
             self.letters.pop(self.rng.randrange(len(self.letters)))
 
     def _double_letter(self) -> None:
-        if self.letters:
-            self.letters.append(self.rng.choice(self.letters))
+        """Maybe one that was delivered long ago."""
+        if self.posted:
+            self.letters.append(self.rng.choice(self.posted))
 
     # ZooKeeper and the master.
 

@@ -104,8 +104,6 @@ def looked(name: str, node: Node, version: int, membership: Membership) -> Done:
     """It reads what ZooKeeper has."""
     role = node.role
     if isinstance(role, Primary):
-        if role.version == version:
-            return Done(node)
         return led(name, node.events, primary.changed(role, membership, version))
     if membership.primary != role.id or role.term > membership.term:
         return Done(node)
@@ -137,8 +135,10 @@ def is_useless(letter: Letter, target: Node, crashes: int, promotions: int) -> b
     many crashes and promotions to come."""
     message, role = letter.message, target.role
     if isinstance(message, Begin | Frames):
-        if message.term != role.term:
-            return message.term < role.term  # that its sender is over ZooKeeper tells as well
+        if message.term < role.term:  # that its sender is over ZooKeeper tells as well
+            return told(letter.target, target, letter).node == target
+        if message.term > role.term:
+            return False
         if not isinstance(role, Copy) or not role.matched:
             return isinstance(role, Primary)
         if isinstance(message, Begin):

@@ -235,6 +235,9 @@ class Search:
             node = self.nodes.of(done.node)
             self._done[key] = node, self.letters.bits(done.letters), self.wishes.bits(done.wishes)
         node, letters, wishes = self._done[key]
+        news = letters & ~state.letters or wishes & ~state.wishes
+        if node == number and not news and not trouble:
+            return Move((name, *why), trouble, state)
         nodes = (*state.nodes[:at], node, *state.nodes[at + 1 :])
         version = self.views.things[state.view].version
         wishes |= state.wishes
@@ -253,9 +256,11 @@ class Search:
         letter = self.letters.things[number]
         target = nodes[NAMES.index(letter.target)]
         key = (number, target, left.crashes, left.promotions)
-        if key not in self._useless:
-            self._useless[key] = is_useless(letter, self.nodes.things[target], *key[2:])
-        return self._useless[key]
+        known = self._useless.get(key)
+        if known is None:
+            known = is_useless(letter, self.nodes.things[target], left.crashes, left.promotions)
+            self._useless[key] = known
+        return known
 
     def _shown(self, before: int, nodes: tuple[int, ...]) -> int:
         longest = self.shown.things[before]
