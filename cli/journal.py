@@ -59,7 +59,7 @@ def list_(context: CliContext, store: Store, as_json: bool) -> None:
 
     What only a journal's node knows is "-" while it does not answer. OLDEST is the age of the
     oldest event that is not acked. Where journals are replicated, NODE leads in this TERM, COPIES
-    are to hold them, and those IN SYNC have every answered event.
+    are to hold them, and those IN SYNC have every answered event; LAG is what copies lack.
     """
     rows = journals.journals(store, context.accounts, context.clock())
     if as_json:
@@ -69,7 +69,7 @@ def list_(context: CliContext, store: Store, as_json: bool) -> None:
     show_table(
         (
             *("JOURNAL", "NODE", "DURABILITY", "FLOOR", "SAFE", "UNACKED", "OLDEST", "SIZE"),
-            *(("TERM", "COPIES", "IN SYNC") if replicated else ()),
+            *(("TERM", "COPIES", "IN SYNC", "LAG") if replicated else ()),
             "STATE",
         ),
         (
@@ -82,7 +82,7 @@ def list_(context: CliContext, store: Store, as_json: bool) -> None:
                 row.unacked,
                 _seconds(row.oldest_unacked_seconds),
                 _size(row.bytes),
-                *((row.term, row.copies, row.in_sync) if replicated else ()),
+                *((row.term, row.copies, row.in_sync, _lags(row)) if replicated else ()),
                 _state(row),
             )
             for row in rows
@@ -220,6 +220,10 @@ def _state(row: JournalRow) -> str:
         return f"stops at {row.waits_at}: events are lost"
     state = "closed" if row.closed else "open"
     return f"{state}, {row.lost} lost" if row.lost else state
+
+
+def _lags(row: JournalRow) -> str | None:
+    return ", ".join(f"{node} {events}" for node, events in row.lags.items()) or None
 
 
 def _seconds(seconds: float | None) -> str | None:

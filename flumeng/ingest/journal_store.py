@@ -30,7 +30,7 @@ from flumeng.journal.limits import Limits, Room, no_limit
 from flumeng.journal.log import Log
 from flumeng.journal.memory import MemoryJournal
 from flumeng.journal.names import flow_of, is_journal, maker_of, new_id, node_of
-from flumeng.journal.replica import Replica
+from flumeng.journal.replica import Replica, set_aside
 from flumeng.journal.replica import exists as is_replica
 from flumeng.journal.replica_journal import ReplicaJournal
 
@@ -336,6 +336,11 @@ class JournalStore:
         that one does not have was answered to nobody: it goes, and sources read it again. One that
         lacks events waits until it has them, and their source state, or until they are ``gone``."""
         with self._lock:
+            if name in self._broken and is_replica(self._path(name)):
+                self._broken.discard(name)
+                aside = set_aside(self._path(name))
+                log.error("journal %s is kept as %s: another node has its events", name, aside)
+                return
             journal = self.journals.get(name)
             if not isinstance(journal, ReplicatedJournal) or name in self._taken:
                 return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -13,7 +14,8 @@ class Account:
     is not that of whoever looks. ``waits_at``: where readers stop until an operator accepts a loss.
     ``acked_minute_ago`` and ``safe_minute_ago`` are None while the server does not know them. An
     event, or what else is counted there, has ``step`` offsets. ``unacked_bytes`` and
-    ``unacked_bytes_minute_ago`` are None where nobody knows how many wait."""
+    ``unacked_bytes_minute_ago`` are None where nobody knows how many wait.
+    ``lags``: of a replicated journal, how many events the copy on each other node lacks."""
 
     term: int
     durability: str
@@ -32,6 +34,7 @@ class Account:
     step: int = 1
     unacked_bytes: int | None = None
     unacked_bytes_minute_ago: int | None = None
+    lags: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def events(self) -> int:

@@ -232,6 +232,11 @@ class Journal:
         return MappingProxyType(dict(self._state))
 
     @property
+    def lags(self) -> Mapping[str, int]:
+        """How many events the copies on other nodes lack: there are none."""
+        return {}
+
+    @property
     def restless(self) -> bool:
         """Whether ``tend`` has something to do once in a while."""
         if self.durability == "spill" and self._writer.is_behind:

@@ -169,6 +169,11 @@ class MemoryJournal:
         self._say(safe=self.next_seq)
         return self.safe
 
+    @property
+    def lags(self) -> Mapping[str, int]:
+        """How many events the copies on other nodes lack: there are none."""
+        return {}
+
     def confirms(self, end: int) -> bool:
         """Whether what lies below ``end`` may be answered: always, after a sync."""
         return end <= self.safe

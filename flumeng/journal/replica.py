@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,6 +36,14 @@ class Replica:
 
 def exists(directory: Path) -> bool:
     return (directory / NAME).exists()
+
+
+def set_aside(directory: Path) -> Path:
+    """Keep one that is damaged under a hidden name, in the place of an earlier one. Raises
+    OSError."""
+    aside = directory.with_name(f".{directory.name}.damaged")
+    shutil.rmtree(aside, ignore_errors=True)
+    return directory.rename(aside)
 
 
 def read(directory: Path) -> Replica:

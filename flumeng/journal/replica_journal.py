@@ -120,6 +120,11 @@ class ReplicaJournal(Journal):
         self._keep_checkpoint()
         self._writer.say(term=term, now=True)
 
+    def adopt(self, lineage: str) -> None:
+        """What it holds is the journal from now on, whatever other copies had."""
+        self.replica = replace(self.replica, lineage=lineage)
+        self._keep_checkpoint()
+
     def advance(self, checkpoint: int) -> None:
         """Events below are on every copy in sync: readers may have them."""
         if checkpoint > self.replica.checkpoint:

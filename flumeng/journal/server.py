@@ -247,6 +247,7 @@ def _account(journal: Log, acked: int, past: Note | None, *, reads: bool) -> Acc
         oldest_unacked_us=received_us(journal, acked) if reads and acked < readable else None,
         acked_minute_ago=past.acked if past else None,
         safe_minute_ago=past.safe if past else None,
+        lags=journal.lags,
     )
 
 

@@ -360,6 +360,7 @@ class Node:
         status = self._machine.status
         problems = {
             **self._znodes.problems,
+            **self._memberships.problems,
             **self._home.problems,
             **self._unknown_flows(),
             **self._expiry.problems(),
@@ -419,7 +420,9 @@ class Node:
         copies = self._machine.copies
         if not (names or copies):
             return
-        found = self._memberships.find(names, copies)
+        own = {name: said["copy"] for name, said in local.items() if "copy" in said}
+        ids = {**copies, **own}
+        found = self._memberships.find(names, copies, ids)
         if found.message["unwanted"]:
             self._require_cluster()
         if set(found.led) - set(self._znodes.led):
@@ -428,6 +431,11 @@ class Node:
         self._act(self._machine.handle(Replicas(found.message)))
         if self._is_ours and self._machine.knows_all_journals:
             self._znodes.forget({n: j for n, j in found.forgotten.items() if n not in local})
+            unneeded = self._znodes.acks(found.lost.keys()).unneeded if found.lost else ()
+            for name, record in found.lost.items():
+                if name not in unneeded:
+                    self._memberships.hand_over(name, record, ids.get(name, ""))
+                    self._replicas_at = 0.0
 
     def _ask_for_deliveries(self) -> None:
         began = self._clock()

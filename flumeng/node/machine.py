@@ -226,9 +226,10 @@ class Machine:
         return tuple(sorted({flow for child in self._ingest for flow in child.kept_flows}))
 
     @property
-    def copies(self) -> tuple[str, ...]:
-        """The journals of other nodes of which a copy lies here."""
-        return tuple(sorted({name for child in self._ingest for name in child.copies}))
+    def copies(self) -> Mapping[str, str]:
+        """The journals of other nodes of which a copy lies here, with its id; that is empty when
+        the copy cannot be used."""
+        return {name: id_ for child in self._ingest for name, id_ in child.copies.items()}
 
     @property
     def awaited(self) -> frozenset[str]:
@@ -378,7 +379,7 @@ class Machine:
         child.tasks = detail["tasks"]
         child.journals = detail.get("journals")
         child.kept_flows = tuple(detail.get("kept_flows", ()))
-        child.copies = tuple(detail.get("copies", ()))
+        child.copies = detail.get("copies", {})
         child.answered = detail["answers"]
         return []
 

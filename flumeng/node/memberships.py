@@ -7,12 +7,12 @@ they want, each as a compare-and-set at the version of the record that they know
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flumeng.errors import ConflictError, CorruptError
 from flumeng.node.protocol import Message
-from flumeng.replication.membership import Membership
+from flumeng.replication.membership import Membership, node_of
 from flumeng.store import Put, Store, Unreadable, Version, Versioned
 from zkschema import paths
 from zkschema.records import Journal
@@ -23,19 +23,25 @@ Records = Mapping[str, Versioned[Journal]]
 @dataclass(frozen=True)
 class Found:
     """``message`` is for the workers. ``led``: journals that another node made and this one leads.
-    ``forgotten``: those that this node made and another one ended, which nobody needs any more."""
+    ``lost``: those that this node leads, with a copy that it does not have. ``forgotten``: those
+    that this node made and another one ended, which nobody needs any more."""
 
     message: Message
     led: Collection[str] = ()
+    lost: Records = field(default_factory=dict)
     forgotten: Records = field(default_factory=dict)
 
 
 class Memberships:
+    """``problems``: the path of a record, and why nobody can lead that journal."""
+
     def __init__(self, store: Store, me: str) -> None:
         self._store, self._me = store, me
+        self.problems: dict[str, str] = {}
 
-    def find(self, journals: Iterable[str], copies: Iterable[str]) -> Found:
-        """Of these journals, and of those of which a copy lies here. Raises UnavailableError."""
+    def find(self, journals: Iterable[str], copies: Iterable[str], ids: Mapping[str, str]) -> Found:
+        """Of these journals, and of those of which a copy lies here. ``ids`` are those of the
+        copies here that can be used. Raises UnavailableError."""
         lying = set(copies)
         names = sorted({*journals, *lying})
         found = dict(zip(names, self._read(names), strict=True))
@@ -44,6 +50,7 @@ class Memberships:
             for name, one in found.items()
             if isinstance(one, Versioned) and one.value.lineage
         }
+        self.problems.clear()
         told: dict[str, Any] = {}
         for name, one in replicated.items():
             try:
@@ -74,7 +81,33 @@ class Memberships:
             for name, one in replicated.items()
             if one.value.primary == self._me != one.value.node and not one.value.gone
         ]
-        return Found(message, led, forgotten)
+        lost = {
+            name: replicated[name]
+            for name, said in told.items()
+            if node_of(said["primary"]) == self._me and ids.get(name) != said["primary"]
+        }
+        return Found(message, led, lost, forgotten)
+
+    def hand_over(self, name: str, found: Versioned[Journal], own: str) -> None:
+        """Of a journal that this node leads, and whose copy it lost, or cannot use: make another
+        copy that is in sync the primary. ``own`` is the id of the copy that it has instead, if any:
+        an operator may have chosen this node, whatever its copy is called. Raises ConflictError,
+        UnavailableError."""
+        path, membership = paths.journal(name), Membership.of(found.value)
+        if membership.primary == f"{self._me}/" and own:
+            after = replace(membership, primary=own, in_sync=(own,))
+        else:
+            nodes = {node_of(copy): copy for copy in membership.in_sync}
+            live = self._addresses(set(nodes) - {self._me})
+            if not live:
+                self.problems[str(path)] = (
+                    f"the copy of journal {name} here is damaged or lost, and no other one in sync "
+                    "is live: start their nodes, or give events up with `flumeng journal promote "
+                    f"{name} --to NODE --unclean`"
+                )
+                return
+            after = membership.promoted(nodes[min(live)])
+        self._store.commit([Put(path, after.put_into(found.value), found.version)])
 
     def change(self, wish: Message) -> None:
         """Ask for what a worker wants. Raises ConflictError when the record is another by now,

@@ -121,7 +121,7 @@ def _is_alive(message: Message) -> bool:
 def _is_status(message: Message) -> bool:
     tasks, journals = message.get("tasks"), message.get("journals", {})
     kept = message.get("kept_flows", [])
-    copies = message.get("copies", [])
+    copies = message.get("copies", {})
     return (
         isinstance(message.get("answers", ""), int | None)
         and isinstance(tasks, dict)
@@ -130,8 +130,8 @@ def _is_status(message: Message) -> bool:
         and all(map(_is_journal, journals.values()))
         and isinstance(kept, list)
         and all(isinstance(flow, str) for flow in kept)
-        and isinstance(copies, list)
-        and all(isinstance(name, str) for name in copies)
+        and isinstance(copies, dict)
+        and all(isinstance(copy, str) for copy in copies.values())
     )
 
 

@@ -8,7 +8,7 @@ journal's node does not answer. A registration that cannot be read leaves what t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from flumeng.errors import UserError
 from flumeng.journal.account import Account
@@ -36,7 +36,8 @@ def ask_worker(address: str) -> Mapping[str, Account]:
 class JournalRow:
     """Offsets are half-open. ``end`` is set when the journal is closed; ``waits_at`` while readers
     stop there until an operator accepts that events are lost. ``node`` leads it; of one that is
-    replicated ``copies`` are to hold one, and those ``in_sync`` have every answered event."""
+    replicated ``copies`` are to hold one, and those ``in_sync`` have every answered event;
+    ``lags``: how many events the copy on each other node lacks."""
 
     journal: str
     node: str
@@ -57,6 +58,7 @@ class JournalRow:
     waits_at: int | None = None
     copies: tuple[str, ...] = ()
     in_sync: tuple[str, ...] = ()
+    lags: Mapping[str, int] = field(default_factory=dict)
     problem: str = ""
 
 
@@ -119,4 +121,5 @@ def _with_account(row: JournalRow, account: Account, now: float) -> JournalRow:
         max_bytes=account.max_bytes,
         lost=account.lost,
         waits_at=account.waits_at,
+        lags=account.lags,
     )

@@ -8,7 +8,6 @@ served from there.
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -23,7 +22,7 @@ from flumeng.journal.copy_wire import Parcel
 from flumeng.journal.disk import Disk
 from flumeng.journal.journal import Journal
 from flumeng.journal.names import is_journal
-from flumeng.journal.replica import Replica
+from flumeng.journal.replica import Replica, set_aside
 from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.journal.wire import FRAMES_SCHEMA
 from flumeng.node.memberships import membership_of, saying
@@ -63,20 +62,25 @@ class Replicas:
         if copies is not None:
             copies.mkdir(parents=True, exist_ok=True, mode=0o700)
             for path in Journal.find(copies):
-                self._lying.add(path.name)
                 self._open(path)
 
     def _open(self, path: Path) -> None:
+        """One that is damaged is kept aside as evidence; its primary makes another one here."""
         try:
             self.add(ReplicaJournal.load(path, disk=self._disk))
+        except CorruptError as error:
+            aside = set_aside(path)
+            log.error("copy %s begins anew, and is kept as %s: %s", path.name, aside, error)
         except FlumengError as error:
             log.error("copy %s is not used: %s", path.name, error)
+        else:
+            self._lying.add(path.name)
 
     @property
-    def copies(self) -> list[str]:
-        """The journals of which a copy lies in the directory of copies."""
+    def copies(self) -> dict[str, str]:
+        """The journals of which a copy lies in the directory of copies, with its id."""
         with self._lock:
-            return sorted(self._lying)
+            return {name: self.journals[name].replica_id for name in sorted(self._lying)}
 
     def start(self, send: Callable[[Message], None]) -> None:
         self.send = send
@@ -87,9 +91,7 @@ class Replicas:
         self._changed.set()
         self._links.close()
         for name in self.copies:
-            journal = self.journals.get(name)
-            if journal is not None:
-                journal.close()
+            self.journals[name].close()
 
     def add(self, opened: ReplicaJournal) -> ReplicatedJournal:
         """One that is open now; it is told what is known of it."""
@@ -130,9 +132,6 @@ class Replicas:
         self.forget(name)
         if journal is not None:
             journal.remove()
-        else:
-            assert self._copies is not None
-            shutil.rmtree(self._copies / name)
         log.info("copy %s is removed", name)
 
     # What the protocol sends.

@@ -52,14 +52,6 @@ class Postman(Protocol):
     def wish(self, journal: str, version: int, membership: Membership) -> None: ...
 
 
-class Lag(NamedTuple):
-    """Of one copy: how many events it lacks, and whether it is in sync."""
-
-    node: str
-    events: int
-    in_sync: bool
-
-
 class _Mark(NamedTuple):
     """When the log ended at ``end``; a copy that has come so far since is in time."""
 
@@ -110,15 +102,12 @@ class ReplicatedJournal:
         return self._journal.replica.lineage
 
     @property
-    def lags(self) -> tuple[Lag, ...]:
-        """Of the copies on other nodes; only the primary knows."""
+    def lags(self) -> Mapping[str, int]:
+        """How many events the copies on other nodes lack; only the primary knows."""
         role = self._role
         if not isinstance(role, Primary):
-            return ()
-        return tuple(
-            Lag(node, role.log.end - peer.end, peer.copy in role.membership.in_sync)
-            for node, peer in role.peers.items()
-        )
+            return {}
+        return {node: role.log.end - peer.end for node, peer in role.peers.items()}
 
     def require_in_sync(self, copies: int) -> None:
         """With fewer copies in sync it takes no events from now on."""
@@ -253,6 +242,7 @@ class ReplicatedJournal:
         with self._syncing:
             self._journal.sync()
             self._journal.fence(membership.term)
+            self._journal.adopt(membership.lineage)
             if node_of(copy.id) != names.node_of(self.id):
                 self._journal.close_for_appends()
         held = self._journal.held
