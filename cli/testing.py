@@ -51,7 +51,8 @@ class Shell:
     before ``thawed`` is set, those in ``away`` none at all; ``connected`` are all that were asked
     for one. ``positions`` and ``counted`` are the answers of workers by address; other addresses do
     not answer. ``kept`` are the offsets that a discovery process gives: by partition, what is asked
-    for (``earliest``, ``latest``, a time). ``cut`` takes ZooKeeper away. ``meanwhile`` runs
+    for (``earliest``, ``latest``, a time). ``lags`` is what copies of a journal on other nodes lack,
+    as its primary tells. ``cut`` takes ZooKeeper away. ``meanwhile`` runs
     whenever a command sleeps, which takes no time here.
     """
 
@@ -59,6 +60,7 @@ class Shell:
     positions: dict[str, Mapping[str, Reached]] = field(default_factory=dict)
     counted: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     kept: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    lags: dict[str, Mapping[str, int]] = field(default_factory=dict)
     trees: dict[str, FakeTree] = field(default_factory=dict)
     frozen: set[str] = field(default_factory=set)
     thawed: threading.Event = field(default_factory=threading.Event)
@@ -96,6 +98,7 @@ class Shell:
                 waits_at=None,
                 closed=False,
                 oldest_unacked_us=int((NOON - 60) * 1e6) if reached.safe > reached.floor else None,
+                lags=self.lags.get(name, {}),
             )
             for name, reached in self.ask(address).items()
         }

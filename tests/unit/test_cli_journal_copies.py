@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cli.context import AuditFields
-from cli.testing import Shell
+from cli.testing import Reached, Shell
 from flumeng.master.daemon import Master
 from flumeng.operations.flows import apply_flow
 from flumeng.store import ABSENT, ANY, tree
@@ -87,13 +87,25 @@ def refused(shell: Shell, store: FakeStore, *words: str) -> str:
 
 def test_the_list_tells_who_holds_what_is_replicated(shell: Shell, store: FakeStore) -> None:
     line = shell.run("journal", "list").stdout.splitlines()
-    assert line[0].split("\t")[8:] == ["TERM", "COPIES", "IN SYNC", "STATE"]
+    assert line[0].split("\t")[8:] == ["TERM", "COPIES", "IN SYNC", "LAG", "STATE"]
     assert line[1].split("\t")[1] == "n1"
-    assert line[1].split("\t")[8:] == ["4", "n1,n2,n3", "n1,n2", "open"]
+    assert line[1].split("\t")[8:] == ["4", "n1,n2,n3", "n1,n2", "-", "open"]
     (row,) = shell.json("journal", "list")
     assert (row["copies"], row["in_sync"]) == (["n1", "n2", "n3"], ["n1", "n2"])
     register(store, lineage="", copies=(), in_sync=("n1",))
     assert "COPIES" not in shell.run("journal", "list").stdout
+
+
+def test_the_list_tells_what_copies_lack(shell: Shell, store: FakeStore) -> None:
+    live = store.read(paths.live_node("n1"))
+    assert live is not None
+    store.write(paths.live_node("n1"), replace(live.value, addresses=("n1:1",)), ANY)
+    shell.positions["n1:1"] = {J: Reached(floor=0, safe=50)}
+    shell.lags[J] = {"n2": 0, "n3": 12_345}
+    line = shell.run("journal", "list").stdout.splitlines()[1]
+    assert line.split("\t")[11] == "n2 0, n3 12345"
+    (row,) = shell.json("journal", "list")
+    assert row["lags"] == {"n2": 0, "n3": 12_345}
 
 
 def test_a_copy_in_sync_is_promoted(shell: Shell, store: FakeStore) -> None:
