@@ -295,10 +295,11 @@ class Registration:
         """
         registered = self._journals()
         leads = {name for name, said in local.items() if said.get("leads")}
-        elsewhere = self._led_elsewhere - leads
-        self._take_over([name for name in local if name not in registered.keys() | elsewhere])
+        self._led_elsewhere -= leads
+        known_ones = registered.keys() | self._led_elsewhere
+        self._take_over([name for name in local if name not in known_ones])
         for name, said in local.items():
-            if name in self._aside or name in self._led_elsewhere - leads:
+            if name in self._aside or name in self._led_elsewhere:
                 continue
             known = registered.get(name)
             journal = self._record(said, known.value if known else None)
