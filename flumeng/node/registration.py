@@ -451,8 +451,8 @@ class Registration:
             removed = Remove(paths.journal(name), known.version)
             try:
                 self._store.commit([*self._fence, removed, *acked])
-            except ForbiddenError:
-                continue  # the masters do
+            except ForbiddenError:  # the masters do, once no node is to learn where it ended
+                self._write(paths.journal(name), replace(known.value, lineage=""), known.version)
 
     def look_anew(self) -> None:
         """After a lost race, a new connection or a long time: forget what was read."""
