@@ -8,6 +8,7 @@ been made to keep.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -20,7 +21,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from flumeng.errors import FlumengError
 from flumeng.store import Versioned, tree
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
@@ -31,6 +31,7 @@ from zkschema.records import Journal
 
 SESSION_SECONDS = 4
 PORT = 9000
+_MADE = itertools.count()
 FLOW = "web"
 
 
@@ -100,13 +101,14 @@ class Host:
     def data(self) -> Path:
         return self.power.place / "data"
 
-    def start(self, *roles: str) -> None:
+    def start(self, *roles: str, label: str = "") -> None:
         roles = roles or ("ingest", "copy")
         # Not `ip netns exec`: that has a mount of its own of each disk, which no power cut reaches.
         command = ["nsenter", f"--net=/run/netns/{self.namespace}"]
         command += node_command(self._hosts.zk, self.name)
         command += ["--data", str(self.data), "--host", self.address, "--insecure"]
         command += [text for role in roles for text in ("--role", role)]
+        command += ["--label", label] if label else []
         with (self._hosts.folder / f"{self.name}.log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
@@ -159,9 +161,10 @@ class Host:
         self.power.strike(rng.choice(range(3)))
 
     def stop(self) -> None:
-        self.kill()
-        self.power.stop()
-        ip("netns", "del", self.namespace)
+        with contextlib.ExitStack() as ends:
+            ends.callback(ip, "netns", "del", self.namespace)
+            ends.callback(self.power.stop)
+            self.kill()
 
 
 class Hosts:
@@ -169,7 +172,7 @@ class Hosts:
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder = folder
-        number = os.getpid() % 60_000
+        number = (os.getpid() * 16 + next(_MADE)) % 30_000  # what is removed lingers for a moment
         self.bridge = f"fl{number}"
         self.prefix = f"10.{64 + number // 250 % 128}.{number % 250}"
         self.address = f"{self.prefix}.254"
@@ -185,7 +188,12 @@ class Hosts:
         self.store = connect(self.zk)
         tree.init(self.store)
         self._spawn("master", [sys.executable, "-m", "flumeng.master", self.zk])
-        self.all = [Host(self, number) for number in range(1, count + 1)]
+        try:
+            for number in range(1, count + 1):
+                self.all.append(Host(self, number))
+        except BaseException:
+            self.stop()
+            raise
 
     def collect(self) -> None:
         command = [*node_command(self.zk, "collector"), "--data", str(self.folder / "collector")]
@@ -214,17 +222,17 @@ class Hosts:
         return all(row["unacked"] == 0 for row in told) and bool(told)
 
     def stop(self) -> None:
-        for process in self.others:
-            for pid in [process.pid, *descendants(process.pid)]:
-                _signal(pid, signal.SIGKILL)
-            process.wait()
-        for host in self.all:
-            host.stop()
-        with contextlib.suppress(FlumengError):
-            self.store.close()
-        self._forwarder.close()
-        self.zookeeper.kill()
-        ip("link", "del", self.bridge)
+        with contextlib.ExitStack() as ends:
+            ends.callback(ip, "link", "del", self.bridge)
+            ends.callback(self.zookeeper.kill)
+            ends.callback(self._forwarder.close)
+            ends.callback(self.store.close)
+            for host in self.all:
+                ends.callback(host.stop)
+            for process in self.others:
+                for pid in [process.pid, *descendants(process.pid)]:
+                    _signal(pid, signal.SIGKILL)
+                process.wait()
 
 
 def node_command(zk: str, name: str) -> list[str]:

@@ -28,7 +28,7 @@ from flumeng.journal.wire import FRAMES_SCHEMA
 from flumeng.node.memberships import membership_of, saying
 from flumeng.node.protocol import Message
 from flumeng.replication.membership import Membership
-from flumeng.replication.messages import Begin, Frames, Reset, ToCopy, ToPrimary
+from flumeng.replication.messages import Begin, Frames, Reset, ToCopy, ToPrimary, Unmatched
 from flumeng.runtime.seldom import Seldom
 
 log = logging.getLogger(__name__)
@@ -184,7 +184,9 @@ class Replicas:
         frames = copy_wire.frames(data) if data is not None else []
         try:
             journal = self.journals.get(parcel.journal) or self._make(parcel)
-            return journal.take(message, frames, parcel.state or {}) if journal else []
+            if journal is None:  # it was lost since
+                return [Unmatched(message.term, "")]
+            return journal.take(message, frames, parcel.state or {})
         except (FlumengError, OSError) as error:
             if self._held.is_due():
                 log.warning("copy %s does not go on: %s", parcel.journal, error)

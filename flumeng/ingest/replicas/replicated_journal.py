@@ -124,6 +124,8 @@ class ReplicatedJournal:
             self._version = version
             self._superseded = node_of(membership.primary) != node_of(self.replica_id)
             role = self._role
+            if self._superseded:
+                self._wake()
             if isinstance(role, Primary):
                 self._do_primary(*primary.changed(role, membership, version))
             elif membership.primary == self.replica_id and not self._lost_lead:
@@ -394,6 +396,10 @@ class ReplicatedJournal:
         raise HeldError(f"journal {self.id}: {why}", why)
 
     def tend(self) -> None:
+        """Raises JournalFailedError when another copy is the primary: nobody is to wait here for
+        that to become known with the next event."""
+        if self._superseded:
+            self._require_lead()
         self._journal.tend()
         self._trimmed()
 
@@ -495,4 +501,4 @@ class ReplicatedJournal:
 
     @property
     def restless(self) -> bool:
-        return self._journal.restless
+        return self._journal.restless or self._superseded

@@ -1,0 +1,196 @@
+"""What becomes of a replicated journal when its host is gone, has lost its disk, or a copy is
+damaged: real hosts, and a collector that delivers all the same.
+
+Protects what the chaos of ``test_copies_chaos`` meets by chance only, one thing at a time.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.copy_hosts import PORT, Host, Hosts, can_make_hosts, running
+from tests.live.one_host import eventually
+from tests.live.test_copies_chaos import lake_of
+from zkschema.records import Journal
+
+TEXT = """
+flow: web
+sources: [{{http: {{listen: "0.0.0.0:{port}"}}}}]
+place: {{ingest: {{labels: {{role: web}}}}}}
+durability: replicated
+replicas: {{copies: 2, min_in_sync: {least}}}
+delivery: exactly-once
+batch: {{seconds: 0.3}}
+sinks: [{{files: {{path: "{lake}"}}}}]
+"""
+
+pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="hosts need root and ip")
+
+
+class Web:
+    """Events are taken by the first host alone."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self.hosts = hosts
+        self.lake = hosts.folder / "lake"
+        self.sent = 0
+
+    @property
+    def first(self) -> Host:
+        return self.hosts.all[0]
+
+    def begin(self, least: int = 2) -> None:
+        self.hosts.command("cluster", "set", "grace_seconds", "1")
+        self.first.start("ingest", "copy", label="role=web")
+        for host in self.hosts.all[1:]:
+            host.start("copy")
+        flow = self.hosts.folder / "web.yaml"
+        flow.write_text(TEXT.format(port=PORT, lake=self.lake, least=least))
+        assert "revision 1" in self.hosts.command("flow", "apply", str(flow))
+        self.wait_in_sync()
+
+    def wait_in_sync(self, copies: int = 2) -> None:
+        eventually(
+            lambda: any(len(journal.in_sync) == copies for journal in self._open),
+            "the copies are not in sync",
+        )
+
+    @property
+    def journal(self) -> Journal:
+        """The one that takes events."""
+        (journal,) = self._open
+        return journal
+
+    @property
+    def _open(self) -> list[Journal]:
+        return [journal for journal in self.hosts.journals.values() if not journal.closed]
+
+    @property
+    def holder(self) -> Host:
+        """Of the other copy."""
+        other = next(c for c in self.journal.in_sync if not c.startswith("n1/"))
+        return next(h for h in self.hosts.all if h.name == other.partition("/")[0])
+
+    def send(self, count: int) -> None:
+        """Returns when they are answered."""
+        numbers = range(self.sent, self.sent + count)
+        body = "\n".join(json.dumps({"n": n}) for n in numbers)
+        connection = http.client.HTTPConnection(self.first.address, PORT, timeout=60)
+        connection.request("POST", "/", body)
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        self.sent += count
+
+    def deliver(self) -> None:
+        self.hosts.collect()
+        wanted = dict.fromkeys(range(self.sent), 1)
+        eventually(lambda: lake_of(self.lake) == wanted, "not each answered event is there once")
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[Web]:
+    with running(tmp_path) as hosts:
+        yield Web(hosts)
+
+
+def test_a_host_that_is_gone_has_left_nothing_behind(web: Web) -> None:
+    """Its journal is led, closed, collected to its end and removed; when the host is back it makes
+    another one, and nothing is left of the first."""
+    web.begin()
+    web.send(1000)
+    (old,) = web.hosts.journals
+    web.first.kill()
+    eventually(lambda: web.hosts.journals[old].closed, "nobody ends the journal")
+    assert web.hosts.journals[old].primary != "n1"
+    assert web.hosts.journals[old].end == 1000
+    web.first.start("ingest", "copy", label="role=web")
+    eventually(lambda: len(web.hosts.journals) == 2, "no other journal is made")
+    web.wait_in_sync()
+    web.send(500)
+    web.deliver()
+    eventually(
+        lambda: list(web.hosts.journals) != [old] and len(web.hosts.journals) == 1, "it stays"
+    )
+    lying = [path for host in web.hosts.all for path in host.data.rglob(old)]
+    eventually(lambda: not any(path.exists() for path in lying), f"{lying} stay")
+
+
+def test_a_disk_that_is_lost_is_no_loss(web: Web) -> None:
+    web.begin()
+    web.send(1000)
+    (old,) = web.hosts.journals
+    web.first.kill()
+    shutil.rmtree(web.first.data / "journals")
+    web.first.start("ingest", "copy", label="role=web")
+    eventually(lambda: web.hosts.journals[old].primary != "n1", "a lost disk leads on")
+    web.wait_in_sync()
+    web.send(500)
+    web.deliver()
+
+
+def test_a_damaged_copy_is_made_anew_from_the_primary(web: Web) -> None:
+    web.begin()
+    web.send(1000)
+    (name,), holder = web.hosts.journals, web.holder
+    before = web.journal.in_sync
+    holder.kill()
+    (segment,) = (holder.data / "copies" / name).glob("*.segment")
+    damaged = bytearray(segment.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    segment.write_bytes(damaged)
+    holder.start("copy")
+    eventually(lambda: web.journal.in_sync not in (before, before[:1]), "it is not made anew")
+    assert (holder.data / "copies" / f".{name}.damaged").exists()
+    web.wait_in_sync()
+    web.send(500)
+    assert web.hosts.command("journal", "promote", name, "--to", holder.name) == "", "promotes"
+    eventually(lambda: web.hosts.journals[name].closed, "nobody ends the journal")
+    web.deliver()
+
+
+def test_a_damaged_primary_hands_over(web: Web) -> None:
+    web.begin()
+    web.send(1000)
+    (name,) = web.hosts.journals
+    web.first.kill()
+    (segment,) = (web.first.data / "journals" / "0" / name).glob("*.segment")
+    damaged = bytearray(segment.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    segment.write_bytes(damaged)
+    web.first.start("ingest", "copy", label="role=web")
+    eventually(lambda: web.hosts.journals[name].primary != "n1", "a damaged copy leads on")
+    eventually(lambda: len(web.hosts.journals) == 2, "no other journal is made")
+    web.wait_in_sync()
+    web.send(500)
+    web.deliver()
+
+
+def test_an_operator_gives_up_what_no_copy_in_sync_has(tmp_path: Path) -> None:
+    """The copy had left those in sync, and there is no third host; with the operator's word the
+    rest is there, and collected."""
+    with running(tmp_path, 2) as hosts:
+        _give_up(Web(hosts))
+
+
+def _give_up(web: Web) -> None:
+    web.begin(least=1)
+    web.send(1000)
+    (name,), holder = web.hosts.journals, web.holder
+    holder.kill()
+    eventually(lambda: len(web.journal.in_sync) == 1, "it stays in sync")
+    web.send(300)
+    web.first.kill()
+    holder.start("copy")
+    said = web.hosts.command("journal", "promote", name, "--to", holder.name)
+    assert "unclean" in said, said
+    said = web.hosts.command("journal", "promote", name, "--to", holder.name, "--unclean", "--yes")
+    eventually(lambda: web.hosts.journals[name].closed, f"nobody ends the journal: {said}")
+    assert web.hosts.journals[name].end == 1000
+    web.sent = 1000
+    web.deliver()
