@@ -201,13 +201,14 @@ def late(primary: Primary, node: str) -> Step:
     be left that nothing could be answered all the same: then it is better that it may still be
     promoted."""
     if node_of(primary.joining) == node and not primary.asked:
-        return _moved(replace(primary, joining="", peers={**primary.peers, node: Peer()}))
+        return _moved(_with(replace(primary, joining=""), node, Peer()))
     gone = [copy for copy in primary.membership.in_sync if node_of(copy) == node]
     if primary.over or primary.asked or not gone or node == node_of(primary.id):
         return primary, []
     if len(primary.membership.in_sync) <= primary.min_in_sync:
         return primary, []
-    return _ask(primary, primary.membership.without(gone[0]))
+    # What was known of it counts no more: it has to answer before it joins again.
+    return _ask(_with(primary, node, Peer()), primary.membership.without(gone[0]))
 
 
 def again(primary: Primary) -> Step:

@@ -149,7 +149,8 @@ def test_a_damaged_copy_is_made_anew_from_the_primary(web: Web) -> None:
     assert (holder.data / "copies" / f".{name}.damaged").exists()
     web.wait_in_sync()
     web.send(500)
-    assert web.hosts.command("journal", "promote", name, "--to", holder.name) == "", "promotes"
+    said = web.hosts.command("journal", "promote", name, "--to", holder.name)
+    assert f"{holder.name} leads" in said, said
     eventually(lambda: web.hosts.journals[name].closed, "nobody ends the journal")
     web.deliver()
 
