@@ -194,6 +194,12 @@ class ReplicaJournal(Journal):
             disk=self._disk,
         )
 
+    def trim(self, ack: int) -> None:
+        """See ``Journal``. What readers have acked they have seen, so that all copies had it: the
+        checkpoint that was found on the disk may be an older one."""
+        self.advance(min(ack, self.synced))
+        super().trim(ack)
+
     def tend(self) -> None:
         super().tend()
         if time.monotonic() - self._kept_at >= KEEP_SECONDS:
