@@ -19,7 +19,7 @@ from typing import Any
 
 from flumeng.errors import FlumengError
 from flumeng.ingest.flow import FlowRunner, Task
-from flumeng.ingest.journal_store import JournalStore
+from flumeng.ingest.journal_store import Ended, JournalStore
 from flumeng.ingest.liveness import stay_alive
 from flumeng.ingest.measures import Measures
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
@@ -200,11 +200,12 @@ class Worker:
     def _on_replicas(self, message: Message) -> None:
         """Blocking. Who is the primary of which journal, and what becomes of the others' copies."""
         self._replicas.told(message)
-        self._journal_store.serve_led()
-        for name, ended in message["ended"].items():
-            self._journal_store.give_up_superseded(name, ended["end"], gone=ended["gone"])
         for name in message["unwanted"]:
             self._replicas.drop(name)
+        self._journal_store.serve_led()
+        self._journal_store.give_up_superseded(
+            {name: Ended(said["end"], said["gone"]) for name, said in message["ended"].items()}
+        )
         self._journal_store.close_all_but(frozenset(self._tasks or ()))
 
     def _quiesce(self) -> asyncio.Future[list[None]]:

@@ -79,7 +79,8 @@ class ReplicatedJournal:
         self._syncing = threading.Lock()
         """Held, perhaps for as long as the disk takes, by whoever syncs, or opens the copy anew."""
         self._listeners = journal.listeners
-        self._closes, self._clock = closes, clock
+        self.closes = closes
+        self._clock = clock
         self._done = False
         self._role: Copy | Primary = self._as_copy()
         self._membership: Membership | None = None
@@ -269,7 +270,7 @@ class ReplicatedJournal:
             self._journal.sync()
             self._journal.fence(membership.term)
             self._journal.adopt(membership.lineage)
-            if self._closes:
+            if self.closes:
                 self._journal.close_for_appends()
         held, known = self._journal.held, self._journal.replica.checkpoint
         log.info("journal %s: primary in term %d at seq %d", self.id, membership.term, held.end)
@@ -285,7 +286,7 @@ class ReplicatedJournal:
 
     def _step_down(self) -> None:
         log.warning("journal %s: another copy is the primary; nothing more is answered", self.id)
-        self._lost_lead = not self._closes
+        self._lost_lead = not self.closes
         self._superseded = True
         self._sync()
         self._role = self._as_copy()
