@@ -301,6 +301,17 @@ def test_each_worker_is_told_of_its_own_journals(pair: Machine) -> None:
     pair.handle(Ended("ingest.1", -9))
 
 
+def test_the_worker_that_holds_a_copy_is_told_of_it_whichever_worker_made_it(
+    pair: Machine,
+) -> None:
+    name = "f.m.1.a"
+    pair.handle(Said("ingest.0", {**status("ingest.0").message, "copies": {name: "n/1"}}))
+    told = pair.handle(Acked({name: 5}, (name,)))
+    assert [one.child for one in told if isinstance(one, Tell)] == 2 * ["ingest.0"] + 2 * [
+        "ingest.1"
+    ]
+
+
 def test_what_a_worker_that_is_away_has_on_disk_is_not_known(pair: Machine) -> None:
     """Else its journals would count as gone."""
     journal = {"flow": "f", "term": 1, "closed": False, "end": None}
