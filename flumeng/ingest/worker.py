@@ -206,7 +206,8 @@ class Worker:
         self._journal_store.give_up_superseded(
             {name: Ended(said["end"], said["gone"]) for name, said in message["ended"].items()}
         )
-        self._journal_store.close_all_but(frozenset(self._tasks or ()))
+        if self._tasks is not None:
+            self._journal_store.close_all_but(frozenset(self._tasks))
 
     def _quiesce(self) -> asyncio.Future[list[None]]:
         """Accept nothing more and make durable what was accepted; the journals stay open."""
@@ -335,8 +336,7 @@ class Worker:
             name: {
                 "flow": flow_of(name),
                 "term": journal.term,
-                "closed": journal.closed,
-                "end": journal.next_seq if journal.closed else None,
+                **_end(journal),
                 **_replica(journal),
             }
             for name, journal in self._journal_store.journals.items()
@@ -350,6 +350,15 @@ class Worker:
             "kept_flows": kept,
             "copies": self._replicas.copies,
         }
+
+
+def _end(journal: Log) -> dict[str, bool | int | None]:
+    """One that is replicated has not ended while copies in sync lack events at its end: one of them
+    may lead next and end it before, and sources that went on behind the other end would have gone
+    on too far."""
+    leads = isinstance(journal, ReplicatedJournal) and journal.leads
+    ended = journal.closed and not (leads and journal.safe < journal.next_seq)
+    return {"closed": ended, "end": journal.next_seq if ended else None}
 
 
 def _replica(journal: Log) -> dict[str, str | bool]:
