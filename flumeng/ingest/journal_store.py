@@ -14,8 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-from flumeng.errors import CorruptError, FlumengError, UserError
+from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.ingest.batch import NO_EVENTS
 from flumeng.ingest.kept_state import KeptState
 from flumeng.ingest.noted_state import NotedState
@@ -29,7 +30,7 @@ from flumeng.journal.journal import Journal
 from flumeng.journal.limits import Limits, Room, no_limit
 from flumeng.journal.log import Log
 from flumeng.journal.memory import MemoryJournal
-from flumeng.journal.names import flow_of, is_journal, maker_of, new_id, node_of
+from flumeng.journal.names import flow_of, is_journal, maker_of, new_id
 from flumeng.journal.replica import Replica, set_aside
 from flumeng.journal.replica import exists as is_replica
 from flumeng.journal.replica_journal import ReplicaJournal
@@ -45,6 +46,14 @@ COUNT_SHARE = 0.05
 
 _RETRY_SECONDS = 0.1
 _GENERATION = "generation"
+
+
+class Ended(NamedTuple):
+    """Another copy has become the primary of a journal of ours, and ended it at ``end``; ``gone``
+    when nobody has its events any more."""
+
+    end: int
+    gone: bool
 
 
 class JournalStore:
@@ -81,6 +90,7 @@ class JournalStore:
         self._limited: set[str] = set()  # what was taken once, and so knows what to retain
         self._early_acks: dict[str, int] = {}
         self._broken: set[str] = set()
+        self._ended: Mapping[str, Ended] = {}
         self._counted = no_limit()
         self._count_at = 0.0
         try:
@@ -116,7 +126,7 @@ class JournalStore:
         key of ``keyring``, takes no more. Not for one flow twice at once.
 
         Raises CorruptError while one of the flow's journals is damaged, KeyMissingError while
-        nobody can read one, OSError, UserError.
+        nobody can read one, UnavailableError while nobody knows where one ends, OSError, UserError.
         """
         key_id = keyring.current.id if keyring else None
         with self._lock:
@@ -124,11 +134,8 @@ class JournalStore:
                 if flow_of(name) == flow:
                     self._open_anew(name)
                     self._broken.discard(name)
-            own = [
-                journal
-                for name, journal in self.journals.items()
-                if flow_of(name) == flow and self._is_own(name)
-            ]
+            self._require_ended(flow)
+            own = [j for j in self.journals.values() if flow_of(j.id) == flow and self._is_own(j)]
             self._require_readable(flow, keyring)
             usable = []
             for journal in own:
@@ -161,20 +168,21 @@ class JournalStore:
                 journal.close()
             else:
                 self._catch_up(journal)
+            self._give_up(journal.id)
 
     def close_of(self, flow: str) -> None:
         """Close for appends what is the flow's and not taken: its events go elsewhere."""
         with self._lock:
-            own = [name for name in self.journals if flow_of(name) == flow and self._is_own(name)]
-            for name in own:
-                if name not in self._taken and not self.journals[name].closed:
+            for name, journal in self.journals.items():
+                own = flow_of(name) == flow and self._is_own(journal)
+                if own and name not in self._taken and not journal.closed:
                     self._close(name)
 
     def close_all_but(self, flows: Collection[str]) -> None:
         """Close for appends what belongs to other flows, or to no worker, and is not taken."""
         with self._lock:
             for name, journal in self.journals.items():
-                wanted = flow_of(name) in flows and self._is_own(name)
+                wanted = flow_of(name) in flows and self._is_own(journal)
                 if name not in self._taken and not journal.closed and not wanted:
                     self._close(name)
 
@@ -245,8 +253,7 @@ class JournalStore:
 
     def _remove(self, name: str, journal: Log) -> None:
         known = _generation(self._kept.of(flow_of(name)))
-        own = node_of(name) == self._node  # else the state is that of another host's sources
-        if own and journal.state and _generation(journal.state) >= known:
+        if not _is_copy(journal) and journal.state and _generation(journal.state) >= known:
             self._kept.keep(flow_of(name), journal.state)
         self.journals = {key: value for key, value in self.journals.items() if key != name}
         self._limited.discard(name)
@@ -322,40 +329,62 @@ class JournalStore:
         return Journal.open(path, disk=self.disk)
 
     def serve_led(self) -> None:
-        """Serve the copies of others' journals of which one has become the primary."""
+        """Serve the copies of which one has become the primary, as long as they are that."""
         with self._lock:
-            led = {
-                name: journal
-                for name, journal in self.replicas.journals.items()
-                if journal.leads and name not in self.journals
-            }
-            self.journals = {**self.journals, **led}
+            copies = self.replicas.journals
+            led = {name: copy for name, copy in copies.items() if copy.closes and copy.leads}
+            own = {name: one for name, one in self.journals.items() if not _is_copy(one)}
+            self.journals = {**own, **led}
 
-    def give_up_superseded(self, name: str, end: int, *, gone: bool) -> None:
-        """Another copy has become the primary of a journal of ours, and ended it at ``end``. What
-        that one does not have was answered to nobody: it goes, and sources read it again. One that
-        lacks events waits until it has them, and their source state, or until they are ``gone``."""
+    def give_up_superseded(self, ended: Mapping[str, Ended]) -> None:
+        """What the other copy does not have was answered to nobody: it goes, and sources read it
+        again. A journal that lacks events waits until it has them, and their source state, or until
+        they are gone; so does one that is taken."""
         with self._lock:
+            self._ended = ended
+            for name in ended:
+                self._give_up(name)
+
+    def _give_up(self, name: str) -> None:
+        ended = self._ended.get(name)
+        if ended is None or name in self._taken:
+            return
+        try:
             if name in self._broken and is_replica(self._path(name)):
-                self._broken.discard(name)
-                aside = set_aside(self._path(name))
-                log.error("journal %s is kept as %s: another node has its events", name, aside)
-                return
+                self._open_superseded(name)
             journal = self.journals.get(name)
-            if not isinstance(journal, ReplicatedJournal) or name in self._taken:
+            if not isinstance(journal, ReplicatedJournal) or journal.leads or journal.closes:
                 return
-            lacks = journal.next_seq < end
-            if journal.leads or (lacks and not gone):
-                return
-            cut = journal.cut(end)
-            log.warning(
-                "journal %s: another node ended it at seq %d; %d events go that were answered to "
-                "nobody",
-                name,
-                end,
-                cut,
-            )
-            self._remove(name, journal)
+            if journal.next_seq >= ended.end or ended.gone:
+                cut = journal.cut(max(ended.end, journal.floor))
+                text = "journal %s: another node ended it at seq %d; %d events go, told to nobody"
+                log.warning(text, name, ended.end, cut)
+                self._remove(name, journal)
+        except (FlumengError, OSError) as error:
+            log.error("journal %s is not given up: %s", name, error)
+
+    def _open_superseded(self, name: str) -> None:
+        try:
+            self._open_anew(name)
+        except CorruptError as error:
+            aside = set_aside(self._path(name))
+            log.error("%s; another node has its events, and it is kept as %s", error, aside)
+            self.journals = {key: one for key, one in self.journals.items() if key != name}
+            self.replicas.forget(name)
+        self._broken.discard(name)
+
+    def _require_ended(self, flow: str) -> None:
+        """The sources of a flow go on where the last journal ends. Of one that another node leads
+        only that one knows where."""
+        for name, journal in self.journals.items():
+            superseded = isinstance(journal, ReplicatedJournal) and journal.superseded
+            if superseded and flow_of(name) == flow and self._is_own(journal):
+                self._give_up(name)
+                if name in self.journals and journal.state:
+                    raise UnavailableError(
+                        f"another node leads journal {name}, and has not ended it yet: where the "
+                        "sources of this flow go on is not known"
+                    )
 
     def _open_anew(self, name: str) -> None:
         """Of one that has failed the disk may have less than readers have seen (durability spill):
@@ -413,8 +442,13 @@ class JournalStore:
     def _path(self, name: str) -> Path:
         return self._journals / str(maker_of(name)) / name
 
-    def _is_own(self, name: str) -> bool:
-        return maker_of(name) == self._group.number
+    def _is_own(self, journal: Log) -> bool:
+        return maker_of(journal.id) == self._group.number and not _is_copy(journal)
+
+
+def _is_copy(journal: Log) -> bool:
+    """Whether its source state may be that of another host's sources."""
+    return isinstance(journal, ReplicatedJournal) and journal.closes
 
 
 def _generation(state: Mapping[str, object]) -> int:

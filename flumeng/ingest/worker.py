@@ -19,7 +19,7 @@ from typing import Any
 
 from flumeng.errors import FlumengError
 from flumeng.ingest.flow import FlowRunner, Task
-from flumeng.ingest.journal_store import JournalStore
+from flumeng.ingest.journal_store import Ended, JournalStore
 from flumeng.ingest.liveness import stay_alive
 from flumeng.ingest.measures import Measures
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
@@ -200,12 +200,14 @@ class Worker:
     def _on_replicas(self, message: Message) -> None:
         """Blocking. Who is the primary of which journal, and what becomes of the others' copies."""
         self._replicas.told(message)
-        self._journal_store.serve_led()
-        for name, ended in message["ended"].items():
-            self._journal_store.give_up_superseded(name, ended["end"], gone=ended["gone"])
         for name in message["unwanted"]:
             self._replicas.drop(name)
-        self._journal_store.close_all_but(frozenset(self._tasks or ()))
+        self._journal_store.serve_led()
+        self._journal_store.give_up_superseded(
+            {name: Ended(said["end"], said["gone"]) for name, said in message["ended"].items()}
+        )
+        if self._tasks is not None:
+            self._journal_store.close_all_but(frozenset(self._tasks))
 
     def _quiesce(self) -> asyncio.Future[list[None]]:
         """Accept nothing more and make durable what was accepted; the journals stay open."""
@@ -334,8 +336,7 @@ class Worker:
             name: {
                 "flow": flow_of(name),
                 "term": journal.term,
-                "closed": journal.closed,
-                "end": journal.next_seq if journal.closed else None,
+                **_end(journal),
                 **_replica(journal),
             }
             for name, journal in self._journal_store.journals.items()
@@ -349,6 +350,15 @@ class Worker:
             "kept_flows": kept,
             "copies": self._replicas.copies,
         }
+
+
+def _end(journal: Log) -> dict[str, bool | int | None]:
+    """One that is replicated has not ended while copies in sync lack events at its end: one of them
+    may lead next and end it before, and sources that went on behind the other end would have gone
+    on too far."""
+    leads = isinstance(journal, ReplicatedJournal) and journal.leads
+    ended = journal.closed and not (leads and journal.safe < journal.next_seq)
+    return {"closed": ended, "end": journal.next_seq if ended else None}
 
 
 def _replica(journal: Log) -> dict[str, str | bool]:

@@ -39,6 +39,7 @@ CONFIRM_SECONDS = 0.25
 LONG_SECONDS = 1.0
 STOP_SECONDS = 2.0
 """So long a group that stops waits for copies elsewhere; what they lack is not answered."""
+COPIES_BEHIND = "other copies do not have it yet"
 FEW_JOURNALS = 16
 COMMITS_PER_SECOND = 200
 MOST_GATHERING_SECONDS = 2.0
@@ -336,9 +337,11 @@ class GroupCommit(Generic[Item]):
         while self._unconfirmed and self._journal.confirms(self._unconfirmed[0][1]):
             self._settle(*self._unconfirmed.popleft())
             self._unconfirmed_since = time.monotonic()
-            self._set_held_by("")
-        if self._unconfirmed and time.monotonic() - self._unconfirmed_since > LONG_SECONDS:
-            self._set_held_by("other copies do not have it yet")
+            if self._held_by == COPIES_BEHIND:
+                self._set_held_by("")
+        waited = time.monotonic() - self._unconfirmed_since
+        if self._unconfirmed and waited > LONG_SECONDS and not self._held_by:
+            self._set_held_by(COPIES_BEHIND)
 
     def _gives_up(self) -> bool:
         """Whether nothing is awaited any more when it is to stop."""
@@ -369,7 +372,8 @@ class GroupCommit(Generic[Item]):
             except HeldError as error:
                 self._hold(error)
             else:
-                self._set_held_by("")
+                if self._held_by != COPIES_BEHIND:
+                    self._set_held_by("")
                 return seq
             # Nobody can ack, and so make room of, what is only appended of this group.
             with contextlib.suppress(HeldError):
@@ -378,6 +382,7 @@ class GroupCommit(Generic[Item]):
             if self._stopping:
                 return None
             self._trim()
+            self._settle_confirmed()
 
     def _hold(self, error: HeldError) -> None:
         if not self._held_by and time.monotonic() - self._told_at >= TELL_AGAIN_SECONDS:

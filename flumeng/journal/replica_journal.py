@@ -154,9 +154,13 @@ class ReplicaJournal(Journal):
         yield from self._chain.windows(start, end)
 
     def cut(self, end: int) -> ReplicaJournal:
-        """Remove the events from ``end`` on and open what is left; this one is done for."""
+        """Remove the events from ``end`` on, also those that all copies had, and open what is left;
+        this one is done for."""
         self._writer.require_sound()
         kept, offset = self._place_of(end)
+        if end < self.replica.checkpoint:
+            self.replica = replace(self.replica, checkpoint=end)
+            replicas.write(self._directory, self.replica, self._disk)
         later = [part for part in self._chain.segments if part.base > kept.base]
         self._writer.say(segment=kept.base, offset=offset, safe=end, now=True)
         for part in reversed(later):
@@ -193,6 +197,12 @@ class ReplicaJournal(Journal):
             limits=self.limits,
             disk=self._disk,
         )
+
+    def trim(self, ack: int) -> None:
+        """See ``Journal``. What readers have acked they have seen, so that all copies had it: the
+        checkpoint that was found on the disk may be an older one."""
+        self.advance(min(ack, self.synced))
+        super().trim(ack)
 
     def tend(self) -> None:
         super().tend()

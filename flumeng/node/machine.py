@@ -303,7 +303,8 @@ class Machine:
         return told
 
     def _is_of(self, child: Child, journal: str) -> bool:
-        return worker_of(journal, len(self._ingest)) == child.number
+        """The copies of others' journals lie with the first one, whichever worker made them."""
+        return journal in child.copies or worker_of(journal, len(self._ingest)) == child.number
 
     def _on_stop(self, event: Stop) -> list[Instruction]:
         self._record("node", "stop", "running", "stopping")

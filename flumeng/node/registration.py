@@ -310,7 +310,8 @@ class Registration:
         """Of one that is replicated the primary alone says more than that it is there."""
         ended = {"closed": said["closed"], "end": said["end"]}
         if "copy" in said and (known is not None or said["closed"]):
-            return replace(known, **ended) if known is not None and said["leads"] else None
+            ends = said["leads"] and said["closed"]
+            return replace(known, **ended) if known is not None and ends else None
         return Journal(
             flow=said["flow"],
             node=self._me.name,

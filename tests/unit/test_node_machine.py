@@ -16,6 +16,7 @@ from flumeng.node.events import (
     Exit,
     Instruction,
     Kill,
+    Replicas,
     Said,
     Start,
     Stop,
@@ -300,6 +301,17 @@ def test_each_worker_is_told_of_its_own_journals(pair: Machine) -> None:
     pair.handle(Ended("ingest.1", -9))
 
 
+def test_the_worker_that_holds_a_copy_is_told_of_it_whichever_worker_made_it(
+    pair: Machine,
+) -> None:
+    name = "f.m.1.a"
+    pair.handle(Said("ingest.0", {**status("ingest.0").message, "copies": {name: "n/1"}}))
+    told = pair.handle(Acked({name: 5}, (name,)))
+    assert [one.child for one in told if isinstance(one, Tell)] == 2 * ["ingest.0"] + 2 * [
+        "ingest.1"
+    ]
+
+
 def test_what_a_worker_that_is_away_has_on_disk_is_not_known(pair: Machine) -> None:
     """Else its journals would count as gone."""
     journal = {"flow": "f", "term": 1, "closed": False, "end": None}
@@ -553,3 +565,72 @@ def test_what_a_worker_awaited_ends_with_it(machine: Machine) -> None:
 def test_a_node_that_only_holds_copies_has_one_worker_for_them() -> None:
     assert children.names(("copy", "collect"), 3) == ["ingest.0", "collect", "discover"]
     assert children.names(("ingest", "copy"), 2) == ["ingest.0", "ingest.1"]
+
+
+def replicas(number: int) -> Replicas:
+    return Replicas({"type": "replicas", "journals": {"f.n.0.a": {"version": number}}})
+
+
+def told_replicas(instructions: list[Instruction]) -> list[tuple[str, int]]:
+    """To whom, and which of them."""
+    return [
+        (one.child, one.message["journals"]["f.n.0.a"]["version"])
+        for one in instructions
+        if isinstance(one, Tell) and one.message["type"] == "replicas"
+    ]
+
+
+def test_workers_are_told_once_who_holds_what(pair: Machine, clock: Clock) -> None:
+    changes = pair.changes
+    assert told_replicas(pair.handle(replicas(1))) == [("ingest.0", 1), ("ingest.1", 1)]
+    assert pair.handle(replicas(1)) == []
+    assert told_replicas(pair.handle(replicas(2))) == [("ingest.0", 2), ("ingest.1", 2)]
+    assert pair.changes == changes, "nothing of it is to be reported"
+    pair.handle(Ended("ingest.1", -9))
+    assert told_replicas(pair.handle(replicas(3))) == [("ingest.0", 3)]
+    clock.now += 1.0
+    assert pair.handle(Tick()) == [Start("ingest.1")]
+    assert told_replicas(pair.handle(replicas(4))) == [("ingest.0", 4)], "it reads nothing yet"
+    assert told_replicas(pair.handle(ready("ingest.1"))) == [("ingest.1", 4)]
+
+
+def test_a_worker_hears_of_its_tasks_before_it_hears_who_holds_what(machine: Machine) -> None:
+    """It closes the journals of flows that it has no task of."""
+    machine.handle(Tick())
+    machine.handle(wanted(INGEST))
+    machine.handle(replicas(1))
+    told = machine.handle(ready(WORKER))
+    kinds = [one.message["type"] for one in told if isinstance(one, Tell)]
+    assert kinds == ["configure", "replicas"]
+
+
+def test_a_worker_that_stops_is_still_told_who_holds_what(machine: Machine) -> None:
+    """What it took may wait for a copy that has left."""
+    running(machine)
+    machine.handle(Stop(3.0))
+    machine.handle(Ended(COLLECT, 0))
+    assert told_replicas(machine.handle(replicas(1))) == [(WORKER, 1)]
+    machine.handle(Ended(WORKER, 0))
+
+
+def test_the_last_wish_for_each_journal_is_kept_until_it_is_taken(machine: Machine) -> None:
+    def wish(journal: str, version: int) -> Said:
+        return Said(WORKER, {"type": "wish", "journal": journal, "version": version})
+
+    running(machine)
+    changes = machine.changes
+    for journal, version in (("a", 1), ("b", 1), ("a", 2)):
+        assert machine.handle(wish(journal, version)) == []
+    machine.handle(Tick())
+    machine.handle(Ended(WORKER, -9))
+    assert {name: said["version"] for name, said in machine.wishes.items()} == {"a": 2, "b": 1}
+    assert machine.changes == changes + 1, "only its end is to be reported"
+
+
+def test_the_copies_that_lie_here_are_known_while_their_worker_runs(pair: Machine) -> None:
+    said = status("ingest.0").message
+    pair.handle(Said("ingest.0", {**said, "copies": {"f.m.0.a": "n/1"}}))
+    pair.handle(status("ingest.1"))
+    assert pair.copies == {"f.m.0.a": "n/1"}
+    pair.handle(Ended("ingest.0", -9))
+    assert pair.copies == {}

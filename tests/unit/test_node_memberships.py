@@ -347,6 +347,15 @@ def test_only_who_leads_says_that_it_is_closed(
     assert read(store) == before
 
 
+def test_one_that_is_closed_is_not_opened_again(
+    store: FakeStore, registration: Registration
+) -> None:
+    """Its primary has only just started, and does not know yet that all copies end there."""
+    before = put(store, OURS, closed=True, end=7)
+    registration.enter_journals(local())
+    assert read(store) == before
+
+
 @pytest.mark.parametrize("leads", [False, True])
 def test_one_that_another_node_leads_is_left_alone(
     store: FakeStore, registration: Registration, *, leads: bool

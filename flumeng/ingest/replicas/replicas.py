@@ -67,7 +67,7 @@ class Replicas:
     def _open(self, path: Path) -> None:
         """One that is damaged is kept aside as evidence; its primary makes another one here."""
         try:
-            self.add(ReplicaJournal.load(path, disk=self._disk))
+            self.add(ReplicaJournal.load(path, disk=self._disk), closes=True)
         except CorruptError as error:
             aside = set_aside(path)
             log.error("copy %s begins anew, and is kept as %s: %s", path.name, aside, error)
@@ -93,9 +93,9 @@ class Replicas:
         for name in self.copies:
             self.journals[name].close()
 
-    def add(self, opened: ReplicaJournal) -> ReplicatedJournal:
+    def add(self, opened: ReplicaJournal, *, closes: bool = False) -> ReplicatedJournal:
         """One that is open now; it is told what is known of it."""
-        journal = ReplicatedJournal(opened, self)
+        journal = ReplicatedJournal(opened, self, closes=closes)
         with self._lock:
             self.journals = {**self.journals, journal.id: journal}
             known = self._told.get(journal.id)
@@ -213,4 +213,4 @@ class Replicas:
             )
             self._lying.add(name)
             log.info("copy %s begins at seq %d", name, message.log.floor)
-            return self.add(opened)
+            return self.add(opened, closes=True)

@@ -21,7 +21,6 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from flumeng.errors import CorruptError, UserError
-from flumeng.journal import names
 from flumeng.journal.checkpoint import Durability
 from flumeng.journal.errors import HeldError, JournalFailedError
 from flumeng.journal.frame import FrameHeader, Payload, identity
@@ -61,9 +60,17 @@ class _Mark(NamedTuple):
 
 class ReplicatedJournal:
     """A ``Log`` and an ``Appendable``. ``journal`` is the copy on disk; it is another one once a
-    suffix was cut."""
+    suffix was cut. One that ``closes`` takes no events of its own, also as the primary. Once it is
+    closed or removed it does nothing more: its descriptors may be those of other files."""
 
-    def __init__(self, journal: ReplicaJournal, postman: Postman) -> None:
+    def __init__(
+        self,
+        journal: ReplicaJournal,
+        postman: Postman,
+        *,
+        closes: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.id = journal.id
         self._needs_in_sync = 1
         self._journal = journal
@@ -72,7 +79,11 @@ class ReplicatedJournal:
         self._syncing = threading.Lock()
         """Held, perhaps for as long as the disk takes, by whoever syncs, or opens the copy anew."""
         self._listeners = journal.listeners
+        self.closes = closes
+        self._clock = clock
+        self._done = False
         self._role: Copy | Primary = self._as_copy()
+        self._membership: Membership | None = None
         self._version = -1
         self._marks: dict[str, _Mark] = {}
         self._heard_at: dict[str, float] = {}
@@ -119,26 +130,21 @@ class ReplicatedJournal:
     def told(self, membership: Membership, version: int) -> None:
         """What ZooKeeper has of this journal, and at which version of its znode."""
         with self._lock:
-            if version < self._version:
+            if version < self._version or self._done:
                 return
-            self._version = version
+            self._membership, self._version = membership, version
+            if isinstance(self._role, Primary):
+                self._do_primary(*primary.changed(self._role, membership, version))
             self._superseded = node_of(membership.primary) != node_of(self.replica_id)
-            role = self._role
             if self._superseded:
                 self._wake()
-            if isinstance(role, Primary):
-                self._do_primary(*primary.changed(role, membership, version))
-            elif membership.primary == self.replica_id and not self._lost_lead:
-                if membership.term > role.term:
-                    self._lead(role, membership, version)
-                elif membership.term == role.term:
-                    self._postman.wish(self.id, version, membership.begun_again())
+            self._lead_if_chosen()
 
     def heard(self, node: str, message: ToPrimary) -> None:
         """What the copy on a node says."""
         with self._lock:
-            self._heard_at[node] = time.monotonic()
-            if isinstance(self._role, Primary):
+            self._heard_at[node] = self._clock()
+            if isinstance(self._role, Primary) and not self._done:
                 self._do_primary(*primary.heard(self._role, node, message))
 
     def take(
@@ -147,6 +153,8 @@ class ReplicatedJournal:
         """As a copy: do what its primary says, on disk, and give what to answer. Raises HeldError
         when there is no room, CorruptError for what is not of this journal."""
         with self._lock:
+            if self._done:
+                return []
             if isinstance(self._role, Primary):
                 if message.term <= self._role.term:
                     return [Refused(self._role.term)]
@@ -164,10 +172,15 @@ class ReplicatedJournal:
             return self._do_copy(*step, frames, state)
 
     def look(self, now: float) -> None:
-        """Time has passed: who is late leaves, who has heard nothing for a while is told again."""
+        """Time has passed: who is late leaves, who has heard nothing for a while is told again, and
+        who is to lead and does not tries again. Raises as ``told``."""
         with self._lock:
             role = self._role
+            if self._done:
+                return
             if not isinstance(role, Primary):
+                if now - self._asked_at > ASK_AGAIN_SECONDS:
+                    self._lead_if_chosen()
                 return
             for node, peer in role.peers.items():
                 mark = self._marks.get(node)
@@ -222,35 +235,49 @@ class ReplicatedJournal:
             return gone
 
     def _step(self, step: Callable[..., primary.Step], *arguments: object) -> None:
-        if isinstance(self._role, Primary):
+        if isinstance(self._role, Primary) and not self._done:
             self._do_primary(*step(self._role, *arguments))
 
     def _as_copy(self) -> Copy:
         journal = self._journal
-        held = journal.held._replace(safe=journal.held.end)
+        held = journal.held
         return Copy(
             journal.replica.id,
             journal.replica.lineage,
             held,
             journal.term,
-            min(journal.replica.checkpoint, held.end),
+            min(journal.replica.checkpoint, held.safe),
         )
 
     def _sync(self) -> None:
         with self._syncing:
             self._journal.sync()
 
+    def _lead_if_chosen(self) -> None:
+        """A wish may be lost, or the disk full, and it tries again then."""
+        copy, membership = self._role, self._membership
+        if isinstance(copy, Primary) or self._lost_lead or membership is None:
+            return
+        if membership.primary != copy.id:
+            return
+        self._asked_at = self._clock()
+        if membership.term > copy.term:
+            self._lead(copy, membership, self._version)
+        else:
+            known = replace(membership, term=copy.term)
+            self._postman.wish(self.id, self._version, known.begun_again())
+
     def _lead(self, copy: Copy, membership: Membership, version: int) -> None:
         with self._syncing:
             self._journal.sync()
             self._journal.fence(membership.term)
             self._journal.adopt(membership.lineage)
-            if node_of(copy.id) != names.node_of(self.id):
+            if self.closes:
                 self._journal.close_for_appends()
-        held = self._journal.held
+        held, known = self._journal.held, self._journal.replica.checkpoint
         log.info("journal %s: primary in term %d at seq %d", self.id, membership.term, held.end)
         started = primary.started(
-            copy.id, held, copy.checkpoint, membership, version, min_in_sync=self._min_in_sync
+            copy.id, held, known, membership, version, min_in_sync=self._min_in_sync
         )
         self._marks.clear()
         self._do_primary(*started)
@@ -261,7 +288,8 @@ class ReplicatedJournal:
 
     def _step_down(self) -> None:
         log.warning("journal %s: another copy is the primary; nothing more is answered", self.id)
-        self._lost_lead = self._superseded = True
+        self._lost_lead = not self.closes
+        self._superseded = True
         self._sync()
         self._role = self._as_copy()
         self._wake()
@@ -270,7 +298,7 @@ class ReplicatedJournal:
         before, self._role = self._role, state
         for action in actions:
             if isinstance(action, primary.Change):
-                self._asked_at = time.monotonic()
+                self._asked_at = self._clock()
                 self._postman.wish(self.id, action.version, action.membership)
             else:
                 self._postman.post(action.node, self, action.message)
@@ -312,7 +340,6 @@ class ReplicatedJournal:
                 else:
                     told.append(action.message)
         except HeldError:
-            self._sync()
             self._role = self._as_copy()
             raise
         self._role = state
@@ -422,10 +449,14 @@ class ReplicatedJournal:
             return end
 
     def close(self) -> None:
-        self._journal.close()
+        with self._lock, self._syncing:
+            self._done = True
+            self._journal.close()
 
     def remove(self) -> None:
-        self._journal.remove()
+        with self._lock, self._syncing:
+            self._done = True
+            self._journal.remove()
 
     def read_frames(self, start: int, end: int) -> Iterator[Window]:
         return self._journal.read_frames(start, end)

@@ -1,0 +1,445 @@
+"""Replicated journals among the others of a worker: taken, closed, given up, served and begun anew.
+
+Protects that a flow's sources go on where the events end that the cluster has, wherever these are,
+and that nothing of it is taken from a copy of another host's journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flumeng.errors import UnavailableError, UserError
+from flumeng.ingest.journal_store import Ended, JournalStore
+from flumeng.ingest.replicas.replicas import Replicas
+from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
+from flumeng.ingest.worker import Worker
+from flumeng.journal import copy_wire
+from flumeng.journal.copy_wire import Parcel
+from flumeng.journal.errors import HeldError, JournalFailedError
+from flumeng.journal.replica import Replica
+from flumeng.journal.replica_journal import ReplicaJournal
+from flumeng.journal.testing import numbered_events
+from flumeng.journal.wire import FRAMES_SCHEMA
+from flumeng.node.memberships import saying
+from flumeng.node.protocol import Message
+from flumeng.replication.membership import Membership
+from flumeng.replication.messages import Begin, Frames, ToPrimary
+
+THEIRS = "web.n9.0.00000000"
+
+
+def open_store(data: Path, node: str = "n1") -> JournalStore:
+    return JournalStore(data, node, replicas=Replicas(node, data / "copies"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[JournalStore]:
+    store = open_store(tmp_path / "n1")
+    yield store
+    close(store)
+
+
+def close(store: JournalStore) -> None:
+    store.replicas.stop()
+    store.close()
+
+
+def take(store: JournalStore) -> ReplicatedJournal:
+    journal = store.take("web", "replicated")
+    assert isinstance(journal, ReplicatedJournal)
+    return journal
+
+
+def tell(store: JournalStore, name: str, *others: str, primary: str = "", term: int = 1) -> None:
+    """Who leads a journal, the copy that is here or another one, and which others are in sync."""
+    journal = store.replicas.journals[name]
+    leads = primary or journal.replica_id
+    membership = Membership(journal.lineage, term, leads, (leads, *others), ("n1",))
+    told = {name: {"version": term, **saying(membership)}}
+    store.replicas.told({"addresses": {}, "journals": told})
+    store.serve_led()
+
+
+def append(journal: ReplicatedJournal, count: int) -> None:
+    """Events that a source has read up to there."""
+    start = journal.next_seq
+    journal.append(numbered_events(start, count), {"app.log": start + count})
+    journal.sync()
+
+
+def written(store: JournalStore, *, end: int = 30) -> ReplicatedJournal:
+    """A taken journal of ours, with a frame for each ten events; it leads, and has not heard of
+    the other copy."""
+    journal = take(store)
+    tell(store, journal.id, "n2/x")
+    while journal.next_seq < end:
+        append(journal, 10)
+    return journal
+
+
+def position(store: JournalStore) -> object:
+    """Where the flow's sources go on."""
+    journal = take(store)
+    store.give_back(journal)
+    return journal.state.get("app.log", 0)
+
+
+# Taken.
+
+
+def test_a_replicated_journal_is_taken_again_also_after_a_restart(
+    store: JournalStore, tmp_path: Path
+) -> None:
+    journal = take(store)
+    with pytest.raises(HeldError):
+        append(journal, 1)
+    tell(store, journal.id)
+    append(journal, 10)
+    store.give_back(journal)
+    assert take(store) is journal
+    close(store)
+    again = open_store(tmp_path / "n1")
+    assert take(again).id == journal.id
+    assert again.journals[journal.id].state == {"app.log": 10}
+    close(again)
+
+
+def test_one_of_another_durability_is_closed_once_it_leads(store: JournalStore) -> None:
+    """Nobody knows where it ends before."""
+    journal = take(store)
+    tell(store, journal.id)
+    append(journal, 10)
+    store.give_back(journal, failed=True)
+    with pytest.raises(UserError, match="not closed: it is not the primary's"):
+        store.take("web", "disk")
+    assert list(store.journals) == [journal.id]
+    tell(store, journal.id, term=2)
+    other = store.take("web", "disk")
+    assert other.id != journal.id
+    assert store.journals[journal.id].closed
+    assert other.state["app.log"] == 10
+
+
+# Given up.
+
+
+def supersede(store: JournalStore, name: str) -> None:
+    tell(store, name, primary="n2/x", term=7)
+
+
+def test_what_another_copy_does_not_have_goes_and_sources_read_it_again(
+    store: JournalStore, tmp_path: Path
+) -> None:
+    journal = written(store)
+    store.give_back(journal)
+    supersede(store, journal.id)
+    store.give_up_superseded({journal.id: Ended(20, gone=False)})
+    assert store.journals == {}
+    assert journal.id not in store.replicas.journals
+    assert not (tmp_path / "n1/journals/0" / journal.id).exists()
+    assert position(store) == 20
+
+
+def test_a_flow_waits_until_it_is_known_where_its_sources_go_on(store: JournalStore) -> None:
+    """They would go on behind events that nobody has."""
+    journal = written(store)
+    supersede(store, journal.id)
+    with pytest.raises(JournalFailedError):
+        append(journal, 1)
+    store.give_back(journal, failed=True)
+    with pytest.raises(UnavailableError, match="has not ended it yet"):
+        take(store)
+    store.give_up_superseded({journal.id: Ended(20, gone=False)})
+    assert position(store) == 20
+
+
+def test_one_that_is_taken_is_given_up_when_it_is_given_back(store: JournalStore) -> None:
+    """The worker is told once."""
+    journal = written(store)
+    supersede(store, journal.id)
+    store.give_up_superseded({journal.id: Ended(20, gone=False)})
+    assert list(store.journals) == [journal.id]
+    store.give_back(journal, failed=True)
+    assert store.journals == {}
+    assert store.broken == 0
+    assert position(store) == 20
+
+
+def test_one_that_lacks_events_waits_for_them_unless_they_are_gone(store: JournalStore) -> None:
+    journal = written(store)
+    store.give_back(journal)
+    supersede(store, journal.id)
+    store.give_up_superseded({journal.id: Ended(40, gone=False)})
+    assert list(store.journals) == [journal.id]
+    with pytest.raises(UnavailableError):
+        take(store)
+    store.give_up_superseded({journal.id: Ended(40, gone=True)})
+    assert position(store) == 30
+
+
+def test_events_that_an_operator_gave_up_are_read_again(store: JournalStore) -> None:
+    """All copies had them, and the one that leads now had not joined."""
+    journal = take(store)
+    tell(store, journal.id)
+    append(journal, 10)
+    append(journal, 10)
+    assert journal.safe == 20
+    store.give_back(journal)
+    supersede(store, journal.id)
+    store.give_up_superseded({journal.id: Ended(10, gone=False)})
+    assert position(store) == 10
+
+
+def test_one_whose_end_lies_below_what_is_left_of_it_is_given_up(store: JournalStore) -> None:
+    """An operator gave events up; what was trimmed here was delivered."""
+    journal = written(store, end=20)
+    store.give_back(journal, failed=True)
+    journal = take(store)
+    tell(store, journal.id, term=2)
+    append(journal, 10)
+    assert journal.safe == 30
+    journal.trim(20)
+    assert journal.floor == 20
+    store.give_back(journal)
+    supersede(store, journal.id)
+    store.give_up_superseded({journal.id: Ended(5, gone=False)})
+    assert position(store) == 20
+
+
+def test_one_that_this_node_leads_is_not_given_up(store: JournalStore) -> None:
+    journal = written(store)
+    store.give_back(journal)
+    store.give_up_superseded({journal.id: Ended(20, gone=True)})
+    assert journal.next_seq == 30
+    assert take(store) is journal
+
+
+def test_a_damaged_one_that_another_node_ended_is_set_aside(
+    store: JournalStore, tmp_path: Path
+) -> None:
+    journal = written(store)
+    close(store)
+    folder = tmp_path / "n1/journals/0"
+    (folder / journal.id / "checkpoint").write_bytes(b"")
+    again = open_store(tmp_path / "n1")
+    assert again.broken == 1
+    again.give_up_superseded({journal.id: Ended(20, gone=False)})
+    assert again.broken == 0
+    assert [path.name for path in folder.iterdir()] == [f".{journal.id}.damaged"]
+    assert position(again) == 0
+    close(again)
+
+
+# Copies of others' journals.
+
+
+@dataclass
+class Talk:
+    """A connection of another node's worker, which says this and hears the answers."""
+
+    said: list[tuple[Parcel, pa.RecordBatch | None]]
+    heard: list[ToPrimary] = field(default_factory=list)
+    app_metadata: pa.Buffer = None
+    data: pa.RecordBatch | None = None
+
+    def read_chunk(self) -> Talk:
+        if not self.said:
+            raise StopIteration
+        parcel, self.data = self.said.pop(0)
+        self.app_metadata = copy_wire.buffer(parcel)
+        return self
+
+    def begin(self, schema: pa.Schema) -> None:
+        assert schema == FRAMES_SCHEMA
+
+    def write_metadata(self, data: pa.Buffer) -> None:
+        message = copy_wire.decode(data.to_pybytes()).message
+        self.heard.append(message)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Iterator[ReplicaJournal]:
+    """A journal on n9, with thirty events, all acked by nobody."""
+    made = ReplicaJournal.make(tmp_path / "n9", THEIRS, Replica.new("n9"), term=5)
+    for start in (0, 10, 20):
+        made.append(numbered_events(start, 10), {"app.log": 1000 + start})
+    made.sync()
+    made.advance(30)
+    yield made
+    made.close()
+
+
+def copy(store: JournalStore, far: ReplicaJournal) -> list[ToPrimary]:
+    """Begin a copy, or go on with it, and give it all events; what it answers."""
+    frames = [frame.to_pybytes() for window in far.read_frames(0, 30) for frame in window]
+    rows = pa.RecordBatch.from_arrays([pa.array(frames, pa.binary())], schema=FRAMES_SCHEMA)
+    begin = Begin(far.replica.lineage, 5, far.held)
+    events = Frames(5, 0, 30, far.held.history, 30, 0)
+    state = dict(far.source_state_at_floor)
+    talk = Talk([(Parcel(far.id, begin, state), None), (Parcel(far.id, events), rows)])
+    store.replicas.converse(talk, talk)
+    return talk.heard
+
+
+def test_a_copy_is_made_here_and_is_not_served(store: JournalStore, far: ReplicaJournal) -> None:
+    answers = copy(store, far)
+    assert [type(answer).__name__ for answer in answers] == ["Began", "Persisted"]
+    made = store.replicas.journals[THEIRS]
+    assert store.replicas.copies == {THEIRS: made.replica_id}
+    assert store.journals == {}
+    assert (made.next_seq, made.state) == (30, {"app.log": 1020})
+
+
+def test_a_copy_is_served_while_it_leads(store: JournalStore, far: ReplicaJournal) -> None:
+    copy(store, far)
+    for term in (6, 8):
+        tell(store, THEIRS, term=term)
+        assert list(store.journals) == [THEIRS]
+        assert store.journals[THEIRS].closed
+        tell(store, THEIRS, primary="n2/x", term=term + 1)
+        assert store.journals == {}
+
+
+def test_a_copy_that_is_removed_is_not_served_and_may_begin_again(
+    store: JournalStore, far: ReplicaJournal, tmp_path: Path
+) -> None:
+    copy(store, far)
+    tell(store, THEIRS, term=6)
+    store.replicas.drop(THEIRS)
+    store.serve_led()
+    assert (store.journals, store.replicas.copies) == ({}, {})
+    assert list((tmp_path / "n1/copies").iterdir()) == []
+    copy(store, far)
+    tell(store, THEIRS, term=7)
+    assert store.journals == {THEIRS: store.replicas.journals[THEIRS]}
+
+
+def test_the_source_state_of_another_host_is_not_that_of_the_sources_here(
+    store: JournalStore, far: ReplicaJournal
+) -> None:
+    """Its files have the same names."""
+    copy(store, far)
+    tell(store, THEIRS, term=6)
+    assert position(store) == 0
+    store.remove(THEIRS)
+    assert THEIRS not in store.journals
+    assert store.kept_flows() == []
+    assert THEIRS not in store.replicas.copies
+
+
+def test_a_journal_of_ours_that_came_back_as_a_copy_takes_nothing(
+    store: JournalStore, far: ReplicaJournal, tmp_path: Path
+) -> None:
+    """Another node has ended it."""
+    del store
+    ours = open_store(tmp_path / "other", "n9")
+    copy(ours, far)
+    tell(ours, THEIRS, term=6)
+    assert ours.journals[THEIRS].closed
+    assert take(ours).id != THEIRS
+    close(ours)
+
+
+def test_a_damaged_copy_is_set_aside_and_begins_anew(
+    store: JournalStore, far: ReplicaJournal, tmp_path: Path
+) -> None:
+    copy(store, far)
+    before = store.replicas.copies[THEIRS]
+    close(store)
+    folder = tmp_path / "n1/copies"
+    (folder / THEIRS / "checkpoint").write_bytes(b"")
+    again = open_store(tmp_path / "n1")
+    assert again.replicas.copies == {}
+    assert [path.name for path in folder.iterdir()] == [f".{THEIRS}.damaged"]
+    assert len(copy(again, far)) == 2
+    assert again.replicas.copies[THEIRS] != before, "it cannot pass for the one that was in sync"
+    close(again)
+
+
+def test_a_copy_goes_on_after_a_restart(
+    store: JournalStore, far: ReplicaJournal, tmp_path: Path
+) -> None:
+    copy(store, far)
+    before = store.replicas.copies
+    close(store)
+    again = open_store(tmp_path / "n1")
+    assert again.replicas.copies == before
+    assert again.replicas.journals[THEIRS].next_seq == 30
+    close(again)
+
+
+def test_only_primaries_talk_to_copies_and_only_of_journals(
+    store: JournalStore, far: ReplicaJournal
+) -> None:
+    begin = Begin(far.replica.lineage, 5, far.held)
+    for name in ("../x", "x", "a/b"):
+        talk = Talk([(Parcel(name, begin, {}), None)])
+        store.replicas.converse(talk, talk)
+        assert talk.heard == []
+    events = Frames(5, 0, 30, far.held.history, 30, 0)
+    talk = Talk([(Parcel(THEIRS, events), None)])
+    store.replicas.converse(talk, talk)
+    assert talk.heard == [], "it is of no journal that is here"
+    assert store.replicas.copies == {}
+
+
+# What the worker does and says of them.
+
+
+async def status_of(store: JournalStore, *told: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The last status of a worker that was told this, and then to stop."""
+    said: list[Message] = []
+    worker = Worker(store, ("127.0.0.1", 0), said.append)
+    messages: asyncio.Queue[Message] = asyncio.Queue()
+    running = asyncio.create_task(worker.run(messages))
+    for one in told:
+        messages.put_nowait(dict(one))
+    await asyncio.sleep(0.5)
+    messages.put_nowait({"type": "stop", "drain_seconds": 0.0})
+    await running
+    return [one for one in said if one["type"] == "status"][-1]
+
+
+def message(store: JournalStore, name: str, *others: str) -> Mapping[str, Any]:
+    journal = store.replicas.journals[name]
+    in_sync = (journal.replica_id, *others)
+    membership = Membership(journal.lineage, 1, journal.replica_id, in_sync, ("n1",))
+    told = {name: {"version": 1, **saying(membership)}}
+    return {"type": "replicas", "journals": told, "addresses": {}, "ended": {}, "unwanted": []}
+
+
+CONFIGURED = {"type": "configure", "number": 1, "tasks": []}
+
+
+@pytest.mark.parametrize(("others", "closed"), [((), True), (("n2/b",), False)])
+def test_where_a_journal_ends_is_said_once_all_copies_in_sync_end_there(
+    store: JournalStore, others: tuple[str, ...], *, closed: bool
+) -> None:
+    """One that leads after it may lack events at its end, and what the maker reads again is what
+    lies behind the end that was said."""
+    journal = take(store)
+    tell(store, journal.id, *others)
+    append(journal, 10)
+    store.give_back(journal)
+    told = message(store, journal.id, *others)
+    said = asyncio.run(status_of(store, CONFIGURED, told))["journals"][journal.id]
+    assert journal.closed
+    assert (said["closed"], said["end"]) == (closed, 10 if closed else None)
+    assert (said["copy"], said["leads"]) == (journal.replica_id, True)
+
+
+def test_nothing_is_closed_before_it_is_said_which_flows_there_are(store: JournalStore) -> None:
+    journal = take(store)
+    store.give_back(journal)
+    other = store.take("app")
+    store.give_back(other)
+    asyncio.run(status_of(store, message(store, journal.id)))
+    assert not store.journals[journal.id].closed
+    assert not store.journals[other.id].closed

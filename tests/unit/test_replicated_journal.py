@@ -1,0 +1,602 @@
+"""Copies of a journal over real directories, with messages that a test delivers by hand.
+
+Protects that what is confirmed is on every copy in sync and stays when any of these leads next, and
+that who does not lead any more confirms nothing, whatever it has.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flumeng.errors import UserError
+from flumeng.ingest.replicas.replicated_journal import (
+    ASK_AGAIN_SECONDS,
+    LATE_SECONDS,
+    TELL_SECONDS,
+    ReplicatedJournal,
+)
+from flumeng.journal import copy_wire, reading
+from flumeng.journal.copy_wire import Parcel
+from flumeng.journal.disk import Disk
+from flumeng.journal.errors import AboveSafeError, HeldError, JournalFailedError
+from flumeng.journal.replica import Replica
+from flumeng.journal.replica_journal import ReplicaJournal
+from flumeng.journal.testing import numbered_events
+from flumeng.journal.wire import FRAMES_SCHEMA
+from flumeng.replication.membership import Membership, node_of
+from flumeng.replication.messages import Begin, Frames, Reset, ToCopy
+
+NAME = "web.n1.0.0a1b2c3d"
+NODES = ("n1", "n2", "n3")
+
+
+def is_segment(fd: int) -> bool:
+    return Path(f"/proc/self/fd/{fd}").readlink().suffix == ".segment"
+
+
+class SmallDisk(Disk):
+    """Takes frames while there is ``room`` for so many, and no byte while it is ``full``."""
+
+    room: int | None = None
+    full = False
+
+    def write(self, fd: int, parts: Sequence[Any], offset: int) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if self.room is not None and is_segment(fd):
+            if self.room == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self.room -= 1
+        super().write(fd, parts, offset)
+
+
+class Site:
+    """A node: its copy, and what that asks for."""
+
+    def __init__(self, world: World, name: str, lineage: str) -> None:
+        self.name, self.world, self.disk = name, world, SmallDisk()
+        self.wishes: list[tuple[int, Membership]] = []
+        self.open(
+            ReplicaJournal.make(world.path / name, NAME, Replica.new(name, lineage), disk=self.disk)
+        )
+
+    def open(self, opened: ReplicaJournal) -> None:
+        self.journal = ReplicatedJournal(
+            opened, self, closes=self.name != "n1", clock=lambda: self.world.now
+        )
+
+    def again(self) -> None:
+        """A new process, after one that was killed."""
+        self.journal.close()
+        self.open(ReplicaJournal.load(self.world.path / self.name / NAME, disk=self.disk))
+
+    def post(self, node: str, journal: ReplicatedJournal, message: ToCopy) -> None:
+        self.world.mail.append((self, journal, node, message))
+
+    def wish(self, journal: str, version: int, membership: Membership) -> None:
+        assert journal == NAME
+        self.wishes.append((version, membership))
+
+
+class World:
+    """All nodes, ZooKeeper, and the messages on their way. Nothing reaches or leaves who is
+    ``away``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.now = 1000.0
+        self.mail: deque[tuple[Site, ReplicatedJournal, str, ToCopy]] = deque()
+        self.away: set[str] = set()
+        self.sites = {name: Site(self, name, "l") for name in NODES}
+        first = self.sites["n1"].journal.replica_id
+        self.membership = Membership("l", 1, first, (first,), NODES)
+        self.version = 0
+
+    def __getitem__(self, name: str) -> ReplicatedJournal:
+        return self.sites[name].journal
+
+    def id(self, name: str) -> str:
+        return self[name].replica_id
+
+    def change(self, membership: Membership) -> None:
+        self.membership, self.version = membership, self.version + 1
+
+    @property
+    def in_sync(self) -> list[str]:
+        return sorted(node_of(copy) for copy in self.membership.in_sync)
+
+    def grant(self) -> bool:
+        """As the nodes do; whether somebody has wanted something."""
+        wanted = False
+        for site in self.sites.values():
+            wishes, site.wishes = site.wishes, []
+            if site.name in self.away:
+                continue
+            for version, membership in wishes:
+                wanted = True
+                if version == self.version:
+                    self.change(membership)
+        return wanted
+
+    def tell(self) -> None:
+        for site in self.sites.values():
+            if site.name not in self.away:
+                site.journal.told(self.membership, self.version)
+
+    def deliver(self) -> bool:
+        """All that is on its way, and what comes of it; whether something was."""
+        any_ = bool(self.mail)
+        while self.mail:
+            sender, journal, node, message = self.mail.popleft()
+            if not {sender.name, node} & self.away:
+                self.carry(sender, journal, self.sites[node], message)
+        return any_
+
+    def carry(self, sender: Site, journal: ReplicatedJournal, to: Site, message: ToCopy) -> None:
+        state, frames = None, list[pa.Buffer]()
+        if isinstance(message, Frames):
+            message = journal.said_with(message, message.start, message.end)
+            found = (f for w in journal.frames(message.start, message.end) for f in w)
+            frames = copy_wire.frames(over_a_wire(list(found)))
+        else:
+            state = journal.source_state_at_floor
+        parcel = copy_wire.decode(copy_wire.encode(Parcel(NAME, message, state)))
+        assert isinstance(parcel.message, Begin | Frames | Reset)
+        try:
+            answers = to.journal.take(parcel.message, frames, parcel.state or {})
+        except HeldError:
+            return
+        for answer in answers:
+            back = copy_wire.decode(copy_wire.encode(Parcel(NAME, answer))).message
+            assert not isinstance(back, Begin | Frames | Reset)
+            sender.journal.heard(to.name, back)
+
+    def settle(self) -> None:
+        """Until nothing happens any more but the passing of time."""
+        for _ in range(100):
+            self.tell()
+            if not (self.grant() | self.deliver()):
+                return
+        pytest.fail("the copies do not come to rest")
+
+    def cut_off(self, *names: str) -> None:
+        """From now on; the last that was heard of them is a little older."""
+        self.look(0.0)
+        self.away = set(names)
+        self.look(0.1)
+
+    def look(self, seconds: float) -> None:
+        """So much later."""
+        self.now += seconds
+        for site in self.sites.values():
+            site.journal.look(self.now)
+        self.settle()
+
+
+def over_a_wire(frames: list[pa.Buffer]) -> pa.RecordBatch:
+    rows = pa.array([frame.to_pybytes() for frame in frames], pa.binary())
+    batch = pa.RecordBatch.from_arrays([rows], schema=FRAMES_SCHEMA)
+    return pa.ipc.read_record_batch(batch.serialize(), FRAMES_SCHEMA)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """n1 leads, and all are in sync."""
+    world = World(tmp_path)
+    world.settle()
+    assert world.in_sync == list(NODES)
+    yield world
+    for site in world.sites.values():
+        site.journal.close()
+
+
+def take(journal: ReplicatedJournal, count: int = 10) -> int:
+    """As the thread of a group commit; the end of what was taken, on this disk."""
+    start = journal.next_seq
+    journal.append(numbered_events(start, count), {"cursor": start + count})
+    return journal.sync()
+
+
+def bodies(journal: ReplicatedJournal, start: int, end: int) -> list[int]:
+    frames = (frame for window in journal.read_frames(start, end) for frame in window)
+    rows = reading.rows(frames, NAME, start, end, replayed=False)
+    return [int(body.rstrip(b".")) for batch in rows for body in batch["body"].to_pylist()]
+
+
+def seqs(*parts: tuple[int, int]) -> list[int]:
+    return [seq for start, end in parts for seq in range(start, end)]
+
+
+# Who leads.
+
+
+def test_nobody_leads_and_nothing_is_taken_before_zookeeper_has_said_so(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    with pytest.raises(HeldError, match="ZooKeeper has not said so"):
+        take(world["n1"])
+    with pytest.raises(UserError, match="not closed"):
+        world["n1"].close_for_appends()
+    world.tell()
+    assert [site.journal.leads for site in world.sites.values()] == [True, False, False]
+    assert take(world["n1"]) == 10
+
+
+def test_each_start_of_a_primary_has_a_term_of_its_own(world: World) -> None:
+    take(world["n1"])
+    world.settle()
+    term = world.membership.term
+    world.sites["n1"].again()
+    world.tell()
+    with pytest.raises(HeldError):  # the term is that of the process before
+        take(world["n1"])
+    world.settle()
+    assert (world.membership.term, world["n1"].term) == (term + 1, term + 1)
+    assert world.in_sync == list(NODES)
+
+
+def test_one_that_has_heard_of_a_later_term_than_zookeeper_knows_asks_for_one_above(
+    world: World,
+) -> None:
+    """An older tree may have been imported."""
+    world.sites["n1"].again()
+    world.settle()
+    world.sites["n1"].again()
+    world.change(replace(world.membership, term=1))
+    world.settle()
+    assert world["n1"].leads
+    assert world.membership.term == 3
+
+
+def test_a_wish_to_lead_that_is_lost_is_made_again(world: World) -> None:
+    """What ZooKeeper says stays the same then, and nobody is told that twice."""
+    world.sites["n1"].again()
+    world.tell()
+    (lost,) = world.sites["n1"].wishes
+    world.sites["n1"].wishes.clear()
+    world["n1"].look(world.now + 0.25)
+    assert world.sites["n1"].wishes == []
+    world["n1"].look(world.now + ASK_AGAIN_SECONDS + 0.25)
+    assert world.sites["n1"].wishes == [lost]
+    world.settle()
+    assert world["n1"].leads
+
+
+def test_a_copy_whose_disk_is_full_when_it_is_promoted_leads_once_there_is_room(
+    world: World,
+) -> None:
+    world.away = {"n1"}
+    promote(world, "n2")
+    world.sites["n2"].disk.full = True
+    with pytest.raises(HeldError):
+        world.tell()
+    assert not world["n2"].leads
+    world.sites["n2"].disk.full = False
+    world["n2"].look(world.now + ASK_AGAIN_SECONDS + 1.0)
+    assert world["n2"].leads
+
+
+def test_an_older_record_than_is_known_says_nothing(world: World) -> None:
+    old = world.membership.promoted(world.id("n2"))
+    world["n1"].told(old, world.version - 1)
+    assert world["n1"].leads
+
+
+# What is confirmed, and shown.
+
+
+def test_events_are_confirmed_and_shown_once_all_copies_in_sync_have_them(world: World) -> None:
+    primary = world["n1"]
+    woken: list[bool] = []
+    primary.on_confirmed(lambda: woken.append(True))
+    world.away = {"n3"}
+    end = take(primary)
+    assert (primary.confirms(end), primary.safe) == (False, 0)
+    world.deliver()
+    assert (primary.confirms(end), primary.safe) == (False, 0), "n3 has not answered"
+    with pytest.raises(AboveSafeError):
+        list(primary.read_frames(0, end))
+    assert woken == []
+    world.away = set()
+    primary.reconnected("n3")
+    world.deliver()
+    assert (primary.confirms(end), primary.safe) == (True, end)
+    assert woken
+    assert not primary.confirms(end + 1)
+    assert bodies(primary, 0, end) == seqs((0, end))
+
+
+def test_what_is_not_on_the_primary_s_own_disk_is_not_confirmed(world: World) -> None:
+    primary = world["n1"]
+    primary.append(numbered_events(0, 10))
+    world.deliver()
+    assert world["n2"].next_seq == 10
+    assert not primary.confirms(10)
+    primary.sync()
+    assert primary.confirms(10)
+
+
+def test_a_copy_shows_what_all_have_and_holds_the_source_state(world: World) -> None:
+    take(world["n1"])
+    world.settle()
+    copy = world["n2"]
+    assert (copy.next_seq, copy.state) == (10, {"cursor": 10})
+    assert copy.safe == 0, "it has not heard yet that all have it"
+    world.look(2 * TELL_SECONDS)
+    assert copy.safe == 10
+    assert bodies(copy, 0, 10) == seqs((0, 10))
+
+
+def test_what_the_other_copies_lack_is_known(world: World) -> None:
+    world.away = {"n3"}
+    take(world["n1"])
+    world.settle()
+    assert world["n1"].lags == {"n2": 0, "n3": 10}
+    assert world["n2"].lags == {}
+
+
+def test_with_too_few_copies_in_sync_nothing_is_taken_and_nothing_confirmed(world: World) -> None:
+    primary = world["n1"]
+    end = take(primary)
+    world.settle()
+    assert primary.confirms(end)
+    primary.require_in_sync(4)
+    assert not primary.confirms(end)
+    with pytest.raises(HeldError, match="3 copies in sync, 4 are needed") as held:
+        take(primary)
+    assert held.value.cause == "3 copies in sync, 4 are needed"
+    primary.require_in_sync(3)
+    assert take(primary) == 20
+
+
+# Who is late.
+
+
+def test_a_copy_that_is_cut_off_leaves_and_comes_back_with_all_that_it_missed(
+    world: World,
+) -> None:
+    primary = world["n1"]
+    primary.require_in_sync(2)
+    world.cut_off("n3")
+    first = take(primary)
+    world.look(LATE_SECONDS - 1.0)
+    assert (primary.confirms(first), world.in_sync) == (False, ["n1", "n2", "n3"])
+    world.look(2.0)
+    assert (primary.confirms(first), world.in_sync) == (True, ["n1", "n2"])
+    second = take(primary)
+    world.look(LATE_SECONDS + 1.0)
+    assert primary.confirms(second)
+    assert world["n3"].next_seq == 0
+    world.away = set()
+    world.look(2 * TELL_SECONDS)
+    assert world.in_sync == ["n1", "n2", "n3"]
+    assert (world["n3"].next_seq, world["n3"].state) == (second, {"cursor": second})
+
+
+def test_a_copy_that_is_needed_does_not_leave(world: World) -> None:
+    """It may still be promoted, and without it nothing could be confirmed all the same."""
+    primary = world["n1"]
+    primary.require_in_sync(3)
+    world.cut_off("n3")
+    end = take(primary)
+    world.look(LATE_SECONDS + 1.0)
+    world.look(LATE_SECONDS + 1.0)
+    assert (primary.confirms(end), world.in_sync) == (False, ["n1", "n2", "n3"])
+
+
+def test_while_zookeeper_says_nothing_a_late_copy_counts(world: World) -> None:
+    primary, site = world["n1"], world.sites["n1"]
+    world.cut_off("n3")
+    end = take(primary)
+    world.deliver()
+    world.now += LATE_SECONDS + 1.0
+    primary.look(world.now)
+    assert len(site.wishes) == 1
+    assert not primary.confirms(end)
+    world.now += ASK_AGAIN_SECONDS + 1.0
+    primary.look(world.now)
+    assert site.wishes[0] == site.wishes[1], "it may have been lost"
+    assert not primary.confirms(end)
+    world.settle()
+    assert primary.confirms(end)
+
+
+# Another one leads.
+
+
+def promote(world: World, name: str) -> None:
+    world.change(world.membership.promoted(world.id(name)))
+
+
+def test_a_promoted_copy_closes_and_serves_and_the_one_before_it_is_cut(world: World) -> None:
+    """Of the events at its end nobody was told, and their source state is that of before."""
+    old, new = world["n1"], world["n2"]
+    confirmed = take(old)
+    world.settle()
+    world.away = {"n1"}
+    lost = take(old)
+    world.mail.clear()
+    promote(world, "n2")
+    world.settle()
+    assert (new.leads, new.closed, new.next_seq, new.safe) == (True, True, confirmed, confirmed)
+    assert bodies(new, 0, confirmed) == seqs((0, confirmed))
+    with pytest.raises(UserError, match="closed"):
+        take(new)
+    assert (old.leads, old.confirms(lost)) == (True, False), "it has heard nothing"
+    world.away = set()
+    world.settle()
+    world.look(2 * TELL_SECONDS)
+    assert (old.leads, old.superseded, old.closed) == (False, True, True)
+    with pytest.raises(JournalFailedError, match="another copy is the primary"):
+        old.confirms(confirmed)
+    with pytest.raises(JournalFailedError, match="another copy is the primary"):
+        take(old)
+    assert (old.next_seq, old.state) == (confirmed, {"cursor": confirmed})
+    assert world.in_sync == ["n1", "n2", "n3"]
+
+
+def test_a_primary_that_hears_of_a_later_term_from_a_copy_is_over(world: World) -> None:
+    """It has not heard of it from ZooKeeper."""
+    old = world["n1"]
+    world.away = {"n1"}
+    promote(world, "n2")
+    world.settle()
+    world.away = set()
+    end = take(old)
+    world.deliver()
+    assert not old.leads
+    with pytest.raises(JournalFailedError):
+        old.confirms(end)
+
+
+def test_a_primary_of_before_confirms_nothing_when_it_leads_again(world: World) -> None:
+    """What it had taken may be gone, and other events have these seqs."""
+    old = world["n1"]
+    world.away = {"n1"}
+    end = take(old)
+    world.mail.clear()
+    promote(world, "n2")
+    world.settle()
+    world.away = set()
+    world.settle()
+    world.look(2 * TELL_SECONDS)
+    promote(world, "n1")
+    world.settle()
+    with pytest.raises(JournalFailedError):
+        old.confirms(end)
+    world.sites["n1"].again()
+    world.settle()
+    assert world["n1"].leads
+
+
+def test_one_that_is_superseded_before_it_ever_led_has_failed(world: World) -> None:
+    promote(world, "n2")
+    world.settle()
+    world.sites["n1"].again()
+    with pytest.raises(HeldError):
+        take(world["n1"])
+    world.settle()
+    with pytest.raises(JournalFailedError, match="another copy is the primary"):
+        take(world["n1"])
+    with pytest.raises(UserError):
+        world["n1"].close_for_appends()
+
+
+def test_a_copy_of_anothers_journal_leads_as_often_as_it_is_promoted(world: World) -> None:
+    """Nobody appends to it, so that nobody waits for what it had taken."""
+    end = take(world["n1"])
+    world.settle()
+    for name in ("n2", "n3", "n2"):
+        promote(world, name)
+        world.settle()
+        assert [site.name for site in world.sites.values() if site.journal.leads] == [name]
+        assert (world[name].closed, world[name].safe) == (True, end)
+        world.look(2 * TELL_SECONDS)
+        assert world.in_sync == list(NODES)
+
+
+def test_of_another_lineage_all_copies_begin_anew(world: World) -> None:
+    """An operator gave up what only others had."""
+    world.cut_off("n3")
+    take(world["n1"])
+    world.settle()
+    world.look(LATE_SECONDS + 1.0)
+    assert world.in_sync == ["n1", "n2"]
+    world.look(2 * TELL_SECONDS)
+    assert world["n2"].safe == 10
+    world.away = {"n1", "n2"}
+    world.change(world.membership.given_up(world.id("n3"), "m"))
+    world.settle()
+    assert (world["n3"].leads, world["n3"].next_seq) == (True, 0)
+    world.away = set()
+    world.look(2 * TELL_SECONDS)
+    for name in NODES:
+        assert (world[name].next_seq, world[name].lineage, world[name].state) == (0, "m", {})
+    assert world.in_sync == list(NODES)
+
+
+def test_a_copy_that_begins_at_the_floor_has_the_source_state_of_there(world: World) -> None:
+    primary, site = world["n1"], world.sites["n3"]
+    for _ in range(3):
+        take(primary)
+        world.settle()
+        world.sites["n1"].again()  # each term begins a segment
+        world.settle()
+        primary = world["n1"]
+    site.journal.remove()
+    site.open(ReplicaJournal.make(world.path / "n3", NAME, Replica.new("n3", "l"), disk=site.disk))
+    world.look(2 * TELL_SECONDS)
+    take(primary)
+    world.look(2 * TELL_SECONDS)
+    primary.trim(30)
+    assert primary.floor > 0
+    site.journal.remove()
+    site.open(ReplicaJournal.make(world.path / "n3", NAME, Replica.new("n3", "l"), disk=site.disk))
+    world.look(2 * TELL_SECONDS)
+    assert (site.journal.floor, site.journal.next_seq) == (primary.floor, 40)
+    assert site.journal.source_state_at_floor == {"cursor": primary.floor}
+    assert site.journal.state == {"cursor": 40}
+    assert world.id("n3") in world.membership.in_sync, "under its new name"
+
+
+# Disks.
+
+
+def test_a_copy_whose_disk_is_full_has_what_its_disk_has_and_goes_on(world: World) -> None:
+    primary, site = world["n1"], world.sites["n2"]
+    site.disk.room = 2
+    for _ in range(4):
+        primary.append(numbered_events(primary.next_seq, 10), {"cursor": primary.next_seq + 10})
+    end = primary.sync()
+    world.deliver()
+    assert site.journal.next_seq == 20
+    assert not primary.confirms(end)
+    site.disk.room = None
+    world.look(2 * TELL_SECONDS)
+    world.look(2 * TELL_SECONDS)
+    assert (site.journal.next_seq, site.journal.state) == (40, {"cursor": 40})
+    assert primary.confirms(end)
+    assert world.in_sync == list(NODES)
+
+
+def test_acks_of_before_a_crash_are_no_damage_while_the_checkpoint_is_an_older_one(
+    world: World,
+) -> None:
+    """What readers have acked they have seen, and so all copies had it."""
+    primary, site = world["n1"], world.sites["n1"]
+    take(primary)
+    world.settle()
+    stale = (world.path / "n1" / NAME / "replica").read_bytes()
+    assert primary.safe == 10
+    site.journal.close()
+    (world.path / "n1" / NAME / "replica").write_bytes(stale)
+    site.open(ReplicaJournal.load(world.path / "n1" / NAME, disk=site.disk))
+    assert site.journal.safe == 0
+    site.journal.trim(10)
+    world.settle()
+    site.journal.tend()
+    assert (site.journal.leads, site.journal.safe, site.journal.acked) == (True, 10, 10)
+
+
+def test_a_journal_that_is_closed_touches_no_file_any_more(world: World) -> None:
+    """Its descriptors may be those of other files by now."""
+    take(world["n1"])
+    world.settle()
+    world["n2"].close()
+    others = [os.open(world.path / f"other-{n}", os.O_RDWR | os.O_CREAT) for n in range(20)]
+    take(world["n1"])
+    world.settle()
+    promote(world, "n3")
+    world.settle()
+    world.look(LATE_SECONDS + 1.0)
+    assert [os.fstat(fd).st_size for fd in others] == [0] * len(others)
+    for fd in others:
+        os.close(fd)
