@@ -17,6 +17,7 @@ import pytest
 from tests.live.copy_hosts import PORT, Host, Hosts, can_make_hosts, running
 from tests.live.one_host import eventually
 from tests.live.test_copies_chaos import lake_of
+from zkschema import paths
 from zkschema.records import Journal
 
 TEXT = """
@@ -188,6 +189,8 @@ def _give_up(web: Web) -> None:
     web.send(300)
     web.first.kill()
     holder.start("copy")
+    live = paths.live_node("n1")
+    eventually(lambda: not web.hosts.store.exists(live), "a host that was killed is live")
     said = web.hosts.command("journal", "promote", name, "--to", holder.name)
     assert "unclean" in said, said
     said = web.hosts.command("journal", "promote", name, "--to", holder.name, "--unclean", "--yes")
