@@ -592,6 +592,10 @@ def test_workers_are_told_once_who_holds_what(pair: Machine, clock: Clock) -> No
     assert pair.handle(Tick()) == [Start("ingest.1")]
     assert told_replicas(pair.handle(replicas(4))) == [("ingest.0", 4)], "it reads nothing yet"
     assert told_replicas(pair.handle(ready("ingest.1"))) == [("ingest.1", 4)]
+    pair.handle(Ended("ingest.1", -9))
+    clock.now += 1.0
+    pair.handle(Tick())
+    assert told_replicas(pair.handle(ready("ingest.1"))) == [("ingest.1", 4)], "it is another one"
 
 
 def test_a_worker_hears_of_its_tasks_before_it_hears_who_holds_what(machine: Machine) -> None:

@@ -286,8 +286,9 @@ def test_a_copy_whose_disk_is_full_when_it_is_promoted_leads_once_there_is_room(
 
 def test_an_older_record_than_is_known_says_nothing(world: World) -> None:
     old = world.membership.promoted(world.id("n2"))
-    world["n1"].told(old, world.version - 1)
-    assert world["n1"].leads
+    for name in ("n1", "n2"):
+        world[name].told(old, world.version - 1)
+    assert (world["n1"].leads, world["n2"].leads) == (True, False)
 
 
 # What is confirmed, and shown.
