@@ -51,9 +51,9 @@ class Shell:
     before ``thawed`` is set, those in ``away`` none at all; ``connected`` are all that were asked
     for one. ``positions`` and ``counted`` are the answers of workers by address; other addresses do
     not answer. ``kept`` are the offsets that a discovery process gives: by partition, what is asked
-    for (``earliest``, ``latest``, a time). ``lags`` is what copies of a journal on other nodes lack,
-    as its primary tells. ``cut`` takes ZooKeeper away. ``meanwhile`` runs
-    whenever a command sleeps, which takes no time here.
+    for (``earliest``, ``latest``, a time). ``lags`` is what copies of a journal on other nodes
+    lack, as its primary tells. ``cut`` takes ZooKeeper away. ``meanwhile`` runs whenever a command
+    sleeps, which takes no time here.
     """
 
     tree: FakeTree
