@@ -7,15 +7,12 @@ have, and that what it says of its terms is what lies on its disk.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from flumeng.errors import CorruptError
-from flumeng.journal import replica
-from flumeng.journal.disk import Disk
 from flumeng.journal.errors import AboveSafeError
 from flumeng.journal.replica import Replica
 from flumeng.journal.replica_journal import ReplicaJournal
@@ -38,8 +35,8 @@ def primary(tmp_path: Path) -> Iterator[ReplicaJournal]:
 
 @pytest.fixture
 def copy(tmp_path: Path, primary: ReplicaJournal) -> ReplicaJournal:
-    other = Replica.new("n2", primary.replica.lineage)
-    return ReplicaJournal.make(tmp_path / "n2", NAME, other, term=1)
+    replica = Replica.new("n2", primary.replica.lineage)
+    return ReplicaJournal.make(tmp_path / "n2", NAME, replica, term=1)
 
 
 def frames(journal: ReplicaJournal, start: int, end: int) -> list[pa.Buffer]:
@@ -139,8 +136,10 @@ def test_a_copy_begins_anew_where_the_primary_begins(copy: ReplicaJournal) -> No
 def test_a_disk_that_lost_what_all_copies_had_is_not_opened(
     tmp_path: Path, primary: ReplicaJournal
 ) -> None:
+    primary.advance(30)
     primary.close()
-    more = replace(primary.replica, checkpoint=31)
-    replica.write(tmp_path / "n1" / NAME, more, Disk())
-    with pytest.raises(CorruptError, match="all copies had 31"):
+    known = (tmp_path / "n1" / NAME / "replica").read_bytes()
+    ReplicaJournal.load(tmp_path / "n1" / NAME).cut(10).close()
+    (tmp_path / "n1" / NAME / "replica").write_bytes(known)
+    with pytest.raises(CorruptError, match="all copies had 30"):
         ReplicaJournal.load(tmp_path / "n1" / NAME)
