@@ -57,7 +57,8 @@ class CopyWorkers:
 
     def run(self, source: str, *, durability: str, min_in_sync: int = 1) -> None:
         """A flow on the first worker. Returns when so many copies are in sync."""
-        replicas = f"replicas: {{copies: {max(2, min_in_sync)}, min_in_sync: {min_in_sync}}}\n"
+        replicas = f"replicas: {{copies: {min_in_sync}, min_in_sync: {min_in_sync}}}\n"
+        replicas = replicas if durability == "replicated" else ""
         self.first.run(flow_text(FLOW, source) + f"durability: {durability}\n{replicas}")
         if durability == "replicated":
             self.until(lambda: self.in_sync >= min_in_sync, f"{min_in_sync} copies in sync")
