@@ -44,6 +44,8 @@ LONG = [
             "sql_poll",
             "objects_chaos",
             "polls_chaos",
+            "copies_chaos",
+            "copies_takeover",
             "push_sites",
             "spark_cluster",
             "chaos",
