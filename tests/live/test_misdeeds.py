@@ -178,6 +178,7 @@ MAY: dict[tuple[Role, str], set[str]] = {
         "adds a cursor",
         "moves the cursor of a subscriber",
         "adds an ack",
+        "ends a journal",
         "moves an ack",
         "removes an ack",
         "changes a decided batch",
