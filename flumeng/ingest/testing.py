@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pyarrow as pa
@@ -40,6 +41,7 @@ class WorkerProcess:
         self.statuses: list[dict[str, Any]] = []
         self.alive = 0
         self.awaited: list[str] = []
+        self.wishes: SimpleQueue[dict[str, Any]] = SimpleQueue()
         self.start()
 
     def start(self) -> None:
@@ -66,6 +68,8 @@ class WorkerProcess:
                 self.alive += 1
             elif message["type"] == "awaits":
                 self.awaited = message["journals"]
+            elif message["type"] == "wish":
+                self.wishes.put(message)
             else:
                 self.status = message
                 self.statuses.append(message)

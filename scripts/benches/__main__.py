@@ -35,6 +35,7 @@ NAMES = (
     "parse",
     "push",
     "queue",
+    "replication",
     "scaling",
     "secure",
     "seen",

@@ -24,6 +24,7 @@ LINE_BYTES = 200
 DISTINCT_LINES = 100_000
 LINES_AT_ONCE = 1_000
 TICK_SECONDS = 0.001
+PACED_LINES = 100
 
 
 class Sender:
@@ -83,11 +84,12 @@ def make_lines(number: int) -> list[bytes]:
     return lines
 
 
-def make_blocks(lines_at_once: int = LINES_AT_ONCE) -> list[bytes]:
-    lines = make_lines(DISTINCT_LINES)
+def make_blocks(lines_at_once: int = LINES_AT_ONCE, number: int = DISTINCT_LINES) -> list[bytes]:
+    """Of so many lines, or of all distinct ones where those are fewer."""
+    lines = make_lines(min(number, DISTINCT_LINES))
     return [
         b"".join(lines[start : start + lines_at_once])
-        for start in range(0, DISTINCT_LINES, lines_at_once)
+        for start in range(0, len(lines), lines_at_once)
     ]
 
 
@@ -105,7 +107,7 @@ def _tls_stream(place: tuple[str, int], events: int, connections: int, _: int) -
 
 
 def _streamed(sockets: list[Any], events: int) -> dict[str, Any]:
-    blocks = make_blocks()
+    blocks = make_blocks(number=events)
     share = _blocks_each(events, len(sockets))
 
     def send(connection: socket.socket) -> None:
@@ -131,6 +133,40 @@ def _posts(place: tuple[str, int], events: int, connections: int, _rate: int) ->
         client.close()
 
     return _started([partial(send, client) for client in clients])
+
+
+def _paced_posts(
+    place: tuple[str, int], events: int, connections: int, rate: int
+) -> dict[str, Any]:
+    """HTTP requests of PACED_LINES each at an even rate, on connections in turns. ``delays``: of
+    each request the seconds from when it was due until it was answered with 200, so that one which
+    has to wait for the answer before it on its connection waits in this too."""
+    blocks = make_blocks(PACED_LINES, events)
+    clients = [HTTPConnection(*place) for _ in range(connections)]
+    for client in clients:
+        client.connect()
+    delays: list[float] = []
+    began: list[float] = []
+
+    def send(number: int) -> None:
+        for index in range(number, events // PACED_LINES, connections):
+            due = began[0] + index * PACED_LINES / rate
+            time.sleep(max(0.0, due - time.monotonic()))
+            block = blocks[index % len(blocks)]
+            clients[number].request("POST", "/", block, {"Content-Type": "text/plain"})
+            answer = clients[number].getresponse()
+            assert answer.status == 200, answer.read()
+            answer.read()
+            delays.append(time.monotonic() - due)
+        clients[number].close()
+
+    print("prepared", flush=True)
+    sys.stdin.readline()
+    began.append(time.monotonic())
+    with ThreadPoolExecutor(connections) as pool:
+        for done in [pool.submit(send, number) for number in range(connections)]:
+            done.result()
+    return {"began": began[0], "ended": time.monotonic(), "delays": delays}
 
 
 def _paced(place: tuple[str, int], events: int, _connections: int, rate: int) -> dict[str, Any]:
@@ -196,6 +232,7 @@ KINDS = {
     "stream": _stream,
     "tls_stream": _tls_stream,
     "posts": _posts,
+    "paced_posts": _paced_posts,
     "paced": _paced,
     "datagrams": _datagrams,
 }

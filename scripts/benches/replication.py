@@ -1,0 +1,67 @@
+"""Journals that several nodes keep: how fast events come in and are answered, how fast a copy
+catches up, and how long a journal is without a primary; beside it Kafka with three brokers.
+
+``replication_rates``, ``replication_catch_up``, ``replication_takeover`` and ``replication_kafka``
+say what is measured.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from statistics import median
+
+from benches import (
+    replication_catch_up,
+    replication_kafka,
+    replication_rates,
+    replication_takeover,
+)
+from benches.senders import LINE_BYTES
+
+COPIES = (1, 2, 3)
+
+
+def run(
+    *,
+    events: int = 2_000_000,
+    rounds: int = 3,
+    ack_seconds: int = 15,
+    ack_rate: int = 20_000,
+    takeovers: int = 7,
+    catch_up_mb: int = 1000,
+    kafka_seconds: int = 15,
+) -> dict[str, object]:
+    """Rates are events a second, sizes decimal megabytes; medians of ``rounds``, in which one, two
+    and three copies take turns. Kafka comes last, so that its brokers do not run beside the rest;
+    with 0 ``kafka_seconds`` it is left out. Within a minute: --events 50000 --rounds 1
+    --ack-seconds 1 --takeovers 1 --catch-up-mb 10 --kafka-seconds 0.
+    """
+    acks = ack_seconds * ack_rate
+    ack_ms = {copies: replication_rates.ack_ms_p99(acks, copies, ack_rate) for copies in COPIES[:2]}
+    rates: defaultdict[int, list[float]] = defaultdict(list)
+    for _ in range(rounds):
+        for copies in COPIES:
+            rates[copies].append(replication_rates.events_per_second(events, copies))
+    rate = {copies: median(each) for copies, each in rates.items()}
+    found: dict[str, object] = {
+        "events": events,
+        "line_bytes": LINE_BYTES,
+        "rounds": rounds,
+        **{f"events_per_second_{copies}": round(each) for copies, each in rate.items()},
+        "replication_ratio_2": _ratio(rates, 2),
+        "replication_ratio_3": _ratio(rates, 3),
+        "ack_events_per_second": ack_rate,
+        **{f"ack_ms_p99_{copies}": ms for copies, ms in ack_ms.items()},
+        **replication_catch_up.mb_per_second(catch_up_mb, rounds),
+        **replication_takeover.measure(takeovers),
+    }
+    if not kafka_seconds:
+        return found
+    kafka = replication_kafka.measure(events, rounds, kafka_seconds, acks=acks, rate=ack_rate)
+    ratio = rate[2] / (kafka["kafka_events_per_second_2"] or 1)
+    return {**found, **kafka, "kafka_ratio_2": round(ratio, 2)}
+
+
+def _ratio(rates: dict[int, list[float]], copies: int) -> float:
+    """To one copy, each time in the same round."""
+    return round(median(n / one for n, one in zip(rates[copies], rates[1], strict=True)), 3)
