@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import os
 import resource
 import signal
 import sys
@@ -85,7 +86,8 @@ def main() -> int:
         serving.serve(name, worker.health, worker.measures.readings, descriptor=channel)
     worker.measures.start()
     uvloop.run(_serve(worker, parent))
-    return 0
+    logging.shutdown()
+    os._exit(0)  # a primary elsewhere that keeps its connection would hold up the exit
 
 
 async def _serve(worker: Worker, parent: Parent) -> None:

@@ -129,13 +129,20 @@ class Link:
                 if self._told.is_due():
                     text = str(error).partition(". gRPC client debug")[0]
                     log.warning("no copies reach node %s at %s: %s", self._node, address, text)
+            time.sleep(RETRY_SECONDS)
             with self._changed:
                 self._boxes.clear()
-                if self._closed.is_set():
+            gone = [
+                name
+                for name, journal in list(self._journals.items())
+                if not journal.reconnected(self._node)
+            ]
+            with self._changed:
+                for name in gone:
+                    self._journals.pop(name, None)
+                if not self._journals:
+                    self._runs = False
                     return
-            time.sleep(RETRY_SECONDS)
-            for journal in list(self._journals.values()):
-                journal.reconnected(self._node)
 
     def _talk(self, address: str) -> None:
         proof = self._prove()
@@ -159,12 +166,15 @@ class Link:
     def _next(self, broken: threading.Event) -> Box | None:
         with self._changed:
             while not self._boxes:
-                if self._closed.is_set() or broken.is_set():
+                if self._is_over(broken):
                     return None
                 self._changed.wait(RETRY_SECONDS)
-            if self._closed.is_set() or broken.is_set():
+            if self._is_over(broken):
                 return None
             return self._boxes.popitem(last=False)[1]
+
+    def _is_over(self, broken: threading.Event) -> bool:
+        return self._closed.is_set() or broken.is_set() or not self._journals
 
     def _send_one(self, writer: Any, box: Box) -> None:
         journal = box.journal

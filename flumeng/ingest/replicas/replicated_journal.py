@@ -197,10 +197,11 @@ class ReplicatedJournal:
             if role.asked and now - self._asked_at > ASK_AGAIN_SECONDS:
                 self._step(primary.again)
 
-    def reconnected(self, node: str) -> None:
-        """What was on its way to the node is lost."""
+    def reconnected(self, node: str) -> bool:
+        """What was on its way to the node is lost. Whether it is to hold a copy at all."""
         with self._lock:
             self._step(primary.tell, node)
+            return isinstance(self._role, Primary) and node in self._role.peers
 
     def frames(self, start: int, end: int) -> Iterator[Window]:
         """What a ``Frames`` tells of, as it lies here, synced or not. Raises as ``read_frames``."""
