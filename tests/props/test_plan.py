@@ -203,9 +203,9 @@ def test_every_node_is_told_of_the_records_of_its_journals(snapshot: Snapshot) -
         for name, version in settled.journal_versions.items():
             journal = settled.journals[name]
             if journal.flow in settled.mine and not node.set_aside:
-                holds = node.name in (journal.primary, *journal.copies)
+                concerned = node.name in (journal.node, journal.primary, *journal.copies)
                 known = node.assignment.journals.get(name)
-                assert known == (version.number if holds else None)
+                assert known == (version.number if concerned else None)
 
 
 def without_rollouts(snapshot: Snapshot) -> dict[str, FlowView]:

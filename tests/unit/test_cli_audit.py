@@ -107,6 +107,26 @@ def of_kafka(store: FakeStore) -> None:
     store.write(paths.partitions("orders"), found, ABSENT)
 
 
+def replicated(store: FakeStore) -> None:
+    """The journal of web has a copy on n2 that is in sync; n3 may hold one."""
+    for name in ("n2", "n3"):
+        there = store.exists(paths.node(name))
+        roles = ("ingest", "copy")
+        store.write(
+            paths.node(name), records.Node(uuid=name, roles=roles), ANY if there else ABSENT
+        )
+        if not store.exists(paths.live_node(name)):
+            live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
+            store.write(paths.live_node(name), live, ABSENT)
+    path = paths.journal("web.n1.0.aa")
+    found = store.read(path)
+    assert found is not None
+    journal = replace(
+        found.value, primary="n1", in_sync=("n1/a", "n2/b"), copies=("n1", "n2"), lineage="l"
+    )
+    store.write(path, journal, found.version)
+
+
 def apply_dying(store: FakeStore, folder: Path) -> None:
     """A flow dying, of which one event has died."""
     letter = {"body": "x", "dead_reason": "why", "dead_place": "sinks[0].http",
@@ -193,6 +213,10 @@ CHANGES = {
     "queue:retry": Change("web --all", with_a_bad_object),
     "queue:skip": Change("web 0.7", with_a_bad_object),
     "ack:drop": Change("web collect.0@u --yes", stuck),
+    "journal:promote": Change("web.n1.0.aa --to n2", replicated),
+    "journal:move": Change("web.n1.0.aa --from n2 --to n3", replicated),
+    "journal:add-copy": Change("web.n1.0.aa n3", replicated),
+    "journal:drop-copy": Change("web.n1.0.aa n2 --yes", replicated),
     "cluster:set": Change("grace_seconds 5"),
     "cluster:maintenance on": Change(""),
     "cluster:maintenance off": Change(
@@ -229,7 +253,7 @@ def store(tmp_path: Path) -> FakeStore:
 
 
 def test_every_command_is_known_as_what_it_is() -> None:
-    """``journal`` looks at nodes and at files on this host, and never changes the tree."""
+    """What else ``journal`` does looks at nodes and at files on this host."""
     known = (
         PROCESSES
         | READS
@@ -239,7 +263,9 @@ def test_every_command_is_known_as_what_it_is() -> None:
         | TAPS
         | {name.split(" ")[0] for name in CHANGES}
     )
-    named = {name for name, _ in leaves(commands) if not name.startswith("journal:")}
+    named = {
+        name for name, _ in leaves(commands) if name in known or not name.startswith("journal:")
+    }
     assert named - {"schema:verify"} == known - {"schema:verify"}
 
 
