@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import json
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
@@ -28,9 +27,9 @@ from flumeng.journal.wire import (
     ACCOUNTS,
     COUNTERS,
     ERROR_KINDS,
-    FRAMES_SCHEMA,
     OFFSETS,
     POSITIONS,
+    frames_of,
     make_ticket,
 )
 
@@ -150,44 +149,15 @@ class JournalClient:
             reader = self._connect().do_get(flight.Ticket(ticket), self._options())
             try:
                 for chunk in reader:
-                    yield from self._split(chunk.data)
+                    yield from frames_of(chunk.data, self._address)
             finally:
                 reader.cancel()
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise self._translate(error) from error
 
-    def _split(self, batch: pa.RecordBatch) -> Iterator[pa.Buffer]:
-        """The rows of one batch as buffers, without a copy.
-
-        The frames have checksums; what says where each begins has none, so it is checked.
-        """
-        if batch.schema != FRAMES_SCHEMA:
-            raise CorruptError(f"{self._address} sends other columns than frames: {batch.schema}")
-        frames = batch.column(0)
-        try:
-            frames.validate(full=True)
-        except pa.ArrowInvalid as error:
-            raise CorruptError(f"{self._address} sends frames without bounds: {error}") from error
-        _, offsets, data = frames.buffers()
-        if offsets is None or data is None:
-            raise CorruptError(f"{self._address} sends frames without bytes")
-        bounds = memoryview(offsets).cast("i")[frames.offset : frames.offset + len(frames) + 1]
-        for begin, end in itertools.pairwise(bounds):
-            yield data.slice(begin, end - begin)
-
     def _connect(self) -> flight.FlightClient:
         if self._connection is None:
-            proof = self._prove()
-            self._connection = (
-                flight.FlightClient(f"grpc://{self._address}")
-                if proof is None
-                else flight.FlightClient(
-                    f"grpc+tls://{self._address}",
-                    tls_root_certs=proof.ca,
-                    cert_chain=proof.certificate,
-                    private_key=proof.key,
-                )
-            )
+            self._connection = connect(self._address, self._prove())
         return self._connection
 
     def _options(self) -> flight.FlightCallOptions:
@@ -207,6 +177,18 @@ class JournalClient:
         if isinstance(error, OSError) and not isinstance(error, flight.FlightError):
             return CorruptError(f"{self._address} answers with what is not of Flight: {text}")
         return UnavailableError(f"{self._address} does not answer: {text}")
+
+
+def connect(address: str, proof: Proof | None) -> flight.FlightClient:
+    """Opens nothing before the first call; without a proof, to a server of an open cluster."""
+    if proof is None:
+        return flight.FlightClient(f"grpc://{address}")
+    return flight.FlightClient(
+        f"grpc+tls://{address}",
+        tls_root_certs=proof.ca,
+        cert_chain=proof.certificate,
+        private_key=proof.key,
+    )
 
 
 class _OutOfTimeError(UnavailableError):

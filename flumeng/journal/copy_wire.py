@@ -7,7 +7,6 @@ log begins.
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple, get_type_hints
@@ -15,7 +14,6 @@ from typing import Any, NamedTuple, get_type_hints
 import pyarrow as pa
 
 from flumeng.errors import CorruptError
-from flumeng.journal.wire import FRAMES_SCHEMA
 from flumeng.replication.history import History, Log, Start
 from flumeng.replication.messages import (
     Began,
@@ -29,6 +27,8 @@ from flumeng.replication.messages import (
     Unmatched,
 )
 
+PING = b"ping"
+"""What a link says when it has nothing else to say, and is answered with."""
 COPY = "copy"
 """The name of the exchange, and of what a peer is to be allowed."""
 _KINDS: Mapping[str, type[Any]] = {
@@ -58,22 +58,6 @@ def encode(parcel: Parcel) -> bytes:
 
 def buffer(parcel: Parcel) -> pa.Buffer:
     return pa.py_buffer(encode(parcel))
-
-
-def frames(batch: pa.RecordBatch) -> list[pa.Buffer]:
-    """The frames that came with a message, without a copy. Raises CorruptError."""
-    if batch.schema != FRAMES_SCHEMA:
-        raise CorruptError(f"other columns than frames came: {batch.schema}")
-    column = batch.column(0)
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise CorruptError(f"frames without bounds came: {error}") from error
-    _, offsets, data = column.buffers()
-    if offsets is None or data is None:
-        return []
-    bounds = memoryview(offsets).cast("i")[column.offset : column.offset + len(column) + 1]
-    return [data.slice(begin, end - begin) for begin, end in itertools.pairwise(bounds)]
 
 
 def decode(data: bytes) -> Parcel:

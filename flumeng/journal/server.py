@@ -59,8 +59,8 @@ PEER_SHARE = 0.75
 """So much of the reads and watches that run at once one peer may have, where peers are known."""
 
 
-Conversation = Callable[[Any, Any], None]
-"""Given Flight's reader and writer of an exchange; until the client ends it."""
+Conversation = Callable[[Peer, Any, Any], None]
+"""Given who talks, and Flight's reader and writer of an exchange; until the client ends it."""
 
 
 class JournalServer:
@@ -159,7 +159,7 @@ class _Service(Service):
         peer.require(COPY)
         if self._copies is None:
             raise UserError("no copies are held here")
-        self._copies(reader, writer)
+        self._copies(peer, reader, writer)
 
     def _windows(self, peer: Peer, wanted: Ticket) -> Iterator[Window]:
         if wanted.tapped:

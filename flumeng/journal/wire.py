@@ -5,7 +5,9 @@ Executors import this: it needs the data libraries only.
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -43,6 +45,27 @@ ERROR_KINDS: tuple[tuple[str, type[FlumengError]], ...] = (
     ("corrupt", CorruptError),
     ("unavailable", UnavailableError),
 )
+
+
+def frames_of(batch: pa.RecordBatch, sender: str) -> Iterator[pa.Buffer]:
+    """The rows of one batch as buffers, without a copy.
+
+    The frames have checksums; what says where each begins has none, so it is checked. Raises
+    CorruptError, which names the ``sender``.
+    """
+    if batch.schema != FRAMES_SCHEMA:
+        raise CorruptError(f"{sender} sends other columns than frames: {batch.schema}")
+    frames = batch.column(0)
+    try:
+        frames.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise CorruptError(f"{sender} sends frames without bounds: {error}") from error
+    _, offsets, data = frames.buffers()
+    if offsets is None or data is None:
+        raise CorruptError(f"{sender} sends frames without bytes")
+    bounds = memoryview(offsets).cast("i")[frames.offset : frames.offset + len(frames) + 1]
+    for begin, end in itertools.pairwise(bounds):
+        yield data.slice(begin, end - begin)
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ class Node:
             settings.capacity or {},
         )
         self._znodes = Registration(store, identity, home, signers)
-        self._memberships = Memberships(store, settings.name)
+        self._memberships = Memberships(store, settings.name, clock)
         self._expiry = Expiry(clock, utc_now)
         self._machine = Machine(settings.roles, clock, settings.workers, settings.limits)
         self._storyteller = EventPublisher(store, settings.name, clock, time.time)
@@ -422,7 +422,7 @@ class Node:
             return
         own = {name: said["copy"] for name, said in local.items() if "copy" in said}
         ids = {**copies, **own}
-        found = self._memberships.find(names, copies, ids)
+        found = self._memberships.find(names, copies, ids, assigned)
         if found.message["unwanted"]:
             self._require_cluster()
         if set(found.led) - set(self._znodes.led):

@@ -6,16 +6,18 @@ they want, each as a compare-and-set at the version of the record that they know
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flumeng.errors import ConflictError, CorruptError
+from flumeng.node.pace import Pace
 from flumeng.node.protocol import Message
 from flumeng.replication.membership import Membership, node_of
 from flumeng.store import Put, Store, Unreadable, Version, Versioned
 from zkschema import paths
-from zkschema.records import Journal
+from zkschema.records import NOTHING, Journal
 
 Records = Mapping[str, Versioned[Journal]]
 
@@ -35,16 +37,25 @@ class Found:
 class Memberships:
     """``problems``: the path of a record, and why nobody can lead that journal."""
 
-    def __init__(self, store: Store, me: str) -> None:
+    def __init__(self, store: Store, me: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._store, self._me = store, me
+        self._pace = Pace(clock)
+        self._known: dict[str, Versioned[Journal] | Unreadable | None] = {}
         self.problems: dict[str, str] = {}
 
-    def find(self, journals: Iterable[str], copies: Iterable[str], ids: Mapping[str, str]) -> Found:
+    def find(
+        self,
+        journals: Iterable[str],
+        copies: Iterable[str],
+        ids: Mapping[str, str],
+        assigned: Mapping[str, int] = NOTHING,
+    ) -> Found:
         """Of these journals, and of those of which a copy lies here. ``ids`` are those of the
-        copies here that can be used. Raises UnavailableError."""
+        copies here that can be used. A record is read when ``assigned`` says another version of it
+        than is known, soon after it has changed, and else ever more seldom. Raises
+        UnavailableError."""
         lying = set(copies)
-        names = sorted({*journals, *lying})
-        found = dict(zip(names, self._read(names), strict=True))
+        found = self._look_at(sorted({*journals, *lying}), assigned)
         replicated = {
             name: one
             for name, one in found.items()
@@ -94,6 +105,7 @@ class Memberships:
         an operator may have chosen this node, whatever its copy is called. Raises ConflictError,
         UnavailableError."""
         path, membership = paths.journal(name), Membership.of(found.value)
+        self._pace.soon([name])
         if membership.primary == f"{self._me}/" and own:
             after = replace(membership, primary=own, in_sync=(own,))
         else:
@@ -113,6 +125,7 @@ class Memberships:
         """Ask for what a worker wants. Raises ConflictError when the record is another by now,
         UnavailableError when nobody knows what became of it."""
         path = paths.journal(str(wish["journal"]))
+        self._pace.soon([path.name])
         (found,) = self._store.read_each([path])
         if not isinstance(found, Versioned) or found.version != Version(int(wish["version"])):
             raise ConflictError(f"{path} is another than the one that was to be changed")
@@ -129,9 +142,23 @@ class Memberships:
             return True
         return found is not None and not found.value.gone and self._me in found.value.copies
 
-    def _read(self, names: list[str]) -> list[Versioned[Journal] | Unreadable | None]:
-        found = self._store.read_each([paths.journal(name) for name in names])
-        return list(found)
+    def _look_at(
+        self, names: list[str], assigned: Mapping[str, int]
+    ) -> dict[str, Versioned[Journal] | Unreadable | None]:
+        known = {name: self._known.get(name) for name in names}
+        versions = {n: one.version.number for n, one in known.items() if isinstance(one, Versioned)}
+        self._pace.soon(
+            name
+            for name in names
+            if name not in versions or assigned.get(name, versions[name]) != versions[name]
+        )
+        due = self._pace.due(names)
+        read = self._store.read_each([paths.journal(name) for name in due])
+        for name, one in zip(due, read, strict=True):
+            self._pace.saw(name, one.version if isinstance(one, Versioned) else None)
+            known[name] = one
+        self._known = known
+        return known
 
     def _addresses(self, nodes: set[str]) -> dict[str, str]:
         """Copies are with the first worker of a node."""

@@ -6,6 +6,7 @@ it was meant for, and that a node registers nothing over what another one says t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -42,7 +43,7 @@ def store() -> FakeStore:
 
 @pytest.fixture
 def memberships(store: FakeStore) -> Memberships:
-    return Memberships(store, "n1")
+    return Memberships(store, "n1", itertools.count(0, 60).__next__)  # all is due
 
 
 @pytest.fixture

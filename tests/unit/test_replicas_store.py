@@ -21,6 +21,7 @@ from flumeng.ingest.replicas.replicas import Replicas
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.ingest.worker import Worker
 from flumeng.journal import copy_wire
+from flumeng.journal.access import Peer
 from flumeng.journal.copy_wire import Parcel
 from flumeng.journal.errors import HeldError, JournalFailedError
 from flumeng.journal.replica import Replica
@@ -29,10 +30,13 @@ from flumeng.journal.testing import numbered_events
 from flumeng.journal.wire import FRAMES_SCHEMA
 from flumeng.node.memberships import saying
 from flumeng.node.protocol import Message
+from flumeng.replication.history import Log
 from flumeng.replication.membership import Membership
-from flumeng.replication.messages import Begin, Frames, ToPrimary, Unmatched
+from flumeng.replication.messages import Began, Begin, Frames, ToPrimary, Unmatched
+from flumeng.security.identity import Identity
 
 THEIRS = "web.n9.0.00000000"
+NOBODY = Peer(None)
 
 
 def open_store(data: Path, node: str = "n1") -> JournalStore:
@@ -286,8 +290,41 @@ def copy(store: JournalStore, far: ReplicaJournal) -> list[ToPrimary]:
     events = Frames(5, 0, 30, far.held.history, 30, 0)
     state = dict(far.source_state_at_floor)
     talk = Talk([(Parcel(far.id, begin, state), None), (Parcel(far.id, events), rows)])
-    store.replicas.converse(talk, talk)
+    if far.id not in store.replicas.copies:
+        expect_copy(store, far)
+    store.replicas.converse(NOBODY, talk, talk)
     return talk.heard
+
+
+def expect_copy(store: JournalStore, far: ReplicaJournal) -> None:
+    """The node says that n2 leads it, and that there is to be a copy here."""
+    nodes = ("n2", "n1", "n9")
+    membership = Membership(far.replica.lineage, 5, "n2/x", ("n2/x",), nodes)
+    told = {far.id: {"version": 0, **saying(membership)}}
+    store.replicas.told({"addresses": {}, "journals": told})
+
+
+def test_only_the_primary_that_zookeeper_names_is_heard(
+    store: JournalStore, far: ReplicaJournal
+) -> None:
+    """Else whoever may talk here could have a copy removed."""
+    begin = Begin(far.replica.lineage, 5, far.held)
+
+    def heard(message: Begin, *, of: str = "") -> list[ToPrimary]:
+        talk = Talk([(Parcel(far.id, message, {}), None)])
+        peer = Peer(Identity("tests", "node", of)) if of else NOBODY
+        store.replicas.converse(peer, talk, talk)
+        return talk.heard
+
+    assert heard(begin) == [], "ZooKeeper knows of no copy here"
+    copy(store, far)
+    kept = store.replicas.journals[THEIRS]
+    assert heard(begin._replace(lineage="other", term=9)) == []
+    assert heard(begin._replace(term=9, log=Log()), of="n3") == []
+    assert heard(begin, of="n3") == []
+    assert (kept.next_seq, kept.term) == (30, 5)
+    assert [type(answer) for answer in heard(begin._replace(term=6), of="n2")] == [Began]
+    assert [type(answer) for answer in heard(begin, of="n3")] == []
 
 
 def test_a_copy_is_made_here_and_is_not_served(store: JournalStore, far: ReplicaJournal) -> None:
@@ -383,11 +420,15 @@ def test_only_primaries_talk_to_copies_and_only_of_journals(
     begin = Begin(far.replica.lineage, 5, far.held)
     for name in ("../x", "x", "a/b"):
         talk = Talk([(Parcel(name, begin, {}), None)])
-        store.replicas.converse(talk, talk)
+        store.replicas.converse(NOBODY, talk, talk)
         assert talk.heard == []
     events = Frames(5, 0, 30, far.held.history, 30, 0)
     talk = Talk([(Parcel(THEIRS, events), None)])
-    store.replicas.converse(talk, talk)
+    store.replicas.converse(NOBODY, talk, talk)
+    assert talk.heard == [], "it is of no journal that is to be here"
+    expect_copy(store, far)
+    talk = Talk([(Parcel(THEIRS, events), None)])
+    store.replicas.converse(NOBODY, talk, talk)
     assert talk.heard == [Unmatched(5, "")], "it is of no journal that is here"
     assert store.replicas.copies == {}
 

@@ -18,12 +18,8 @@ import pyarrow as pa
 import pytest
 
 from flumeng.errors import UserError
-from flumeng.ingest.replicas.replicated_journal import (
-    ASK_AGAIN_SECONDS,
-    LATE_SECONDS,
-    TELL_SECONDS,
-    ReplicatedJournal,
-)
+from flumeng.ingest.replicas.lateness import LATE_SECONDS, TELL_SECONDS
+from flumeng.ingest.replicas.replicated_journal import ASK_AGAIN_SECONDS, ReplicatedJournal
 from flumeng.journal import copy_wire, reading
 from flumeng.journal.copy_wire import Parcel
 from flumeng.journal.disk import Disk
@@ -31,7 +27,7 @@ from flumeng.journal.errors import AboveSafeError, HeldError, JournalFailedError
 from flumeng.journal.replica import Replica
 from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.journal.testing import numbered_events
-from flumeng.journal.wire import FRAMES_SCHEMA
+from flumeng.journal.wire import FRAMES_SCHEMA, frames_of
 from flumeng.replication.membership import Membership, node_of
 from flumeng.replication.messages import Begin, Frames, Reset, ToCopy
 
@@ -81,6 +77,9 @@ class Site:
 
     def post(self, node: str, journal: ReplicatedJournal, message: ToCopy) -> None:
         self.world.mail.append((self, journal, node, message))
+
+    def alive_at(self, node: str) -> float:
+        return 0.0 if {node, self.name} & self.world.away else self.world.now
 
     def wish(self, journal: str, version: int, membership: Membership) -> None:
         assert journal == NAME
@@ -146,7 +145,7 @@ class World:
         if isinstance(message, Frames):
             message = journal.said_with(message, message.start, message.end)
             found = (f for w in journal.frames(message.start, message.end) for f in w)
-            frames = copy_wire.frames(over_a_wire(list(found)))
+            frames = list(frames_of(over_a_wire(list(found)), "n1"))
         else:
             state = journal.source_state_at_floor
         parcel = copy_wire.decode(copy_wire.encode(Parcel(NAME, message, state)))

@@ -15,6 +15,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from pyarrow import flight
 from flumeng.errors import FlumengError
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.journal import copy_wire
+from flumeng.journal.client import connect
 from flumeng.journal.copy_wire import Parcel
 from flumeng.journal.proof import Proof, of_process
 from flumeng.journal.wire import FRAMES_SCHEMA
@@ -33,6 +35,7 @@ log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 8 << 20
 RETRY_SECONDS = 0.25
+PING_SECONDS = 1.0
 
 
 class Links:
@@ -51,6 +54,11 @@ class Links:
             if link is None:
                 link = self._links[node] = Link(node, lambda: self._address(node), self._prove)
         link.put(journal, message)
+
+    def alive_at(self, node: str) -> float:
+        """When the node said something last, by the monotonic clock."""
+        link = self._links.get(node)
+        return link.alive_at if link else -inf
 
     def forget(self, journal: str) -> None:
         with self._lock:
@@ -99,6 +107,7 @@ class Link:
         self._closed = threading.Event()
         self._runs = False
         self._told = Seldom()
+        self.alive_at = -inf
 
     def put(self, journal: ReplicatedJournal, message: ToCopy) -> None:
         with self._changed:
@@ -146,7 +155,7 @@ class Link:
 
     def _talk(self, address: str) -> None:
         proof = self._prove()
-        with _connect(address, proof) as client:
+        with connect(address, proof) as client:
             descriptor = flight.FlightDescriptor.for_command(copy_wire.COPY.encode())
             writer, reader = client.do_exchange(descriptor)
             broken = threading.Event()
@@ -156,22 +165,25 @@ class Link:
             try:
                 writer.begin(FRAMES_SCHEMA)
                 listening.start()
-                while (box := self._next(broken)) is not None:
-                    self._send_one(writer, box)
+                while not self._is_over(broken):
+                    if box := self._next(broken):
+                        self._send_one(writer, box)
+                    else:
+                        writer.write_metadata(pa.py_buffer(copy_wire.PING))
             finally:
                 reader.cancel()
                 with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
                     writer.close()
 
     def _next(self, broken: threading.Event) -> Box | None:
+        """None when there was nothing to say for a while."""
+        until = time.monotonic() + PING_SECONDS
         with self._changed:
-            while not self._boxes:
-                if self._is_over(broken):
+            while not self._boxes and not self._is_over(broken):
+                if (left := until - time.monotonic()) <= 0:
                     return None
-                self._changed.wait(RETRY_SECONDS)
-            if self._is_over(broken):
-                return None
-            return self._boxes.popitem(last=False)[1]
+                self._changed.wait(left)
+            return self._boxes.popitem(last=False)[1] if self._boxes else None
 
     def _is_over(self, broken: threading.Event) -> bool:
         return self._closed.is_set() or broken.is_set() or not self._journals
@@ -206,8 +218,11 @@ class Link:
     def _listen(self, reader: Any, broken: threading.Event) -> None:
         try:
             while True:
-                metadata = reader.read_chunk().app_metadata
-                parcel = copy_wire.decode(metadata.to_pybytes())
+                metadata = reader.read_chunk().app_metadata.to_pybytes()
+                self.alive_at = time.monotonic()
+                if metadata == copy_wire.PING:
+                    continue
+                parcel = copy_wire.decode(metadata)
                 journal = self._journals.get(parcel.journal)
                 if journal is not None and not isinstance(parcel.message, Begin | Frames | Reset):
                     journal.heard(self._node, parcel.message)
@@ -223,27 +238,16 @@ class Link:
                 self._changed.notify()
 
 
-def _connect(address: str, proof: Proof | None) -> flight.FlightClient:
-    if proof is None:
-        return flight.FlightClient(f"grpc://{address}")
-    return flight.FlightClient(
-        f"grpc+tls://{address}",
-        tls_root_certs=proof.ca,
-        cert_chain=proof.certificate,
-        private_key=proof.key,
-    )
-
-
 def _chunk(journal: ReplicatedJournal, start: int, end: int) -> tuple[pa.RecordBatch, int]:
     """The first frames of a range, a row each, and where they end."""
     frames: list[pa.Buffer] = []
     sizes = [0]
     for window in journal.frames(start, end):
-        frames += window
-        if sum(frame.size for frame in frames) >= CHUNK_BYTES:
+        for frame in window:
+            frames.append(frame)
+            sizes.append(sizes[-1] + frame.size)
+        if sizes[-1] >= CHUNK_BYTES:
             break
-    for frame in frames:
-        sizes.append(sizes[-1] + frame.size)
     data = frames[0] if len(frames) == 1 else pa.py_buffer(bytearray().join(frames))
     # Not pa.array: that imports pandas, 50 MB in every ingest worker.
     offsets = pa.py_buffer(array("i", sizes))

@@ -14,31 +14,34 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.ingest.replicas.links import Links
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.journal import copy_wire
+from flumeng.journal.access import Peer
 from flumeng.journal.copy_wire import Parcel
 from flumeng.journal.disk import Disk
+from flumeng.journal.errors import DeniedError
 from flumeng.journal.journal import Journal
 from flumeng.journal.names import is_journal
 from flumeng.journal.replica import Replica, set_aside
 from flumeng.journal.replica_journal import ReplicaJournal
-from flumeng.journal.wire import FRAMES_SCHEMA
+from flumeng.journal.wire import FRAMES_SCHEMA, frames_of
 from flumeng.node.memberships import membership_of, saying
 from flumeng.node.protocol import Message
-from flumeng.replication.membership import Membership
+from flumeng.replication.membership import Membership, node_of
 from flumeng.replication.messages import Begin, Frames, Reset, ToCopy, ToPrimary, Unmatched
 from flumeng.runtime.seldom import Seldom
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.25
+LOOK_SECONDS = 0.5
 
 
 class Replicas:
-    """``send`` takes a message to the node. ``opened`` is called when a journal has another role:
-    from any thread. Any thread may call what is here."""
+    """Any thread may call what is here."""
 
     def __init__(
         self,
@@ -83,6 +86,7 @@ class Replicas:
             return {name: self.journals[name].replica_id for name in sorted(self._lying)}
 
     def start(self, send: Callable[[Message], None]) -> None:
+        """``send`` takes a message to the node."""
         self.send = send
         threading.Thread(target=self._run, name="replicas", daemon=True).start()
 
@@ -145,6 +149,9 @@ class Replicas:
     def post(self, node: str, journal: ReplicatedJournal, message: ToCopy) -> None:
         self._links.send(node, journal, message)
 
+    def alive_at(self, node: str) -> float:
+        return self._links.alive_at(node)
+
     def _run(self) -> None:
         while not self._stopping:
             self._changed.wait(LOOK_SECONDS)
@@ -162,7 +169,7 @@ class Replicas:
 
     # What primaries elsewhere say to the copies here.
 
-    def converse(self, reader: Any, writer: Any) -> None:
+    def converse(self, peer: Peer, reader: Any, writer: Any) -> None:
         """One connection of a node's worker, until it ends."""
         begun = False
         while not self._stopping:
@@ -170,19 +177,25 @@ class Replicas:
                 chunk = reader.read_chunk()
             except StopIteration:
                 return
-            parcel = copy_wire.decode(chunk.app_metadata.to_pybytes())
-            for answer in self._answers(parcel, chunk.data):
+            said = chunk.app_metadata.to_pybytes()
+            answers = [pa.py_buffer(said)] if said == copy_wire.PING else []
+            if not answers:
+                parcel = copy_wire.decode(said)
+                told = self._answers(peer, parcel, chunk.data)
+                answers = [copy_wire.buffer(Parcel(parcel.journal, answer)) for answer in told]
+            for answer in answers:
                 if not begun:
                     writer.begin(FRAMES_SCHEMA)
                     begun = True
-                writer.write_metadata(copy_wire.buffer(Parcel(parcel.journal, answer)))
+                writer.write_metadata(answer)
 
-    def _answers(self, parcel: Parcel, data: Any) -> list[ToPrimary]:
+    def _answers(self, peer: Peer, parcel: Parcel, data: Any) -> list[ToPrimary]:
         message = parcel.message
         if not isinstance(message, Begin | Frames | Reset):
             raise UserError("only primaries talk here")
-        frames = copy_wire.frames(data) if data is not None else []
         try:
+            self._require_primary(peer, parcel.journal, message)
+            frames = list(frames_of(data, "a primary")) if data is not None and len(data) else []
             journal = self.journals.get(parcel.journal) or self._make(parcel)
             if journal is None:  # it was lost since
                 return [Unmatched(message.term, "")]
@@ -191,6 +204,19 @@ class Replicas:
             if self._held.is_due():
                 log.warning("copy %s does not go on: %s", parcel.journal, error)
             return []
+
+    def _require_primary(self, peer: Peer, name: str, message: ToCopy) -> None:
+        """That there is to be a copy here, and, where peers prove who they are, that this is the
+        primary: whoever says that he is could have it removed. Raises DeniedError, also while the
+        node has not said so yet; what is not taken is said again."""
+        known, _ = self._told.get(name, (None, 0))
+        if known is None or self._node not in known.nodes:
+            raise DeniedError(f"ZooKeeper has not said that there is to be a copy of {name[:100]}")
+        if isinstance(message, Begin) and message.lineage != known.lineage:
+            raise DeniedError(f"journal {name} has the lineage {known.lineage}")
+        primary = node_of(known.primary)
+        if peer.identity and message.term >= known.term and peer.identity.name != primary:
+            raise DeniedError(f"{peer.identity} is not the primary of {name}")
 
     def _make(self, parcel: Parcel) -> ReplicatedJournal | None:
         """A copy begins with what its primary tells first."""

@@ -16,11 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
-from flumeng.errors import CorruptError, UserError
+from flumeng.errors import CorruptError, FlumengError, UserError
+from flumeng.ingest.replicas.lateness import Lateness
 from flumeng.journal.checkpoint import Durability
 from flumeng.journal.errors import HeldError, JournalFailedError
 from flumeng.journal.frame import FrameHeader, Payload, identity
@@ -37,10 +38,6 @@ from flumeng.replication.primary import Primary
 
 log = logging.getLogger(__name__)
 
-LATE_SECONDS = 5.0
-"""A copy that lacks for so long what it was sent, or says nothing, leaves those in sync."""
-TELL_SECONDS = 1.0
-"""So often each copy is told something, and so answers."""
 ASK_AGAIN_SECONDS = 2.0
 
 
@@ -49,13 +46,8 @@ class Postman(Protocol):
 
     def post(self, node: str, journal: ReplicatedJournal, message: ToCopy) -> None: ...
     def wish(self, journal: str, version: int, membership: Membership) -> None: ...
-
-
-class _Mark(NamedTuple):
-    """When the log ended at ``end``; a copy that has come so far since is in time."""
-
-    end: int
-    at: float
+    def alive_at(self, node: str) -> float:
+        """When something was heard from the node, by the monotonic clock."""
 
 
 class ReplicatedJournal:
@@ -85,9 +77,7 @@ class ReplicatedJournal:
         self._role: Copy | Primary = self._as_copy()
         self._membership: Membership | None = None
         self._version = -1
-        self._marks: dict[str, _Mark] = {}
-        self._heard_at: dict[str, float] = {}
-        self._told_at: dict[str, float] = {}
+        self._lateness = Lateness()
         self._asked_at = 0.0
         self._lost_lead = False
         self._superseded = False
@@ -143,7 +133,7 @@ class ReplicatedJournal:
     def heard(self, node: str, message: ToPrimary) -> None:
         """What the copy on a node says."""
         with self._lock:
-            self._heard_at[node] = self._clock()
+            self._lateness.heard(node, self._clock())
             if isinstance(self._role, Primary) and not self._done:
                 self._do_primary(*primary.heard(self._role, node, message))
 
@@ -182,18 +172,13 @@ class ReplicatedJournal:
                 if now - self._asked_at > ASK_AGAIN_SECONDS:
                     self._lead_if_chosen()
                 return
-            for node, peer in role.peers.items():
-                mark = self._marks.get(node)
-                heard_at = self._heard_at.get(node, 0.0)
-                if mark is None or (peer.begun and peer.end >= mark.end and heard_at >= mark.at):
-                    self._marks[node] = _Mark(role.log.end, now)
-                elif now - mark.at > LATE_SECONDS:
-                    self._marks[node] = _Mark(role.log.end, now)
+            for node in role.peers:
+                if self._lateness.is_late(role, node, now, self._postman.alive_at(node)):
                     self._step(primary.late, node)
-                if now - self._told_at.get(node, 0.0) > TELL_SECONDS:
-                    self._told_at[node] = now
-                    silent = not peer.begun or now - heard_at > TELL_SECONDS
-                    self._step(primary.tell if silent else primary.greet, node)
+                elif self._lateness.lacks_an_answer(role, node, now):
+                    self._step(primary.tell, node)
+                elif self._lateness.lacks_news(role, node, now):
+                    self._step(primary.greet, node)
             if role.asked and now - self._asked_at > ASK_AGAIN_SECONDS:
                 self._step(primary.again)
 
@@ -280,7 +265,7 @@ class ReplicatedJournal:
         started = primary.started(
             copy.id, held, known, membership, version, min_in_sync=self._min_in_sync
         )
-        self._marks.clear()
+        self._lateness.begin()
         self._do_primary(*started)
 
     @property
@@ -318,7 +303,7 @@ class ReplicatedJournal:
         frames: list[pa.Buffer],
         source_state: Mapping[str, object],
     ) -> list[ToPrimary]:
-        """When the disk takes no more, the state stays what the disk has."""
+        """When the disk takes no more, or something is wrong, the state is what the disk has."""
         told: list[ToPrimary] = []
         wrote = False
         try:
@@ -340,7 +325,7 @@ class ReplicatedJournal:
                     state = follower.trimmed(state, self._journal.floor)
                 else:
                     told.append(action.message)
-        except HeldError:
+        except (FlumengError, OSError):
             self._role = self._as_copy()
             raise
         self._role = state
