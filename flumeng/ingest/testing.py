@@ -41,7 +41,7 @@ class WorkerProcess:
         self.statuses: list[dict[str, Any]] = []
         self.alive = 0
         self.awaited: list[str] = []
-        self.wishes: SimpleQueue[dict[str, Any]] = SimpleQueue()
+        self.proposals: SimpleQueue[dict[str, Any]] = SimpleQueue()
         self.start()
 
     def start(self) -> None:
@@ -68,8 +68,8 @@ class WorkerProcess:
                 self.alive += 1
             elif message["type"] == "awaits":
                 self.awaited = message["journals"]
-            elif message["type"] == "wish":
-                self.wishes.put(message)
+            elif message["type"] == "proposal":
+                self.proposals.put(message)
             else:
                 self.status = message
                 self.statuses.append(message)

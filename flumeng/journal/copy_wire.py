@@ -37,7 +37,7 @@ _KINDS: Mapping[str, type[Any]] = {
 _FIELDS = {name: get_type_hints(kind) for name, kind in _KINDS.items()}
 
 
-class Parcel(NamedTuple):
+class Envelope(NamedTuple):
     """A message about one journal; ``state`` only with a ``Begin`` or a ``Reset``."""
 
     journal: str
@@ -45,22 +45,22 @@ class Parcel(NamedTuple):
     state: Mapping[str, object] | None = None
 
 
-def encode(parcel: Parcel) -> bytes:
-    message = parcel.message
+def encode(envelope: Envelope) -> bytes:
+    message = envelope.message
     said = {
         "kind": type(message).__name__,
-        "journal": parcel.journal,
+        "journal": envelope.journal,
         "fields": list(message),
-        "state": parcel.state,
+        "state": envelope.state,
     }
     return json.dumps(said, separators=(",", ":")).encode()
 
 
-def buffer(parcel: Parcel) -> pa.Buffer:
-    return pa.py_buffer(encode(parcel))
+def buffer(envelope: Envelope) -> pa.Buffer:
+    return pa.py_buffer(encode(envelope))
 
 
-def decode(data: bytes) -> Parcel:
+def decode(data: bytes) -> Envelope:
     """Raises CorruptError for what is none."""
     try:
         said = json.loads(data)
@@ -74,7 +74,7 @@ def decode(data: bytes) -> Parcel:
         state = said.get("state")
         if not isinstance(said["journal"], str) or not isinstance(state, dict | None):
             raise CorruptError("a message about a copy names no journal")
-        return Parcel(said["journal"], kind(**fields), state)
+        return Envelope(said["journal"], kind(**fields), state)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptError(f"a message about a copy cannot be read: {error}") from error
 

@@ -308,8 +308,8 @@ class Node:
             self._attempt("reporting", self._report)
         if self._is_ours:
             self._attempt("telling", self._tell_story)
-        if self._is_ours and self._machine.wishes:
-            self._attempt("changing who holds a journal", self._grant_wishes)
+        if self._is_ours and self._machine.proposals:
+            self._attempt("changing who holds a journal", self._apply_proposals)
         if self._registered and self._clock() >= self._replicas_at:
             self._attempt("looking at copies", self._look_at_replicas)
         if self._registered and self._clock() >= self._acks_at:
@@ -401,13 +401,13 @@ class Node:
         if self._is_ours and self._machine.knows_all_journals:
             self._znodes.deregister(name for name in acked.unneeded if name not in local)
 
-    def _grant_wishes(self) -> None:
+    def _apply_proposals(self) -> None:
         """What is there then is said whatever became of them."""
         self._replicas_at = 0.0
-        wishes, self._machine.wishes = self._machine.wishes, {}
-        for journal, wish in wishes.items():
+        proposals, self._machine.proposals = self._machine.proposals, {}
+        for journal, proposal in proposals.items():
             try:
-                self._memberships.change(wish)
+                self._memberships.change(proposal)
             except ConflictError as conflict:
                 log.info("journal %s: %s", journal, conflict)
 

@@ -93,7 +93,7 @@ class Machine:
         self._acks: dict[str, int] = {}
         self._delivered: dict[str, int] = {}
         self._replicas: Message | None = None
-        self.wishes: dict[str, Message] = {}
+        self.proposals: dict[str, Message] = {}
         """The changes of who holds a journal that workers want; whoever asks for one takes it."""
         self._stopping: Stop | None = None
         self._suspects = Suspects()
@@ -388,8 +388,8 @@ class Machine:
         child.awaited = {name: child.awaited.get(name, 0) for name in detail["journals"]}
         return []
 
-    def _on_wish(self, _child: Child, detail: Any) -> list[Instruction]:
-        self.wishes[detail["journal"]] = detail
+    def _on_proposal(self, _child: Child, detail: Any) -> list[Instruction]:
+        self.proposals[detail["journal"]] = detail
         return []
 
     def _on_alive(self, child: Child, detail: Any) -> list[Instruction]:
@@ -547,7 +547,7 @@ class Machine:
 def _matters(event: Event) -> bool:
     """Whether what the node says of itself may be another after it."""
     if isinstance(event, Said):
-        return event.message["type"] not in ("alive", "awaits", "wish")
+        return event.message["type"] not in ("alive", "awaits", "proposal")
     return isinstance(event, Wanted | Ended)
 
 
@@ -561,7 +561,7 @@ TRANSITIONS: Mapping[tuple[State, str], Callable[[Machine, Child, Any], list[Ins
     (State.STARTING, "ready"): Machine._on_ready,
     (State.STARTING, "status"): Machine._on_status,
     (State.STARTING, "awaits"): Machine._on_awaits,
-    (State.STARTING, "wish"): Machine._on_wish,
+    (State.STARTING, "proposal"): Machine._on_proposal,
     (State.STARTING, "ended"): Machine._on_unasked_end,
     (State.STARTING, "stop"): Machine._cancel_start,
     (State.RUNNING, "wanted"): Machine._on_wanted_running,
@@ -569,7 +569,7 @@ TRANSITIONS: Mapping[tuple[State, str], Callable[[Machine, Child, Any], list[Ins
     (State.RUNNING, "alive"): Machine._on_alive,
     (State.RUNNING, "status"): Machine._on_status,
     (State.RUNNING, "awaits"): Machine._on_awaits,
-    (State.RUNNING, "wish"): Machine._on_wish,
+    (State.RUNNING, "proposal"): Machine._on_proposal,
     (State.RUNNING, "ended"): Machine._on_unasked_end,
     (State.RUNNING, "stop"): Machine._stop_child,
     (State.STOPPING, "wanted"): Machine._ignore,
@@ -578,7 +578,7 @@ TRANSITIONS: Mapping[tuple[State, str], Callable[[Machine, Child, Any], list[Ins
     (State.STOPPING, "alive"): Machine._ignore,
     (State.STOPPING, "status"): Machine._on_status,
     (State.STOPPING, "awaits"): Machine._on_awaits,
-    (State.STOPPING, "wish"): Machine._on_wish,
+    (State.STOPPING, "proposal"): Machine._on_proposal,
     (State.STOPPING, "ended"): Machine._on_asked_end,
     (State.STOPPING, "stop"): Machine._ignore,
     (State.HUNG, "wanted"): Machine._ignore,
@@ -587,7 +587,7 @@ TRANSITIONS: Mapping[tuple[State, str], Callable[[Machine, Child, Any], list[Ins
     (State.HUNG, "alive"): Machine._ignore,
     (State.HUNG, "status"): Machine._ignore,
     (State.HUNG, "awaits"): Machine._ignore,
-    (State.HUNG, "wish"): Machine._ignore,
+    (State.HUNG, "proposal"): Machine._ignore,
     (State.HUNG, "ended"): Machine._on_unasked_end,
     (State.HUNG, "stop"): Machine._ignore,
     (State.WAITING, "wanted"): Machine._ignore,

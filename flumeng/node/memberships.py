@@ -54,8 +54,8 @@ class Memberships:
         copies here that can be used. A record is read when ``assigned`` says another version of it
         than is known, soon after it has changed, and else ever more seldom. Raises
         UnavailableError."""
-        lying = set(copies)
-        found = self._look_at(sorted({*journals, *lying}), assigned)
+        stored = set(copies)
+        found = self._look_at(sorted({*journals, *stored}), assigned)
         replicated = {
             name: one
             for name, one in found.items()
@@ -68,7 +68,7 @@ class Memberships:
                 membership = Membership.of(one.value)
             except CorruptError:
                 continue  # it is told where records are checked, and the workers go on as before
-            told[name] = {"version": one.version.number, **saying(membership)}
+            told[name] = {"version": one.version.number, **as_message(membership)}
         ended = {
             name: {"end": one.value.end, "gone": one.value.gone}
             for name, one in replicated.items()
@@ -80,7 +80,7 @@ class Memberships:
             "journals": told,
             "addresses": self._addresses(nodes - {self._me}),
             "ended": ended,
-            "unwanted": sorted(name for name in lying if not self._wanted(found[name])),
+            "unwanted": sorted(name for name in stored if not self._wanted(found[name])),
         }
         forgotten = {
             name: one
@@ -121,15 +121,15 @@ class Memberships:
             after = membership.promoted(nodes[min(live)])
         self._store.commit([Put(path, after.put_into(found.value), found.version)])
 
-    def change(self, wish: Message) -> None:
+    def change(self, proposal: Message) -> None:
         """Ask for what a worker wants. Raises ConflictError when the record is another by now,
         UnavailableError when nobody knows what became of it."""
-        path = paths.journal(str(wish["journal"]))
+        path = paths.journal(str(proposal["journal"]))
         self._pace.soon([path.name])
         (found,) = self._store.read_each([path])
-        if not isinstance(found, Versioned) or found.version != Version(int(wish["version"])):
+        if not isinstance(found, Versioned) or found.version != Version(int(proposal["version"])):
             raise ConflictError(f"{path} is another than the one that was to be changed")
-        changed = membership_of(wish).put_into(found.value)
+        changed = membership_of(proposal).put_into(found.value)
         self._store.commit([Put(path, changed, found.version)])
 
     def _made(self, journal: Journal) -> bool:
@@ -182,7 +182,7 @@ def membership_of(said: Mapping[str, Any]) -> Membership:
     )
 
 
-def saying(membership: Membership) -> Message:
+def as_message(membership: Membership) -> Message:
     """The reverse."""
     return {
         "lineage": membership.lineage,

@@ -10,8 +10,8 @@ journals, a collector with the ``spark_ui`` that it may have and the ``address``
 ``status`` whenever that changes; ``awaits`` with the ``journals`` of which somebody waits until
 their events are delivered, whenever those are others; the node then asks for their acks often and
 tells what it finds as ``delivered``, which it also tells of journals that others read more slowly
-than their flow; ``wish`` for a change of who holds a replicated ``journal``, at the ``version`` of
-its record that it knows: the node says what is there now with ``replicas``, for all of them and
+than their flow; ``proposal`` of a change of who holds a replicated ``journal``, at the ``version``
+of its record that it knows: the node says what is there now with ``replicas``, for all of them and
 whenever that changes; ``alive`` every ``ALIVE_SECONDS``, but only while its work goes on: the
 thread that does the work has turned, and whatever it depends on (Spark's JVM, the disk) has
 answered. ``held`` in it names what it waits for and has to wait for: a node is patient with a slow
@@ -165,7 +165,7 @@ def _is_awaits(message: Message) -> bool:
     return isinstance(journals, list) and all(isinstance(name, str) for name in journals)
 
 
-def _is_wish(message: Message) -> bool:
+def _is_proposal(message: Message) -> bool:
     names, numbers = ("journal", "lineage", "primary"), ("version", "term")
     lists = [message.get(key) for key in ("in_sync", "nodes")]
     return (
@@ -180,5 +180,5 @@ CHECKS: Mapping[str, Callable[[Message], bool]] = {
     "alive": _is_alive,
     "status": _is_status,
     "awaits": _is_awaits,
-    "wish": _is_wish,
+    "proposal": _is_proposal,
 }

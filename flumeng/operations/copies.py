@@ -86,7 +86,7 @@ def promote_unclean(store: Store, name: str, to: str) -> Change:
     if to not in journal.copies:
         raise UserError(f"node {to} holds no copy of {name}: expected one of {_copies(journal)}")
     _require_live(store, to)
-    after = Membership.of(journal).given_up(f"{to}/", uuid.uuid4().hex).put_into(journal)
+    after = Membership.of(journal).promoted_unclean(f"{to}/", uuid.uuid4().hex).put_into(journal)
     command = f"journal promote {name} --to {to} --unclean: gave up what only {_names(journal)} had"
     return Change(name, journal, version, after, command)
 

@@ -44,7 +44,7 @@ class Membership:
             copies=self.nodes,
         )
 
-    def begun_again(self) -> Membership:
+    def restarted(self) -> Membership:
         """The primary's process has started anew: a term of its own for each (I4)."""
         return replace(self, term=self.term + 1)
 
@@ -56,7 +56,7 @@ class Membership:
         in_sync = tuple(known for known in self.in_sync if known != self.primary or known == copy)
         return replace(self._led_by(copy), in_sync=in_sync)
 
-    def given_up(self, copy: str, lineage: str) -> Membership:
+    def promoted_unclean(self, copy: str, lineage: str) -> Membership:
         """As an operator orders where no copy in sync is left: what only those had is lost
         (I10)."""
         return replace(self._led_by(copy), lineage=lineage, in_sync=(copy,))

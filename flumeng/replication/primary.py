@@ -181,7 +181,7 @@ def heard(primary: Primary, node: str, message: ToPrimary) -> Step:
     return _began(primary, node, message)
 
 
-def tell(primary: Primary, node: str) -> Step:
+def resend(primary: Primary, node: str) -> Step:
     """Say once more what the node's copy needs to know: nothing was heard for a while."""
     peer = primary.peers.get(node)
     if primary.over or peer is None:
@@ -191,7 +191,7 @@ def tell(primary: Primary, node: str) -> Step:
     return _sent(_with(primary, node, peer._replace(sent=peer.end)), [node], even_none=True)
 
 
-def greet(primary: Primary, node: str) -> Step:
+def send_checkpoint(primary: Primary, node: str) -> Step:
     """Say how far all copies are, so that the node's copy answers."""
     return _sent(primary, [node], even_none=True)
 
@@ -211,7 +211,7 @@ def late(primary: Primary, node: str) -> Step:
     return _ask(_with(primary, node, Peer()), primary.membership.without(gone[0]))
 
 
-def again(primary: Primary) -> Step:
+def retry_change(primary: Primary) -> Step:
     """Whether the change was made is not known: it is asked for once more. Either it has been made,
     or this makes it, or it never will be, since the version is another one."""
     if primary.over or not primary.asked:

@@ -2,7 +2,7 @@
 disk.
 
 The bench is to them what their nodes, the master and ZooKeeper are: it keeps who holds which
-journal, makes the changes that a worker wishes for at the version that it knows, and tells all of
+journal, makes the changes that a worker proposes at the version that it knows, and tells all of
 them what is there then. That takes no longer than a look at a queue, so that what is measured is
 the workers' work.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from queue import Empty
 
 from flumeng.ingest.testing import WorkerProcess, flow_text
-from flumeng.node.memberships import membership_of, saying
+from flumeng.node.memberships import as_message, membership_of
 from flumeng.replication.membership import Membership
 
 PATIENCE_SECONDS = 120.0
@@ -121,20 +121,20 @@ class CopyWorkers:
         return bool(new)
 
     def _grant(self, worker: WorkerProcess) -> bool:
-        wished = False
+        proposed = False
         while True:
             try:
-                wish = worker.wishes.get_nowait()
+                proposal = worker.proposals.get_nowait()
             except Empty:
-                return wished
-            wished = True
-            _, version = self.memberships[wish["journal"]]
-            if wish["version"] == version:
-                self.memberships[wish["journal"]] = membership_of(wish), version + 1
+                return proposed
+            proposed = True
+            _, version = self.memberships[proposal["journal"]]
+            if proposal["version"] == version:
+                self.memberships[proposal["journal"]] = membership_of(proposal), version + 1
 
     def _tell(self) -> None:
         journals = {
-            name: {"version": version, **saying(membership)}
+            name: {"version": version, **as_message(membership)}
             for name, (membership, version) in self.memberships.items()
         }
         addresses = {name: worker.ready["address"] for name, worker in self.workers.items()}

@@ -156,7 +156,7 @@ FAULTS: dict[str, list[Fault]] = {
             host,
             "Host.look",
             {
-                "self._wish(Wish(self.name, version, membership.begun_again()))": "self."
+                "self._proposal(Proposal(self.name, version, membership.restarted()))": "self."
                 "_become_primary(role, membership, version)"
             },
         )

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from flumeng.errors import CorruptError
-from flumeng.journal.copy_wire import Parcel, decode, encode
+from flumeng.journal.copy_wire import Envelope, decode, encode
 from flumeng.replication.history import Log, Start
 from flumeng.replication.messages import (
     Began,
@@ -35,13 +35,13 @@ MESSAGES = [
 
 @pytest.mark.parametrize("message", MESSAGES, ids=str)
 def test_each_message_comes_as_it_was_sent(message: Begin) -> None:
-    parcel = Parcel("web.n1.0.0a1b2c3d", message, {"cursor": 7})
-    assert decode(encode(parcel)) == parcel
+    envelope = Envelope("web.n1.0.0a1b2c3d", message, {"cursor": 7})
+    assert decode(encode(envelope)) == envelope
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=str)
 def test_what_is_none_is_said(message: Begin) -> None:
-    said = json.loads(encode(Parcel("web.n1.0.0a1b2c3d", message)))
+    said = json.loads(encode(Envelope("web.n1.0.0a1b2c3d", message)))
     for changed in (
         {"kind": "Other"},
         {"journal": 7},

@@ -617,17 +617,17 @@ def test_a_worker_that_stops_is_still_told_who_holds_what(machine: Machine) -> N
     machine.handle(Ended(WORKER, 0))
 
 
-def test_the_last_wish_for_each_journal_is_kept_until_it_is_taken(machine: Machine) -> None:
-    def wish(journal: str, version: int) -> Said:
-        return Said(WORKER, {"type": "wish", "journal": journal, "version": version})
+def test_the_last_proposal_for_each_journal_is_kept_until_it_is_taken(machine: Machine) -> None:
+    def proposal(journal: str, version: int) -> Said:
+        return Said(WORKER, {"type": "proposal", "journal": journal, "version": version})
 
     running(machine)
     changes = machine.changes
     for journal, version in (("a", 1), ("b", 1), ("a", 2)):
-        assert machine.handle(wish(journal, version)) == []
+        assert machine.handle(proposal(journal, version)) == []
     machine.handle(Tick())
     machine.handle(Ended(WORKER, -9))
-    assert {name: said["version"] for name, said in machine.wishes.items()} == {"a": 2, "b": 1}
+    assert {name: said["version"] for name, said in machine.proposals.items()} == {"a": 2, "b": 1}
     assert machine.changes == changes + 1, "only its end is to be reported"
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from flumeng.errors import ConflictError, ForbiddenError
 from flumeng.master.tidying import remove_gone
-from flumeng.node.memberships import Memberships, membership_of, saying
+from flumeng.node.memberships import Memberships, as_message, membership_of
 from flumeng.node.registration import Identity, Registration
 from flumeng.node.testing import ClaimsInMemory
 from flumeng.operations.flows import apply_flow
@@ -135,7 +135,7 @@ def test_workers_are_told_who_holds_what_and_where_the_others_are(
 
 def test_what_is_told_of_a_membership_says_all_of_it() -> None:
     one = Membership.of(journal())
-    assert membership_of(saying(one)) == one
+    assert membership_of(as_message(one)) == one
 
 
 def test_a_record_without_its_primary_in_sync_is_not_told(
@@ -209,14 +209,14 @@ def test_a_journal_is_lost_that_this_node_leads_with_a_copy_it_does_not_have(
 # What is changed.
 
 
-def wish(store: FakeStore, changed: Membership) -> dict[str, Any]:
+def proposal(store: FakeStore, changed: Membership) -> dict[str, Any]:
     found = store.read(paths.journal(OURS))
     assert found is not None
     return {
-        "type": "wish",
+        "type": "proposal",
         "journal": OURS,
         "version": found.version.number,
-        **saying(changed),
+        **as_message(changed),
     }
 
 
@@ -225,14 +225,14 @@ def test_a_change_keeps_what_is_not_the_workers_to_say(
 ) -> None:
     before = put(store, OURS, closed=True, end=7, leaving=("n2",))
     joined = Membership.of(before).joined("n3/c")
-    memberships.change(wish(store, joined))
+    memberships.change(proposal(store, joined))
     assert read(store) == replace(before, in_sync=("n1/a", "n2/b", "n3/c"))
 
 
 def test_a_change_of_another_record_than_is_known_is_refused(
     store: FakeStore, memberships: Memberships
 ) -> None:
-    asked = wish(store, Membership.of(put(store, OURS)).without("n2/b"))
+    asked = proposal(store, Membership.of(put(store, OURS)).without("n2/b"))
     after = put(store, OURS, term=5)
     with pytest.raises(ConflictError):
         memberships.change(asked)

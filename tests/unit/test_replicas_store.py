@@ -22,13 +22,13 @@ from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.ingest.worker import Worker
 from flumeng.journal import copy_wire
 from flumeng.journal.access import Peer
-from flumeng.journal.copy_wire import Parcel
+from flumeng.journal.copy_wire import Envelope
 from flumeng.journal.errors import HeldError, JournalFailedError
 from flumeng.journal.replica import Replica
 from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.journal.testing import numbered_events
 from flumeng.journal.wire import FRAMES_SCHEMA
-from flumeng.node.memberships import saying
+from flumeng.node.memberships import as_message
 from flumeng.node.protocol import Message
 from flumeng.replication.history import Log
 from flumeng.replication.membership import Membership
@@ -66,7 +66,7 @@ def tell(store: JournalStore, name: str, *others: str, primary: str = "", term: 
     journal = store.replicas.journals[name]
     leads = primary or journal.replica_id
     membership = Membership(journal.lineage, term, leads, (leads, *others), ("n1",))
-    told = {name: {"version": term, **saying(membership)}}
+    told = {name: {"version": term, **as_message(membership)}}
     store.replicas.told({"addresses": {}, "journals": told})
     store.serve_led()
 
@@ -250,7 +250,7 @@ def test_a_damaged_one_that_another_node_ended_is_set_aside(
 class Talk:
     """A connection of another node's worker, which says this and hears the answers."""
 
-    said: list[tuple[Parcel, pa.RecordBatch | None]]
+    said: list[tuple[Envelope, pa.RecordBatch | None]]
     heard: list[ToPrimary] = field(default_factory=list)
     app_metadata: pa.Buffer = None
     data: pa.RecordBatch | None = None
@@ -258,8 +258,8 @@ class Talk:
     def read_chunk(self) -> Talk:
         if not self.said:
             raise StopIteration
-        parcel, self.data = self.said.pop(0)
-        self.app_metadata = copy_wire.buffer(parcel)
+        envelope, self.data = self.said.pop(0)
+        self.app_metadata = copy_wire.buffer(envelope)
         return self
 
     def begin(self, schema: pa.Schema) -> None:
@@ -289,10 +289,10 @@ def copy(store: JournalStore, far: ReplicaJournal) -> list[ToPrimary]:
     begin = Begin(far.replica.lineage, 5, far.held)
     events = Frames(5, 0, 30, far.held.history, 30, 0)
     state = dict(far.source_state_at_floor)
-    talk = Talk([(Parcel(far.id, begin, state), None), (Parcel(far.id, events), rows)])
+    talk = Talk([(Envelope(far.id, begin, state), None), (Envelope(far.id, events), rows)])
     if far.id not in store.replicas.copies:
         expect_copy(store, far)
-    store.replicas.converse(NOBODY, talk, talk)
+    store.replicas.serve_copies(NOBODY, talk, talk)
     return talk.heard
 
 
@@ -300,7 +300,7 @@ def expect_copy(store: JournalStore, far: ReplicaJournal) -> None:
     """The node says that n2 leads it, and that there is to be a copy here."""
     nodes = ("n2", "n1", "n9")
     membership = Membership(far.replica.lineage, 5, "n2/x", ("n2/x",), nodes)
-    told = {far.id: {"version": 0, **saying(membership)}}
+    told = {far.id: {"version": 0, **as_message(membership)}}
     store.replicas.told({"addresses": {}, "journals": told})
 
 
@@ -311,9 +311,9 @@ def test_only_the_primary_that_zookeeper_names_is_heard(
     begin = Begin(far.replica.lineage, 5, far.held)
 
     def heard(message: Begin, *, of: str = "") -> list[ToPrimary]:
-        talk = Talk([(Parcel(far.id, message, {}), None)])
+        talk = Talk([(Envelope(far.id, message, {}), None)])
         peer = Peer(Identity("tests", "node", of)) if of else NOBODY
-        store.replicas.converse(peer, talk, talk)
+        store.replicas.serve_copies(peer, talk, talk)
         return talk.heard
 
     assert heard(begin) == [], "ZooKeeper knows of no copy here"
@@ -419,16 +419,16 @@ def test_only_primaries_talk_to_copies_and_only_of_journals(
 ) -> None:
     begin = Begin(far.replica.lineage, 5, far.held)
     for name in ("../x", "x", "a/b"):
-        talk = Talk([(Parcel(name, begin, {}), None)])
-        store.replicas.converse(NOBODY, talk, talk)
+        talk = Talk([(Envelope(name, begin, {}), None)])
+        store.replicas.serve_copies(NOBODY, talk, talk)
         assert talk.heard == []
     events = Frames(5, 0, 30, far.held.history, 30, 0)
-    talk = Talk([(Parcel(THEIRS, events), None)])
-    store.replicas.converse(NOBODY, talk, talk)
+    talk = Talk([(Envelope(THEIRS, events), None)])
+    store.replicas.serve_copies(NOBODY, talk, talk)
     assert talk.heard == [], "it is of no journal that is to be here"
     expect_copy(store, far)
-    talk = Talk([(Parcel(THEIRS, events), None)])
-    store.replicas.converse(NOBODY, talk, talk)
+    talk = Talk([(Envelope(THEIRS, events), None)])
+    store.replicas.serve_copies(NOBODY, talk, talk)
     assert talk.heard == [Unmatched(5, "")], "it is of no journal that is here"
     assert store.replicas.copies == {}
 
@@ -454,7 +454,7 @@ def message(store: JournalStore, name: str, *others: str) -> Mapping[str, Any]:
     journal = store.replicas.journals[name]
     in_sync = (journal.replica_id, *others)
     membership = Membership(journal.lineage, 1, journal.replica_id, in_sync, ("n1",))
-    told = {name: {"version": 1, **saying(membership)}}
+    told = {name: {"version": 1, **as_message(membership)}}
     return {"type": "replicas", "journals": told, "addresses": {}, "ended": {}, "unwanted": []}
 
 

@@ -21,7 +21,7 @@ from flumeng.errors import UserError
 from flumeng.ingest.replicas.lateness import LATE_SECONDS, TELL_SECONDS
 from flumeng.ingest.replicas.replicated_journal import ASK_AGAIN_SECONDS, ReplicatedJournal
 from flumeng.journal import copy_wire, reading
-from flumeng.journal.copy_wire import Parcel
+from flumeng.journal.copy_wire import Envelope
 from flumeng.journal.disk import Disk
 from flumeng.journal.errors import AboveSafeError, HeldError, JournalFailedError
 from flumeng.journal.replica import Replica
@@ -60,7 +60,7 @@ class Site:
 
     def __init__(self, world: World, name: str, lineage: str) -> None:
         self.name, self.world, self.disk = name, world, SmallDisk()
-        self.wishes: list[tuple[int, Membership]] = []
+        self.proposals: list[tuple[int, Membership]] = []
         self.open(
             ReplicaJournal.make(world.path / name, NAME, Replica.new(name, lineage), disk=self.disk)
         )
@@ -81,9 +81,9 @@ class Site:
     def alive_at(self, node: str) -> float:
         return 0.0 if {node, self.name} & self.world.away else self.world.now
 
-    def wish(self, journal: str, version: int, membership: Membership) -> None:
+    def proposal(self, journal: str, version: int, membership: Membership) -> None:
         assert journal == NAME
-        self.wishes.append((version, membership))
+        self.proposals.append((version, membership))
 
 
 class World:
@@ -117,10 +117,10 @@ class World:
         """As the nodes do; whether somebody has wanted something."""
         wanted = False
         for site in self.sites.values():
-            wishes, site.wishes = site.wishes, []
+            proposals, site.proposals = site.proposals, []
             if site.name in self.away:
                 continue
-            for version, membership in wishes:
+            for version, membership in proposals:
                 wanted = True
                 if version == self.version:
                     self.change(membership)
@@ -148,14 +148,14 @@ class World:
             frames = list(frames_of(over_a_wire(list(found)), "n1"))
         else:
             state = journal.source_state_at_floor
-        parcel = copy_wire.decode(copy_wire.encode(Parcel(NAME, message, state)))
-        assert isinstance(parcel.message, Begin | Frames | Reset)
+        envelope = copy_wire.decode(copy_wire.encode(Envelope(NAME, message, state)))
+        assert isinstance(envelope.message, Begin | Frames | Reset)
         try:
-            answers = to.journal.take(parcel.message, frames, parcel.state or {})
+            answers = to.journal.take(envelope.message, frames, envelope.state or {})
         except HeldError:
             return
         for answer in answers:
-            back = copy_wire.decode(copy_wire.encode(Parcel(NAME, answer))).message
+            back = copy_wire.decode(copy_wire.encode(Envelope(NAME, answer))).message
             assert not isinstance(back, Begin | Frames | Reset)
             sender.journal.heard(to.name, back)
 
@@ -255,16 +255,16 @@ def test_one_that_has_heard_of_a_later_term_than_zookeeper_knows_asks_for_one_ab
     assert world.membership.term == 3
 
 
-def test_a_wish_to_lead_that_is_lost_is_made_again(world: World) -> None:
+def test_a_proposal_to_lead_that_is_lost_is_made_again(world: World) -> None:
     """What ZooKeeper says stays the same then, and nobody is told that twice."""
     world.sites["n1"].again()
     world.tell()
-    (lost,) = world.sites["n1"].wishes
-    world.sites["n1"].wishes.clear()
+    (lost,) = world.sites["n1"].proposals
+    world.sites["n1"].proposals.clear()
     world["n1"].look(world.now + 0.25)
-    assert world.sites["n1"].wishes == []
+    assert world.sites["n1"].proposals == []
     world["n1"].look(world.now + ASK_AGAIN_SECONDS + 0.25)
-    assert world.sites["n1"].wishes == [lost]
+    assert world.sites["n1"].proposals == [lost]
     world.settle()
     assert world["n1"].leads
 
@@ -399,11 +399,11 @@ def test_while_zookeeper_says_nothing_a_late_copy_counts(world: World) -> None:
     world.deliver()
     world.now += LATE_SECONDS + 1.0
     primary.look(world.now)
-    assert len(site.wishes) == 1
+    assert len(site.proposals) == 1
     assert not primary.confirms(end)
     world.now += ASK_AGAIN_SECONDS + 1.0
     primary.look(world.now)
-    assert site.wishes[0] == site.wishes[1], "it may have been lost"
+    assert site.proposals[0] == site.proposals[1], "it may have been lost"
     assert not primary.confirms(end)
     world.settle()
     assert primary.confirms(end)
@@ -513,7 +513,7 @@ def test_of_another_lineage_all_copies_begin_anew(world: World) -> None:
     world.look(2 * TELL_SECONDS)
     assert world["n2"].safe == 10
     world.away = {"n1", "n2"}
-    world.change(world.membership.given_up(world.id("n3"), "m"))
+    world.change(world.membership.promoted_unclean(world.id("n3"), "m"))
     world.settle()
     assert (world["n3"].leads, world["n3"].next_seq) == (True, 0)
     world.away = set()

@@ -77,12 +77,12 @@ def test_a_copy_that_is_not_in_sync_is_not_promoted() -> None:
 
 
 def test_an_operator_who_gives_events_up_begins_another_lineage() -> None:
-    given_up = MEMBERSHIP.given_up("n3/x", "b")
-    assert given_up == Membership("b", 4, "n3/x", ("n3/x",), ("n0", "n1", "n2", "n3"))
+    promoted_unclean = MEMBERSHIP.promoted_unclean("n3/x", "b")
+    assert promoted_unclean == Membership("b", 4, "n3/x", ("n3/x",), ("n0", "n1", "n2", "n3"))
 
 
 def test_a_primary_that_begins_again_has_a_term_of_its_own() -> None:
-    assert MEMBERSHIP.begun_again() == replace(MEMBERSHIP, term=4)
+    assert MEMBERSHIP.restarted() == replace(MEMBERSHIP, term=4)
 
 
 def test_a_primary_does_not_leave_those_in_sync() -> None:

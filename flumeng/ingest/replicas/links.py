@@ -1,7 +1,7 @@
 """The way to the nodes that hold copies: one connection to each, whatever the number of journals.
 
-Each journal has a box at each link, of which one chunk is sent at a time, in turns: a copy that
-catches up with much holds up no other. In a box lies what is still to be said: frames that go on
+Each journal has an outbox at each link, of which one chunk is sent at a time, in turns: a copy that
+catches up with much holds up no other. In an outbox lies what is still to be said: frames that go on
 where those before them end are one message with them. A connection that breaks is made again; what
 was on its way is lost then, and the journals are told.
 """
@@ -25,7 +25,7 @@ from flumeng.errors import FlumengError
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.journal import copy_wire
 from flumeng.journal.client import connect
-from flumeng.journal.copy_wire import Parcel
+from flumeng.journal.copy_wire import Envelope
 from flumeng.journal.proof import Proof, of_process
 from flumeng.journal.wire import FRAMES_SCHEMA
 from flumeng.replication.messages import Begin, Frames, Reset, ToCopy
@@ -73,7 +73,7 @@ class Links:
             link.close()
 
 
-class Box:
+class Outbox:
     """What one journal has to say at one link: a beginning first, and then frames."""
 
     def __init__(self, journal: ReplicatedJournal) -> None:
@@ -102,7 +102,7 @@ class Link:
     ) -> None:
         self._node, self._address, self._prove = node, address, prove
         self._changed = threading.Condition()
-        self._boxes: collections.OrderedDict[str, Box] = collections.OrderedDict()
+        self._outboxes: collections.OrderedDict[str, Outbox] = collections.OrderedDict()
         self._journals: dict[str, ReplicatedJournal] = {}
         self._closed = threading.Event()
         self._runs = False
@@ -112,7 +112,7 @@ class Link:
     def put(self, journal: ReplicatedJournal, message: ToCopy) -> None:
         with self._changed:
             self._journals[journal.id] = journal
-            self._boxes.setdefault(journal.id, Box(journal)).put(message)
+            self._outboxes.setdefault(journal.id, Outbox(journal)).put(message)
             if not self._runs and not self._closed.is_set():
                 self._runs = True
                 threading.Thread(target=self._run, name=f"copy {self._node}", daemon=True).start()
@@ -121,7 +121,7 @@ class Link:
     def forget(self, journal: str) -> None:
         with self._changed:
             self._journals.pop(journal, None)
-            self._boxes.pop(journal, None)
+            self._outboxes.pop(journal, None)
 
     def close(self) -> None:
         with self._changed:
@@ -140,7 +140,7 @@ class Link:
                     log.warning("no copies reach node %s at %s: %s", self._node, address, text)
             time.sleep(RETRY_SECONDS)
             with self._changed:
-                self._boxes.clear()
+                self._outboxes.clear()
             gone = [
                 name
                 for name, journal in list(self._journals.items())
@@ -166,8 +166,8 @@ class Link:
                 writer.begin(FRAMES_SCHEMA)
                 listening.start()
                 while not self._is_over(broken):
-                    if box := self._next(broken):
-                        self._send_one(writer, box)
+                    if outbox := self._next(broken):
+                        self._send_one(writer, outbox)
                     else:
                         writer.write_metadata(pa.py_buffer(copy_wire.PING))
             finally:
@@ -175,24 +175,24 @@ class Link:
                 with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
                     writer.close()
 
-    def _next(self, broken: threading.Event) -> Box | None:
+    def _next(self, broken: threading.Event) -> Outbox | None:
         """None when there was nothing to say for a while."""
         until = time.monotonic() + PING_SECONDS
         with self._changed:
-            while not self._boxes and not self._is_over(broken):
+            while not self._outboxes and not self._is_over(broken):
                 if (left := until - time.monotonic()) <= 0:
                     return None
                 self._changed.wait(left)
-            return self._boxes.popitem(last=False)[1] if self._boxes else None
+            return self._outboxes.popitem(last=False)[1] if self._outboxes else None
 
     def _is_over(self, broken: threading.Event) -> bool:
         return self._closed.is_set() or broken.is_set() or not self._journals
 
-    def _send_one(self, writer: Any, box: Box) -> None:
-        journal = box.journal
+    def _send_one(self, writer: Any, outbox: Outbox) -> None:
+        journal = outbox.journal
         try:
-            state = journal.source_state_at_floor if box.first is not None else None
-            frames = box.frames
+            state = journal.source_state_at_floor if outbox.first is not None else None
+            frames = outbox.frames
             rows = None
             if frames is not None and frames.start < frames.end:
                 rows = _chunk(journal, frames.start, frames.end)
@@ -200,18 +200,18 @@ class Link:
             if self._told.is_due():  # it is removed, or damaged: that is no fault of the others
                 log.warning("node %s gets nothing of journal %s: %s", self._node, journal.id, error)
             return
-        if box.first is not None:
-            parcel = Parcel(journal.id, box.first, state)
-            writer.write_metadata(copy_wire.buffer(parcel))
+        if outbox.first is not None:
+            envelope = Envelope(journal.id, outbox.first, state)
+            writer.write_metadata(copy_wire.buffer(envelope))
         if frames is None:
             return
         if rows is None:
             part = journal.said_with(frames, frames.start, frames.end)
-            writer.write_metadata(copy_wire.buffer(Parcel(journal.id, part)))
+            writer.write_metadata(copy_wire.buffer(Envelope(journal.id, part)))
             return
         batch, sent = rows
         part = journal.said_with(frames, frames.start, sent)
-        writer.write_with_metadata(batch, copy_wire.buffer(Parcel(journal.id, part)))
+        writer.write_with_metadata(batch, copy_wire.buffer(Envelope(journal.id, part)))
         if sent < frames.end:
             self.put(journal, frames._replace(start=sent))
 
@@ -222,10 +222,10 @@ class Link:
                 self.alive_at = time.monotonic()
                 if metadata == copy_wire.PING:
                     continue
-                parcel = copy_wire.decode(metadata)
-                journal = self._journals.get(parcel.journal)
-                if journal is not None and not isinstance(parcel.message, Begin | Frames | Reset):
-                    journal.heard(self._node, parcel.message)
+                envelope = copy_wire.decode(metadata)
+                journal = self._journals.get(envelope.journal)
+                if journal is not None and not isinstance(envelope.message, Begin | Frames | Reset):
+                    journal.heard(self._node, envelope.message)
         except StopIteration:
             pass
         except (flight.FlightError, pa.ArrowException, OSError, FlumengError) as error:

@@ -21,7 +21,7 @@ from flumeng.ingest.replicas.links import Links
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.journal import copy_wire
 from flumeng.journal.access import Peer
-from flumeng.journal.copy_wire import Parcel
+from flumeng.journal.copy_wire import Envelope
 from flumeng.journal.disk import Disk
 from flumeng.journal.errors import DeniedError
 from flumeng.journal.journal import Journal
@@ -29,7 +29,7 @@ from flumeng.journal.names import is_journal
 from flumeng.journal.replica import Replica, set_aside
 from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.journal.wire import FRAMES_SCHEMA, frames_of
-from flumeng.node.memberships import membership_of, saying
+from flumeng.node.memberships import as_message, membership_of
 from flumeng.node.protocol import Message
 from flumeng.replication.membership import Membership, node_of
 from flumeng.replication.messages import Begin, Frames, Reset, ToCopy, ToPrimary, Unmatched
@@ -56,12 +56,12 @@ class Replicas:
         self._lock = threading.RLock()
         self._told: dict[str, tuple[Membership, int]] = {}
         self._addresses: Mapping[str, str] = {}
-        self._wishes: dict[str, Message] = {}
+        self._proposals: dict[str, Message] = {}
         self._changed = threading.Event()
         self._stopping = False
         self._links = Links(lambda name: self._addresses.get(name, ""))
         self._held = Seldom()
-        self._lying: set[str] = set()
+        self._stored: set[str] = set()
         if copies is not None:
             copies.mkdir(parents=True, exist_ok=True, mode=0o700)
             for path in Journal.find(copies):
@@ -77,13 +77,13 @@ class Replicas:
         except FlumengError as error:
             log.error("copy %s is not used: %s", path.name, error)
         else:
-            self._lying.add(path.name)
+            self._stored.add(path.name)
 
     @property
     def copies(self) -> dict[str, str]:
         """The journals of which a copy lies in the directory of copies, with its id."""
         with self._lock:
-            return {name: self.journals[name].replica_id for name in sorted(self._lying)}
+            return {name: self.journals[name].replica_id for name in sorted(self._stored)}
 
     def start(self, send: Callable[[Message], None]) -> None:
         """``send`` takes a message to the node."""
@@ -111,7 +111,7 @@ class Replicas:
         with self._lock:
             self.journals = {key: value for key, value in self.journals.items() if key != name}
             self._told.pop(name, None)
-            self._lying.discard(name)
+            self._stored.discard(name)
         self._links.forget(name)
 
     def told(self, message: Mapping[str, Any]) -> None:
@@ -140,10 +140,10 @@ class Replicas:
 
     # What the protocol sends.
 
-    def wish(self, journal: str, version: int, membership: Membership) -> None:
-        said = {"version": version, **saying(membership)}
+    def proposal(self, journal: str, version: int, membership: Membership) -> None:
+        said = {"version": version, **as_message(membership)}
         with self._lock:
-            self._wishes[journal] = {"type": "wish", "journal": journal, **said}
+            self._proposals[journal] = {"type": "proposal", "journal": journal, **said}
         self._changed.set()
 
     def post(self, node: str, journal: ReplicatedJournal, message: ToCopy) -> None:
@@ -157,9 +157,9 @@ class Replicas:
             self._changed.wait(LOOK_SECONDS)
             self._changed.clear()
             with self._lock:
-                wishes, self._wishes = self._wishes, {}
-            for wish in wishes.values():
-                self.send(wish)
+                proposals, self._proposals = self._proposals, {}
+            for proposal in proposals.values():
+                self.send(proposal)
             now = time.monotonic()
             for journal in self.journals.values():
                 try:
@@ -169,7 +169,7 @@ class Replicas:
 
     # What primaries elsewhere say to the copies here.
 
-    def converse(self, peer: Peer, reader: Any, writer: Any) -> None:
+    def serve_copies(self, peer: Peer, reader: Any, writer: Any) -> None:
         """One connection of a node's worker, until it ends."""
         begun = False
         while not self._stopping:
@@ -180,29 +180,29 @@ class Replicas:
             said = chunk.app_metadata.to_pybytes()
             answers = [pa.py_buffer(said)] if said == copy_wire.PING else []
             if not answers:
-                parcel = copy_wire.decode(said)
-                told = self._answers(peer, parcel, chunk.data)
-                answers = [copy_wire.buffer(Parcel(parcel.journal, answer)) for answer in told]
+                envelope = copy_wire.decode(said)
+                told = self._answers(peer, envelope, chunk.data)
+                answers = [copy_wire.buffer(Envelope(envelope.journal, answer)) for answer in told]
             for answer in answers:
                 if not begun:
                     writer.begin(FRAMES_SCHEMA)
                     begun = True
                 writer.write_metadata(answer)
 
-    def _answers(self, peer: Peer, parcel: Parcel, data: Any) -> list[ToPrimary]:
-        message = parcel.message
+    def _answers(self, peer: Peer, envelope: Envelope, data: Any) -> list[ToPrimary]:
+        message = envelope.message
         if not isinstance(message, Begin | Frames | Reset):
             raise UserError("only primaries talk here")
         try:
-            self._require_primary(peer, parcel.journal, message)
+            self._require_primary(peer, envelope.journal, message)
             frames = list(frames_of(data, "a primary")) if data is not None and len(data) else []
-            journal = self.journals.get(parcel.journal) or self._make(parcel)
+            journal = self.journals.get(envelope.journal) or self._make(envelope)
             if journal is None:  # it was lost since
                 return [Unmatched(message.term, "")]
-            return journal.take(message, frames, parcel.state or {})
+            return journal.take(message, frames, envelope.state or {})
         except (FlumengError, OSError) as error:
             if self._held.is_due():
-                log.warning("copy %s does not go on: %s", parcel.journal, error)
+                log.warning("copy %s does not go on: %s", envelope.journal, error)
             return []
 
     def _require_primary(self, peer: Peer, name: str, message: ToCopy) -> None:
@@ -218,9 +218,9 @@ class Replicas:
         if peer.identity and message.term >= known.term and peer.identity.name != primary:
             raise DeniedError(f"{peer.identity} is not the primary of {name}")
 
-    def _make(self, parcel: Parcel) -> ReplicatedJournal | None:
+    def _make(self, envelope: Envelope) -> ReplicatedJournal | None:
         """A copy begins with what its primary tells first."""
-        name, message = parcel.journal, parcel.message
+        name, message = envelope.journal, envelope.message
         if not isinstance(message, Begin):
             return None
         if self._copies is None or not is_journal(name):
@@ -234,9 +234,9 @@ class Replicas:
                 name,
                 replica,
                 base=message.log.floor,
-                state=parcel.state or {},
+                state=envelope.state or {},
                 disk=self._disk,
             )
-            self._lying.add(name)
+            self._stored.add(name)
             log.info("copy %s begins at seq %d", name, message.log.floor)
             return self.add(opened, closes=True)

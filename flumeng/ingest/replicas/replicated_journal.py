@@ -41,11 +41,11 @@ log = logging.getLogger(__name__)
 ASK_AGAIN_SECONDS = 2.0
 
 
-class Postman(Protocol):
+class Transport(Protocol):
     """The way to the other copies and to ZooKeeper. Never blocks."""
 
     def post(self, node: str, journal: ReplicatedJournal, message: ToCopy) -> None: ...
-    def wish(self, journal: str, version: int, membership: Membership) -> None: ...
+    def proposal(self, journal: str, version: int, membership: Membership) -> None: ...
     def alive_at(self, node: str) -> float:
         """When something was heard from the node, by the monotonic clock."""
 
@@ -58,7 +58,7 @@ class ReplicatedJournal:
     def __init__(
         self,
         journal: ReplicaJournal,
-        postman: Postman,
+        transport: Transport,
         *,
         closes: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -66,7 +66,7 @@ class ReplicatedJournal:
         self.id = journal.id
         self._needs_in_sync = 1
         self._journal = journal
-        self._postman = postman
+        self._transport = transport
         self._lock = threading.RLock()
         self._syncing = threading.Lock()
         """Held, perhaps for as long as the disk takes, by whoever syncs, or opens the copy anew."""
@@ -173,19 +173,19 @@ class ReplicatedJournal:
                     self._lead_if_chosen()
                 return
             for node in role.peers:
-                if self._lateness.is_late(role, node, now, self._postman.alive_at(node)):
+                if self._lateness.is_late(role, node, now, self._transport.alive_at(node)):
                     self._step(primary.late, node)
                 elif self._lateness.lacks_an_answer(role, node, now):
-                    self._step(primary.tell, node)
+                    self._step(primary.resend, node)
                 elif self._lateness.lacks_news(role, node, now):
-                    self._step(primary.greet, node)
+                    self._step(primary.send_checkpoint, node)
             if role.asked and now - self._asked_at > ASK_AGAIN_SECONDS:
-                self._step(primary.again)
+                self._step(primary.retry_change)
 
     def reconnected(self, node: str) -> bool:
         """What was on its way to the node is lost. Whether it is to hold a copy at all."""
         with self._lock:
-            self._step(primary.tell, node)
+            self._step(primary.resend, node)
             return isinstance(self._role, Primary) and node in self._role.peers
 
     def frames(self, start: int, end: int) -> Iterator[Window]:
@@ -240,7 +240,7 @@ class ReplicatedJournal:
             self._journal.sync()
 
     def _lead_if_chosen(self) -> None:
-        """A wish may be lost, or the disk full, and it tries again then."""
+        """A proposal may be lost, or the disk full, and it tries again then."""
         copy, membership = self._role, self._membership
         if isinstance(copy, Primary) or self._lost_lead or membership is None:
             return
@@ -251,7 +251,7 @@ class ReplicatedJournal:
             self._lead(copy, membership, self._version)
         else:
             known = replace(membership, term=copy.term)
-            self._postman.wish(self.id, self._version, known.begun_again())
+            self._transport.proposal(self.id, self._version, known.restarted())
 
     def _lead(self, copy: Copy, membership: Membership, version: int) -> None:
         with self._syncing:
@@ -285,9 +285,9 @@ class ReplicatedJournal:
         for action in actions:
             if isinstance(action, primary.Change):
                 self._asked_at = self._clock()
-                self._postman.wish(self.id, action.version, action.membership)
+                self._transport.proposal(self.id, action.version, action.membership)
             else:
-                self._postman.post(action.node, self, action.message)
+                self._transport.post(action.node, self, action.message)
         if state.over:
             self._step_down()
             return

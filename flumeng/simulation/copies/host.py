@@ -24,7 +24,7 @@ class Letter(NamedTuple):
     events: tuple[Event, ...] = ()
 
 
-class Wish(NamedTuple):
+class Proposal(NamedTuple):
     """A change that ZooKeeper is asked for."""
 
     host: str
@@ -38,7 +38,7 @@ class CrashedError(Exception):
 
 class Host:
     """``role`` is None while no process runs. What it sends and asks for goes to ``post`` and
-    ``wish``; a sync that is due takes its time: see ``sync``. So many of the deeds of a copy as
+    ``proposal``; a sync that is due takes its time: see ``sync``. So many of the deeds of a copy as
     ``crash_share`` says it does not live to see; what it knows of the global checkpoint comes to
     its disk with the chance ``remember_share``. ``near``: see Primary."""
 
@@ -51,7 +51,7 @@ class Host:
         name: str,
         rng: random.Random,
         post: Callable[[Letter], None],
-        wish: Callable[[Wish], None],
+        proposal: Callable[[Proposal], None],
         min_in_sync: int,
     ) -> None:
         self.name, self.disk = name, CopyDisk(f"{name}/0", "a", 0)
@@ -65,7 +65,7 @@ class Host:
         self.deeds: Counter[tuple[type, type]] = Counter()
         """What it did as a copy, and why: by message and action."""
         self.disks_lost = 0
-        self._rng, self._post, self._wish = rng, post, wish
+        self._rng, self._post, self._proposal = rng, post, proposal
         self.min_in_sync = min_in_sync
         self._speaker = ""
 
@@ -100,7 +100,7 @@ class Host:
             if role.term < membership.term:
                 self._become_primary(role, membership, version)
             elif role.term == membership.term:
-                self._wish(Wish(self.name, version, membership.begun_again()))
+                self._proposal(Proposal(self.name, version, membership.restarted()))
 
     def _become_primary(self, copy: Copy, membership: Membership, version: int) -> None:
         self.disk.safe = self.disk.end
@@ -154,11 +154,11 @@ class Host:
 
     def again(self) -> None:
         if isinstance(self.role, Primary):
-            self._do_primary(*primary.again(self.role))
+            self._do_primary(*primary.retry_change(self.role))
 
     def tell(self, node: str) -> None:
         if isinstance(self.role, Primary):
-            self._do_primary(*primary.tell(self.role, node))
+            self._do_primary(*primary.resend(self.role, node))
 
     def late(self, node: str) -> None:
         if isinstance(self.role, Primary):
@@ -196,7 +196,7 @@ class Host:
         self.role = state
         for action in actions:
             if isinstance(action, primary.Change):
-                self._wish(Wish(self.name, action.version, action.membership))
+                self._proposal(Proposal(self.name, action.version, action.membership))
                 continue
             events: tuple[Event, ...] = ()
             if isinstance(action.message, Frames):

@@ -11,7 +11,7 @@ from flumeng.replication.follower import Copy
 from flumeng.replication.membership import Membership, node_of
 from flumeng.replication.primary import Primary
 from flumeng.simulation.copies.checks import Checks
-from flumeng.simulation.copies.host import CrashedError, Host, Letter, Wish
+from flumeng.simulation.copies.host import CrashedError, Host, Letter, Proposal
 
 MESSAGES_AT_ONCE = 60
 SETTLE_ROUNDS = 60
@@ -27,11 +27,11 @@ class World:
         names = [f"n{number}" for number in range(self.rng.choice([3, 3, 4, 5]))]
         min_in_sync = self.rng.choice([1, 1, 2])
         self.hosts = {
-            name: Host(name, self.rng, self._post, self._wish, min_in_sync) for name in names
+            name: Host(name, self.rng, self._post, self._proposal, min_in_sync) for name in names
         }
         self.letters: list[Letter] = []
         self.posted: list[Letter] = []
-        self.wishes: list[Wish] = []
+        self.proposals: list[Proposal] = []
         chosen = names[: self.rng.choice([2, 3, 3])]
         first = f"{names[0]}/0"
         self.membership = Membership("a", 1, first, (first,), tuple(chosen))
@@ -100,7 +100,7 @@ class World:
                     if not self._holds(host, name):
                         self._act(host, methodcaller("late", name))
                     self._act(host, methodcaller("tell", name))
-            while self.wishes:
+            while self.proposals:
                 self.do(self._grant)
             for letter in self.letters:
                 self._act(self.hosts[letter.target], methodcaller("take", letter))
@@ -152,8 +152,8 @@ class World:
         self.letters.append(letter)
         self.posted.append(letter)
 
-    def _wish(self, wish: Wish) -> None:
-        self.wishes.append(wish)
+    def _proposal(self, proposal: Proposal) -> None:
+        self.proposals.append(proposal)
 
     def _act(self, host: Host, deed: Callable[[Host], None]) -> None:
         if not host.runs:
@@ -188,13 +188,13 @@ class World:
         self.past.append(membership)
 
     def _grant(self) -> None:
-        """A wish reaches ZooKeeper; who wished may or may not hear of it."""
-        if not self.wishes:
+        """A proposal reaches ZooKeeper; who proposed may or may not hear of it."""
+        if not self.proposals:
             return
-        wish = self.wishes.pop(self.rng.randrange(len(self.wishes)))
-        host = self.hosts[wish.host]
-        if wish.version == self.version:
-            self._put(wish.membership)
+        proposal = self.proposals.pop(self.rng.randrange(len(self.proposals)))
+        host = self.hosts[proposal.host]
+        if proposal.version == self.version:
+            self._put(proposal.membership)
         if host.session and self.rng.random() < 0.7:
             self._act(host, lambda host: host.look(self.membership, self.version))
 

@@ -11,7 +11,7 @@ from flumeng.replication.membership import Membership
 from flumeng.replication.messages import Began, Begin, Frames, Persisted, Refused, Reset, Unmatched
 from flumeng.replication.primary import Peer, Primary
 from flumeng.simulation.copies.disk import CopyDisk, Event
-from flumeng.simulation.copies.host import Letter, Wish
+from flumeng.simulation.copies.host import Letter, Proposal
 
 
 class Peers(dict[str, Peer]):
@@ -35,25 +35,25 @@ class Node(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What a node has become, and what it says and wishes."""
+    """What a node has become, and what it says and proposes."""
 
     node: Node
     letters: tuple[Letter, ...] = ()
-    wishes: tuple[Wish, ...] = ()
+    proposals: tuple[Proposal, ...] = ()
 
 
 def led(name: str, events: tuple[Event, ...], step: primary.Step) -> Done:
     state, actions = step
-    letters, wishes = list[Letter](), list[Wish]()
+    letters, proposals = list[Letter](), list[Proposal]()
     for action in actions:
         if isinstance(action, primary.Change):
-            wishes.append(Wish(name, action.version, action.membership))
+            proposals.append(Proposal(name, action.version, action.membership))
             continue
         told = action.message
         with_it = events[told.start : told.end] if isinstance(told, Frames) else ()
         letters.append(Letter(name, action.node, told, with_it))
     node = Node(replace(state, peers=Peers(state.peers)), events)
-    return Done(found(node) if state.over else node, tuple(letters), tuple(wishes))
+    return Done(found(node) if state.over else node, tuple(letters), tuple(proposals))
 
 
 def followed(name: str, node: Node, step: follower.Step, letter: Letter | None = None) -> Done:
@@ -108,7 +108,7 @@ def looked(name: str, node: Node, version: int, membership: Membership) -> Done:
     if membership.primary != role.id or role.term > membership.term:
         return Done(node)
     if role.term == membership.term:
-        return Done(node, wishes=(Wish(name, version, membership.begun_again()),))
+        return Done(node, proposals=(Proposal(name, version, membership.restarted()),))
     log = role.log._replace(safe=role.log.end)
     step = primary.started(role.id, log, role.checkpoint, membership, version)
     return led(name, node.events, step)

@@ -27,7 +27,7 @@ from flumeng.replication.membership import Membership
 from flumeng.replication.messages import Began, Begin
 from flumeng.replication.primary import Primary
 from flumeng.simulation.copies.disk import Event
-from flumeng.simulation.copies.host import Letter, Wish
+from flumeng.simulation.copies.host import Letter, Proposal
 from flumeng.simulation.copies.model.node import (
     Done,
     Node,
@@ -62,13 +62,13 @@ class Left(NamedTuple):
 
 
 class State(NamedTuple):
-    """By numbers of ``Ids``; of letters and wishes one bit for each that is there. ``shown``: what
-    was answered and shown to readers."""
+    """By numbers of ``Ids``; of letters and proposals one bit for each that is there. ``shown``:
+    what was answered and shown to readers."""
 
     nodes: tuple[int, ...]
     view: int
     letters: int
-    wishes: int
+    proposals: int
     shown: int
     left: Left
 
@@ -111,7 +111,7 @@ class Search:
 
     def __init__(self, left: Left) -> None:
         self.nodes, self.views = Ids[Node](), Ids[View]()
-        self.letters, self.wishes = Ids[Letter](), Ids[Wish]()
+        self.letters, self.proposals = Ids[Letter](), Ids[Proposal]()
         self.shown = Ids[tuple[Event, ...]]()
         self.rests = 0
         self._done: dict[tuple[object, ...], tuple[int, int, int]] = {}
@@ -174,10 +174,12 @@ class Search:
             begins = isinstance(letter.message, Begin) and awaits(source, letter.target)
             if begins or move.state.nodes != state.nodes:  # else all that came of it was sent
                 yield move
-        for number in numbers(state.wishes):
-            wish = self.wishes.things[number]
-            granted = self.views.of(View(view.version + 1, wish.membership))
-            yield Move(("ZooKeeper grants", wish), False, state._replace(view=granted, wishes=0))
+        for number in numbers(state.proposals):
+            proposal = self.proposals.things[number]
+            granted = self.views.of(View(view.version + 1, proposal.membership))
+            yield Move(
+                ("ZooKeeper grants", proposal), False, state._replace(view=granted, proposals=0)
+            )
         for at in range(len(NAMES)):
             yield self._move(state, at, ("reads", view), state.view, looked, *view)
             yield self._move(state, at, ("syncs",), None, synced)
@@ -210,7 +212,7 @@ class Search:
                 if copy != view.membership.primary:
                     promoted = View(view.version + 1, view.membership.promoted(copy))
                     less = state._replace(left=left._replace(promotions=left.promotions - 1))
-                    less = less._replace(view=self.views.of(promoted), wishes=0)
+                    less = less._replace(view=self.views.of(promoted), proposals=0)
                     yield Move(("promoted", copy), True, less)
 
     def _move(
@@ -230,26 +232,30 @@ class Search:
             done = deed(name, self.nodes.things[number], *what)
             if not state.left.crashes and isinstance(done.node.role, Copy):
                 then = synced(name, done.node)  # when it ends matters to a crash only
-                done = Done(then.node, (*done.letters, *then.letters), done.wishes)
+                done = Done(then.node, (*done.letters, *then.letters), done.proposals)
             check_node(done.node)
             node = self.nodes.of(done.node)
-            self._done[key] = node, self.letters.bits(done.letters), self.wishes.bits(done.wishes)
-        node, letters, wishes = self._done[key]
-        news = letters & ~state.letters or wishes & ~state.wishes
+            self._done[key] = (
+                node,
+                self.letters.bits(done.letters),
+                self.proposals.bits(done.proposals),
+            )
+        node, letters, proposals = self._done[key]
+        news = letters & ~state.letters or proposals & ~state.proposals
         if node == number and not news and not trouble:
             return Move((name, *why), trouble, state)
         nodes = (*state.nodes[:at], node, *state.nodes[at + 1 :])
         version = self.views.things[state.view].version
-        wishes |= state.wishes
-        for wish in numbers(wishes):
-            if self.wishes.things[wish].version != version:  # it will never be granted
-                wishes ^= 1 << wish
+        proposals |= state.proposals
+        for proposal in numbers(proposals):
+            if self.proposals.things[proposal].version != version:  # it will never be granted
+                proposals ^= 1 << proposal
         letters |= state.letters
         for letter in numbers(letters):
             if self._is_useless(letter, nodes, state.left):
                 letters ^= 1 << letter
         shown = state.shown if node == number else self._shown(state.shown, nodes)
-        state = State(nodes, state.view, letters, wishes, shown, state.left)
+        state = State(nodes, state.view, letters, proposals, shown, state.left)
         return Move((name, *why), trouble, state)
 
     def _is_useless(self, number: int, nodes: tuple[int, ...], left: Left) -> bool:
