@@ -1,9 +1,9 @@
 """The way to the nodes that hold copies: one connection to each, whatever the number of journals.
 
 Each journal has an outbox at each link, of which one chunk is sent at a time, in turns: a copy that
-catches up with much holds up no other. In an outbox lies what is still to be said: frames that go on
-where those before them end are one message with them. A connection that breaks is made again; what
-was on its way is lost then, and the journals are told.
+catches up with much holds up no other. In an outbox lies what is still to be said: frames that go
+on where those before them end are one message with them. A connection that breaks is made again;
+what was on its way is lost then, and the journals are told.
 """
 
 from __future__ import annotations

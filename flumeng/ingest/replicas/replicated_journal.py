@@ -22,12 +22,9 @@ import pyarrow as pa
 
 from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.ingest.replicas.lateness import Lateness
-from flumeng.journal.checkpoint import Durability
+from flumeng.journal.delegated_log import DelegatedLog
 from flumeng.journal.errors import HeldError, JournalFailedError
 from flumeng.journal.frame import FrameHeader, Payload, identity
-from flumeng.journal.journal_cipher import JournalCipher
-from flumeng.journal.limits import Limits, Room
-from flumeng.journal.listeners import Listeners
 from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.journal.segment import Window
 from flumeng.replication import follower, primary
@@ -50,7 +47,7 @@ class Transport(Protocol):
         """When something was heard from the node, by the monotonic clock."""
 
 
-class ReplicatedJournal:
+class ReplicatedJournal(DelegatedLog):
     """A ``Log`` and an ``Appendable``. ``journal`` is the copy on disk; it is another one once a
     suffix was cut. One that ``closes`` takes no events of its own, also as the primary. Once it is
     closed or removed it does nothing more: its descriptors may be those of other files."""
@@ -65,7 +62,7 @@ class ReplicatedJournal:
     ) -> None:
         self.id = journal.id
         self._needs_in_sync = 1
-        self._journal = journal
+        self._journal: ReplicaJournal = journal
         self._transport = transport
         self._lock = threading.RLock()
         self._syncing = threading.Lock()
@@ -444,77 +441,10 @@ class ReplicatedJournal:
             self._done = True
             self._journal.remove()
 
-    def read_frames(self, start: int, end: int) -> Iterator[Window]:
-        return self._journal.read_frames(start, end)
-
-    @property
-    def limits(self) -> Limits:
-        return self._journal.limits
-
-    @limits.setter
-    def limits(self, limits: Limits) -> None:
-        self._journal.limits = limits
-
-    @property
-    def room(self) -> Callable[[], Room]:
-        return self._journal.room
-
-    @room.setter
-    def room(self, room: Callable[[], Room]) -> None:
-        self._journal.room = room
-
-    @property
-    def listeners(self) -> Listeners:
-        return self._listeners
-
-    @property
-    def cipher(self) -> JournalCipher:
-        return self._journal.cipher
-
-    @property
-    def next_seq(self) -> int:
-        return self._journal.next_seq
-
-    @property
-    def term(self) -> int:
-        return self._journal.term
-
-    @property
-    def durability(self) -> Durability:
-        return self._journal.durability
-
-    @property
-    def floor(self) -> int:
-        return self._journal.floor
-
-    @property
-    def acked(self) -> int:
-        return self._journal.acked
-
-    @property
-    def safe(self) -> int:
-        return self._journal.safe
-
-    @property
-    def readable(self) -> int:
-        return self._journal.readable
-
-    @property
-    def lost(self) -> int:
-        return self._journal.lost
-
     @property
     def closed(self) -> bool:
         """It takes no more events here."""
         return self._journal.closed or self._lost_lead or self._superseded
-
-    @property
-    def bytes(self) -> int:
-        return self._journal.bytes
-
-    @property
-    def state(self) -> Mapping[str, object]:
-        return self._journal.state
 
     @property
     def restless(self) -> bool:
