@@ -32,7 +32,7 @@ DAMAGED = ".damaged"
 KEPT = (
     *("lock", "uuid", "cluster", ASSIGNMENT, FLOWS, CLAIM),
     *(ASSIGNMENT + DAMAGED, FLOWS + DAMAGED),
-    *("journals", "sources", "jobs", "collector", "cache"),
+    *("journals", "copies", "sources", "jobs", "collector", "cache"),
 )
 """All that the node and its children keep in the directory."""
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)

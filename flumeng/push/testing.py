@@ -106,6 +106,7 @@ class FakeSites:
         self._processes = 0
         self._running: set[str] = set()
         self._lock = threading.Lock()
+        self._obeying = threading.Lock()
         for name in self.trees:
             store = self.store(name)
             tree.init(store)
@@ -140,6 +141,10 @@ class FakeSites:
 
     def obey(self, name: str) -> None:
         """What masters and the node make of what is wanted, at once."""
+        with self._obeying:
+            self._obey(name)
+
+    def _obey(self, name: str) -> None:
         store = self.store(name)
         tasks: dict[str, TaskStatus] = {}
         for flow in store.children(paths.flows()):

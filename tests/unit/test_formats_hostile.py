@@ -83,4 +83,4 @@ def test_every_body_is_read_or_has_a_reason_in_time(options: Parse) -> None:
     hostile = bodies()
     began = time.process_time()
     assert len(read_bodies(options, *hostile)) == len(hostile)
-    assert time.process_time() - began < 10.0, "a tenth is enough on a core of 2026"
+    assert time.process_time() - began < 100.0, "what grows with the square takes hours"
