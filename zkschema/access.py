@@ -11,6 +11,9 @@ a path names one of these, or an isolated part of one, and where it names anothe
 A cursor is of the flow that reads with it, whichever flow it reads.
 
 Creating and deleting are rights on the parent, over all its children alike.
+
+Of a journal with copies alone the list depends on what is in the znode: on who is to hold copies,
+and who leads. Masters bring it up to date.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from functools import cached_property, lru_cache
 
 from zkschema import table
 from zkschema.bootstrap import CURSOR_MAIN
-from zkschema.records import Record, Schema
+from zkschema.records import Journal, Record, Schema
 
 SECURED = "acl"
 """The feature of a tree whose znodes have access lists."""
@@ -33,6 +36,8 @@ GROUPS = ("master", "discovery", "collector", "executor", "viewer")
 NAMED = ("node", "operator", "subscriber")
 Entry = tuple[str, str]
 """``ROLE`` or ``ROLE:NAME``, and its permissions in the order of PERMISSIONS."""
+Owner = tuple[str, str]
+"""What an ``Access`` calls one whom the znode itself names, and ``ROLE:NAME``."""
 
 
 @dataclass(frozen=True)
@@ -83,37 +88,41 @@ class Secured:
         return tuple(one for one in self.admitted.values() if one.name.startswith("operator:"))
 
 
-def acl(path: str, secured: Secured) -> tuple[Entry, ...]:
+def acl(path: str, secured: Secured, journal: Journal | None = None) -> tuple[Entry, ...]:
     """The list of the znode at ``path``; of one that no row knows, all may read it and only an
-    administrator do more. ``/`` is the chroot itself."""
+    administrator do more. ``journal`` is the record there, of a journal. ``/`` is the chroot
+    itself."""
     row = table.find(path)
     names = row.matches(path) if row else None
     access = row.access if row else table.ROOT if path == "/" else table.Access()
-    own = _owners(row, names, secured) if row and names else ()
-    return _acl(access, own, secured)
+    owners = list(_owners(row, names, secured)) if row and names else []
+    if journal is not None:
+        owners += _holders(journal, secured)
+    return _acl(access, tuple(owners), secured)
 
 
 @lru_cache(maxsize=4096)
-def _acl(access: table.Access, own: tuple[str, ...], secured: Secured) -> tuple[Entry, ...]:
+def _acl(access: table.Access, owners: tuple[Owner, ...], secured: Secured) -> tuple[Entry, ...]:
     allowed: dict[str, set[str]] = {"admin": set(PERMISSIONS)}
     rights = (
         ("r", access.read),
         ("w", access.write),
         ("c", access.create),
         ("d", access.delete),
+        ("a", access.lists),
     )
     for permission, roles in rights:
-        for one in _principals(roles.split(), own, secured):
+        for one in _principals(roles.split(), owners, secured):
             allowed.setdefault(one, set("r")).add(permission)
     return tuple(
         (one, "".join(p for p in PERMISSIONS if p in allowed[one])) for one in sorted(allowed)
     )
 
 
-def _principals(roles: Sequence[str], own: Collection[str], secured: Secured) -> Iterable[str]:
+def _principals(roles: Sequence[str], owners: Collection[Owner], secured: Secured) -> Iterable[str]:
     for role in roles:
-        if role.startswith("own-"):
-            yield from (one for one in own if one.startswith(role[4:] + ":"))
+        if role in GROUPS:
+            yield role
         elif role == "any-operator":
             yield from (one.name for one in secured.operators)
         elif role in NAMED:
@@ -123,26 +132,36 @@ def _principals(roles: Sequence[str], own: Collection[str], secured: Secured) ->
                 if one.name.startswith(role + ":") and one.flows is None
             )
         else:
-            yield role
+            yield from (one for kind, one in owners if kind == role)
 
 
-def _owners(row: table.Row[Record], names: Sequence[str], secured: Secured) -> tuple[str, ...]:
+def _owners(row: table.Row[Record], names: Sequence[str], secured: Secured) -> Iterable[Owner]:
     """Who was admitted of those whom the path names: the node of a node's znodes and of a journal,
     the subscriber whose name a cursor has, and the operators of the flow."""
     named = dict(zip(table.PLACEHOLDER.findall(row.pattern), names, strict=True))
-    owners = []
-    if "{node}" in named:
-        owners.append(f"node:{named['{node}']}")
+    nodes = [named["{node}"]] if "{node}" in named else []
     for journal in (named.get("{journal}"), named.get("{partition}")):
         if journal is not None and journal.count(".") > 2:
-            owners.append(f"node:{journal.rsplit('.', 2)[0].partition('.')[2]}")
+            nodes.append(journal.rsplit(".", 2)[0].partition(".")[2])
+    yield from _admitted("own-node", nodes, secured)
     if "{cursor}" in named:
-        owners.append(f"subscriber:{named['{cursor}']}")
-    admitted = [one for one in owners if one in secured.admitted]
+        yield from _admitted("own-subscriber", [named["{cursor}"]], secured)
     cursor = named.get("{cursor}", CURSOR_MAIN)
     flow = named.get("{flow}") if cursor == CURSOR_MAIN else cursor
     if "{journal}" in named:
         flow = named["{journal}"].partition(".")[0]
     if flow is not None:
-        admitted += [one.name for one in secured.operators if one.is_for(flow)]
-    return tuple(admitted)
+        yield from (("own-operator", one.name) for one in secured.operators if one.is_for(flow))
+
+
+def _holders(journal: Journal, secured: Secured) -> Iterable[Owner]:
+    """The nodes that the record of a journal with copies names."""
+    if journal.lineage:
+        yield from _admitted("primary-node", [journal.primary], secured)
+        yield from _admitted("copy-node", sorted({*journal.copies}), secured)
+
+
+def _admitted(kind: str, names: Iterable[str], secured: Secured) -> Iterable[Owner]:
+    """Those who were, of the role that is the last word of ``kind``."""
+    members = ((kind, f"{kind.rpartition('-')[2]}:{name}") for name in names)
+    return (one for one in members if one[1] in secured.admitted)

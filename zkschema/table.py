@@ -43,13 +43,15 @@ class Access:
     """Roles, with blanks between them, of a secured cluster: who reads and writes a znode, and who
     creates and deletes its children. ``own-ROLE`` is the one of that role whom the path names, and
     ``own-operator`` each operator of the flow that it names. ``operator`` is who was admitted for
-    all flows, ``any-operator`` also who was for some. An administrator may do everything, and who
-    may do anything may read."""
+    all flows, ``any-operator`` also who was for some. ``primary-node`` leads the journal that is
+    there, and ``copy-node`` is to hold a copy. An administrator may do everything, who may do
+    anything may read, and ``lists`` changes the access list itself."""
 
     write: str = ""
     create: str = ""
     delete: str = ""
     read: str = EVERYONE
+    lists: str = ""
 
 
 ROOT = Access(create="operator")
@@ -405,7 +407,11 @@ journal = _row(
     "primary, masters, operators",
     "flow, node, primary, term, in-sync copies, closed and its end; who is to hold copies",
     size_bytes=16 * KIB,
-    access=Access(write="own-node own-operator master", read=NOT_NODES),
+    access=Access(
+        write="own-node primary-node own-operator master",
+        read=NOT_NODES + " copy-node",
+        lists="master",
+    ),
 )
 queues = _folder(
     "/queues",
@@ -585,7 +591,8 @@ def to_markdown() -> str:
         "once it was admitted; `own` is the one whom the path names. `own-operator` is each "
         "operator of the flow that the path names, of a cursor's znodes each of the flow that "
         "reads with it; `operator` only who was admitted for all flows, `any-operator` also who "
-        "was for some.",
+        "was for some. `primary-node` and `copy-node` are the nodes that lead a journal or are to "
+        "hold a copy of it: masters keep the lists of journals up to date with their records.",
         "",
         "| znode | changed by | children made by | children removed by | read by |",
         "|---|---|---|---|---|",
@@ -596,5 +603,6 @@ def to_markdown() -> str:
         shown = (" ".join(one.split()).replace(" ", ", ") or "-" for one in roles)
         readers = "all" if access.read == EVERYONE else "all but nodes"
         readers += ", own-node" if "own-node" in access.read and "{node}" in pattern else ""
+        readers += ", copy-node" if "copy-node" in access.read else ""
         lines.append(f"| `{pattern}` | {' | '.join(shown)} | {readers} |")
     return "\n".join(lines) + "\n"

@@ -24,6 +24,7 @@ from flumeng import __version__
 from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.master.execution import Outcome, carry_out, topics
 from flumeng.master.isolation import IsolatingPlanner
+from flumeng.master.journal_lists import JournalLists
 from flumeng.master.measures import Measures
 from flumeng.master.sayings import Sayings
 from flumeng.master.tidying import LiveProofs, remove_gone, remove_unproven
@@ -36,6 +37,7 @@ from flumeng.state.snapshot import Snapshot
 from flumeng.store import ABSENT, ANY, Store, possible, tree
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema import paths, table
+from zkschema.access import Secured
 from zkschema.records import LiveMaster
 
 log = logging.getLogger(__name__)
@@ -72,6 +74,8 @@ class Master:
         self._name = name
         self._clock = clock
         self._proofs = LiveProofs(clock)
+        self._journal_lists = JournalLists(store, clock)
+        self._secured: Secured | None = None
         self._reader = Reader(store, name, clock, wall, self._proofs.is_live)
         self._member = process.member("master")
         self._planner = IsolatingPlanner(self.make_planner, clock)
@@ -126,7 +130,9 @@ class Master:
             self._reader.invalidate()
             return self.measures.ticked("unavailable", "waiting for ZooKeeper")
         try:
-            if self._proofs.learn(tree.require(self._store)):
+            schema = tree.require(self._store)
+            self._secured = Secured.of(schema)
+            if self._proofs.learn(schema):
                 self._reader.invalidate()
         except UnavailableError as error:
             return self._fail(f"waiting for ZooKeeper: {error}")
@@ -158,12 +164,14 @@ class Master:
         self._reader.note(held)
         if held.keys() - snapshot.intents.keys():
             self._wakes.put(None)
+        wrong_lists = self._journal_lists.follow(self._secured, snapshot, actions)
         outcome = carry_out(self._store, actions, snapshot)
         self.measures.planned(outcome.done)
         self._look_again_after(outcome, snapshot)
         self.troubles = {
             **_of_flows(snapshot, self._planner.withheld),
             **topics(outcome),
+            **wrong_lists,
             **self._expiry.problems(),
         }
         self.measures.troubles = len(self.troubles)

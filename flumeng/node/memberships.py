@@ -21,6 +21,10 @@ from zkschema.records import NOTHING, Journal
 
 Records = Mapping[str, Versioned[Journal]]
 
+ABANDONED_SECONDS = 600.0
+"""A record that this node may not read, and of which its assignment says nothing for so long, is of
+a journal that is to have no copy here."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -41,6 +45,8 @@ class Memberships:
         self._store, self._me = store, me
         self._pace = Pace(clock)
         self._known: dict[str, Versioned[Journal] | Unreadable | None] = {}
+        self._clock = clock
+        self._hidden_since: dict[str, float] = {}
         self.problems: dict[str, str] = {}
 
     def find(
@@ -56,6 +62,7 @@ class Memberships:
         UnavailableError."""
         stored = set(copies)
         found = self._look_at(sorted({*journals, *stored}), assigned)
+        abandoned = self._abandoned(found, assigned)
         replicated = {
             name: one
             for name, one in found.items()
@@ -80,7 +87,9 @@ class Memberships:
             "journals": told,
             "addresses": self._addresses(nodes - {self._me}),
             "ended": ended,
-            "unwanted": sorted(name for name in stored if not self._wanted(found[name])),
+            "unwanted": sorted(
+                name for name in stored if name in abandoned or not self._wanted(found[name])
+            ),
         }
         forgotten = {
             name: one
@@ -135,6 +144,20 @@ class Memberships:
     def _made(self, journal: Journal) -> bool:
         """Whether it began here, and another node has it now."""
         return journal.node == self._me != journal.primary
+
+    def _abandoned(
+        self,
+        found: Mapping[str, Versioned[Journal] | Unreadable | None],
+        assigned: Mapping[str, int],
+    ) -> set[str]:
+        """In a secured cluster who holds no copy any more may not read that."""
+        now = self._clock()
+        self._hidden_since = {
+            name: self._hidden_since.get(name, now)
+            for name, one in found.items()
+            if isinstance(one, Unreadable) and one.hidden and name not in assigned
+        }
+        return {n for n, since in self._hidden_since.items() if now - since >= ABANDONED_SECONDS}
 
     def _wanted(self, found: Versioned[Journal] | Unreadable | None) -> bool:
         """Of one that cannot be read nothing is removed."""

@@ -17,8 +17,8 @@ from flumeng.operations import audit
 from flumeng.operations.live_processes import live_processes
 from flumeng.security.roles import NAMED
 from flumeng.spec.patterns import check_name
-from flumeng.store import ANY, AccessList, AccessStore, Put, Store, access_lists, tree
-from zkschema import paths, records
+from flumeng.store import ANY, AccessList, AccessStore, Put, Store, Versioned, access_lists, tree
+from zkschema import paths, records, table
 from zkschema.access import SECURED, Member, Secured
 from zkschema.table import NAME
 from zkschema.verify import Problem
@@ -98,11 +98,20 @@ def acl_mismatches(store: Store, znodes: Collection[str]) -> list[AclMismatch]:
     if secured is None or not isinstance(store, AccessStore):
         return []
     named, found = sorted(znodes), []
+    journals = _journals(store, named)
     for path, known in zip(named, store.access_lists(named), strict=True):
-        wanted = access_lists.wanted(path, secured)
+        wanted = access_lists.wanted(path, secured, journals.get(path))
         if known is not None and known != wanted:
             found.append(AclMismatch(path, known, wanted))
     return found
+
+
+def _journals(store: Store, znodes: Sequence[str]) -> dict[str, records.Journal]:
+    """The records among the znodes on which access lists depend."""
+    matching = filter(None, map(table.journal.matches, znodes))
+    wanted = [paths.journal(name) for (name,) in matching if NAME.fullmatch(name)]
+    read = zip(wanted, store.read_each(wanted), strict=True)
+    return {str(path): found.value for path, found in read if isinstance(found, Versioned)}
 
 
 def set_access(store: Store) -> int:

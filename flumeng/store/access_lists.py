@@ -9,6 +9,7 @@ from flumeng.security.roles import Role, subject_of
 from flumeng.store import AccessList
 from zkschema import access
 from zkschema.access import Secured
+from zkschema.records import Journal
 
 SCHEME = "x509"
 REFUSED = "ZooKeeper refuses it (NoAuthError)"
@@ -24,9 +25,9 @@ def refusal(member: str, secured: Secured | None) -> str:
     return f"{REFUSED}: {member} may change no flows but {flows}, and make or delete none"
 
 
-def wanted(path: str, secured: Secured) -> AccessList:
-    """The list of the znode at ``path``, relative to the chroot."""
-    return _named(access.acl(path, secured), secured.cluster)
+def wanted(path: str, secured: Secured, journal: Journal | None = None) -> AccessList:
+    """The list of the znode at ``path``, relative to the chroot; see ``access.acl``."""
+    return _named(access.acl(path, secured, journal), secured.cluster)
 
 
 @lru_cache(maxsize=4096)

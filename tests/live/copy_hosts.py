@@ -18,9 +18,15 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pytest
+
+from flumeng.operations.securing import secure_cluster
+from flumeng.security.roles import DIRECTORY, Role
+from flumeng.security.testing import CLUSTER, Certificates
+from flumeng.security.testing import HOSTS as LOOPBACK
 from flumeng.store import Versioned, tree
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
@@ -106,11 +112,13 @@ class Host:
         # Not `ip netns exec`: that has a mount of its own of each disk, which no power cut reaches.
         command = ["nsenter", f"--net=/run/netns/{self.namespace}"]
         command += node_command(self._hosts.zk, self.name)
-        command += ["--data", str(self.data), "--host", self.address, "--insecure"]
+        command += ["--data", str(self.data), "--host", self.address]
+        command += [] if self._hosts.certificates else ["--insecure"]
         command += [text for role in roles for text in ("--role", role)]
         command += ["--label", label] if label else []
+        who = self._hosts.proving("node", name=self.name, address=self.address)
         with (self._hosts.folder / f"{self.name}.log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=who)
 
     @property
     def worker(self) -> int | None:
@@ -168,15 +176,16 @@ class Host:
 
 
 class Hosts:
-    """``count`` hosts, ZooKeeper, and a master; with ``collect`` a node that collects."""
+    """``count`` hosts, ZooKeeper, and a master; with ``collect`` a node that collects. With
+    ``certificates`` the cluster is secured, and all of these are its members."""
 
-    def __init__(self, folder: Path, count: int) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, count: int, certificates: Certificates | None = None) -> None:
+        self.folder, self.certificates = folder, certificates
         number = (os.getpid() * 16 + next(_MADE)) % 30_000  # what is removed lingers for a moment
         self.bridge = f"fl{number}"
         self.prefix = f"10.{64 + number // 250 % 128}.{number % 250}"
         self.address = f"{self.prefix}.254"
-        self.zookeeper = RealZooKeeper(folder / "zookeeper")
+        self.zookeeper = RealZooKeeper(folder / "zookeeper", self._identity("zookeeper"))
         self.others: list[subprocess.Popen[bytes]] = []
         self.all: list[Host] = []
         ip("link", "add", self.bridge, "type", "bridge")
@@ -185,9 +194,13 @@ class Hosts:
         self.zookeeper.start()
         self._forwarder = Forwarder(self.address, self.zookeeper.port)
         self.zk = f"{self._forwarder.address}/copies"
-        self.store = connect(self.zk)
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setattr(os, "environ", self.proving("admin"))
+            self.store = connect(self.zk, roles=["admin"])
         tree.init(self.store)
-        self._spawn("master", [sys.executable, "-m", "flumeng.master", self.zk])
+        if certificates is not None:
+            self._secure(count)
+        self._spawn("master", [sys.executable, "-m", "flumeng.master", self.zk], "master")
         try:
             for number in range(1, count + 1):
                 self.all.append(Host(self, number))
@@ -195,18 +208,41 @@ class Hosts:
             self.stop()
             raise
 
+    def _secure(self, count: int) -> None:
+        members = ["node:collector", *(f"node:n{number}" for number in range(1, count + 1))]
+        secure_cluster(
+            self.store, cluster=CLUSTER, admit=members, author="test", reason="", now=1.0
+        )
+
+    def _identity(self, *roles: Role, name: str = "", address: str = "") -> Path | None:
+        if self.certificates is None:
+            return None
+        hosts = (*LOOPBACK, address or self.address)
+        return self.certificates.folder(*roles, name=name or roles[0], hosts=hosts)
+
+    def proving(self, *roles: Role, name: str = "", address: str = "") -> dict[str, str]:
+        """The environment of a process that is one of these in a secured cluster."""
+        identity = self._identity(*roles, name=name, address=address)
+        return {**os.environ, DIRECTORY: str(identity)} if identity else dict(os.environ)
+
     def collect(self) -> None:
         command = [*node_command(self.zk, "collector"), "--data", str(self.folder / "collector")]
-        self._spawn("collector", [*command, "--role", "collect"])
+        roles: Sequence[Role] = ("node", "discovery", "collector", "executor")
+        self._spawn("collector", [*command, "--role", "collect"], *roles)
 
-    def _spawn(self, name: str, command: list[str]) -> None:
+    def _spawn(self, name: str, command: list[str], *roles: Role) -> None:
+        who = self.proving(*roles, name=name)
         with (self.folder / f"{name}.log").open("ab") as log:
-            self.others.append(subprocess.Popen(command, stdout=log, stderr=log))
+            self.others.append(subprocess.Popen(command, stdout=log, stderr=log, env=who))
 
     def command(self, *arguments: str) -> str:
         command = [sys.executable, "-c", "from cli.main import main; main()", *arguments]
         done = subprocess.run(
-            [*command, "--zk", self.zk], capture_output=True, text=True, check=False
+            [*command, "--zk", self.zk],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=self.proving("admin"),
         )
         return done.stdout + done.stderr
 
@@ -242,8 +278,10 @@ def node_command(zk: str, name: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def running(folder: Path, count: int = 3) -> Iterator[Hosts]:
-    hosts = Hosts(folder, count)
+def running(
+    folder: Path, count: int = 3, certificates: Certificates | None = None
+) -> Iterator[Hosts]:
+    hosts = Hosts(folder, count, certificates)
     try:
         yield hosts
     finally:

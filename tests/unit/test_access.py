@@ -20,6 +20,9 @@ SECURED = Secured("c", MEMBERS)
 BOB = "operator:bob"
 LIMITED = Secured("c", (*MEMBERS, f"{BOB}@app-*,web"))
 JOURNAL = "web.n1.0.0123abcd"
+COPIED = records.Journal(
+    flow="web", node="n1", primary="n1", term=1, in_sync=("n1/a",), copies=("n1",), lineage="l"
+)
 LIVE = records.LiveNode(uuid="u", incarnation="i", pid=1, version="1", since=1.0)
 
 
@@ -29,16 +32,19 @@ def filled(pattern: str) -> str:
 
 
 @pytest.mark.parametrize("row", table.ROWS, ids=lambda row: row.pattern)
-def test_every_list_is_of_roles_and_members_and_only_an_admin_may_change_it(
+def test_every_list_is_of_roles_and_members_and_only_an_admin_may_change_most(
     row: table.Row[records.Record],
 ) -> None:
     entries = dict(acl(filled(row.pattern), SECURED))
     assert entries.keys() <= {"admin", *GROUPS, *MEMBERS}
     assert entries["admin"] == PERMISSIONS
-    assert not any("a" in may for who, may in entries.items() if who != "admin")
+    changers = {who for who, may in entries.items() if "a" in may}
+    assert changers == {"admin", "master"} if row is table.journal else {"admin"}
     assert all("r" in may for may in entries.values())
-    roles = " ".join((row.access.write, row.access.create, row.access.delete, row.access.read))
-    known = {*GROUPS, *NAMED, *(f"own-{role}" for role in NAMED), "any-operator"}
+    access = row.access
+    roles = " ".join((access.write, access.create, access.delete, access.read, access.lists))
+    own = {f"own-{role}" for role in NAMED} | {"primary-node", "copy-node"}
+    known = {*GROUPS, *NAMED, *own, "any-operator"}
     assert set(roles.split()) <= known
 
 
@@ -89,6 +95,17 @@ def test_an_operator_of_some_flows_is_one_where_the_path_names_them_and_reads_el
 def test_a_journal_is_of_the_operators_of_its_flow() -> None:
     assert dict(acl(f"/journals/{JOURNAL}", LIMITED))[BOB] == "rw"
     assert dict(acl("/journals/other.n1.0.aa", LIMITED))[BOB] == "r"
+
+
+def test_a_journal_is_read_by_the_nodes_of_its_copies_and_written_by_the_one_that_leads() -> None:
+    """And by the one that has made it, whoever leads."""
+    secured = Secured("c", (*MEMBERS, "node:n3", "node:n4"))
+    led = replace(COPIED, primary="n2", copies=("n2", "n3", "n9"))
+    said = dict(acl(f"/journals/{JOURNAL}", secured, led))
+    may = {who: what for who, what in said.items() if who.startswith("node:")}
+    assert may == {"node:n1": "rw", "node:n2": "rw", "node:n3": "r"}
+    without = replace(led, lineage="")
+    assert acl(f"/journals/{JOURNAL}", secured, without) == acl(f"/journals/{JOURNAL}", secured)
 
 
 def test_a_cursor_is_of_the_flow_that_reads_with_it() -> None:

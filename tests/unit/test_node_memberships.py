@@ -9,21 +9,22 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from flumeng.errors import ConflictError, ForbiddenError
 from flumeng.master.tidying import remove_gone
-from flumeng.node.memberships import Memberships, as_message, membership_of
+from flumeng.node.memberships import ABANDONED_SECONDS, Memberships, as_message, membership_of
 from flumeng.node.registration import Identity, Registration
 from flumeng.node.testing import ClaimsInMemory
 from flumeng.operations.flows import apply_flow
 from flumeng.replication.membership import Membership
 from flumeng.state.reader import Reader
-from flumeng.store import ABSENT, ANY, Path, Remove, Version, Write, tree
+from flumeng.store import ABSENT, ANY, Found, Path, Remove, Unreadable, Version, Write, tree
 from flumeng.testing import FakeStore
-from zkschema import paths, records
+from zkschema import paths, records, table
+from zkschema.table import ZPath
 
 FLOW = """
 flow: web
@@ -31,6 +32,7 @@ sources: [{syslog: {listen: "127.0.0.1:5514"}}]
 durability: replicated
 sinks: [noop]
 """
+R = TypeVar("R", bound=records.Record)
 OURS, THEIRS = "web.n1.0.00000000", "web.n2.0.00000000"
 
 
@@ -131,6 +133,34 @@ def test_workers_are_told_who_holds_what_and_where_the_others_are(
         "unwanted": [],
     }
     assert (found.led, found.lost, found.forgotten) == ([], {}, {})
+
+
+class Hiding(FakeStore):
+    """Nobody but who holds a copy may read a record."""
+
+    def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
+        return [
+            Unreadable(path, "hidden", hidden=True) if path.row is table.journal else one
+            for path, one in zip(wanted, super().read_each(wanted), strict=True)
+        ]
+
+
+def test_a_copy_goes_when_its_record_is_hidden_for_long_and_nobody_speaks_of_it(
+    store: FakeStore,
+) -> None:
+    """In a secured cluster who holds none any more may not read that."""
+    put(store, OURS, copies=("n2", "n3"))
+    clock = [0.0]
+    memberships = Memberships(Hiding(store.tree), "n1", lambda: clock[0])
+
+    def unwanted(at: float, **assigned: int) -> list[str]:
+        clock[0] = at
+        return list(memberships.find([], [OURS], {OURS: "n1/x"}, assigned).message["unwanted"])
+
+    assert unwanted(0.0) == []
+    assert unwanted(ABANDONED_SECONDS - 1, **{OURS: 3}) == []
+    assert unwanted(ABANDONED_SECONDS) == [], "it was spoken of"
+    assert unwanted(2 * ABANDONED_SECONDS) == [OURS]
 
 
 def test_what_is_told_of_a_membership_says_all_of_it() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -24,6 +25,7 @@ from flumeng.journal import copy_wire, reading
 from flumeng.journal.copy_wire import Envelope
 from flumeng.journal.disk import Disk
 from flumeng.journal.errors import AboveSafeError, HeldError, JournalFailedError
+from flumeng.journal.group_commit import GroupCommit
 from flumeng.journal.replica import Replica
 from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.journal.testing import numbered_events
@@ -488,6 +490,18 @@ def test_one_that_is_superseded_before_it_ever_led_has_failed(world: World) -> N
         take(world["n1"])
     with pytest.raises(UserError):
         world["n1"].close_for_appends()
+
+
+def test_who_begins_to_append_learns_at_once_that_another_copy_leads_already(world: World) -> None:
+    """No event has to come first: until then a flow would keep a journal that takes none."""
+    promote(world, "n2")
+    world.settle()
+    failed = threading.Event()
+    commits: GroupCommit[pa.RecordBatch] = GroupCommit(
+        world["n1"], lambda _: [], on_failed=lambda _: failed.set()
+    )
+    assert failed.wait(10)
+    commits.stop()
 
 
 def test_a_copy_of_anothers_journal_leads_as_often_as_it_is_promoted(world: World) -> None:

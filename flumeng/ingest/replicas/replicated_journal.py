@@ -394,7 +394,10 @@ class ReplicatedJournal(DelegatedLog):
             return role.takes and role.answered >= end
 
     def on_confirmed(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
+        with self._lock:
+            self._wake = wake
+            if self._superseded:  # it was told so before there was anybody to wake
+                wake()
 
     def _require_lead(self) -> Primary:
         role = self._role

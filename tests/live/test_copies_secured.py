@@ -1,0 +1,62 @@
+"""Copies of journals in a secured cluster: who is to hold one may read who leads it, and who leads
+since a promotion may say so, without an administrator.
+
+Protects that replicated journals survive their host where every znode has an access list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flumeng.operations.cluster import verify_cluster
+from flumeng.security.testing import Certificates
+from flumeng.store import AccessStore
+from tests.live.copy_hosts import can_make_hosts, running
+from tests.live.one_host import eventually
+from tests.live.test_copies_takeover import Web
+from zkschema import paths
+
+pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="hosts need root and ip")
+
+
+@pytest.fixture
+def web(tmp_path: Path, certificates: Certificates) -> Iterator[Web]:
+    with running(tmp_path, certificates=certificates) as hosts:
+        yield Web(hosts)
+
+
+def test_a_host_that_is_gone_loses_nothing_and_comes_back(web: Web) -> None:
+    web.begin()
+    web.send(1000)
+    (old,) = web.hosts.journals
+    web.first.kill()
+    eventually(lambda: web.hosts.journals[old].closed, "nobody ends the journal")
+    leader = web.hosts.journals[old].primary
+    assert leader != "n1"
+    eventually(lambda: may(web, old)[leader] == "rw", "the leader may not write")
+    assert verify_cluster(web.hosts.store) == []
+    web.first.start("ingest", "copy", label="role=web")
+    eventually(lambda: len(web.hosts.journals) == 2, "no other journal is made")
+    web.wait_in_sync()
+    web.send(500)
+    web.deliver()
+    eventually(
+        lambda: list(web.hosts.journals) != [old] and len(web.hosts.journals) == 1, "it stays"
+    )
+    lying = [path for host in web.hosts.all for path in host.data.rglob(old)]
+    eventually(lambda: not any(path.exists() for path in lying), f"{lying} stay")
+
+
+def may(web: Web, journal: str) -> dict[str, str]:
+    """Node -> what it may do with the record of a journal."""
+    assert isinstance(web.hosts.store, AccessStore)
+    (found,) = web.hosts.store.access_lists([str(paths.journal(journal))])
+    prefix = "x509:CN=node:"
+    return {
+        who.removeprefix(prefix).partition(",")[0]: said
+        for who, said in found or ()
+        if who.startswith(prefix)
+    }

@@ -1,0 +1,140 @@
+"""Access lists of journals with copies follow their records, whoever has changed these.
+
+Protects that a copy may read who leads, that who leads may say so, and that nobody else may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from flumeng.errors import ForbiddenError
+from flumeng.master.journal_lists import AGAIN_SECONDS, JournalLists
+from flumeng.operations.securing import secure_cluster, set_access
+from flumeng.plan import Replicate
+from flumeng.state.snapshot import Snapshot
+from flumeng.store import ABSENT, AccessList, Version, tree
+from flumeng.testing import FakeStore
+from tests.unit.planning import cluster, flow
+from zkschema import paths
+from zkschema.access import Secured
+from zkschema.records import Journal
+
+NAME = "f.n1.0.0123abcd"
+PATH = paths.journal(NAME)
+BEFORE = Journal(
+    flow="f",
+    node="n1",
+    primary="n1",
+    term=1,
+    in_sync=("n1/a", "n2/b"),
+    copies=("n1", "n2"),
+    lineage="l",
+)
+PROMOTED = replace(BEFORE, primary="n2", term=2, in_sync=("n2/b",), copies=("n2", "n3"))
+
+
+class Refusing(FakeStore):
+    """The lists of journals are an administrator's, as they once were."""
+
+    def set_access_lists(self, wanted: Mapping[str, AccessList]) -> int:
+        if str(PATH) in wanted:
+            raise ForbiddenError("no")
+        return super().set_access_lists(wanted)
+
+
+class World:
+    """One journal in a secured cluster of three nodes, and the master that looks after it."""
+
+    def __init__(self, store: FakeStore) -> None:
+        self.store, self.now = store, 0.0
+        tree.init(store)
+        members = ["node:n1", "node:n2", "node:n3"]
+        self.secure(members)
+        store.write(PATH, BEFORE, ABSENT)
+        self.record, self.version = BEFORE, 0
+        self.lists = JournalLists(store, lambda: self.now)
+
+    def secure(self, members: list[str]) -> None:
+        secure_cluster(self.store, cluster="c", admit=members, author="a", reason="", now=1.0)
+
+    def follow(self, *actions: Replicate, mine: bool = True) -> Mapping[str, str]:
+        return self.lists.follow(Secured.of(tree.require(self.store)), self._seen(mine), actions)
+
+    def _seen(self, mine: bool) -> Snapshot:
+        seen = cluster(
+            [flow()],
+            [],
+            journals={NAME: self.record},
+            journal_versions={NAME: Version(self.version)},
+        )
+        return seen if mine else replace(seen, mine=frozenset())
+
+    def change(self, record: Journal) -> None:
+        self.store.write(PATH, record, Version(self.version))
+        self.record, self.version = record, self.version + 1
+
+    @property
+    def may(self) -> dict[str, str]:
+        said = self.store.tree.znodes[str(PATH)].access
+        prefix = "x509:CN=node:"
+        return {w.removeprefix(prefix)[:2]: what for w, what in said if w.startswith(prefix)}
+
+
+@pytest.fixture
+def world() -> World:
+    return World(FakeStore())
+
+
+def test_a_copy_may_read_the_record_and_who_leads_may_write_it(world: World) -> None:
+    assert world.may == {"n1": "rw"}
+    assert world.follow() == {}
+    assert world.may == {"n1": "rw", "n2": "r"}
+    world.change(PROMOTED)
+    world.follow()
+    assert world.may == {"n1": "rw", "n2": "rw", "n3": "r"}
+    assert set_access(world.store) == 0, "the schema says the same"
+
+
+def test_a_list_is_set_before_the_record_that_wants_it_is_there(world: World) -> None:
+    action = Replicate(NAME, PROMOTED, Version(0), ())
+    world.follow(action)
+    assert world.may == {"n1": "rw", "n2": "rw", "n3": "r"}
+    world.follow()  # the write was refused
+    assert world.may == {"n1": "rw", "n2": "r"}
+
+
+def test_what_somebody_else_has_set_is_seen_within_a_minute(world: World) -> None:
+    world.follow()
+    world.store.set_access_lists({str(PATH): ()})
+    world.follow()
+    assert world.may == {}
+    world.now += AGAIN_SECONDS
+    world.follow()
+    assert world.may == {"n1": "rw", "n2": "r"}
+
+
+def test_journals_of_other_masters_are_theirs(world: World) -> None:
+    world.follow(mine=False)
+    assert world.may == {"n1": "rw"}
+
+
+def test_whoever_is_admitted_later_finds_the_lists_right(world: World) -> None:
+    world.change(replace(PROMOTED, copies=("n2", "n4")))
+    world.secure(["node:n4"])
+    assert world.may == {"n1": "rw", "n2": "rw", "n4": "r"}
+
+
+def test_nothing_is_asked_of_an_open_cluster() -> None:
+    store = FakeStore()
+    lists = JournalLists(store, lambda: 0.0)
+    store.cut()
+    assert lists.follow(None, cluster([flow()], []), ()) == {}
+
+
+def test_lists_that_a_master_may_not_change_are_told() -> None:
+    world = World(Refusing())
+    (why,) = (why for topic, why in world.follow().items() if topic == f"journal {NAME}")
+    assert "flumeng schema verify --repair" in why
