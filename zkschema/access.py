@@ -12,8 +12,8 @@ A cursor is of the flow that reads with it, whichever flow it reads.
 
 Creating and deleting are rights on the parent, over all its children alike.
 
-Of a journal with copies alone the list depends on what is in the znode: on who is to hold copies,
-and who leads. Masters bring it up to date.
+Only of a journal with copies, and of its acks, the lists depend on more than the path: on the nodes
+that hold it and lead it, as its record says. Masters bring them up to date.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class Secured:
 
 def acl(path: str, secured: Secured, journal: Journal | None = None) -> tuple[Entry, ...]:
     """The list of the znode at ``path``; of one that no row knows, all may read it and only an
-    administrator do more. ``journal`` is the record there, of a journal. ``/`` is the chroot
-    itself."""
+    administrator do more. ``journal`` is the record of the one that the path names. ``/`` is the
+    chroot itself."""
     row = table.find(path)
     names = row.matches(path) if row else None
     access = row.access if row else table.ROOT if path == "/" else table.Access()

@@ -43,8 +43,8 @@ class Access:
     """Roles, with blanks between them, of a secured cluster: who reads and writes a znode, and who
     creates and deletes its children. ``own-ROLE`` is the one of that role whom the path names, and
     ``own-operator`` each operator of the flow that it names. ``operator`` is who was admitted for
-    all flows, ``any-operator`` also who was for some. ``primary-node`` leads the journal that is
-    there, and ``copy-node`` is to hold a copy. An administrator may do everything, who may do
+    all flows, ``any-operator`` also who was for some. ``primary-node`` leads the journal that the
+    path names, and ``copy-node`` is to hold a copy. An administrator may do everything, who may do
     anything may read, and ``lists`` changes the access list itself."""
 
     write: str = ""
@@ -264,7 +264,11 @@ ack = _row(
     "owner of the task",
     "high-water mark: all below the offset is durably in every sink of the cursor",
     size_bytes=4 * KIB,
-    access=Access(write="collector own-operator own-subscriber", read=NOT_NODES),
+    access=Access(
+        write="collector own-operator own-subscriber",
+        read=NOT_NODES + " primary-node",
+        lists="master",
+    ),
 )
 leases = _folder(
     "/leases",
@@ -592,7 +596,7 @@ def to_markdown() -> str:
         "operator of the flow that the path names, of a cursor's znodes each of the flow that "
         "reads with it; `operator` only who was admitted for all flows, `any-operator` also who "
         "was for some. `primary-node` and `copy-node` are the nodes that lead a journal or are to "
-        "hold a copy of it: masters keep the lists of journals up to date with their records.",
+        "hold a copy of it: masters keep these lists up to date with the journals' records.",
         "",
         "| znode | changed by | children made by | children removed by | read by |",
         "|---|---|---|---|---|",
@@ -603,6 +607,7 @@ def to_markdown() -> str:
         shown = (" ".join(one.split()).replace(" ", ", ") or "-" for one in roles)
         readers = "all" if access.read == EVERYONE else "all but nodes"
         readers += ", own-node" if "own-node" in access.read and "{node}" in pattern else ""
-        readers += ", copy-node" if "copy-node" in access.read else ""
+        for holder in ("primary-node", "copy-node"):
+            readers += f", {holder}" if holder in access.read else ""
         lines.append(f"| `{pattern}` | {' | '.join(shown)} | {readers} |")
     return "\n".join(lines) + "\n"

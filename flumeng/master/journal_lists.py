@@ -1,7 +1,9 @@
-"""Access lists of journals with copies: who is to hold one may read the record, who leads write it.
+"""Access lists of journals with copies, and of their acks.
 
-ZooKeeper changes a record and its list in two steps. A list is set before the record that wants it
-is written, and looked at again whenever the record has changed, and once a minute: whoever fails
+Who is to hold a copy may read the record; who leads may write it, and read what is acked.
+
+ZooKeeper changes a record and a list in two steps. A list is set before the record that wants it is
+written, and looked at again whenever the record has changed, and now and then: whoever fails
 between the two leaves nothing that stays wrong.
 """
 
@@ -19,6 +21,9 @@ from zkschema.access import Secured
 from zkschema.records import Journal
 
 AGAIN_SECONDS = 60.0
+PROMOTED_AGAIN_SECONDS = 5.0
+"""Of a journal that another node leads than the one that made it: acks may be new, and have the
+lists of their paths."""
 
 
 @dataclass
@@ -28,32 +33,33 @@ class JournalLists:
     store: Store
     clock: Callable[[], float]
     _right: dict[str, tuple[Version, float]] = field(default_factory=dict)
-    """The list was right for this version of the record, at this time."""
+    """The lists were right for this version of the record, at this time."""
 
     def follow(
         self, secured: Secured | None, snapshot: Snapshot, actions: Iterable[Action]
     ) -> Mapping[str, str]:
         """Set the lists that are others than the records want, or are to want after the actions;
-        gives ``journal J`` -> why it could not be set. Nothing is done in an open cluster. Raises
+        gives ``journal J`` -> why one could not be set. Nothing is done in an open cluster. Raises
         UnavailableError."""
         if secured is None or not isinstance(self.store, AccessStore):
             return {}
         records = self._records(snapshot, actions)
-        znodes = {name: str(paths.journal(name)) for name in records}
-        there = self.store.access_lists(list(znodes.values()))
-        wrong = {}
-        for (name, path), found in zip(znodes.items(), there, strict=True):
-            wanted = access_lists.wanted(path, secured, records[name])
-            if found is not None and found != wanted:
-                wrong[path] = wanted
+        names = self._znodes(records)
+        found = zip(names.items(), self.store.access_lists(list(names)), strict=True)
+        wrong = {
+            path: wanted
+            for (path, name), known in found
+            for wanted in [access_lists.wanted(path, secured, records[name])]
+            if known not in (None, wanted)
+        }
         try:
             self.store.set_access_lists(wrong)
         except ForbiddenError:
             why = (
-                "its access list cannot be brought up to date, so that its copies may not read who "
+                "access lists cannot be brought up to date, so that its copies may not read who "
                 "leads: an administrator has to run `flumeng schema verify --repair`"
             )
-            return {f"journal {path.rpartition('/')[2]}": why for path in wrong}
+            return {f"journal {names[path]}": why for path in wrong}
         now = self.clock()
         for name, journal in records.items():
             if journal is snapshot.journals.get(name):
@@ -68,7 +74,24 @@ class JournalLists:
         for name, version in versions.items():
             journal = snapshot.journals[name]
             known, since = self._right.get(name, (None, now))
-            is_right = known == version and now - since < AGAIN_SECONDS
-            if journal.flow in snapshot.mine and not is_right:
+            again = PROMOTED_AGAIN_SECONDS if _is_promoted(journal) else AGAIN_SECONDS
+            if journal.flow in snapshot.mine and (known != version or now - since >= again):
                 records[name] = journal
         return records | {one.journal: one.record for one in actions if isinstance(one, Replicate)}
+
+    def _znodes(self, records: Mapping[str, Journal]) -> dict[str, str]:
+        """Path -> the journal that it is of."""
+        promoted = {name: one.flow for name, one in records.items() if _is_promoted(one)}
+        flows = sorted({*promoted.values()})
+        listed = self.store.children_many([paths.acks(flow) for flow in flows])
+        cursors = dict(zip(flows, listed, strict=True))
+        acks = {
+            str(paths.ack(flow, cursor, name)): name
+            for name, flow in promoted.items()
+            for cursor in cursors[flow]
+        }
+        return {str(paths.journal(name)): name for name in records} | acks
+
+
+def _is_promoted(journal: Journal) -> bool:
+    return journal.primary != journal.node

@@ -107,11 +107,20 @@ def acl_mismatches(store: Store, znodes: Collection[str]) -> list[AclMismatch]:
 
 
 def _journals(store: Store, znodes: Sequence[str]) -> dict[str, records.Journal]:
-    """The records among the znodes on which access lists depend."""
-    matching = filter(None, map(table.journal.matches, znodes))
-    wanted = [paths.journal(name) for (name,) in matching if NAME.fullmatch(name)]
-    read = zip(wanted, store.read_each(wanted), strict=True)
-    return {str(path): found.value for path, found in read if isinstance(found, Versioned)}
+    """The records of the journals that znodes name, by these: on them access lists depend."""
+    named = {}
+    for path in znodes:
+        names = table.journal.matches(path) or table.ack.matches(path)
+        if names and NAME.fullmatch(names[-1]):
+            named[path] = names[-1]
+    journals = sorted({*named.values()})
+    read = store.read_each([paths.journal(name) for name in journals])
+    known = {
+        name: found.value
+        for name, found in zip(journals, read, strict=True)
+        if isinstance(found, Versioned)
+    }
+    return {path: known[name] for path, name in named.items() if name in known}
 
 
 def set_access(store: Store) -> int:

@@ -39,7 +39,8 @@ def test_every_list_is_of_roles_and_members_and_only_an_admin_may_change_most(
     assert entries.keys() <= {"admin", *GROUPS, *MEMBERS}
     assert entries["admin"] == PERMISSIONS
     changers = {who for who, may in entries.items() if "a" in may}
-    assert changers == {"admin", "master"} if row is table.journal else {"admin"}
+    by_record = row in (table.journal, table.ack)
+    assert changers == ({"admin", "master"} if by_record else {"admin"})
     assert all("r" in may for may in entries.values())
     access = row.access
     roles = " ".join((access.write, access.create, access.delete, access.read, access.lists))
@@ -104,6 +105,11 @@ def test_a_journal_is_read_by_the_nodes_of_its_copies_and_written_by_the_one_tha
     said = dict(acl(f"/journals/{JOURNAL}", secured, led))
     may = {who: what for who, what in said.items() if who.startswith("node:")}
     assert may == {"node:n1": "rw", "node:n2": "rw", "node:n3": "r"}
+    ack = dict(acl(f"/acks/web/main/{JOURNAL}", secured, led))
+    assert {who: what for who, what in ack.items() if who.startswith("node:")} == {
+        "node:n1": "r",
+        "node:n2": "r",
+    }
     without = replace(led, lineage="")
     assert acl(f"/journals/{JOURNAL}", secured, without) == acl(f"/journals/{JOURNAL}", secured)
 

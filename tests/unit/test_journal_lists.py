@@ -11,16 +11,16 @@ from dataclasses import replace
 import pytest
 
 from flumeng.errors import ForbiddenError
-from flumeng.master.journal_lists import AGAIN_SECONDS, JournalLists
+from flumeng.master.journal_lists import AGAIN_SECONDS, PROMOTED_AGAIN_SECONDS, JournalLists
 from flumeng.operations.securing import secure_cluster, set_access
 from flumeng.plan import Replicate
 from flumeng.state.snapshot import Snapshot
-from flumeng.store import ABSENT, AccessList, Version, tree
+from flumeng.store import ABSENT, AccessList, Path, Version, tree
 from flumeng.testing import FakeStore
 from tests.unit.planning import cluster, flow
 from zkschema import paths
 from zkschema.access import Secured
-from zkschema.records import Journal
+from zkschema.records import Ack, Journal
 
 NAME = "f.n1.0.0123abcd"
 PATH = paths.journal(NAME)
@@ -78,7 +78,10 @@ class World:
 
     @property
     def may(self) -> dict[str, str]:
-        said = self.store.tree.znodes[str(PATH)].access
+        return self.may_of(PATH)
+
+    def may_of(self, path: Path) -> dict[str, str]:
+        said = self.store.tree.znodes[str(path)].access
         prefix = "x509:CN=node:"
         return {w.removeprefix(prefix)[:2]: what for w, what in said if w.startswith(prefix)}
 
@@ -95,6 +98,21 @@ def test_a_copy_may_read_the_record_and_who_leads_may_write_it(world: World) -> 
     world.change(PROMOTED)
     world.follow()
     assert world.may == {"n1": "rw", "n2": "rw", "n3": "r"}
+    assert set_access(world.store) == 0, "the schema says the same"
+
+
+def test_who_leads_since_a_promotion_may_read_what_is_acked(world: World) -> None:
+    """Also of acks that are made only then, by whoever delivers."""
+    world.store.write(paths.acks("f"), None, ABSENT)
+    world.store.write(paths.cursor("f", "main"), None, ABSENT)
+    world.change(PROMOTED)
+    world.follow()
+    ack = paths.ack("f", "main", NAME)
+    world.store.write(ack, Ack(epoch=1, offset=5), ABSENT)
+    assert world.may_of(ack) == {"n1": "r"}
+    world.now += PROMOTED_AGAIN_SECONDS
+    world.follow()
+    assert world.may_of(ack) == {"n1": "r", "n2": "r"}
     assert set_access(world.store) == 0, "the schema says the same"
 
 
