@@ -420,9 +420,7 @@ class JournalStore:
         elif durability == "replicated":
             replica = Replica.new(self._node)
             named = KeyReference.of(keyring)
-            made = ReplicaJournal.make(
-                place, name, replica, state=state, key=named, disk=self.disk
-            )
+            made = ReplicaJournal.make(place, name, replica, state=state, key=named, disk=self.disk)
             made.cipher.use(keyring)
             journal = self.replicas.add(made)
         else:
