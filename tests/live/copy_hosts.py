@@ -21,6 +21,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from flumeng.runtime import secrets
 from flumeng.store import Versioned, tree
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
@@ -81,13 +82,15 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 
 
 class Host:
-    """One namespace with a node in it. ``address`` is its own."""
+    """One namespace with a node in it. ``address`` is its own, ``secrets`` a folder that need not
+    be there."""
 
     def __init__(self, hosts: Hosts, number: int) -> None:
         self.name, self.address = f"n{number}", f"{hosts.prefix}.{number}"
         self.namespace = f"{hosts.bridge}n{number}"
         self.process: subprocess.Popen[bytes] | None = None
         self.power = PowerCut(hosts.folder / f"power{number}", megabytes=512)
+        self.secrets = hosts.folder / f"secrets{number}"
         self._hosts = hosts
         ip("netns", "add", self.namespace)
         outside = f"{hosts.bridge}v{number}"
@@ -109,8 +112,9 @@ class Host:
         command += ["--data", str(self.data), "--host", self.address, "--insecure"]
         command += [text for role in roles for text in ("--role", role)]
         command += ["--label", label] if label else []
+        environment = {**os.environ, secrets.DIRECTORY: str(self.secrets)}
         with (self._hosts.folder / f"{self.name}.log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
     @property
     def worker(self) -> int | None:

@@ -1,4 +1,4 @@
-"""The texts of flows of which nothing runs on a node, and what is said of journals that lack keys."""
+"""Texts of flows of which nothing runs on a node, and what is said of journals that lack keys."""
 
 from __future__ import annotations
 
