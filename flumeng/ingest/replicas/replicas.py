@@ -235,7 +235,6 @@ class Replicas:
                 replica,
                 base=message.log.floor,
                 state=envelope.state or {},
-                key=envelope.key,
                 disk=self._disk,
             )
             self._stored.add(name)
