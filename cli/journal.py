@@ -219,7 +219,8 @@ def _state(row: JournalRow) -> str:
     if row.waits_at is not None:
         return f"stops at {row.waits_at}: events are lost"
     state = "closed" if row.closed else "open"
-    return f"{state}, {row.lost} lost" if row.lost else state
+    state = f"{state}, {row.lost} lost" if row.lost else state
+    return f"{state}: {row.problem}" if row.problem else state
 
 
 def _lags(row: JournalRow) -> str | None:

@@ -27,6 +27,7 @@ from flumeng.journal.checkpoint import Durability
 from flumeng.journal.disk import TimedDisk
 from flumeng.journal.encryption import Keyring
 from flumeng.journal.journal import Journal
+from flumeng.journal.journal_cipher import KeyReference
 from flumeng.journal.limits import Limits, Room, no_limit
 from flumeng.journal.log import Log
 from flumeng.journal.memory import MemoryJournal
@@ -215,9 +216,9 @@ class JournalStore:
 
     def _require_readable(self, flow: str, keyring: Keyring | None) -> None:
         """Events that nobody could read would be as good as lost: the flow goes on when it can read
-        those that it has."""
+        those that it has. What another host has taken waits by itself."""
         for name, journal in self.journals.items():
-            if flow_of(name) == flow and name not in self._taken:
+            if flow_of(name) == flow and name not in self._taken and not _is_copy(journal):
                 journal.cipher.use(keyring)
 
     def _prepare(self, journal: Log, limits: Limits | None) -> bool:
@@ -418,7 +419,9 @@ class JournalStore:
             journal.sync()
         elif durability == "replicated":
             replica = Replica.new(self._node)
-            made = ReplicaJournal.make(place, name, replica, state=state, disk=self.disk)
+            named = KeyReference.of(keyring)
+            made = ReplicaJournal.make(place, name, replica, state=state, key=named, disk=self.disk)
+            made.cipher.use(keyring)
             journal = self.replicas.add(made)
         else:
             journal = Journal.create(

@@ -20,6 +20,7 @@ from typing import Any
 from flumeng.errors import FlumengError
 from flumeng.ingest.flow import FlowRunner, Task
 from flumeng.ingest.journal_store import Ended, JournalStore
+from flumeng.ingest.key_search import KeySearch
 from flumeng.ingest.liveness import stay_alive
 from flumeng.ingest.measures import Measures
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
@@ -39,6 +40,8 @@ STATUS_SECONDS = 1.0
 SERVER_STOP_SECONDS = 1.0
 AWAITS_SECONDS = 0.1
 """How often, at most, the node is told whose deliveries are awaited."""
+KEY_SECONDS = 2.0
+"""So often it is looked whether the key is there of which readers wait."""
 STUCK_SECONDS = 30.0
 """The event loop turns every second at least; one that has not for so long hangs."""
 BLOCKING_CALLS = 16
@@ -67,6 +70,7 @@ class Worker:
     ) -> None:
         self._journal_store = journal_store
         self._replicas = journal_store.replicas
+        self._key_search = KeySearch(lambda: journal_store.journals)
         self._group = group
         self._policy = policy
         self._keystore = keystore
@@ -108,6 +112,7 @@ class Worker:
         reporting = asyncio.create_task(self._report_changes())
         living = asyncio.create_task(stay_alive(self._send))
         asking = asyncio.create_task(self._ask_for_deliveries())
+        unlocking = asyncio.create_task(self._look_for_keys())
         while (message := await messages.get())["type"] != "stop":
             self._handle(message)
         telling = asyncio.create_task(self._tell_deliveries(messages))
@@ -116,6 +121,7 @@ class Worker:
         reporting.cancel()
         living.cancel()
         asking.cancel()
+        unlocking.cancel()
         await self._report()
         stopping = threading.Thread(target=server.stop, daemon=True)
         stopping.start()
@@ -200,6 +206,7 @@ class Worker:
     def _on_replicas(self, message: Message) -> None:
         """Blocking. Who is the primary of which journal, and what becomes of the others' copies."""
         self._replicas.told(message)
+        self._key_search.told(message["texts"])
         for name in message["unwanted"]:
             self._replicas.drop(name)
         self._journal_store.serve_led()
@@ -294,6 +301,12 @@ class Worker:
                 await asyncio.to_thread(self._send, {"type": "awaits", "journals": awaited})
             await asyncio.sleep(AWAITS_SECONDS)
 
+    async def _look_for_keys(self) -> None:
+        while True:
+            if await asyncio.to_thread(self._key_search.look):
+                self._changed.set()
+            await asyncio.sleep(KEY_SECONDS)
+
     async def _report(self) -> float:
         """Returns how many seconds it took to find out what there is to say."""
         began = time.monotonic()
@@ -338,6 +351,7 @@ class Worker:
                 "term": journal.term,
                 **_end(journal),
                 **_replica(journal),
+                **({"locked": journal.cipher.problem} if journal.cipher.problem else {}),
             }
             for name, journal in self._journal_store.journals.items()
         }

@@ -15,7 +15,8 @@ class Account:
     ``acked_minute_ago`` and ``safe_minute_ago`` are None while the server does not know them. An
     event, or what else is counted there, has ``step`` offsets. ``unacked_bytes`` and
     ``unacked_bytes_minute_ago`` are None where nobody knows how many wait.
-    ``lags``: of a replicated journal, how many events the copy on each other node lacks."""
+    ``lags``: of a replicated journal, how many events the copy on each other node lacks.
+    ``problem``: why readers wait; empty when they need not."""
 
     term: int
     durability: str
@@ -35,6 +36,7 @@ class Account:
     unacked_bytes: int | None = None
     unacked_bytes_minute_ago: int | None = None
     lags: Mapping[str, int] = field(default_factory=dict)
+    problem: str = ""
 
     @property
     def events(self) -> int:

@@ -2,7 +2,7 @@
 
 Each travels as the metadata of one chunk of a Flight exchange, in JSON; the frames that a
 ``Frames`` tells of are the chunk's rows, as they lie on disk. ``state`` is the source state where a
-log begins.
+log begins, ``key`` says with which key its events are encrypted, and where that may be.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, get_type_hints
 import pyarrow as pa
 
 from flumeng.errors import CorruptError
+from flumeng.journal.journal_cipher import KeyReference
 from flumeng.replication.history import History, Log, Start
 from flumeng.replication.messages import (
     Began,
@@ -38,11 +39,13 @@ _FIELDS = {name: get_type_hints(kind) for name, kind in _KINDS.items()}
 
 
 class Envelope(NamedTuple):
-    """A message about one journal; ``state`` only with a ``Begin`` or a ``Reset``."""
+    """A message about one journal; ``state``, and the ``key`` of one that is encrypted, only with a
+    ``Begin`` or a ``Reset``."""
 
     journal: str
     message: ToCopy | ToPrimary
     state: Mapping[str, object] | None = None
+    key: KeyReference | None = None
 
 
 def encode(envelope: Envelope) -> bytes:
@@ -52,6 +55,7 @@ def encode(envelope: Envelope) -> bytes:
         "journal": envelope.journal,
         "fields": list(message),
         "state": envelope.state,
+        "key": envelope.key.document if envelope.key else None,
     }
     return json.dumps(said, separators=(",", ":")).encode()
 
@@ -71,10 +75,11 @@ def decode(data: bytes) -> Envelope:
                 _FIELDS[said["kind"]].items(), said["fields"], strict=True
             )
         }
-        state = said.get("state")
+        state, key = said.get("state"), said.get("key")
         if not isinstance(said["journal"], str) or not isinstance(state, dict | None):
             raise CorruptError("a message about a copy names no journal")
-        return Envelope(said["journal"], kind(**fields), state)
+        reference = None if key is None else KeyReference.parse(key)
+        return Envelope(said["journal"], kind(**fields), state, reference)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptError(f"a message about a copy cannot be read: {error}") from error
 

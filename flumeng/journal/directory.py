@@ -16,9 +16,9 @@ from flumeng.journal import journal_cipher, segment
 from flumeng.journal import replica as replicas
 from flumeng.journal.checkpoint import Checkpoint, CheckpointFile, Durability
 from flumeng.journal.disk import Disk
-from flumeng.journal.encryption import Keyring
 from flumeng.journal.errors import held
 from flumeng.journal.frame import identity
+from flumeng.journal.journal_cipher import KeyReference
 from flumeng.journal.names import is_id
 from flumeng.journal.replica import Replica
 from flumeng.journal.segment import SegmentHeader
@@ -42,7 +42,7 @@ def create(
     durability: Durability,
     state: Mapping[str, object],
     *,
-    keyring: Keyring | None = None,
+    key: KeyReference | None = None,
     replica: Replica | None = None,
     base: int = 0,
 ) -> None:
@@ -54,8 +54,8 @@ def create(
     unnamed = hidden(path)
     try:
         unnamed.mkdir(mode=0o700)
-        if keyring is not None:
-            journal_cipher.write(unnamed, keyring.current.id, tuple(keyring.keys), disk)
+        if key is not None:
+            journal_cipher.write(unnamed, key, disk)
         if replica is not None:
             replicas.write(unnamed, replica, disk)
         first = SegmentHeader(identity(path.name), 0, base, None)

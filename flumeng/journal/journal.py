@@ -39,7 +39,7 @@ from flumeng.journal.errors import (
     HeldError,
 )
 from flumeng.journal.frame import TARGET_BYTES, FrameHeader, Payload, identity
-from flumeng.journal.journal_cipher import JournalCipher
+from flumeng.journal.journal_cipher import JournalCipher, KeyReference
 from flumeng.journal.limits import Limits, Room, no_limit, size_text
 from flumeng.journal.listeners import Listeners
 from flumeng.journal.segment import Window
@@ -90,7 +90,8 @@ class Journal:
         """
         path = directories.place(directory, journal)
         with directories.plain_errors(path):
-            directories.create(path, disk or Disk(), durability, state, keyring=keyring)
+            key = KeyReference.of(keyring)
+            directories.create(path, disk or Disk(), durability, state, key=key)
         return Journal.open(
             path,
             keyring=keyring,

@@ -3,7 +3,8 @@
 A journal is encrypted with one key all its life, or not at all; a flow with another key takes
 another journal. In its directory lies which key that is, by its id, and which secrets may hold it,
 by reference: so a process that knows nothing of the flow can serve what is left. Of the secrets
-themselves nothing is written.
+themselves nothing is written. A copy on another node has the same file, and no key while it is a
+copy: frames come encrypted, and stay so.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
 from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.journal.disk import Disk
-from flumeng.journal.encryption import NO_KEYS, Key, Keyring, Sealer, aligned
+from flumeng.journal.encryption import NO_KEYS, Key, Keyring, Sealer, aligned, key_of
 from flumeng.journal.errors import KeyMissingError
 from flumeng.journal.frame import BadFrameError, FrameHeader, identity
 from flumeng.journal.segment import UNFINISHED, Window
@@ -30,22 +33,90 @@ from flumeng.spec.patterns import SECRET
 log = logging.getLogger(__name__)
 
 FILE = "encryption.json"
+MOST_SECRETS = 100
+_KEY_ID = re.compile("[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyReference:
+    """With which key a journal is encrypted, by its id, and which secrets may hold it."""
+
+    key_id: str
+    secrets: tuple[str, ...]
+
+    @classmethod
+    def of(cls, keyring: Keyring | None) -> Self | None:
+        """To the key for new frames."""
+        return cls(keyring.current.id, tuple(keyring.keys)) if keyring else None
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> Self:
+        """The reverse of ``document``. Raises ValueError for what is none."""
+        key_id, names = document.get("key"), document.get("secrets")
+        if not isinstance(key_id, str) or not _KEY_ID.fullmatch(key_id):
+            raise ValueError("it names no key")
+        if not isinstance(names, list):
+            raise ValueError("it names no secrets")
+        known = tuple(name for name in map(str, names) if SECRET.fullmatch(name))
+        return cls(key_id, known[:MOST_SECRETS])
+
+    @property
+    def document(self) -> dict[str, object]:
+        return {"key": self.key_id, "secrets": list(self.secrets)}
 
 
 class JournalCipher:
-    """``key_id``: the key of all frames that are to come; None in a journal in plain text.
+    """``reference``: to the key of all frames that are to come; None in a journal in plain text.
+    ``problem``: why readers wait for the key, as far as somebody has looked; empty when they need
+    not.
 
-    Raises CorruptError for a damaged file. ``opened`` is for any thread, the rest for the one that
-    writes the journal.
+    Raises CorruptError for a damaged file. ``opened`` and ``look`` are for any thread, the rest for
+    the one that writes the journal.
     """
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self._directory = directory
         self._disk = disk
-        document = read_object(directory / FILE)
-        self.key_id, self._references = _parsed(directory / FILE, document)
+        self.reference = _read(directory / FILE)
+        self.problem = ""
+        self._named: tuple[str, ...] = ()
         self._keyring = NO_KEYS
         self._sealer: Sealer | None = None
+
+    @property
+    def key_id(self) -> str | None:
+        return self.reference.key_id if self.reference else None
+
+    @property
+    def lacks_key(self) -> bool:
+        """Whether nobody has found the key yet; never in a journal in plain text."""
+        return bool(self.problem) or not (self.reference is None or self._keyring.keys)
+
+    def adopt(self, reference: KeyReference) -> None:
+        """Of a copy: what its primary says of the key. Raises CorruptError when the copy has begun
+        with another one, OSError."""
+        if self.key_id not in (None, reference.key_id):
+            raise CorruptError(
+                f"journal {self._directory.name} is encrypted with key {self.key_id}, and is said "
+                f"to be with {reference.key_id}"
+            )
+        if reference != self.reference:
+            write(self._directory, reference, self._disk)
+            self.reference = reference
+
+    def look(self, named: tuple[str, ...] = ()) -> None:
+        """Find the key for readers: in the secrets that are ``named``, as the flow has them now, or
+        where it was before. ``problem`` says what came of it. Takes as long as the secrets do."""
+        self._named = named or self._named
+        if self.reference is None:
+            return
+        keyring, problems = self._found()
+        try:
+            keyring.find(self.reference.key_id)
+        except KeyMissingError:
+            self._keep_waiting(self.reference.key_id, keyring, problems)
+        else:
+            self._keyring, self.problem = keyring, ""
 
     def use(self, keyring: Keyring | None) -> None:
         """Encrypt with the journal's own key, and from now on look for it where ``keyring`` has it;
@@ -53,19 +124,20 @@ class JournalCipher:
 
         Raises KeyMissingError, when all stays as it was, and OSError.
         """
-        if self.key_id is None:
+        if self.reference is None:
             return
+        problems: list[str] = []
         if keyring is None:
-            keyring, _ = _found(self._references)
+            keyring, problems = self._found()
         try:
-            key = keyring.find(self.key_id)
+            key = keyring.find(self.reference.key_id)
         except KeyMissingError as error:
-            raise self._missing(str(error)) from error
-        references = tuple(keyring.keys)
-        if references != self._references:
-            write(self._directory, self.key_id, references, self._disk)
-            self._references = references
-        self._keyring = keyring
+            raise self._missing("; ".join([str(error), *problems])) from error
+        reference = KeyReference(key.id, tuple(keyring.keys))
+        if reference != self.reference:
+            write(self._directory, reference, self._disk)
+            self.reference = reference
+        self._keyring, self.problem = keyring, ""
         self._sealer = Sealer(key, identity(self._directory.name))
 
     def sealed(
@@ -73,7 +145,7 @@ class JournalCipher:
     ) -> tuple[FrameHeader, list[Any]]:
         """The frame as it is to be written: ``parts`` in a journal in plain text. Raises UserError
         while the key is not here: no event gets onto the disk as it is."""
-        if self.key_id is None:
+        if self.reference is None:
             return header, parts
         if self._sealer is None:
             raise UserError(
@@ -114,13 +186,30 @@ class JournalCipher:
         try:
             return self._keyring.opened(frame, header)[0]
         except KeyMissingError:
-            keyring, problems = _found(self._references)
+            keyring, problems = self._found()
         try:
             opened, _ = keyring.opened(frame, header)
         except KeyMissingError as error:
+            self._keep_waiting(key_of(frame, header), keyring, problems)
             raise self._missing("; ".join([str(error), *problems])) from error
-        self._keyring = keyring
+        self._keyring, self.problem = keyring, ""
         return opened
+
+    def _keep_waiting(self, key_id: str, found: Keyring, problems: list[str]) -> None:
+        others = [f"{name} is key {key.id}" for name, key in found.keys.items()]
+        why = "; ".join([*problems, *others]) or "no secret is named that holds it"
+        self.problem = f"readers wait, since key {key_id} is not on this node: {why}"
+
+    def _found(self) -> tuple[Keyring, list[str]]:
+        """The keys that are here, and why others are not."""
+        before = self.reference.secrets if self.reference else ()
+        keys, problems = {}, []
+        for name in dict.fromkeys((*self._named, *before)):
+            try:
+                keys[name] = Key.parse(secrets.resolve(name), name)
+            except UserError as error:
+                problems.append(str(error))
+        return Keyring(keys), problems
 
     def _missing(self, why: str) -> KeyMissingError:
         return KeyMissingError(
@@ -129,9 +218,9 @@ class JournalCipher:
         )
 
 
-def write(directory: Path, key_id: str, references: tuple[str, ...], disk: Disk) -> None:
+def write(directory: Path, reference: KeyReference, disk: Disk) -> None:
     """Whole or not at all, and durable. Raises OSError."""
-    text = json.dumps({"key": key_id, "secrets": references})
+    text = json.dumps(reference.document)
     draft = directory / f"{FILE}{UNFINISHED}"
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -143,24 +232,12 @@ def write(directory: Path, key_id: str, references: tuple[str, ...], disk: Disk)
     disk.sync_directory(directory)
 
 
-def _parsed(file: Path, document: dict[str, object]) -> tuple[str | None, tuple[str, ...]]:
-    if not document:
-        return None, ()
-    key_id, references = document.get("key"), document.get("secrets")
-    if not isinstance(key_id, str) or not isinstance(references, list):
-        raise CorruptError(f"{file} is damaged: it names no key")
-    return key_id, tuple(name for name in map(str, references) if SECRET.fullmatch(name))
-
-
-def _found(references: tuple[str, ...]) -> tuple[Keyring, list[str]]:
-    """Those of the keys that are here, and why the others are not."""
-    keys, problems = {}, []
-    for name in references:
-        try:
-            keys[name] = Key.parse(secrets.resolve(name), name)
-        except UserError as error:
-            problems.append(str(error))
-    return Keyring(keys), problems
+def _read(file: Path) -> KeyReference | None:
+    document = read_object(file)
+    try:
+        return KeyReference.parse(document) if document else None
+    except ValueError as error:
+        raise CorruptError(f"{file} is damaged: {error}") from error
 
 
 def _joined(frames: list[pa.Buffer]) -> Window:

@@ -36,7 +36,7 @@ from flumeng.journal.errors import (
     held,
 )
 from flumeng.journal.frame import HEADER_BYTES, FrameHeader, Payload, decode_state, identity
-from flumeng.journal.journal_cipher import JournalCipher
+from flumeng.journal.journal_cipher import JournalCipher, KeyReference
 from flumeng.journal.limits import MEMORY_BYTES, Limits, Room, no_limit, size_text
 from flumeng.journal.listeners import Listeners
 from flumeng.journal.recovery import merge_state
@@ -68,7 +68,7 @@ class MemoryJournal:
         path = directories.place(directory, journal)
         disk = disk or Disk()
         with directories.plain_errors(path):
-            directories.create(path, disk, "memory", {}, keyring=keyring)
+            directories.create(path, disk, "memory", {}, key=KeyReference.of(keyring))
             journal_ = MemoryJournal(path, limits or Limits(MEMORY_BYTES), disk)
             if keyring is not None:
                 journal_.cipher.use(keyring)

@@ -24,6 +24,7 @@ from flumeng.journal import replica as replicas
 from flumeng.journal.disk import Disk
 from flumeng.journal.frame import HEADER_BYTES, FrameHeader, decode_state, verify
 from flumeng.journal.journal import KEEP_FREE_BYTES, SEGMENT_BYTES, Journal
+from flumeng.journal.journal_cipher import KeyReference
 from flumeng.journal.limits import Limits
 from flumeng.journal.replica import Replica
 from flumeng.journal.segment import Segment, Window, open_segment, read_frame_header
@@ -49,15 +50,17 @@ class ReplicaJournal(Journal):
         base: int = 0,
         term: int = 0,
         state: Mapping[str, object] = MappingProxyType({}),
+        key: KeyReference | None = None,
         limits: Limits | None = None,
         disk: Disk | None = None,
     ) -> ReplicaJournal:
         """One without events, whose first will have the seq ``base``; ``state`` is the source state
-        there. Raises as ``Journal.create``."""
+        there. With a ``key`` all its events are encrypted: a primary needs it (``cipher.use``), and
+        a copy takes frames that are. Raises as ``Journal.create``."""
         path = directories.place(parent, journal)
         with directories.plain_errors(path):
             directories.create(
-                path, disk or Disk(), "replicated", state, replica=replica, base=base
+                path, disk or Disk(), "replicated", state, key=key, replica=replica, base=base
             )
         made = ReplicaJournal.load(path, limits=limits, disk=disk)
         made.fence(term)
@@ -133,9 +136,15 @@ class ReplicaJournal(Journal):
 
     def append_frame(self, frame: pa.Buffer) -> FrameHeader:
         """Add a frame as it lies on the primary's disk, every bit checked. Raises CorruptError for
-        one that does not go on here, and what ``append_encoded`` raises."""
+        one that does not go on here, or is in plain text where events are encrypted, and what
+        ``append_encoded`` raises."""
         self._writer.require_sound()
         header = verify(frame, self._identity)
+        if self.cipher.reference is not None and not (header.encrypted or header.lost):
+            raise CorruptError(
+                f"journal {self.id}: the frame of seq {header.first_seq} is in plain text, where "
+                f"all are encrypted with key {self.cipher.key_id}"
+            )
         if header.first_seq != self.next_seq or header.term > self.term:
             raise CorruptError(
                 f"journal {self.id}: a frame of seq {header.first_seq} and term {header.term}, "
@@ -173,13 +182,15 @@ class ReplicaJournal(Journal):
             os.close(fd)
         self._disk.sync_directory(self._directory)
         self._abandon()
-        return ReplicaJournal.load(
+        left = ReplicaJournal.load(
             self._directory,
             limits=self.limits,
             segment_bytes=self._segment_bytes,
             keep_free_bytes=self._keep_free_bytes,
             disk=self._disk,
         )
+        left.cipher = self.cipher
+        return left
 
     def restart(self, floor: int, lineage: str, state: Mapping[str, object]) -> ReplicaJournal:
         """Remove all events and begin at ``floor``, as the same copy; this one is done for. Who is
@@ -187,16 +198,19 @@ class ReplicaJournal(Journal):
         term, parent = self.term, self._directory.parent
         replica = replace(self.replica, lineage=lineage, checkpoint=floor)
         self.remove()
-        return ReplicaJournal.make(
+        anew = ReplicaJournal.make(
             parent,
             self.id,
             replica,
             base=floor,
             term=term,
             state=state,
+            key=self.cipher.reference,
             limits=self.limits,
             disk=self._disk,
         )
+        anew.cipher = self.cipher
+        return anew
 
     def trim(self, ack: int) -> None:
         """See ``Journal``. What readers have acked they have seen, so that all copies had it: the

@@ -248,6 +248,7 @@ def _account(journal: Log, acked: int, past: Note | None, *, reads: bool) -> Acc
         acked_minute_ago=past.acked if past else None,
         safe_minute_ago=past.safe if past else None,
         lags=journal.lags,
+        problem=journal.cipher.problem,
     )
 
 

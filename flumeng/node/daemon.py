@@ -20,6 +20,7 @@ from flumeng.metrics.table import Reading
 from flumeng.node import policy
 from flumeng.node.claim import SupplantedError
 from flumeng.node.command import command_of
+from flumeng.node.current_texts import CurrentTexts
 from flumeng.node.event_publisher import EventPublisher
 from flumeng.node.events import (
     Acked,
@@ -110,6 +111,7 @@ class Node:
         )
         self._znodes = Registration(store, identity, home, signers)
         self._memberships = Memberships(store, settings.name, clock)
+        self._current_texts = CurrentTexts(store, self._znodes.trusts, clock)
         self._expiry = Expiry(clock, utc_now)
         self._machine = Machine(settings.roles, clock, settings.workers, settings.limits)
         self._storyteller = EventPublisher(store, settings.name, clock, time.time)
@@ -428,7 +430,9 @@ class Node:
         if set(found.led) - set(self._znodes.led):
             self._znodes.look_anew()
         self._znodes.led = found.led
-        self._act(self._machine.handle(Replicas(found.message)))
+        locked = {said["flow"] for said in local.values() if said.get("locked")}
+        told = {**found.message, "texts": self._current_texts.of(locked)}
+        self._act(self._machine.handle(Replicas(told)))
         if self._is_ours and self._machine.knows_all_journals:
             self._znodes.forget({n: j for n, j in found.forgotten.items() if n not in local})
             unneeded = self._znodes.acks(found.lost.keys()).unneeded if found.lost else ()

@@ -173,10 +173,15 @@ class Machine:
 
     @property
     def _problems(self) -> dict[str, str]:
-        """What is wrong with the children."""
+        """What is wrong with the children, and with what they serve."""
         trouble = {child.name: child.trouble for child in self._children.values() if child.trouble}
         held = {c.name: f"held: {c.held}" for c in self._children.values() if c.held}
-        return trouble | held
+        locked = {
+            f"journal {name}": said["locked"]
+            for name, said in (self.journals or {}).items()
+            if said.get("locked")
+        }
+        return trouble | held | locked
 
     @property
     def addresses(self) -> tuple[str, ...]:

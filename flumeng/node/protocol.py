@@ -12,8 +12,9 @@ their events are delivered, whenever those are others; the node then asks for th
 tells what it finds as ``delivered``, which it also tells of journals that others read more slowly
 than their flow; ``proposal`` of a change of who holds a replicated ``journal``, at the ``version``
 of its record that it knows: the node says what is there now with ``replicas``, for all of them and
-whenever that changes; ``alive`` every ``ALIVE_SECONDS``, but only while its work goes on: the
-thread that does the work has turned, and whatever it depends on (Spark's JVM, the disk) has
+whenever that changes, and with it the ``texts`` of flows with a journal that is ``locked`` in the
+status, since its key is not here; ``alive`` every ``ALIVE_SECONDS``, but only while its work goes
+on: the thread that does the work has turned, and whatever it depends on (Spark's JVM, the disk) has
 answered. ``held`` in it names what it waits for and has to wait for: a node is patient with a slow
 disk, not with a process that has stopped. The same text is the same wait; another one begins anew.
 """
@@ -157,6 +158,7 @@ def _is_journal(journal: object) -> bool:
         and isinstance(journal.get("copy", ""), str)
         and isinstance(journal.get("lineage", ""), str)
         and isinstance(journal.get("leads", False), bool)
+        and isinstance(journal.get("locked", ""), str)
     )
 
 

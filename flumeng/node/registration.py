@@ -258,7 +258,7 @@ class Registration:
         for key, revision in zip(wanted, self._read_each([*wanted.values()]), strict=True):
             if not isinstance(revision, Versioned):
                 unreadable[key] = str(revision or f"{wanted[key]}: there is no such revision")
-            elif not self._trusts(key[0], revision.value):
+            elif not self.trusts(key[0], revision.value):
                 unreadable[key] = (
                     f"{wanted[key]} is not signed with a key of this node's policy file: apply the "
                     f"flow with the file of such a key in {KEY}"
@@ -267,7 +267,8 @@ class Registration:
                 self._texts[key] = revision.value.effective
         return unreadable
 
-    def _trusts(self, flow: str, revision: Revision) -> bool:
+    def trusts(self, flow: str, revision: Revision) -> bool:
+        """Whether it is signed as the policy file of this node wants it."""
         return not self._signers or is_signed(
             flow, revision.effective, revision.signature or "", self._signers
         )

@@ -182,7 +182,8 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "before that: use delivery at-least-once or exactly-once",
         )
     journal = parts.get("journal")
-    yield from _of_replicas(parts, durability, journal)
+    if durability != "replicated" and "replicas" in parts:
+        yield "replicas", "only events with `durability: replicated` have copies: say that too"
     yield from _of_kafka(parts, components, durability, journal)
     yield from _of_queues(components)
     yield from _of_flow_source(parts, components)
@@ -208,21 +209,6 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             owner = taken.setdefault(what, path)
             if owner != path:
                 yield f"{path}.{name}", f"{owner} has {what} already"
-
-
-def _of_replicas(
-    parts: Mapping[str, Any], durability: str, journal: JournalOptions | None
-) -> Iterator[tuple[str, str]]:
-    """What does not go together with copies on other nodes, or without them."""
-    if durability != "replicated":
-        if "replicas" in parts:
-            yield "replicas", "only events with `durability: replicated` have copies: say that too"
-    elif journal is not None and journal.encryption is not None:
-        yield (
-            "journal.encryption",
-            "encrypted events cannot be copied to other nodes yet: use durability disk, or leave "
-            "journal.encryption out",
-        )
 
 
 def _of_queues(components: list[tuple[str, Component]]) -> Iterator[tuple[str, str]]:

@@ -17,6 +17,10 @@ class JournalEncryption:
     A flow with another `key` goes on in new journals; the old key has to be one of `previous_keys`
     until they are read, or the flow's sources stop. What is kept beside events, such as how far
     each file is read, is not encrypted.
+
+    With `durability: replicated` events travel to their copies encrypted. A node needs the secrets
+    in order to receive events of the flow, or to lead a journal in the place of a node that is
+    gone; to hold a copy it needs none.
     """
 
     key: str = option(

@@ -2,7 +2,7 @@
 
 Reads only. What is in ZooKeeper is always shown; the rest only nodes know, and is None while a
 journal's node does not answer. A registration that cannot be read leaves what the name says, and a
-``problem``.
+``problem``; so does a key without which nobody can read the events.
 """
 
 from __future__ import annotations
@@ -122,4 +122,5 @@ def _with_account(row: JournalRow, account: Account, now: float) -> JournalRow:
         lost=account.lost,
         waits_at=account.waits_at,
         lags=account.lags,
+        problem=row.problem or account.problem,
     )

@@ -145,4 +145,5 @@ class CopyWorkers:
                 addresses={node: where for node, where in addresses.items() if node != name},
                 ended={},
                 unwanted=[] if name in self.nodes else list(self.memberships),
+                texts={},
             )

@@ -24,6 +24,7 @@ from pathlib import Path
 import pytest
 
 from flumeng.operations.securing import secure_cluster
+from flumeng.runtime import secrets
 from flumeng.security.roles import DIRECTORY, Role
 from flumeng.security.testing import CLUSTER, Certificates
 from flumeng.security.testing import HOSTS as LOOPBACK
@@ -87,13 +88,15 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 
 
 class Host:
-    """One namespace with a node in it. ``address`` is its own."""
+    """One namespace with a node in it. ``address`` is its own, ``secrets`` a folder that need not
+    be there."""
 
     def __init__(self, hosts: Hosts, number: int) -> None:
         self.name, self.address = f"n{number}", f"{hosts.prefix}.{number}"
         self.namespace = f"{hosts.bridge}n{number}"
         self.process: subprocess.Popen[bytes] | None = None
         self.power = PowerCut(hosts.folder / f"power{number}", megabytes=512)
+        self.secrets = hosts.folder / f"secrets{number}"
         self._hosts = hosts
         ip("netns", "add", self.namespace)
         outside = f"{hosts.bridge}v{number}"
@@ -116,9 +119,12 @@ class Host:
         command += [] if self._hosts.certificates else ["--insecure"]
         command += [text for role in roles for text in ("--role", role)]
         command += ["--label", label] if label else []
-        who = self._hosts.proving("node", name=self.name, address=self.address)
+        environment = {
+            **self._hosts.proving("node", name=self.name, address=self.address),
+            secrets.DIRECTORY: str(self.secrets),
+        }
         with (self._hosts.folder / f"{self.name}.log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=who)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
     @property
     def worker(self) -> int | None:

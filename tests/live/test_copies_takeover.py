@@ -28,6 +28,7 @@ durability: replicated
 replicas: {{copies: 2, min_in_sync: {least}}}
 delivery: exactly-once
 batch: {{seconds: 0.3}}
+{more}
 sinks: [{{files: {{path: "{lake}"}}}}]
 """
 
@@ -35,10 +36,11 @@ pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="hosts need root an
 
 
 class Web:
-    """Events are taken by the first host alone."""
+    """Events are taken by the first host alone. Each has the text ``pad``, and the flow says
+    ``more``."""
 
-    def __init__(self, hosts: Hosts) -> None:
-        self.hosts = hosts
+    def __init__(self, hosts: Hosts, *, more: str = "", pad: str = "") -> None:
+        self.hosts, self.more, self.pad = hosts, more, pad
         self.lake = hosts.folder / "lake"
         self.sent = 0
 
@@ -52,7 +54,7 @@ class Web:
         for host in self.hosts.all[1:]:
             host.start("copy")
         flow = self.hosts.folder / "web.yaml"
-        flow.write_text(TEXT.format(port=PORT, lake=self.lake, least=least))
+        flow.write_text(TEXT.format(port=PORT, lake=self.lake, least=least, more=self.more))
         assert "revision 1" in self.hosts.command("flow", "apply", str(flow))
         self.wait_in_sync()
 
@@ -81,7 +83,7 @@ class Web:
     def send(self, count: int) -> None:
         """Returns when they are answered."""
         numbers = range(self.sent, self.sent + count)
-        body = "\n".join(json.dumps({"n": n}) for n in numbers)
+        body = "\n".join(json.dumps({"n": n, "pad": self.pad}) for n in numbers)
         connection = http.client.HTTPConnection(self.first.address, PORT, timeout=60)
         connection.request("POST", "/", body)
         answer = connection.getresponse()

@@ -598,6 +598,16 @@ def test_workers_are_told_once_who_holds_what(pair: Machine, clock: Clock) -> No
     assert told_replicas(pair.handle(ready("ingest.1"))) == [("ingest.1", 4)], "it is another one"
 
 
+def test_a_journal_that_waits_for_its_key_is_a_problem_of_the_node(machine: Machine) -> None:
+    running(machine)
+    journal = {"flow": "f", "term": 1, "closed": True, "end": 9}
+    said = {"type": "status", "answers": 1, "tasks": {}}
+    machine.handle(Said(WORKER, {**said, "journals": {"f.n.0.a": {**journal, "locked": "why"}}}))
+    assert machine.status.problems == {"journal f.n.0.a": "why"}
+    machine.handle(Said(WORKER, {**said, "journals": {"f.n.0.a": journal}}))
+    assert machine.status.problems == {}
+
+
 def test_a_worker_hears_of_its_tasks_before_it_hears_who_holds_what(machine: Machine) -> None:
     """It closes the journals of flows that it has no task of."""
     machine.handle(Tick())

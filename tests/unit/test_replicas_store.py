@@ -455,7 +455,8 @@ def message(store: JournalStore, name: str, *others: str) -> Mapping[str, Any]:
     in_sync = (journal.replica_id, *others)
     membership = Membership(journal.lineage, 1, journal.replica_id, in_sync, ("n1",))
     told = {name: {"version": 1, **as_message(membership)}}
-    return {"type": "replicas", "journals": told, "addresses": {}, "ended": {}, "unwanted": []}
+    said = {"type": "replicas", "journals": told, "addresses": {}}
+    return {**said, "ended": {}, "unwanted": [], "texts": {}}
 
 
 CONFIGURED = {"type": "configure", "number": 1, "tasks": []}

@@ -24,8 +24,10 @@ from flumeng.ingest.replicas.replicated_journal import ASK_AGAIN_SECONDS, Replic
 from flumeng.journal import copy_wire, reading
 from flumeng.journal.copy_wire import Envelope
 from flumeng.journal.disk import Disk
+from flumeng.journal.encryption import Keyring
 from flumeng.journal.errors import AboveSafeError, HeldError, JournalFailedError
 from flumeng.journal.group_commit import GroupCommit
+from flumeng.journal.journal_cipher import KeyReference
 from flumeng.journal.replica import Replica
 from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.journal.testing import numbered_events
@@ -63,9 +65,11 @@ class Site:
     def __init__(self, world: World, name: str, lineage: str) -> None:
         self.name, self.world, self.disk = name, world, SmallDisk()
         self.proposals: list[tuple[int, Membership]] = []
-        self.open(
-            ReplicaJournal.make(world.path / name, NAME, Replica.new(name, lineage), disk=self.disk)
-        )
+        key = KeyReference.of(world.keyring) if name == "n1" else None
+        replica = Replica.new(name, lineage)
+        made = ReplicaJournal.make(world.path / name, NAME, replica, key=key, disk=self.disk)
+        made.cipher.use(world.keyring)
+        self.open(made)
 
     def open(self, opened: ReplicaJournal) -> None:
         self.journal = ReplicatedJournal(
@@ -90,10 +94,10 @@ class Site:
 
 class World:
     """All nodes, ZooKeeper, and the messages on their way. Nothing reaches or leaves who is
-    ``away``."""
+    ``away``. With a ``keyring``, which only n1 has, events are encrypted."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, keyring: Keyring | None = None) -> None:
+        self.path, self.keyring = path, keyring
         self.now = 1000.0
         self.mail: deque[tuple[Site, ReplicatedJournal, str, ToCopy]] = deque()
         self.away: set[str] = set()
@@ -150,10 +154,12 @@ class World:
             frames = list(frames_of(over_a_wire(list(found)), "n1"))
         else:
             state = journal.source_state_at_floor
-        envelope = copy_wire.decode(copy_wire.encode(Envelope(NAME, message, state)))
+        key = journal.cipher.reference
+        envelope = copy_wire.decode(copy_wire.encode(Envelope(NAME, message, state, key)))
         assert isinstance(envelope.message, Begin | Frames | Reset)
         try:
-            answers = to.journal.take(envelope.message, frames, envelope.state or {})
+            state = envelope.state or {}
+            answers = to.journal.take(envelope.message, frames, state, envelope.key)
         except HeldError:
             return
         for answer in answers:

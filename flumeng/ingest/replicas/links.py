@@ -192,6 +192,7 @@ class Link:
         journal = outbox.journal
         try:
             state = journal.source_state_at_floor if outbox.first is not None else None
+            key = journal.cipher.reference
             frames = outbox.frames
             rows = None
             if frames is not None and frames.start < frames.end:
@@ -201,7 +202,7 @@ class Link:
                 log.warning("node %s gets nothing of journal %s: %s", self._node, journal.id, error)
             return
         if outbox.first is not None:
-            envelope = Envelope(journal.id, outbox.first, state)
+            envelope = Envelope(journal.id, outbox.first, state, key)
             writer.write_metadata(copy_wire.buffer(envelope))
         if frames is None:
             return

@@ -199,7 +199,7 @@ class Replicas:
             journal = self.journals.get(envelope.journal) or self._make(envelope)
             if journal is None:  # it was lost since
                 return [Unmatched(message.term, "")]
-            return journal.take(message, frames, envelope.state or {})
+            return journal.take(message, frames, envelope.state or {}, envelope.key)
         except (FlumengError, OSError) as error:
             if self._held.is_due():
                 log.warning("copy %s does not go on: %s", envelope.journal, error)

@@ -25,6 +25,7 @@ from flumeng.ingest.replicas.lateness import Lateness
 from flumeng.journal.delegated_log import DelegatedLog
 from flumeng.journal.errors import HeldError, JournalFailedError
 from flumeng.journal.frame import FrameHeader, Payload, identity
+from flumeng.journal.journal_cipher import KeyReference
 from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.journal.segment import Window
 from flumeng.replication import follower, primary
@@ -135,7 +136,11 @@ class ReplicatedJournal(DelegatedLog):
                 self._do_primary(*primary.heard(self._role, node, message))
 
     def take(
-        self, message: ToCopy, frames: list[pa.Buffer], state: Mapping[str, object]
+        self,
+        message: ToCopy,
+        frames: list[pa.Buffer],
+        state: Mapping[str, object],
+        key: KeyReference | None = None,
     ) -> list[ToPrimary]:
         """As a copy: do what its primary says, on disk, and give what to answer. Raises HeldError
         when there is no room, CorruptError for what is not of this journal."""
@@ -149,6 +154,8 @@ class ReplicatedJournal(DelegatedLog):
             copy = self._role
             assert isinstance(copy, Copy)
             if isinstance(message, Begin):
+                if key is not None and message.term >= copy.term:
+                    self.cipher.adopt(key)
                 if not copy.matched or message.term > copy.term:
                     self._sync()
                 step = follower.begin(copy, message)

@@ -1,0 +1,65 @@
+"""The keys of encrypted journals of which no flow here brings the key: they are closed, and served.
+
+Where a journal's key may be lies beside its events. The flow may have it elsewhere by now: of a
+flow whose readers wait the node tells the current text.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from flumeng.errors import FlumengError
+from flumeng.journal.journal_cipher import JournalCipher
+from flumeng.journal.log import Log
+from flumeng.journal.names import flow_of
+from flumeng.spec import parse_flow
+
+log = logging.getLogger(__name__)
+
+
+class KeySearch:
+    """``journals`` gives those that are served. Any thread may call what is here."""
+
+    def __init__(self, journals: Callable[[], Mapping[str, Log]]) -> None:
+        self._journals = journals
+        self._texts: Mapping[str, str] = {}
+        self._named: Mapping[str, tuple[str, ...]] = {}
+
+    def told(self, texts: Mapping[str, str]) -> None:
+        """The texts of flows whose readers wait; those of others are forgotten."""
+        if texts != self._texts:
+            self._named = {flow: _references(flow, text) for flow, text in texts.items()}
+            self._texts = texts
+
+    def look(self) -> bool:
+        """Look for the keys that nobody has found yet, as long as their secrets take; whether
+        something is another than before."""
+        changed = False
+        for name, journal in self._journals().items():
+            cipher = journal.cipher
+            if cipher.lacks_key and (journal.closed or cipher.problem):
+                try:
+                    changed |= _look(name, cipher, self._named.get(flow_of(name), ()))
+                except Exception:
+                    log.exception("journal %s", name)
+        return changed
+
+
+def _look(name: str, cipher: JournalCipher, named: tuple[str, ...]) -> bool:
+    before = cipher.problem
+    cipher.look(named)
+    if cipher.problem and cipher.problem != before:
+        log.error("journal %s: %s", name, cipher.problem)
+    elif before and not cipher.problem:
+        log.info("journal %s: its key is here, and readers go on", name)
+    return cipher.problem != before
+
+
+def _references(flow: str, text: str) -> tuple[str, ...]:
+    try:
+        encryption = parse_flow(text).journal.encryption
+    except FlumengError as error:
+        log.error("flow %s: where its key is cannot be read: %s", flow, error)
+        return ()
+    return encryption.references if encryption is not None else ()
