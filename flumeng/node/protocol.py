@@ -157,6 +157,7 @@ def _is_journal(journal: object) -> bool:
         and isinstance(journal.get("copy", ""), str)
         and isinstance(journal.get("lineage", ""), str)
         and isinstance(journal.get("leads", False), bool)
+        and isinstance(journal.get("damaged", False), bool)
     )
 
 

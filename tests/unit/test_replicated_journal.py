@@ -152,7 +152,7 @@ class World:
         assert isinstance(envelope.message, Begin | Frames | Reset)
         try:
             answers = to.journal.take(envelope.message, frames, envelope.state or {})
-        except HeldError:
+        except (HeldError, JournalFailedError):
             return
         for answer in answers:
             back = copy_wire.decode(copy_wire.encode(Envelope(NAME, answer))).message

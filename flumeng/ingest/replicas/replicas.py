@@ -62,6 +62,8 @@ class Replicas:
         self._links = Links(lambda name: self._addresses.get(name, ""))
         self._held = Seldom()
         self._stored: set[str] = set()
+        self._to_begin: set[str] = set()
+        """Copies that were set aside; their primaries hear of it until they begin anew."""
         if copies is not None:
             copies.mkdir(parents=True, exist_ok=True, mode=0o700)
             for path in Journal.find(copies):
@@ -81,7 +83,8 @@ class Replicas:
 
     @property
     def copies(self) -> dict[str, str]:
-        """The journals of which a copy lies in the directory of copies, with its id."""
+        """The journals of which a copy lies in the directory of copies, with its id; damaged ones
+        too."""
         with self._lock:
             return {name: self.journals[name].replica_id for name in sorted(self._stored)}
 
@@ -112,6 +115,7 @@ class Replicas:
             self.journals = {key: value for key, value in self.journals.items() if key != name}
             self._told.pop(name, None)
             self._stored.discard(name)
+            self._to_begin.discard(name)
         self._links.forget(name)
 
     def told(self, message: Mapping[str, Any]) -> None:
@@ -127,6 +131,19 @@ class Replicas:
                     journal.told(*known)
                 except (FlumengError, OSError) as error:
                     log.error("journal %s: %s", name, error)
+
+    def _set_aside_damaged(self) -> None:
+        """Of copies that lead another one has to lead first. Raises OSError."""
+        for name in self.copies:
+            journal = self.journals[name]
+            if not journal.damaged or journal.leads:
+                continue
+            aside = journal.set_aside()
+            with self._lock:
+                self.journals = {key: one for key, one in self.journals.items() if key != name}
+                self._stored.discard(name)
+                self._to_begin.add(name)
+            log.error("copy %s begins anew, and is kept as %s: %s", name, aside, journal.damaged)
 
     def drop(self, name: str) -> None:
         """Delete a copy that nobody wants any more."""
@@ -166,6 +183,10 @@ class Replicas:
                     journal.look(now)
                 except Exception:
                     log.exception("journal %s", journal.id)
+            try:
+                self._set_aside_damaged()
+            except OSError as error:
+                log.error("a damaged copy is not set aside: %s", error)
 
     # What primaries elsewhere say to the copies here.
 
@@ -178,8 +199,9 @@ class Replicas:
             except StopIteration:
                 return
             said = chunk.app_metadata.to_pybytes()
-            answers = [pa.py_buffer(said)] if said == copy_wire.PING else []
-            if not answers:
+            if said == copy_wire.PING:
+                answers = [pa.py_buffer(said), *self._news()]
+            else:
                 envelope = copy_wire.decode(said)
                 told = self._answers(peer, envelope, chunk.data)
                 answers = [copy_wire.buffer(Envelope(envelope.journal, answer)) for answer in told]
@@ -188,6 +210,12 @@ class Replicas:
                     writer.begin(FRAMES_SCHEMA)
                     begun = True
                 writer.write_metadata(answer)
+
+    def _news(self) -> list[pa.Buffer]:
+        """A primary that has nothing to say would not notice that a copy begins anew."""
+        with self._lock:
+            terms = {n: self._told[n][0].term for n in self._to_begin if n in self._told}
+        return [copy_wire.buffer(Envelope(n, Unmatched(term, ""))) for n, term in terms.items()]
 
     def _answers(self, peer: Peer, envelope: Envelope, data: Any) -> list[ToPrimary]:
         message = envelope.message
@@ -238,5 +266,6 @@ class Replicas:
                 disk=self._disk,
             )
             self._stored.add(name)
+            self._to_begin.discard(name)
             log.info("copy %s begins at seq %d", name, message.log.floor)
             return self.add(opened, closes=True)
