@@ -235,7 +235,16 @@ def test_a_copy_that_lacks_what_was_synced_when_it_is_opened_again_is_made_anew(
     world.look(LATE_SECONDS + 1.0)
     world.look(LATE_SECONDS + 1.0)
     assert world.in_sync == ["n1", "n3"]
-    aside = site.journal.set_aside()
-    assert aside.name == f".{NAME}.damaged"
+
+
+def test_what_is_set_aside_is_written_no_more(world: World) -> None:
+    """Its descriptors may be those of other files by now."""
+    take(world["n1"])
+    world.settle()
+    aside = world["n3"].set_aside()
+    assert aside == world.path / "n3" / f".{NAME}.damaged"
     with pytest.raises(JournalFailedError):
-        site.journal.trim(0)
+        world["n3"].trim(0)
+    take(world["n1"])
+    world.settle()
+    assert world["n3"].next_seq == 10
