@@ -12,8 +12,9 @@ import click
 
 from cli import journal_copies
 from cli.context import CliContext, with_store
-from cli.options import json_option
+from cli.options import json_option, optional_zk_option
 from cli.output import show_json, show_table
+from flumeng.errors import UserError
 from flumeng.store import Store
 from flumeng.views import journals
 from flumeng.views.journals import JournalRow
@@ -43,7 +44,7 @@ def journal() -> None:
     look into their directories.
 
     verify, dump and repair work on the directory of one journal, on its host, and need neither
-    ZooKeeper nor a node.
+    ZooKeeper nor a node; but repair of one that is replicated asks ZooKeeper for other copies.
     """
 
 
@@ -177,15 +178,33 @@ def dump(directory: Path, start: int, end: int | None, attrs: bool, keys: tuple[
 @journal.command()
 @directory_argument
 @click.option("--accept-loss", is_flag=True, help="Let readers go on behind events that are lost.")
+@optional_zk_option
 @json_option
-def repair(directory: Path, accept_loss: bool, as_json: bool) -> None:
+@click.pass_context
+def repair(
+    click_context: click.Context,
+    *,
+    directory: Path,
+    accept_loss: bool,
+    hosts: str | None,
+    as_json: bool,
+) -> None:
     """Make the journal in DIR open again; its node must be stopped.
 
     A torn tail is cut. Damaged files go to DIR/quarantine, and all events that are whole are kept.
     Readers stop where the first one is lost, until that is accepted with --accept-loss.
+
+    Of a replicated journal nothing is lost while another copy is in sync, which --zk tells: that
+    one leads then, and the one in DIR is set aside, to be made anew.
     """
     from flumeng.journal.repair import repair as run  # noqa: PLC0415  loads pyarrow
 
+    if done_with := _left_to_others(click_context, directory, hosts):
+        if as_json:
+            show_json(done_with)
+        else:
+            click.echo(done_with.text(directory.name))
+        return
     done = run(directory, accept_loss=accept_loss)
     if as_json:
         show_json(done)
@@ -201,6 +220,24 @@ def repair(directory: Path, accept_loss: bool, as_json: bool) -> None:
             f"readers stop at seq {done.waits_at}, since events are lost (in all {done.events}); "
             "to let them go on: flumeng journal repair --accept-loss"
         )
+
+
+def _left_to_others(
+    click_context: click.Context, directory: Path, hosts: str | None
+) -> journal_copies.LeftToOthers | None:
+    from flumeng.journal import replica  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.inspection import inspect  # noqa: PLC0415  loads pyarrow
+
+    if not replica.exists(directory) or not inspect(directory).damaged:
+        return None
+    if not hosts:
+        raise UserError(
+            f"{directory} is one copy of a replicated journal, and others may have what is "
+            "damaged in it: say with --zk which cluster it is of"
+        )
+    context = click_context.ensure_object(CliContext)
+    with context.store(hosts) as store:
+        return journal_copies.leave_to_others(context, store, directory)
 
 
 def _events(first: int, batch: pa.RecordBatch, *, attrs: bool) -> list[dict[str, Any]]:

@@ -3,6 +3,10 @@ replicated, and who leads it."""
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
 import click
 
 from cli.context import CliContext, with_store
@@ -129,6 +133,60 @@ def drop_copy(
         )
     copies.carry_out(store, change, **context.audit_fields(reason))
     click.echo(f"node {node} holds no copy of {name} any more")
+
+
+@dataclass(frozen=True)
+class LeftToOthers:
+    """What becomes of a damaged copy. ``in_sync``: live nodes that have its events; ``leads``: the
+    one that leads now in its place; ``set_aside``: where it is kept."""
+
+    in_sync: tuple[str, ...]
+    leads: str | None
+    set_aside: str | None
+
+    def text(self, name: str) -> str:
+        lines = [f"nothing is lost: {', '.join(self.in_sync)} have all answered events of {name}"]
+        if self.leads:
+            lines.append(f"node {self.leads} leads it now ({FOLLOW})")
+        if self.set_aside:
+            lines.append(f"kept as it was: {self.set_aside}; another copy is made when needed")
+        else:
+            lines.append("left as it is: its node gives it up when it is started")
+        return "\n".join(lines)
+
+
+def leave_to_others(context: CliContext, store: Store, directory: Path) -> LeftToOthers | None:
+    """Of a damaged copy: let another one lead that is in sync, and set it aside. None, and said
+    why, when no other one has its events. Raises UserError when a process has it open, and as
+    ``copies.others_in_sync``.
+
+    What this host began to write stays where it is: its node keeps from it, or from the copy that
+    leads now, where the sources of the flow are to go on.
+    """
+    from flumeng.journal import directory as directories  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal import replica  # noqa: PLC0415  loads pyarrow
+
+    name = directory.name
+    lock = directories.lock(directory)
+    try:
+        own = replica.read(directory).id
+        others = copies.others_in_sync(store, name, own)
+        if not others:
+            why = f"no other copy of {name} is in sync: what is damaged here is nowhere else"
+            click.echo(why, err=True)
+            return None
+        leads = None
+        record, _ = copies.require_replicated(store, name)
+        if record.primary == node_of(own) and own in record.in_sync:
+            change = copies.promote(store, name, None)
+            assert change is not None
+            copies.carry_out(store, change, **context.audit_fields("its copy is damaged"))
+            leads = change.after.primary
+        began_here = directory.parent.parent.name == "journals"
+        aside = None if began_here else str(replica.set_aside(directory))
+        return LeftToOthers(tuple(others), leads, aside)
+    finally:
+        os.close(lock)
 
 
 COMMANDS = (promote, move, add_copy, drop_copy)

@@ -26,6 +26,8 @@ from flumeng.ingest.worker_group import ALONE, WorkerGroup
 from flumeng.journal.checkpoint import Durability
 from flumeng.journal.disk import TimedDisk
 from flumeng.journal.encryption import Keyring
+from flumeng.journal.errors import JournalFailedError
+from flumeng.journal.inspection import inspect, state_after
 from flumeng.journal.journal import Journal
 from flumeng.journal.journal_cipher import KeyReference
 from flumeng.journal.limits import Limits, Room, no_limit
@@ -253,15 +255,23 @@ class JournalStore:
                 self._remove(name, journal)
 
     def _remove(self, name: str, journal: Log) -> None:
-        known = _generation(self._kept.of(flow_of(name)))
+        self._keep_state(journal)
+        self._forget(name)
+        journal.remove()
+        log.info("journal %s is removed", name)
+
+    def _keep_state(self, journal: Log) -> None:
+        flow = flow_of(journal.id)
+        known = _generation(self._kept.of(flow))
         if not _is_copy(journal) and journal.state and _generation(journal.state) >= known:
-            self._kept.keep(flow_of(name), journal.state)
+            self._kept.keep(flow, journal.state)
+
+    def _forget(self, name: str) -> None:
         self.journals = {key: value for key, value in self.journals.items() if key != name}
         self._limited.discard(name)
         self._early_acks.pop(name, None)
+        self._broken.discard(name)
         self.replicas.forget(name)
-        journal.remove()
-        log.info("journal %s is removed", name)
 
     @property
     def path(self) -> Path:
@@ -340,7 +350,7 @@ class JournalStore:
     def give_up_superseded(self, ended: Mapping[str, Ended]) -> None:
         """What the other copy does not have was answered to nobody: it goes, and sources read it
         again. A journal that lacks events waits until it has them, and their source state, or until
-        they are gone; so does one that is taken."""
+        they are gone; so does one that is taken. One that is damaged is kept as evidence."""
         with self._lock:
             self._ended = ended
             for name in ended:
@@ -351,28 +361,61 @@ class JournalStore:
         if ended is None or name in self._taken:
             return
         try:
-            if name in self._broken and is_replica(self._path(name)):
-                self._open_superseded(name)
-            journal = self.journals.get(name)
-            if not isinstance(journal, ReplicatedJournal) or journal.leads or journal.closes:
-                return
-            if journal.next_seq >= ended.end or ended.gone:
-                cut = journal.cut(max(ended.end, journal.floor))
-                text = "journal %s: another node ended it at seq %d; %d events go, told to nobody"
-                log.warning(text, name, ended.end, cut)
-                self._remove(name, journal)
+            try:
+                self._give_up_copy(name, ended)
+            except JournalFailedError:
+                raise
+            except CorruptError as error:
+                self._begin_anew(name, ended, error)
         except (FlumengError, OSError) as error:
             log.error("journal %s is not given up: %s", name, error)
 
-    def _open_superseded(self, name: str) -> None:
-        try:
+    def _give_up_copy(self, name: str, ended: Ended) -> None:
+        """Raises CorruptError when what is here cannot tell where its sources go on."""
+        if name in self._broken and is_replica(self._path(name)):
             self._open_anew(name)
-        except CorruptError as error:
-            aside = set_aside(self._path(name))
-            log.error("%s; another node has its events, and it is kept as %s", error, aside)
-            self.journals = {key: one for key, one in self.journals.items() if key != name}
-            self.replicas.forget(name)
+            self._broken.discard(name)
+        journal = self.journals.get(name)
+        if not isinstance(journal, ReplicatedJournal) or journal.leads or journal.closes:
+            return
+        if journal.next_seq >= ended.end or ended.gone:
+            cut = journal.cut(max(ended.end, journal.floor))
+            text = "journal %s: another node ended it at seq %d; %d events go, told to nobody"
+            log.warning(text, name, ended.end, cut)
+            if not journal.damaged:
+                self._remove(name, journal)
+                return
+            self._keep_state(journal)
+            self._set_aside(name, journal.damaged)
+            self._forget(name)
+        elif journal.damaged:
+            raise CorruptError(journal.damaged)
+
+    def _begin_anew(self, name: str, ended: Ended, error: CorruptError) -> None:
+        """What is here cannot be used. Where its sources go on the other copy tells, by giving its
+        events to a new one here, unless that is known, or they keep no state."""
+        journal = self.journals.get(name)
+        if journal is not None and journal.next_seq == ended.end:
+            self._keep_state(journal)
+            needed = False
+        else:
+            needed = not ended.gone and _had_state(self._path(name))
+        self._set_aside(name, str(error))
+        if not needed:
+            self._forget(name)
+            return
+        path = self._path(name)
+        made = ReplicaJournal.make(path.parent, name, Replica.new(self._node), disk=self.disk)
+        self.journals = {**self.journals, name: self.replicas.add(made)}
         self._broken.discard(name)
+
+    def _set_aside(self, name: str, why: str) -> None:
+        journal = self.journals.get(name)
+        if isinstance(journal, ReplicatedJournal):
+            aside = journal.set_aside()
+        else:
+            aside = set_aside(self._path(name))
+        log.error("%s; another node has its events, and it is kept as %s", why, aside)
 
     def _require_ended(self, flow: str) -> None:
         """The sources of a flow go on where the last journal ends. Of one that another node leads
@@ -381,7 +424,9 @@ class JournalStore:
             superseded = isinstance(journal, ReplicatedJournal) and journal.superseded
             if superseded and flow_of(name) == flow and self._is_own(journal):
                 self._give_up(name)
-                if name in self.journals and journal.state:
+                # One that holds nothing may have begun anew, and lack the state of its events.
+                left = self.journals.get(name)
+                if left is not None and (left.state or not left.next_seq):
                     raise UnavailableError(
                         f"another node leads journal {name}, and has not ended it yet: where the "
                         "sources of this flow go on is not known"
@@ -393,6 +438,8 @@ class JournalStore:
         failed = self.journals.get(name)
         self._open(name)
         journal = self.journals[name]
+        if isinstance(failed, ReplicatedJournal) and isinstance(journal, ReplicatedJournal):
+            journal.damaged = failed.damaged
         if failed is not None and journal.next_seq < failed.safe and not journal.closed:
             log.error(
                 "journal %s: events from seq %d to %d are lost, since the disk failed before they "
@@ -452,6 +499,15 @@ class JournalStore:
 def _is_copy(journal: Log) -> bool:
     """Whether its source state may be that of another host's sources."""
     return isinstance(journal, ReplicatedJournal) and journal.closes
+
+
+def _had_state(path: Path) -> bool:
+    """Whether sources kept their state in the journal, as far as can be read."""
+    try:
+        found = inspect(path)
+        return any(part.state or state_after(part, found.journal) for part in found.parts)
+    except (FlumengError, OSError):
+        return True
 
 
 def _generation(state: Mapping[str, object]) -> int:

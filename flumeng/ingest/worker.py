@@ -377,10 +377,15 @@ def _end(journal: Log) -> dict[str, bool | int | None]:
 
 def _replica(journal: Log) -> dict[str, str | bool]:
     """What is said of one that is replicated: the node enters what is new, and changes nothing of
-    one that is another's."""
+    one that is another's. One that is damaged is to be led by another node."""
     if not isinstance(journal, ReplicatedJournal):
         return {}
-    return {"copy": journal.replica_id, "lineage": journal.lineage, "leads": journal.leads}
+    return {
+        "copy": journal.replica_id,
+        "lineage": journal.lineage,
+        "leads": journal.leads,
+        "damaged": bool(journal.damaged),
+    }
 
 
 def _describe(source: Component) -> str:

@@ -372,7 +372,11 @@ class Journal:
                 f"journal {self.id}: events from seq {self.readable} on are lost; "
                 "`flumeng journal repair --accept-loss` lets readers go on behind them"
             )
-        yield from self.cipher.opened(self._chain.windows(start, end))
+        yield from self.cipher.opened(self._windows(start, end))
+
+    def _windows(self, start: int, end: int) -> Iterator[Window]:
+        """Frames as they lie on disk."""
+        return self._chain.windows(start, end)
 
     def read(self, start: int, end: int, *, replayed: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield exactly the events of [start, end) in READ_SCHEMA, every bit checked.

@@ -39,9 +39,11 @@ def exists(directory: Path) -> bool:
 
 
 def set_aside(directory: Path) -> Path:
-    """Keep one that is damaged under a hidden name, in the place of an earlier one. Raises
-    OSError."""
+    """Keep one that is damaged under a hidden name, in the place of an earlier one; nothing, when
+    it is gone already. Raises OSError."""
     aside = directory.with_name(f".{directory.name}.damaged")
+    if not directory.exists():
+        return aside
     shutil.rmtree(aside, ignore_errors=True)
     return directory.rename(aside)
 

@@ -22,7 +22,13 @@ from flumeng.errors import CorruptError
 from flumeng.journal import directory as directories
 from flumeng.journal import replica as replicas
 from flumeng.journal.disk import Disk
-from flumeng.journal.frame import HEADER_BYTES, FrameHeader, decode_state, verify
+from flumeng.journal.frame import (
+    HEADER_BYTES,
+    BadFrameError,
+    FrameHeader,
+    decode_state,
+    verify,
+)
 from flumeng.journal.journal import KEEP_FREE_BYTES, SEGMENT_BYTES, Journal
 from flumeng.journal.journal_cipher import KeyReference
 from flumeng.journal.limits import Limits
@@ -159,8 +165,9 @@ class ReplicaJournal(Journal):
         return FrameHeader.unpack(frame, 0, self._identity).end > self.next_seq
 
     def written_frames(self, start: int, end: int) -> Iterator[Window]:
-        """As ``read_frames``, whether they are synced or not, for other copies."""
-        yield from self._chain.windows(start, end)
+        """Frames as they lie on disk, synced or not, for other copies. Raises CorruptError for one
+        that is damaged; those before it are given."""
+        return self._windows(start, end)
 
     def cut(self, end: int) -> ReplicaJournal:
         """Remove the events from ``end`` on, also those that all copies had, and open what is left;
@@ -181,7 +188,18 @@ class ReplicaJournal(Journal):
         finally:
             os.close(fd)
         self._disk.sync_directory(self._directory)
-        self._abandon()
+        return self.reopened()
+
+    @property
+    def sound(self) -> bool:
+        """Whether it is open, and no write or sync has failed."""
+        return self._writer.sound
+
+    def reopened(self) -> ReplicaJournal:
+        """Recovered from the disk, as at a start of the process; this one is done for. What is not
+        known to have come to the disk is written and synced once more. Raises as ``load``."""
+        if self._open:
+            self._abandon()
         left = ReplicaJournal.load(
             self._directory,
             limits=self.limits,
@@ -211,6 +229,12 @@ class ReplicaJournal(Journal):
         )
         anew.cipher = self.cipher
         return anew
+
+    def set_aside(self) -> Path:
+        """Write nothing more, and keep it as evidence; where. Raises OSError."""
+        if self._open:
+            self._abandon()
+        return replicas.set_aside(self._directory)
 
     def trim(self, ack: int) -> None:
         """See ``Journal``. What readers have acked they have seen, so that all copies had it: the
@@ -253,6 +277,19 @@ class ReplicaJournal(Journal):
         super()._write(header, parts, state)
         if not self._history or self._history[-1].term != header.term:
             self._history += (Start(header.term, header.first_seq),)
+
+    def _windows(self, start: int, end: int) -> Iterator[Window]:
+        """Every bit is checked, for readers too: other copies may have what is damaged here, so
+        that this node is to notice it, not the reader alone."""
+        for window in super()._windows(start, end):
+            for sound, frame in enumerate(window):
+                try:
+                    verify(frame, self._identity)
+                except BadFrameError as error:
+                    if sound:
+                        yield replace(window, offsets=window.offsets[: sound + 1])
+                    raise CorruptError(f"journal {self.id}: {error}") from error
+            yield window
 
     def _read_history(self) -> tuple[Start, ...]:
         history: list[Start] = []

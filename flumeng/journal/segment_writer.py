@@ -173,6 +173,7 @@ class SegmentWriter:
             self._lazy.close()
         self._checkpoint.close()
         os.close(self._fd)
+        self._failure = self._failure or ValueError("it is closed")
 
     def _reached(self, next_seq: int) -> Reached:
         return Reached(self.chain.active.base, self.chain.active.length, next_seq)

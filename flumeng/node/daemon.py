@@ -423,7 +423,8 @@ class Node:
         if not (names or copies):
             return
         own = {name: said["copy"] for name, said in local.items() if "copy" in said}
-        ids = {**copies, **own}
+        damaged = {name for name, said in local.items() if said.get("damaged")}
+        ids = {name: copy for name, copy in {**copies, **own}.items() if name not in damaged}
         found = self._memberships.find(names, copies, ids, assigned)
         if found.message["unwanted"]:
             self._require_cluster()
@@ -437,8 +438,9 @@ class Node:
             self._znodes.forget({n: j for n, j in found.forgotten.items() if n not in local})
             unneeded = self._znodes.acks(found.lost.keys()).unneeded if found.lost else ()
             for name, record in found.lost.items():
-                if name not in unneeded:
-                    self._memberships.hand_over(name, record, ids.get(name, ""))
+                if name not in unneeded and self._memberships.hand_over(
+                    name, record, ids.get(name, "")
+                ):
                     self._replicas_at = 0.0
 
     def _ask_for_deliveries(self) -> None:

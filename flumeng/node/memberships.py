@@ -108,11 +108,11 @@ class Memberships:
         }
         return Found(message, led, lost, forgotten)
 
-    def hand_over(self, name: str, found: Versioned[Journal], own: str) -> None:
+    def hand_over(self, name: str, found: Versioned[Journal], own: str) -> bool:
         """Of a journal that this node leads, and whose copy it lost, or cannot use: make another
-        copy that is in sync the primary. ``own`` is the id of the copy that it has instead, if any:
-        an operator may have chosen this node, whatever its copy is called. Raises ConflictError,
-        UnavailableError."""
+        copy that is in sync the primary; whether there is one. ``own`` is the id of the copy that
+        it has instead, if any: an operator may have chosen this node, whatever its copy is called.
+        Raises ConflictError, UnavailableError."""
         path, membership = paths.journal(name), Membership.of(found.value)
         self._pace.soon([name])
         if membership.primary == f"{self._me}/" and own:
@@ -126,9 +126,10 @@ class Memberships:
                     "is live: start their nodes, or give events up with `flumeng journal promote "
                     f"{name} --to NODE --unclean`"
                 )
-                return
+                return False
             after = membership.promoted(nodes[min(live)])
         self._store.commit([Put(path, after.put_into(found.value), found.version)])
+        return True
 
     def change(self, proposal: Message) -> None:
         """Ask for what a worker wants. Raises ConflictError when the record is another by now,

@@ -159,6 +159,7 @@ def _is_journal(journal: object) -> bool:
         and isinstance(journal.get("lineage", ""), str)
         and isinstance(journal.get("leads", False), bool)
         and isinstance(journal.get("locked", ""), str)
+        and isinstance(journal.get("damaged", False), bool)
     )
 
 

@@ -144,6 +144,23 @@ def drop_copy(store: Store, name: str, node: str) -> Change:
     return Change(name, journal, version, after, f"journal drop-copy {name} {node}")
 
 
+def others_in_sync(store: Store, name: str, own: str) -> list[str]:
+    """The live nodes of copies in sync beside ``own``; none when there is no such copy.
+
+    Raises ``UserError`` for what is no replicated journal, ``ConflictError`` when there are such
+    copies and none of their nodes is live.
+    """
+    journal, _ = require_replicated(store, name)
+    nodes = [node_of(copy) for copy in journal.in_sync if copy != own]
+    live = [node for node in nodes if _is_live(store, node)]
+    if nodes and not live:
+        raise ConflictError(
+            f"copies in sync have what is damaged here, and none of their nodes is live "
+            f"({', '.join(nodes)}): start one of them first"
+        )
+    return live
+
+
 def require_replicated(store: ReadableStore, name: str) -> tuple[Journal, Version]:
     """Raises ``UserError`` with the nearest name when there is no such journal, or when it has no
     copies; ``CorruptError`` when it cannot be read."""

@@ -43,6 +43,8 @@ class Web:
         self.hosts, self.more, self.pad = hosts, more, pad
         self.lake = hosts.folder / "lake"
         self.sent = 0
+        self.unknown: set[int] = set()
+        """Events that were not answered: they may be there, or not."""
 
     @property
     def first(self) -> Host:
@@ -89,6 +91,28 @@ class Web:
         answer = connection.getresponse()
         assert answer.status == 200, answer.read()
         self.sent += count
+
+    def try_to_send(self, count: int) -> bool:
+        """Once, whatever comes of it; whether they were answered."""
+        before = self.sent
+        try:
+            self.send(count)
+        except (AssertionError, OSError, http.client.HTTPException):
+            self.unknown.update(range(before, before + count))
+            self.sent = before + count
+            return False
+        return True
+
+    def wait_for_delivery(self) -> None:
+        """Of each answered event once, and of none twice."""
+        answered = dict.fromkeys((n for n in range(self.sent) if n not in self.unknown), 1)
+
+        def delivered() -> bool:
+            found = lake_of(self.lake)
+            assert not found or max(found.values()) == 1, "some are there twice"
+            return {n: count for n, count in found.items() if n not in self.unknown} == answered
+
+        eventually(delivered, "not each answered event is there once")
 
     def deliver(self) -> None:
         self.hosts.collect()
@@ -173,6 +197,36 @@ def test_a_damaged_primary_hands_over(web: Web) -> None:
     web.wait_in_sync()
     web.send(500)
     web.deliver()
+
+
+def test_a_primary_that_is_damaged_while_it_runs_hands_over_once_a_reader_meets_that(
+    web: Web,
+) -> None:
+    """Senders go on meanwhile; what they were not answered for may be there, or not."""
+    web.begin()
+    web.send(1000)
+    (name,), worker = web.hosts.journals, web.first.worker
+    folder = web.first.data / "journals" / "0"
+    (segment,) = (folder / name).glob("*.segment")
+    with segment.open("r+b") as file:
+        file.seek(segment.stat().st_size // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 1]))
+    web.send(500)
+    assert web.hosts.journals[name].primary == "n1"
+    web.hosts.collect()
+    eventually(
+        lambda: web.try_to_send(10) and web.hosts.journals[name].primary != "n1",
+        "a damaged copy leads on",
+    )
+    eventually(lambda: web.try_to_send(10) and len(web.hosts.journals) == 2, "no other is made")
+    web.wait_in_sync()
+    web.send(500)
+    assert web.first.worker == worker, "it was started anew"
+    assert (folder / f".{name}.damaged" / segment.name).exists()
+    web.wait_for_delivery()
+    print(f"{web.sent} events, {len(web.unknown)} of unknown outcome")
 
 
 def test_an_operator_gives_up_what_no_copy_in_sync_has(tmp_path: Path) -> None:

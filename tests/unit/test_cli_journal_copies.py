@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from cli.context import AuditFields
+from cli.main import tree as cli_tree
 from cli.testing import Reached, Shell
+from flumeng.journal import directory as directories
+from flumeng.journal.replica import Replica
+from flumeng.journal.replica_journal import ReplicaJournal
+from flumeng.journal.testing import numbered_events
 from flumeng.master.daemon import Master
 from flumeng.operations.flows import apply_flow
 from flumeng.store import ABSENT, ANY, tree
@@ -252,3 +260,86 @@ def test_a_journal_with_another_copy_is_not_given_up_with_its_node(
     assert store.exists(paths.journal(J))
     assert shell.run("node", "decommission", "n2", "--discard", "--yes").exit_code == 0
     assert not store.exists(paths.journal(J))
+
+
+# A copy that is damaged on its disk.
+
+
+def damaged_copy(folder: Path, own: str) -> Path:
+    """Of twenty events; a bit of the last frame is another one."""
+    made = ReplicaJournal.make(folder, J, Replica(own, "l"), term=4)
+    for start in (0, 10):
+        made.append(numbered_events(start, 10))
+    made.sync()
+    made.advance(20)
+    made.close()
+    (segment,) = (folder / J).glob("*.segment")
+    raw = bytearray(segment.read_bytes())
+    raw[-10] ^= 1
+    segment.write_bytes(raw)
+    return folder / J
+
+
+def test_a_damaged_copy_is_set_aside_when_others_have_its_events(
+    shell: Shell, store: FakeStore, tmp_path: Path
+) -> None:
+    before = journal(store)
+    directory = damaged_copy(tmp_path / "copies", "n2/b")
+    done = shell.run("journal", "repair", str(directory))
+    assert done.exit_code == 0
+    aside = tmp_path / "copies" / f".{J}.damaged"
+    assert done.stdout.splitlines() == [
+        f"nothing is lost: n1 have all answered events of {J}",
+        f"kept as it was: {aside}; another copy is made when needed",
+    ]
+    assert (aside.exists(), directory.exists()) == (True, False)
+    assert journal(store) == before
+
+
+def test_in_place_of_a_damaged_copy_that_leads_another_one_does(
+    shell: Shell, store: FakeStore, tmp_path: Path
+) -> None:
+    directory = damaged_copy(tmp_path / "journals" / "0", "n1/a")
+    done = shell.run("journal", "repair", str(directory))
+    assert "node n2 leads it now" in done.stdout
+    assert "its node gives it up when it is started" in done.stdout
+    assert (journal(store).primary, journal(store).in_sync) == ("n2", ("n2/b",))
+    assert directory.exists(), "it knows where its sources go on"
+
+
+def test_of_a_damaged_copy_that_is_the_only_one_all_is_kept_that_is_whole(
+    shell: Shell, store: FakeStore, tmp_path: Path
+) -> None:
+    register(store, in_sync=("n1/a",))
+    directory = damaged_copy(tmp_path / "journals" / "0", "n1/a")
+    done = shell.run("journal", "repair", str(directory))
+    assert done.exit_code == 0
+    assert "what is damaged here is nowhere else" in done.stderr
+    assert "lost: events 10 to 20" in done.stdout
+    opened = ReplicaJournal.load(directory)
+    assert (opened.safe, opened.readable, opened.closed) == (20, 10, True)
+    opened.close()
+
+
+def test_what_only_nodes_have_that_are_not_live_is_not_given_up(
+    shell: Shell, store: FakeStore, tmp_path: Path
+) -> None:
+    directory = damaged_copy(tmp_path / "journals" / "0", "n1/a")
+    die(store, "n2")
+    done = shell.run("journal", "repair", str(directory))
+    assert done.exit_code != 0
+    assert "none of their nodes is live (n2): start one of them first" in done.stderr
+    assert directory.exists()
+    assert journal(store).primary == "n1"
+
+
+def test_a_damaged_copy_is_not_touched_before_it_is_known_whether_others_have_its_events(
+    tmp_path: Path,
+) -> None:
+    directory = damaged_copy(tmp_path / "copies", "n2/b")
+    done = CliRunner().invoke(cli_tree, ["journal", "repair", str(directory)])
+    assert done.exit_code == 2
+    assert "say with --zk which cluster it is of" in done.stderr
+    opened = directories.lock(directory)
+    os.close(opened)
+    assert not (directory / "quarantine").exists()

@@ -7,6 +7,7 @@ and that nothing of it is taken from a copy of another host's journal.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.errors import UnavailableError, UserError
+from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.ingest.journal_store import Ended, JournalStore
-from flumeng.ingest.replicas.replicas import Replicas
+from flumeng.ingest.replicas.replicas import LOOK_SECONDS, Replicas
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.ingest.worker import Worker
 from flumeng.journal import copy_wire
@@ -32,7 +33,7 @@ from flumeng.node.memberships import as_message
 from flumeng.node.protocol import Message
 from flumeng.replication.history import Log
 from flumeng.replication.membership import Membership
-from flumeng.replication.messages import Began, Begin, Frames, ToPrimary, Unmatched
+from flumeng.replication.messages import Began, Begin, Frames, Refused, ToPrimary, Unmatched
 from flumeng.security.identity import Identity
 
 THEIRS = "web.n9.0.00000000"
@@ -236,11 +237,80 @@ def test_a_damaged_one_that_another_node_ended_is_set_aside(
     (folder / journal.id / "checkpoint").write_bytes(b"")
     again = open_store(tmp_path / "n1")
     assert again.broken == 1
+    superseded = Membership(journal.lineage, 5, "n2/x", ("n2/x",), ("n1", "n2"))
+    told = {journal.id: {"version": 5, **as_message(superseded)}}
+    again.replicas.told({"addresses": {}, "journals": told})
     again.give_up_superseded({journal.id: Ended(20, gone=False)})
     assert again.broken == 0
-    assert [path.name for path in folder.iterdir()] == [f".{journal.id}.damaged"]
-    assert position(again) == 0
+    assert (folder / f".{journal.id}.damaged").exists()
+    with pytest.raises(UnavailableError):
+        position(again)
+    fill(again, journal)
+    assert position(again) == 20
+    assert [path.name for path in folder.glob(".*")] == [f".{journal.id}.damaged"]
     close(again)
+
+
+def fill(store: JournalStore, lost: ReplicatedJournal) -> None:
+    """As n2 does, which ended it at 20: it gives its events to the copy that began anew."""
+    made = ReplicaJournal.make(store.path / "n2", lost.id, Replica("n2/x", lost.lineage), term=5)
+    for start in (0, 10):
+        made.append(numbered_events(start, 10), {"app.log": start + 10})
+    made.sync()
+    anew = store.replicas.journals[lost.id]
+    frames = [frame for window in made.written_frames(0, 20) for frame in window]
+    anew.take(Begin(lost.lineage, 5, made.held), [], made.source_state_at_floor)
+    anew.take(Frames(5, 0, 20, made.held.history, 20, 0), frames, {})
+    made.remove()
+    store.give_up_superseded({lost.id: Ended(20, gone=False)})
+
+
+def damage(segment: Path, at: int = -10) -> None:
+    raw = bytearray(segment.read_bytes())
+    raw[at] ^= 1
+    segment.write_bytes(raw)
+
+
+@pytest.mark.parametrize("end", [20, 30], ids=["ended before ours", "ended where ours does"])
+def test_one_that_was_damaged_while_it_led_is_kept_and_its_sources_go_on_where_it_ended(
+    store: JournalStore, end: int
+) -> None:
+    journal = written(store)
+    tell(store, journal.id)
+    (segment,) = (store.path / "0" / journal.id).glob("*.segment")
+    damage(segment)
+    with pytest.raises(CorruptError, match="checksum"):
+        list(journal.read_frames(0, 30))
+    store.give_back(journal, failed=True)
+    supersede(store, journal.id)
+    store.give_up_superseded({journal.id: Ended(end, gone=False)})
+    assert (store.path / "0" / f".{journal.id}.damaged" / segment.name).exists()
+    if end == 20:
+        with pytest.raises(UnavailableError):
+            position(store)
+        fill(store, journal)
+    assert position(store) == end
+
+
+def test_one_that_was_damaged_in_an_old_segment_tells_where_its_sources_go_on(
+    store: JournalStore,
+) -> None:
+    """It opens again, as old segments are not read then, and is of no use all the same."""
+    journal = written(store, end=10)
+    store.give_back(journal, failed=True)
+    journal = take(store)
+    tell(store, journal.id, term=2)
+    append(journal, 10)
+    append(journal, 10)
+    old, _ = sorted((store.path / "0" / journal.id).glob("*.segment"))
+    damage(old, -100)
+    with pytest.raises(CorruptError, match="checksum"):
+        list(journal.read_frames(0, 30))
+    store.give_back(journal, failed=True)
+    supersede(store, journal.id)
+    store.give_up_superseded({journal.id: Ended(20, gone=False)})
+    assert (store.path / "0" / f".{journal.id}.damaged" / old.name).exists()
+    assert position(store) == 20
 
 
 # Copies of others' journals.
@@ -248,9 +318,10 @@ def test_a_damaged_one_that_another_node_ended_is_set_aside(
 
 @dataclass
 class Talk:
-    """A connection of another node's worker, which says this and hears the answers."""
+    """A connection of another node's worker, which says this, or nothing but that it lives, and
+    hears the answers."""
 
-    said: list[tuple[Envelope, pa.RecordBatch | None]]
+    said: list[tuple[Envelope | None, pa.RecordBatch | None]]
     heard: list[ToPrimary] = field(default_factory=list)
     app_metadata: pa.Buffer = None
     data: pa.RecordBatch | None = None
@@ -259,13 +330,16 @@ class Talk:
         if not self.said:
             raise StopIteration
         envelope, self.data = self.said.pop(0)
-        self.app_metadata = copy_wire.buffer(envelope)
+        ping = pa.py_buffer(copy_wire.PING)
+        self.app_metadata = copy_wire.buffer(envelope) if envelope else ping
         return self
 
     def begin(self, schema: pa.Schema) -> None:
         assert schema == FRAMES_SCHEMA
 
     def write_metadata(self, data: pa.Buffer) -> None:
+        if data.to_pybytes() == copy_wire.PING:
+            return
         message = copy_wire.decode(data.to_pybytes()).message
         self.heard.append(message)  # type: ignore[arg-type]
 
@@ -296,10 +370,10 @@ def copy(store: JournalStore, far: ReplicaJournal) -> list[ToPrimary]:
     return talk.heard
 
 
-def expect_copy(store: JournalStore, far: ReplicaJournal) -> None:
+def expect_copy(store: JournalStore, far: ReplicaJournal, term: int = 5) -> None:
     """The node says that n2 leads it, and that there is to be a copy here."""
     nodes = ("n2", "n1", "n9")
-    membership = Membership(far.replica.lineage, 5, "n2/x", ("n2/x",), nodes)
+    membership = Membership(far.replica.lineage, term, "n2/x", ("n2/x",), nodes)
     told = {far.id: {"version": 0, **as_message(membership)}}
     store.replicas.told({"addresses": {}, "journals": told})
 
@@ -324,7 +398,12 @@ def test_only_the_primary_that_zookeeper_names_is_heard(
     assert heard(begin, of="n3") == []
     assert (kept.next_seq, kept.term) == (30, 5)
     assert [type(answer) for answer in heard(begin._replace(term=6), of="n2")] == [Began]
-    assert [type(answer) for answer in heard(begin, of="n3")] == []
+    assert heard(begin, of="n3") == []
+    expect_copy(store, far, term=9)
+    assert heard(begin._replace(term=8), of="n3") == [Refused(9)], (
+        "the copy has not heard of it yet"
+    )
+    assert kept.term == 6
 
 
 def test_a_copy_is_made_here_and_is_not_served(store: JournalStore, far: ReplicaJournal) -> None:
@@ -402,6 +481,44 @@ def test_a_damaged_copy_is_set_aside_and_begins_anew(
     close(again)
 
 
+def pinged(store: JournalStore) -> list[ToPrimary]:
+    """What a primary hears that has nothing to say."""
+    talk = Talk([(None, None)])
+    store.replicas.serve_copies(NOBODY, talk, talk)
+    return talk.heard
+
+
+def test_a_copy_that_is_damaged_while_it_is_open_is_set_aside_and_its_primary_hears_of_it(
+    store: JournalStore, far: ReplicaJournal, tmp_path: Path
+) -> None:
+    copy(store, far)
+    before = store.replicas.copies[THEIRS]
+    store.replicas.journals[THEIRS].damaged = "a bit"
+    store.replicas.start(lambda _: None)
+    aside = tmp_path / "n1/copies" / f".{THEIRS}.damaged"
+    deadline = time.monotonic() + 10.0
+    while THEIRS in store.replicas.copies and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert store.replicas.copies == {}
+    assert aside.exists()
+    assert pinged(store) == [Unmatched(5, "")]
+    assert len(copy(store, far)) == 2
+    assert store.replicas.copies[THEIRS] != before, "it cannot pass for the one that was in sync"
+    assert pinged(store) == []
+
+
+def test_a_copy_that_leads_is_not_set_aside_while_no_other_one_does(
+    store: JournalStore, far: ReplicaJournal
+) -> None:
+    copy(store, far)
+    tell(store, THEIRS, term=6)
+    store.replicas.journals[THEIRS].damaged = "a bit"
+    store.replicas.start(lambda _: None)
+    time.sleep(3 * LOOK_SECONDS)
+    assert list(store.replicas.copies) == [THEIRS]
+    assert store.journals[THEIRS].safe == 30
+
+
 def test_a_copy_goes_on_after_a_restart(
     store: JournalStore, far: ReplicaJournal, tmp_path: Path
 ) -> None:
@@ -477,6 +594,18 @@ def test_where_a_journal_ends_is_said_once_all_copies_in_sync_end_there(
     assert journal.closed
     assert (said["closed"], said["end"]) == (closed, 10 if closed else None)
     assert (said["copy"], said["leads"]) == (journal.replica_id, True)
+    assert not said["damaged"]
+
+
+def test_of_a_journal_that_is_damaged_the_node_is_told(store: JournalStore) -> None:
+    journal = written(store)
+    store.give_back(journal)
+    (segment,) = (store.path / "0" / journal.id).glob("*.segment")
+    damage(segment)
+    with pytest.raises(UnavailableError):
+        list(journal.frames(0, 30))
+    told = message(store, journal.id, "n2/x")
+    assert asyncio.run(status_of(store, told))["journals"][journal.id]["damaged"]
 
 
 def test_nothing_is_closed_before_it_is_said_which_flows_there_are(store: JournalStore) -> None:

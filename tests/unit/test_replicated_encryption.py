@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
-from flumeng.errors import CorruptError
+from flumeng.errors import CorruptError, UnavailableError
 from flumeng.ingest.journal_store import JournalStore
 from flumeng.ingest.key_search import KeySearch
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
@@ -342,7 +342,8 @@ def test_readers_of_another_process_wait_and_people_are_told(world: World) -> No
 def test_a_copy_that_leads_and_was_changed_gives_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Also with right checksums: whoever holds a copy has no key to make events with."""
+    """Also with right checksums: whoever holds a copy has no key to make events with. Another copy
+    that is in sync gives them in its stead."""
     monkeypatch.setenv("FLUMENG_SECRET_JOURNAL_KEY", KEY)
     led = lead(world)
     (segment,) = (tmp_path / "n2" / NAME).glob("*.segment")
@@ -353,7 +354,7 @@ def test_a_copy_that_leads_and_was_changed_gives_nothing(
     body = bytes(data[at + 64 : at + header.length])
     data[at : at + 64] = replace(header, payload_crc=crc32c(body)).pack()
     segment.write_bytes(data)
-    with pytest.raises(CorruptError, match="somebody made or moved it"):
+    with pytest.raises(UnavailableError, match="somebody made or moved it; this copy is damaged"):
         bodies(led, 0, 10)
 
 

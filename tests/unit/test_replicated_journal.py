@@ -160,7 +160,7 @@ class World:
         try:
             state = envelope.state or {}
             answers = to.journal.take(envelope.message, frames, state, envelope.key)
-        except HeldError:
+        except (HeldError, JournalFailedError):
             return
         for answer in answers:
             back = copy_wire.decode(copy_wire.encode(Envelope(NAME, answer))).message

@@ -32,7 +32,15 @@ from flumeng.journal.wire import FRAMES_SCHEMA, frames_of
 from flumeng.node.memberships import as_message, membership_of
 from flumeng.node.protocol import Message
 from flumeng.replication.membership import Membership, node_of
-from flumeng.replication.messages import Begin, Frames, Reset, ToCopy, ToPrimary, Unmatched
+from flumeng.replication.messages import (
+    Begin,
+    Frames,
+    Refused,
+    Reset,
+    ToCopy,
+    ToPrimary,
+    Unmatched,
+)
 from flumeng.runtime.seldom import Seldom
 
 log = logging.getLogger(__name__)
@@ -62,6 +70,8 @@ class Replicas:
         self._links = Links(lambda name: self._addresses.get(name, ""))
         self._held = Seldom()
         self._stored: set[str] = set()
+        self._to_begin: set[str] = set()
+        """Copies that were set aside; their primaries hear of it until they begin anew."""
         if copies is not None:
             copies.mkdir(parents=True, exist_ok=True, mode=0o700)
             for path in Journal.find(copies):
@@ -81,7 +91,8 @@ class Replicas:
 
     @property
     def copies(self) -> dict[str, str]:
-        """The journals of which a copy lies in the directory of copies, with its id."""
+        """The journals of which a copy lies in the directory of copies, with its id; damaged ones
+        too."""
         with self._lock:
             return {name: self.journals[name].replica_id for name in sorted(self._stored)}
 
@@ -112,6 +123,7 @@ class Replicas:
             self.journals = {key: value for key, value in self.journals.items() if key != name}
             self._told.pop(name, None)
             self._stored.discard(name)
+            self._to_begin.discard(name)
         self._links.forget(name)
 
     def told(self, message: Mapping[str, Any]) -> None:
@@ -127,6 +139,19 @@ class Replicas:
                     journal.told(*known)
                 except (FlumengError, OSError) as error:
                     log.error("journal %s: %s", name, error)
+
+    def _set_aside_damaged(self) -> None:
+        """Of copies that lead another one has to lead first. Raises OSError."""
+        for name in self.copies:
+            journal = self.journals[name]
+            if not journal.damaged or journal.leads:
+                continue
+            aside = journal.set_aside()
+            with self._lock:
+                self.journals = {key: one for key, one in self.journals.items() if key != name}
+                self._stored.discard(name)
+                self._to_begin.add(name)
+            log.error("copy %s begins anew, and is kept as %s: %s", name, aside, journal.damaged)
 
     def drop(self, name: str) -> None:
         """Delete a copy that nobody wants any more."""
@@ -166,6 +191,10 @@ class Replicas:
                     journal.look(now)
                 except Exception:
                     log.exception("journal %s", journal.id)
+            try:
+                self._set_aside_damaged()
+            except OSError as error:
+                log.error("a damaged copy is not set aside: %s", error)
 
     # What primaries elsewhere say to the copies here.
 
@@ -178,8 +207,9 @@ class Replicas:
             except StopIteration:
                 return
             said = chunk.app_metadata.to_pybytes()
-            answers = [pa.py_buffer(said)] if said == copy_wire.PING else []
-            if not answers:
+            if said == copy_wire.PING:
+                answers = [pa.py_buffer(said), *self._news()]
+            else:
                 envelope = copy_wire.decode(said)
                 told = self._answers(peer, envelope, chunk.data)
                 answers = [copy_wire.buffer(Envelope(envelope.journal, answer)) for answer in told]
@@ -189,12 +219,21 @@ class Replicas:
                     begun = True
                 writer.write_metadata(answer)
 
+    def _news(self) -> list[pa.Buffer]:
+        """A primary that has nothing to say would not notice that a copy begins anew."""
+        with self._lock:
+            terms = {n: self._told[n][0].term for n in self._to_begin if n in self._told}
+        return [copy_wire.buffer(Envelope(n, Unmatched(term, ""))) for n, term in terms.items()]
+
     def _answers(self, peer: Peer, envelope: Envelope, data: Any) -> list[ToPrimary]:
         message = envelope.message
         if not isinstance(message, Begin | Frames | Reset):
             raise UserError("only primaries talk here")
         try:
-            self._require_primary(peer, envelope.journal, message)
+            known = self._require_held(envelope.journal)
+            if message.term < known.term:
+                return [Refused(known.term)]
+            _require_primary(peer, envelope.journal, message, known)
             frames = list(frames_of(data, "a primary")) if data is not None and len(data) else []
             journal = self.journals.get(envelope.journal) or self._make(envelope)
             if journal is None:  # it was lost since
@@ -205,18 +244,13 @@ class Replicas:
                 log.warning("copy %s does not go on: %s", envelope.journal, error)
             return []
 
-    def _require_primary(self, peer: Peer, name: str, message: ToCopy) -> None:
-        """That there is to be a copy here, and, where peers prove who they are, that this is the
-        primary: whoever says that he is could have it removed. Raises DeniedError, also while the
-        node has not said so yet; what is not taken is said again."""
+    def _require_held(self, name: str) -> Membership:
+        """Raises DeniedError when there is to be no copy here, also while the node has not said so
+        yet; what is not taken is said again."""
         known, _ = self._told.get(name, (None, 0))
         if known is None or self._node not in known.nodes:
             raise DeniedError(f"ZooKeeper has not said that there is to be a copy of {name[:100]}")
-        if isinstance(message, Begin) and message.lineage != known.lineage:
-            raise DeniedError(f"journal {name} has the lineage {known.lineage}")
-        primary = node_of(known.primary)
-        if peer.identity and message.term >= known.term and peer.identity.name != primary:
-            raise DeniedError(f"{peer.identity} is not the primary of {name}")
+        return known
 
     def _make(self, envelope: Envelope) -> ReplicatedJournal | None:
         """A copy begins with what its primary tells first."""
@@ -238,5 +272,15 @@ class Replicas:
                 disk=self._disk,
             )
             self._stored.add(name)
+            self._to_begin.discard(name)
             log.info("copy %s begins at seq %d", name, message.log.floor)
             return self.add(opened, closes=True)
+
+
+def _require_primary(peer: Peer, name: str, message: ToCopy, known: Membership) -> None:
+    """Where peers prove who they are, that this is the primary: whoever says so could have a copy
+    removed. Raises DeniedError."""
+    if isinstance(message, Begin) and message.lineage != known.lineage:
+        raise DeniedError(f"journal {name} has the lineage {known.lineage}")
+    if peer.identity and peer.identity.name != node_of(known.primary):
+        raise DeniedError(f"{peer.identity} is not the primary of {name}")

@@ -16,14 +16,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 
-from flumeng.errors import CorruptError, FlumengError, UserError
+from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.ingest.replicas.lateness import Lateness
 from flumeng.journal.delegated_log import DelegatedLog
-from flumeng.journal.errors import HeldError, JournalFailedError
+from flumeng.journal.errors import (
+    DataLossError,
+    HeldError,
+    JournalFailedError,
+    NotServedError,
+)
 from flumeng.journal.frame import FrameHeader, Payload, identity
 from flumeng.journal.journal_cipher import KeyReference
 from flumeng.journal.replica_journal import ReplicaJournal
@@ -37,6 +43,9 @@ from flumeng.replication.primary import Primary
 log = logging.getLogger(__name__)
 
 ASK_AGAIN_SECONDS = 2.0
+REOPEN_SECONDS = 1.0
+REOPEN_MOST_SECONDS = 60.0
+"""So long it is waited, each time twice as long, before a copy whose disk has failed is opened."""
 
 
 class Transport(Protocol):
@@ -50,8 +59,13 @@ class Transport(Protocol):
 
 class ReplicatedJournal(DelegatedLog):
     """A ``Log`` and an ``Appendable``. ``journal`` is the copy on disk; it is another one once a
-    suffix was cut. One that ``closes`` takes no events of its own, also as the primary. Once it is
-    closed or removed it does nothing more: its descriptors may be those of other files."""
+    suffix was cut, or the disk has failed. One that ``closes`` takes no events of its own, also as
+    the primary. Once it is closed or removed it does nothing more: its descriptors may be those of
+    other files.
+
+    ``damaged``: why what lies here cannot be used; empty while it can. It takes nothing from
+    another primary then, since it is to be made anew. As the primary it goes on, so that nothing
+    stands still while no other copy can lead."""
 
     def __init__(
         self,
@@ -70,7 +84,11 @@ class ReplicatedJournal(DelegatedLog):
         """Held, perhaps for as long as the disk takes, by whoever syncs, or opens the copy anew."""
         self._listeners = journal.listeners
         self.closes = closes
+        self.damaged = ""
         self._clock = clock
+        self._doubtful = False
+        self._reopen_at = 0.0
+        self._reopen_seconds = REOPEN_SECONDS
         self._done = False
         self._role: Copy | Primary = self._as_copy()
         self._membership: Membership | None = None
@@ -151,6 +169,8 @@ class ReplicatedJournal(DelegatedLog):
                 if message.term <= self._role.term:
                     return [Refused(self._role.term)]
                 self._step_down()
+            if self.damaged or self._has_failed:
+                return []
             copy = self._role
             assert isinstance(copy, Copy)
             if isinstance(message, Begin):
@@ -166,12 +186,16 @@ class ReplicatedJournal(DelegatedLog):
             return self._do_copy(*step, frames, state)
 
     def look(self, now: float) -> None:
-        """Time has passed: who is late leaves, who has heard nothing for a while is told again, and
-        who is to lead and does not tries again. Raises as ``told``."""
+        """Time has passed: who is late leaves, who has heard nothing for a while is told again, who
+        is to lead and does not tries again, and so does a copy whose disk has failed. Raises as
+        ``told``."""
         with self._lock:
-            role = self._role
             if self._done:
                 return
+            # Of a primary that takes events the group commit notices it, and gives it back.
+            if self._has_failed and not self.damaged and (self.closes or not self.leads):
+                self._reopen(now)
+            role = self._role
             if not isinstance(role, Primary):
                 if now - self._asked_at > ASK_AGAIN_SECONDS:
                     self._lead_if_chosen()
@@ -194,7 +218,40 @@ class ReplicatedJournal(DelegatedLog):
 
     def frames(self, start: int, end: int) -> Iterator[Window]:
         """What a ``Frames`` tells of, as it lies here, synced or not. Raises as ``read_frames``."""
-        return self._journal.written_frames(start, end)
+        return self._noticed(self._journal.written_frames(start, end))
+
+    def read_frames(self, start: int, end: int) -> Iterator[Window]:
+        """As ``Journal.read_frames``, and UnavailableError where another copy is to be read, or
+        will be soon, since this one is damaged and another one in sync."""
+        return self._noticed(self._journal.read_frames(start, end))
+
+    def _noticed(self, windows: Iterator[Window]) -> Iterator[Window]:
+        try:
+            yield from windows
+        except CorruptError as error:
+            if not self.leads:
+                raise NotServedError(f"journal {self.id}: another copy is to be read") from error
+            if isinstance(error, DataLossError):
+                raise
+            self._on_damage(error)
+            if self._others_in_sync:
+                raise UnavailableError(
+                    f"{error}; this copy is damaged, and another one in sync is to lead"
+                ) from error
+            raise
+
+    def _on_damage(self, error: CorruptError) -> None:
+        with self._lock:
+            if self.damaged or self._done:
+                return
+            self.damaged = str(error)
+        others = "another one is to lead" if self._others_in_sync else "no other one is in sync"
+        log.error("the copy of journal %s here is damaged; %s: %s", self.id, others, error)
+
+    @property
+    def _others_in_sync(self) -> bool:
+        known = self._membership
+        return known is not None and len(known.in_sync) > 1
 
     def end_of(self, frame: pa.Buffer) -> int:
         """The seq behind the frame. Raises CorruptError."""
@@ -248,6 +305,8 @@ class ReplicatedJournal(DelegatedLog):
         copy, membership = self._role, self._membership
         if isinstance(copy, Primary) or self._lost_lead or membership is None:
             return
+        if not self._journal.sound:
+            return
         if membership.primary != copy.id:
             return
         self._asked_at = self._clock()
@@ -280,7 +339,8 @@ class ReplicatedJournal(DelegatedLog):
         log.warning("journal %s: another copy is the primary; nothing more is answered", self.id)
         self._lost_lead = not self.closes
         self._superseded = True
-        self._sync()
+        if self._journal.sound:
+            self._sync()
         self._role = self._as_copy()
         self._wake()
 
@@ -329,22 +389,56 @@ class ReplicatedJournal(DelegatedLog):
                     state = follower.trimmed(state, self._journal.floor)
                 else:
                     told.append(action.message)
-        except (FlumengError, OSError):
+            if wrote:
+                self._sync()
+        except (FlumengError, OSError) as error:
+            self._doubtful = isinstance(error, OSError)
             self._role = self._as_copy()
             raise
         self._role = state
         if wrote:
-            self._sync()
+            self._reopen_seconds = REOPEN_SECONDS
             self._role, answers = follower.synced(state, self._journal.next_seq)
             told += [answer.message for answer in answers if isinstance(answer, follower.Reply)]
         return told
+
+    @property
+    def _has_failed(self) -> bool:
+        return self._doubtful or not self._journal.sound
+
+    def _reopen(self, now: float) -> None:
+        """After its disk has failed. What was not synced then counts as if it had never been
+        written: the kernel may hold it for clean, though it never came to the disk."""
+        if now < self._reopen_at:
+            return
+        self._reopen_at = now + self._reopen_seconds
+        self._reopen_seconds = min(2 * self._reopen_seconds, REOPEN_MOST_SECONDS)
+        with self._syncing:
+            try:
+                self._replace(self._journal.reopened())
+            except CorruptError as error:
+                self.damaged = str(error)
+                log.error("the copy of journal %s here is to be made anew: %s", self.id, error)
+                return
+            except (FlumengError, OSError) as error:
+                log.warning("the copy of journal %s here cannot be used yet: %s", self.id, error)
+                return
+        self._doubtful = False
+        self._role = self._as_copy()
+        log.warning("the copy of journal %s here goes on at seq %d", self.id, self.next_seq)
 
     def _cut(self, end: int) -> int:
         gone = max(0, self._journal.next_seq - end)
         if gone:
             log.warning("journal %s: %d events go that were not answered", self.id, gone)
             with self._syncing:
-                self._replace(self._journal.cut(end))
+                try:
+                    self._replace(self._journal.cut(end))
+                except JournalFailedError:
+                    raise
+                except CorruptError as error:
+                    self.damaged = str(error)
+                    raise
         return gone
 
     def _append(self, action: follower.Write, frames: list[pa.Buffer]) -> None:
@@ -450,6 +544,12 @@ class ReplicatedJournal(DelegatedLog):
         with self._lock, self._syncing:
             self._done = True
             self._journal.remove()
+
+    def set_aside(self) -> Path:
+        """It is damaged, and done for; where it is kept as evidence. Raises OSError."""
+        with self._lock, self._syncing:
+            self._done = True
+            return self._journal.set_aside()
 
     @property
     def closed(self) -> bool:

@@ -1,0 +1,250 @@
+"""Copies of a journal whose disks damage what they hold, or fail, while all runs.
+
+Protects that damage is met by the node and not by readers alone, that what is damaged passes for no
+copy any more, and that after a failed sync nothing counts but what came to the disk since.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flumeng.errors import CorruptError, UnavailableError
+from flumeng.ingest.replicas.lateness import LATE_SECONDS, TELL_SECONDS
+from flumeng.ingest.replicas.replicated_journal import (
+    REOPEN_MOST_SECONDS,
+    REOPEN_SECONDS,
+    ReplicatedJournal,
+)
+from flumeng.journal.errors import JournalFailedError
+from flumeng.journal.frame import FrameHeader, identity
+from tests.unit.test_replicated_journal import (
+    NAME,
+    NODES,
+    Site,
+    SmallDisk,
+    World,
+    bodies,
+    is_segment,
+    promote,
+    seqs,
+    take,
+)
+
+
+class LossyDisk(SmallDisk):
+    """Keeps what came to the medium. When a sync fails, what was to be synced is held for clean and
+    never written, as Linux does."""
+
+    failing: int | None = None
+    """The errno of syncs of segments."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+        self._medium: dict[int, bytearray] = {}
+        self._dirty: dict[int, list[tuple[int, bytes]]] = {}
+
+    def write(self, fd: int, parts: Sequence[Any], offset: int) -> None:
+        inode = os.fstat(fd).st_ino
+        self._medium.setdefault(inode, bytearray(Path(f"/proc/self/fd/{fd}").read_bytes()))
+        super().write(fd, parts, offset)
+        data = b"".join(bytes(part) for part in parts)
+        self._dirty.setdefault(inode, []).append((offset, data))
+
+    def sync(self, fd: int) -> None:
+        inode = os.fstat(fd).st_ino
+        dirty = self._dirty.pop(inode, [])
+        if self.failing is not None and is_segment(fd):
+            self.failed += 1
+            raise OSError(self.failing, os.strerror(self.failing))
+        medium = self._medium.get(inode, bytearray())
+        for offset, data in dirty:
+            medium.extend(bytes(max(0, offset + len(data) - len(medium))))
+            medium[offset : offset + len(data)] = data
+
+    def forget_the_cache(self, directory: Path) -> None:
+        for path in directory.glob("*.segment"):
+            medium = self._medium[path.stat().st_ino]
+            path.write_bytes(bytes(medium).ljust(path.stat().st_size, b"\0"))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """n1 leads, and all are in sync."""
+    world = World(tmp_path)
+    for site in world.sites.values():
+        site.disk = LossyDisk()
+        site.again()
+    world.settle()
+    assert world.in_sync == list(NODES)
+    yield world
+    for site in world.sites.values():
+        site.journal.close()
+
+
+def frames_of(journal: ReplicatedJournal) -> list[tuple[int, int]]:
+    owner = identity(NAME)
+    found = (f for window in journal.frames(0, journal.next_seq) for f in window)
+    headers = [FrameHeader.unpack(frame, 0, owner) for frame in found]
+    return [(header.first_seq, header.end) for header in headers]
+
+
+def damage(world: World, name: str, back: int) -> None:
+    """A bit, so many bytes before the end of what a node has."""
+    *_, segment = sorted((world.path / name / NAME).glob("*.segment"))
+    raw = bytearray(segment.read_bytes())
+    raw[-back] ^= 1
+    segment.write_bytes(raw)
+
+
+def filled(world: World) -> ReplicatedJournal:
+    """n1, with three frames of ten events that all have; the last one is damaged there."""
+    for _ in range(3):
+        take(world["n1"])
+    world.settle()
+    world.look(2 * TELL_SECONDS)
+    damage(world, "n1", 10)
+    return world["n1"]
+
+
+# What is damaged.
+
+
+def test_damage_that_a_reader_meets_is_known_to_the_primary_and_readers_are_to_wait(
+    world: World,
+) -> None:
+    primary = filled(world)
+    assert bodies(primary, 0, 20) == seqs((0, 20))
+    assert primary.damaged == ""
+    found: list[int] = []
+    with pytest.raises(UnavailableError, match="another one in sync is to lead"):
+        found += [frame.size for w in primary.read_frames(0, 30) for frame in w]
+    assert "checksum" in primary.damaged
+    promote(world, "n2")
+    world.settle()
+    world.look(2 * TELL_SECONDS)
+    assert bodies(world["n2"], 0, 30) == seqs((0, 30))
+    assert world.in_sync == ["n2", "n3"], "what is damaged is no copy"
+    with pytest.raises(UnavailableError):
+        list(primary.read_frames(0, 30))
+
+
+def test_damage_that_the_sending_to_another_copy_meets_is_known_to_the_primary(
+    world: World,
+) -> None:
+    primary = filled(world)
+    with pytest.raises(UnavailableError):
+        list(primary.frames(0, 30))
+    assert "checksum" in primary.damaged
+
+
+def test_without_another_copy_all_before_the_damage_is_read_and_events_are_taken_on(
+    world: World,
+) -> None:
+    world.cut_off("n2", "n3")
+    world.look(LATE_SECONDS + 1.0)
+    world.look(LATE_SECONDS + 1.0)
+    assert world.in_sync == ["n1"]
+    primary = filled(world)
+    read: list[int] = []
+    with pytest.raises(CorruptError, match="checksum"):
+        for window in primary.read_frames(0, 30):
+            read += [FrameHeader.unpack(frame, 0, identity(NAME)).end for frame in window]
+    assert read == [10, 20]
+    assert primary.damaged
+    assert primary.confirms(take(primary))
+
+
+def test_a_trimmed_range_is_no_damage(world: World) -> None:
+    primary = world["n1"]
+    for _ in range(2):
+        take(primary)
+        world.settle()
+        world.sites["n1"].again()  # each term begins a segment
+        world.settle()
+        primary = world["n1"]
+    take(primary)
+    world.settle()
+    world.look(2 * TELL_SECONDS)
+    primary.trim(20)
+    assert primary.floor > 0
+    with pytest.raises(CorruptError):
+        list(primary.read_frames(0, 30))
+    assert primary.damaged == ""
+
+
+# What fails.
+
+
+def fail(world: World, code: int) -> tuple[Site, LossyDisk, int]:
+    """n2 cannot sync what comes now; the end of that."""
+    site = world.sites["n2"]
+    disk = site.disk
+    assert isinstance(disk, LossyDisk)
+    take(world["n1"])
+    world.settle()
+    disk.failing = code
+    end = take(world["n1"])
+    world.settle()
+    assert disk.failed == 1
+    return site, disk, end
+
+
+def test_a_copy_whose_sync_failed_leaves_and_comes_back_with_what_is_on_its_disk(
+    world: World,
+) -> None:
+    site, disk, end = fail(world, errno.ENOSPC)
+    world.look(0.1)
+    assert not world["n1"].confirms(end)
+    world.look(LATE_SECONDS + 1.0)
+    assert world["n1"].confirms(end)
+    assert world.in_sync == ["n1", "n3"]
+    disk.failing = None
+    world.look(REOPEN_MOST_SECONDS)
+    world.look(2 * TELL_SECONDS)
+    assert world.in_sync == list(NODES)
+    site.journal.close()
+    disk.forget_the_cache(world.path / "n2" / NAME)
+    site.again()
+    assert (site.journal.next_seq, frames_of(site.journal)[-1]) == (end, (10, 20))
+
+
+def test_a_disk_that_goes_on_failing_is_tried_ever_more_seldom(world: World) -> None:
+    _, disk, _ = fail(world, errno.ENOSPC)
+    tries = []
+    for second in range(16):
+        before = disk.failed
+        world.look(1.0)
+        tries += [second] * (disk.failed - before)
+    assert tries == [0, 1, 3, 7, 15]
+
+
+def test_a_copy_that_lacks_what_was_synced_when_it_is_opened_again_is_made_anew(
+    world: World,
+) -> None:
+    site, disk, _ = fail(world, errno.EIO)
+    disk.failing = None
+    damage(world, "n2", 1300)
+    world.look(REOPEN_SECONDS)
+    assert site.journal.damaged
+    world.look(LATE_SECONDS + 1.0)
+    world.look(LATE_SECONDS + 1.0)
+    assert world.in_sync == ["n1", "n3"]
+
+
+def test_what_is_set_aside_is_written_no_more(world: World) -> None:
+    """Its descriptors may be those of other files by now."""
+    take(world["n1"])
+    world.settle()
+    aside = world["n3"].set_aside()
+    assert aside == world.path / "n3" / f".{NAME}.damaged"
+    with pytest.raises(JournalFailedError):
+        world["n3"].trim(0)
+    take(world["n1"])
+    world.settle()
+    assert world["n3"].next_seq == 10
