@@ -438,8 +438,9 @@ class JournalStore:
         failed = self.journals.get(name)
         self._open(name)
         journal = self.journals[name]
-        if isinstance(failed, ReplicatedJournal) and isinstance(journal, ReplicatedJournal):
-            journal.damaged = failed.damaged
+        known = isinstance(failed, ReplicatedJournal) and failed.damaged
+        if known and isinstance(journal, ReplicatedJournal):
+            journal.found_damaged(known)
         if failed is not None and journal.next_seq < failed.safe and not journal.closed:
             log.error(
                 "journal %s: events from seq %d to %d are lost, since the disk failed before they "

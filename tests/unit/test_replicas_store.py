@@ -493,7 +493,7 @@ def test_a_copy_that_is_damaged_while_it_is_open_is_set_aside_and_its_primary_he
 ) -> None:
     copy(store, far)
     before = store.replicas.copies[THEIRS]
-    store.replicas.journals[THEIRS].damaged = "a bit"
+    store.replicas.journals[THEIRS].found_damaged("a bit")
     store.replicas.start(lambda _: None)
     aside = tmp_path / "n1/copies" / f".{THEIRS}.damaged"
     deadline = time.monotonic() + 10.0
@@ -512,7 +512,7 @@ def test_a_copy_that_leads_is_not_set_aside_while_no_other_one_does(
 ) -> None:
     copy(store, far)
     tell(store, THEIRS, term=6)
-    store.replicas.journals[THEIRS].damaged = "a bit"
+    store.replicas.journals[THEIRS].found_damaged("a bit")
     store.replicas.start(lambda _: None)
     time.sleep(3 * LOOK_SECONDS)
     assert list(store.replicas.copies) == [THEIRS]

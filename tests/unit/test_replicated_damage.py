@@ -15,12 +15,9 @@ from typing import Any
 import pytest
 
 from flumeng.errors import CorruptError, UnavailableError
+from flumeng.ingest.replicas.copy_on_disk import REOPEN_MOST_SECONDS, REOPEN_SECONDS
 from flumeng.ingest.replicas.lateness import LATE_SECONDS, TELL_SECONDS
-from flumeng.ingest.replicas.replicated_journal import (
-    REOPEN_MOST_SECONDS,
-    REOPEN_SECONDS,
-    ReplicatedJournal,
-)
+from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.journal.errors import JournalFailedError
 from flumeng.journal.frame import FrameHeader, identity
 from tests.unit.test_replicated_journal import (

@@ -22,6 +22,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
+from flumeng.ingest.replicas.copy_on_disk import CopyOnDisk
 from flumeng.ingest.replicas.lateness import Lateness
 from flumeng.journal.delegated_log import DelegatedLog
 from flumeng.journal.errors import (
@@ -43,9 +44,6 @@ from flumeng.replication.primary import Primary
 log = logging.getLogger(__name__)
 
 ASK_AGAIN_SECONDS = 2.0
-REOPEN_SECONDS = 1.0
-REOPEN_MOST_SECONDS = 60.0
-"""So long it is waited, each time twice as long, before a copy whose disk has failed is opened."""
 
 
 class Transport(Protocol):
@@ -58,14 +56,10 @@ class Transport(Protocol):
 
 
 class ReplicatedJournal(DelegatedLog):
-    """A ``Log`` and an ``Appendable``. ``journal`` is the copy on disk; it is another one once a
-    suffix was cut, or the disk has failed. One that ``closes`` takes no events of its own, also as
-    the primary. Once it is closed or removed it does nothing more: its descriptors may be those of
-    other files.
-
-    ``damaged``: why what lies here cannot be used; empty while it can. It takes nothing from
-    another primary then, since it is to be made anew. As the primary it goes on, so that nothing
-    stands still while no other copy can lead."""
+    """A ``Log`` and an ``Appendable``. One that ``closes`` takes no events of its own, also as the
+    primary. Once it is closed or removed it does nothing more: its descriptors may be those of
+    other files. One that is ``damaged`` takes nothing from another primary, since it is to be made
+    anew. As the primary it goes on, so that nothing stands still while no other copy can lead."""
 
     def __init__(
         self,
@@ -77,20 +71,14 @@ class ReplicatedJournal(DelegatedLog):
     ) -> None:
         self.id = journal.id
         self._needs_in_sync = 1
-        self._journal: ReplicaJournal = journal
+        self._disk = CopyOnDisk(journal)
         self._transport = transport
         self._lock = threading.RLock()
-        self._syncing = threading.Lock()
-        """Held, perhaps for as long as the disk takes, by whoever syncs, or opens the copy anew."""
         self._listeners = journal.listeners
         self.closes = closes
-        self.damaged = ""
         self._clock = clock
-        self._doubtful = False
-        self._reopen_at = 0.0
-        self._reopen_seconds = REOPEN_SECONDS
         self._done = False
-        self._role: Copy | Primary = self._as_copy()
+        self._role: Copy | Primary = self._disk.as_copy
         self._membership: Membership | None = None
         self._version = -1
         self._lateness = Lateness()
@@ -98,6 +86,15 @@ class ReplicatedJournal(DelegatedLog):
         self._lost_lead = False
         self._superseded = False
         self._wake: Callable[[], None] = lambda: None
+
+    @property
+    def _journal(self) -> ReplicaJournal:  # type: ignore[override]
+        return self._disk.journal
+
+    @property
+    def damaged(self) -> str:
+        """Why what lies here cannot be used; empty while it can."""
+        return self._disk.damaged
 
     # What the protocol says, and is told.
 
@@ -169,7 +166,7 @@ class ReplicatedJournal(DelegatedLog):
                 if message.term <= self._role.term:
                     return [Refused(self._role.term)]
                 self._step_down()
-            if self.damaged or self._has_failed:
+            if self.damaged or self._disk.has_failed:
                 return []
             copy = self._role
             assert isinstance(copy, Copy)
@@ -177,7 +174,7 @@ class ReplicatedJournal(DelegatedLog):
                 if key is not None and message.term >= copy.term:
                     self.cipher.adopt(key)
                 if not copy.matched or message.term > copy.term:
-                    self._sync()
+                    self._disk.sync()
                 step = follower.begin(copy, message)
             elif isinstance(message, Frames):
                 step = follower.take(copy, message)
@@ -193,8 +190,9 @@ class ReplicatedJournal(DelegatedLog):
             if self._done:
                 return
             # Of a primary that takes events the group commit notices it, and gives it back.
-            if self._has_failed and not self.damaged and (self.closes or not self.leads):
-                self._reopen(now)
+            failed = self._disk.has_failed and not self.damaged
+            if failed and (self.closes or not self.leads) and self._disk.reopen(now):
+                self._role = self._disk.as_copy
             role = self._role
             if not isinstance(role, Primary):
                 if now - self._asked_at > ASK_AGAIN_SECONDS:
@@ -233,20 +231,21 @@ class ReplicatedJournal(DelegatedLog):
                 raise NotServedError(f"journal {self.id}: another copy is to be read") from error
             if isinstance(error, DataLossError):
                 raise
-            self._on_damage(error)
+            self.found_damaged(str(error))
             if self._others_in_sync:
                 raise UnavailableError(
                     f"{error}; this copy is damaged, and another one in sync is to lead"
                 ) from error
             raise
 
-    def _on_damage(self, error: CorruptError) -> None:
+    def found_damaged(self, why: str) -> None:
+        """Somebody has met damage in what lies here."""
         with self._lock:
             if self.damaged or self._done:
                 return
-            self.damaged = str(error)
+            self._disk.damaged = why
         others = "another one is to lead" if self._others_in_sync else "no other one is in sync"
-        log.error("the copy of journal %s here is damaged; %s: %s", self.id, others, error)
+        log.error("the copy of journal %s here is damaged; %s: %s", self.id, others, why)
 
     @property
     def _others_in_sync(self) -> bool:
@@ -277,28 +276,13 @@ class ReplicatedJournal(DelegatedLog):
         """Remove what lies at ``end`` and above, which no copy in sync ever had; how many
         events."""
         with self._lock:
-            gone = self._cut(end)
-            self._role = self._as_copy()
+            gone = self._disk.cut(end)
+            self._role = self._disk.as_copy
             return gone
 
     def _step(self, step: Callable[..., primary.Step], *arguments: object) -> None:
         if isinstance(self._role, Primary) and not self._done:
             self._do_primary(*step(self._role, *arguments))
-
-    def _as_copy(self) -> Copy:
-        journal = self._journal
-        held = journal.held
-        return Copy(
-            journal.replica.id,
-            journal.replica.lineage,
-            held,
-            journal.term,
-            min(journal.replica.checkpoint, held.safe),
-        )
-
-    def _sync(self) -> None:
-        with self._syncing:
-            self._journal.sync()
 
     def _lead_if_chosen(self) -> None:
         """A proposal may be lost, or the disk full, and it tries again then."""
@@ -317,12 +301,7 @@ class ReplicatedJournal(DelegatedLog):
             self._transport.proposal(self.id, self._version, known.restarted())
 
     def _lead(self, copy: Copy, membership: Membership, version: int) -> None:
-        with self._syncing:
-            self._journal.sync()
-            self._journal.fence(membership.term)
-            self._journal.adopt(membership.lineage)
-            if self.closes:
-                self._journal.close_for_appends()
+        self._disk.lead(membership.term, membership.lineage, closes=self.closes)
         held, known = self._journal.held, self._journal.replica.checkpoint
         log.info("journal %s: primary in term %d at seq %d", self.id, membership.term, held.end)
         started = primary.started(
@@ -340,8 +319,8 @@ class ReplicatedJournal(DelegatedLog):
         self._lost_lead = not self.closes
         self._superseded = True
         if self._journal.sound:
-            self._sync()
-        self._role = self._as_copy()
+            self._disk.sync()
+        self._role = self._disk.as_copy
         self._wake()
 
     def _do_primary(self, state: Primary, actions: list[primary.Action]) -> None:
@@ -371,90 +350,46 @@ class ReplicatedJournal(DelegatedLog):
         told: list[ToPrimary] = []
         wrote = False
         try:
-            for action in actions:
-                if isinstance(action, follower.Fence):
-                    self._journal.fence(action.term)
-                elif isinstance(action, follower.Cut):
-                    self._cut(action.end)
-                elif isinstance(action, follower.Restart):
-                    with self._syncing:
-                        anew = self._journal.restart(action.floor, action.lineage, source_state)
-                        self._replace(anew)
-                elif isinstance(action, follower.Write):
-                    self._append(action, frames)
-                    wrote = True
-                elif isinstance(action, follower.Keep):
-                    self._journal.advance(action.checkpoint)
-                    self._journal.trim(action.acked)
-                    state = follower.trimmed(state, self._journal.floor)
-                else:
-                    told.append(action.message)
-            if wrote:
-                self._sync()
-        except (FlumengError, OSError) as error:
-            self._doubtful = isinstance(error, OSError)
-            self._role = self._as_copy()
+            with self._disk.writing():
+                for action in actions:
+                    if isinstance(action, follower.Reply):
+                        told.append(action.message)
+                    else:
+                        state = self._carry_out(state, action, frames, source_state)
+                        wrote |= isinstance(action, follower.Write)
+                if wrote:
+                    self._disk.sync()
+        except (FlumengError, OSError):
+            self._role = self._disk.as_copy
             raise
         self._role = state
         if wrote:
-            self._reopen_seconds = REOPEN_SECONDS
+            self._disk.wrote()
             self._role, answers = follower.synced(state, self._journal.next_seq)
             told += [answer.message for answer in answers if isinstance(answer, follower.Reply)]
         return told
 
-    @property
-    def _has_failed(self) -> bool:
-        return self._doubtful or not self._journal.sound
-
-    def _reopen(self, now: float) -> None:
-        """After its disk has failed. What was not synced then counts as if it had never been
-        written: the kernel may hold it for clean, though it never came to the disk."""
-        if now < self._reopen_at:
-            return
-        self._reopen_at = now + self._reopen_seconds
-        self._reopen_seconds = min(2 * self._reopen_seconds, REOPEN_MOST_SECONDS)
-        with self._syncing:
-            try:
-                self._replace(self._journal.reopened())
-            except CorruptError as error:
-                self.damaged = str(error)
-                log.error("the copy of journal %s here is to be made anew: %s", self.id, error)
-                return
-            except (FlumengError, OSError) as error:
-                log.warning("the copy of journal %s here cannot be used yet: %s", self.id, error)
-                return
-        self._doubtful = False
-        self._role = self._as_copy()
-        log.warning("the copy of journal %s here goes on at seq %d", self.id, self.next_seq)
-
-    def _cut(self, end: int) -> int:
-        gone = max(0, self._journal.next_seq - end)
-        if gone:
-            log.warning("journal %s: %d events go that were not answered", self.id, gone)
-            with self._syncing:
-                try:
-                    self._replace(self._journal.cut(end))
-                except JournalFailedError:
-                    raise
-                except CorruptError as error:
-                    self.damaged = str(error)
-                    raise
-        return gone
-
-    def _append(self, action: follower.Write, frames: list[pa.Buffer]) -> None:
-        for frame in frames:
-            if self._journal.lacks(frame):
-                self._journal.append_frame(frame)
-        if self._journal.next_seq != action.end:
-            raise CorruptError(
-                f"journal {self.id}: frames up to seq {self._journal.next_seq} came where "
-                f"{action.end} was said"
-            )
-
-    def _replace(self, journal: ReplicaJournal) -> None:
-        journal.listeners = self._listeners
-        journal.room = self._journal.room
-        self._journal = journal
+    def _carry_out(
+        self,
+        state: Copy,
+        action: follower.Action,
+        frames: list[pa.Buffer],
+        source_state: Mapping[str, object],
+    ) -> Copy:
+        """On the disk; gives the state after it."""
+        if isinstance(action, follower.Fence):
+            self._journal.fence(action.term)
+        elif isinstance(action, follower.Cut):
+            self._disk.cut(action.end)
+        elif isinstance(action, follower.Restart):
+            self._disk.restart(action.floor, action.lineage, source_state)
+        elif isinstance(action, follower.Write):
+            self._disk.append(action, frames)
+        elif isinstance(action, follower.Keep):
+            self._journal.advance(action.checkpoint)
+            self._journal.trim(action.acked)
+            return follower.trimmed(state, self._journal.floor)
+        return state
 
     # What group commits, servers and stores ask.
 
@@ -482,7 +417,7 @@ class ReplicatedJournal(DelegatedLog):
     def sync(self) -> int:
         """Put what was appended on this disk; see ``confirms`` for the others."""
         end = self._journal.next_seq
-        self._sync()
+        self._disk.sync()
         with self._lock:
             self._step(primary.synced, end)
         return end
@@ -536,20 +471,20 @@ class ReplicatedJournal(DelegatedLog):
             return end
 
     def close(self) -> None:
-        with self._lock, self._syncing:
+        with self._lock:
             self._done = True
-            self._journal.close()
+            self._disk.close()
 
     def remove(self) -> None:
-        with self._lock, self._syncing:
+        with self._lock:
             self._done = True
-            self._journal.remove()
+            self._disk.remove()
 
     def set_aside(self) -> Path:
         """It is damaged, and done for; where it is kept as evidence. Raises OSError."""
-        with self._lock, self._syncing:
+        with self._lock:
             self._done = True
-            return self._journal.set_aside()
+            return self._disk.set_aside()
 
     @property
     def closed(self) -> bool:
