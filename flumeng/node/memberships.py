@@ -104,7 +104,9 @@ class Memberships:
         lost = {
             name: replicated[name]
             for name, said in told.items()
-            if node_of(said["primary"]) == self._me and ids.get(name) != said["primary"]
+            if node_of(said["primary"]) == self._me
+            and ids.get(name) != said["primary"]
+            and not replicated[name].value.gone
         }
         return Found(message, led, lost, forgotten)
 

@@ -163,7 +163,8 @@ def others_in_sync(store: Store, name: str, own: str) -> list[str]:
 
 def require_replicated(store: ReadableStore, name: str) -> tuple[Journal, Version]:
     """Raises ``UserError`` with the nearest name when there is no such journal, or when it has no
-    copies; ``CorruptError`` when it cannot be read."""
+    copies; ``ConflictError`` when nobody needs it any more, ``CorruptError`` when it cannot be
+    read."""
     tree.require(store)
     known = store.children(paths.journals())
     (found,) = store.read_each([paths.journal(name)]) if name in known else (None,)
@@ -174,6 +175,8 @@ def require_replicated(store: ReadableStore, name: str) -> tuple[Journal, Versio
         raise found.error
     if not found.value.lineage:
         raise UserError(f"journal {name} has no copies: its flow has not durability replicated")
+    if found.value.gone:
+        raise ConflictError(f"journal {name} is collected to its end, and is being removed")
     return found.value, found.version
 
 

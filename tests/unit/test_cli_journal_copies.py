@@ -135,6 +135,8 @@ def test_what_cannot_be_promoted_is_said(shell: Shell, store: FakeStore) -> None
     die(store, "n2")
     assert "node n2 is not live" in refused(shell, store, "promote", J, "--to", "n2")
     assert "no other copy" in refused(shell, store, "promote", J)
+    register(store, gone=True)
+    assert "is collected to its end" in refused(shell, store, "promote", J)
     register(store, lineage="", copies=(), in_sync=("n1",))
     assert "has no copies" in refused(shell, store, "promote", J)
 

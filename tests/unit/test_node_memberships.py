@@ -236,6 +236,17 @@ def test_a_journal_is_lost_that_this_node_leads_with_a_copy_it_does_not_have(
     assert list(memberships.find([OURS, THEIRS], [], ids).lost) == lost
 
 
+def test_a_journal_that_is_collected_and_gone_is_not_handed_over(
+    store: FakeStore, memberships: Memberships
+) -> None:
+    """Its record is for the node that made it alone, which would lead it again, and have all of it
+    collected once more."""
+    put(store, THEIRS, node="n2", primary="n1", in_sync=("n1/a", "n2/b"), closed=True, end=5)
+    assert list(memberships.find([THEIRS], [], {}).lost) == [THEIRS]
+    put(store, THEIRS, node="n2", primary="n1", in_sync=("n1/a", "n2/b"), closed=True, gone=True)
+    assert memberships.find([THEIRS], [], {}).lost == {}
+
+
 # What is changed.
 
 
