@@ -109,7 +109,7 @@ def _acl(access: table.Access, owners: tuple[Owner, ...], secured: Secured) -> t
         ("w", access.write),
         ("c", access.create),
         ("d", access.delete),
-        ("a", access.lists),
+        ("a", access.admin),
     )
     for permission, roles in rights:
         for one in _principals(roles.split(), owners, secured):

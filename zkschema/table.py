@@ -45,13 +45,13 @@ class Access:
     ``own-operator`` each operator of the flow that it names. ``operator`` is who was admitted for
     all flows, ``any-operator`` also who was for some. ``primary-node`` leads the journal that the
     path names, and ``copy-node`` is to hold a copy. An administrator may do everything, who may do
-    anything may read, and ``lists`` changes the access list itself."""
+    anything may read, and ``admin`` may change the access list itself."""
 
     write: str = ""
     create: str = ""
     delete: str = ""
     read: str = EVERYONE
-    lists: str = ""
+    admin: str = ""
 
 
 ROOT = Access(create="operator")
@@ -267,7 +267,7 @@ ack = _row(
     access=Access(
         write="collector own-operator own-subscriber",
         read=NOT_NODES + " primary-node",
-        lists="master",
+        admin="master",
     ),
 )
 leases = _folder(
@@ -414,7 +414,7 @@ journal = _row(
     access=Access(
         write="own-node primary-node own-operator master",
         read=NOT_NODES + " copy-node",
-        lists="master",
+        admin="master",
     ),
 )
 queues = _folder(

@@ -24,7 +24,7 @@ from flumeng import __version__
 from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.master.execution import Outcome, carry_out, topics
 from flumeng.master.isolation import IsolatingPlanner
-from flumeng.master.journal_lists import JournalLists
+from flumeng.master.journal_access import JournalAccess
 from flumeng.master.measures import Measures
 from flumeng.master.sayings import Sayings
 from flumeng.master.tidying import LiveProofs, remove_gone, remove_unproven
@@ -74,7 +74,7 @@ class Master:
         self._name = name
         self._clock = clock
         self._proofs = LiveProofs(clock)
-        self._journal_lists = JournalLists(store, clock)
+        self._journal_access = JournalAccess(store, clock)
         self._secured: Secured | None = None
         self._reader = Reader(store, name, clock, wall, self._proofs.is_live)
         self._member = process.member("master")
@@ -164,14 +164,14 @@ class Master:
         self._reader.note(held)
         if held.keys() - snapshot.intents.keys():
             self._wakes.put(None)
-        wrong_lists = self._journal_lists.follow(self._secured, snapshot, actions)
+        wrong_access = self._journal_access.follow(self._secured, snapshot, actions)
         outcome = carry_out(self._store, actions, snapshot)
         self.measures.planned(outcome.done)
         self._look_again_after(outcome, snapshot)
         self.troubles = {
             **_of_flows(snapshot, self._planner.withheld),
             **topics(outcome),
-            **wrong_lists,
+            **wrong_access,
             **self._expiry.problems(),
         }
         self.measures.troubles = len(self.troubles)

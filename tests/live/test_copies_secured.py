@@ -38,16 +38,7 @@ def test_a_host_that_is_gone_loses_nothing_and_comes_back(web: Web) -> None:
     assert leader != "n1"
     eventually(lambda: may(web, old)[leader] == "rw", "the leader may not write")
     assert verify_cluster(web.hosts.store) == []
-    web.first.start("ingest", "copy", label="role=web")
-    eventually(lambda: len(web.hosts.journals) == 2, "no other journal is made")
-    web.wait_in_sync()
-    web.send(500)
-    web.deliver()
-    eventually(
-        lambda: list(web.hosts.journals) != [old] and len(web.hosts.journals) == 1, "it stays"
-    )
-    lying = [path for host in web.hosts.all for path in host.data.rglob(old)]
-    eventually(lambda: not any(path.exists() for path in lying), f"{lying} stay")
+    web.come_back(old)
 
 
 def may(web: Web, journal: str) -> dict[str, str]:

@@ -18,6 +18,7 @@ from kazoo.exceptions import NoAuthError
 from cli.context import AuditFields
 from cli.main import tree as commands
 from flumeng.errors import ConflictError, FlumengError, ForbiddenError, UnavailableError, UserError
+from flumeng.master.daemon import Master
 from flumeng.operations import audit
 from flumeng.operations.cluster import verify_cluster
 from flumeng.operations.flows import apply_flow, delete_flow, rollback_flow, set_flow_state
@@ -28,16 +29,19 @@ from flumeng.runtime.testing import RealEnsemble
 from flumeng.security.credentials import Keystore
 from flumeng.security.roles import DIRECTORY, Role
 from flumeng.security.testing import CLUSTER, Certificates
-from flumeng.store import ABSENT, ANY, AccessList, Put, Store, tree
+from flumeng.store import ABSENT, ANY, AccessList, AccessStore, Put, Store, tree
 from flumeng.store import Path as ZnodePath
 from flumeng.store.tls import speaks_tls
 from flumeng.store.zookeeper import ZooKeeperStore, connect
-from flumeng.testing import RealZooKeeper
+from flumeng.testing import OPEN, RealZooKeeper
 from zkschema import bootstrap, paths, records
 from zkschema.access import SECURED
 
 JOURNAL = "web.n1.0.0123abcd"
 ACK = paths.ack("web", "main", JOURNAL)
+COPIED = records.Journal(
+    flow="web", node="n1", primary="n1", term=2, in_sync=("n2/b",), copies=("n1",), lineage="l"
+)
 ENTRY = records.Audit(who="eve", command="flow stop web", reason="", time=1.0)
 LIVE = records.LiveNode(
     uuid="u", incarnation="i", pid=1, version="1", since=1.0, identity="node:n1"
@@ -176,6 +180,47 @@ def test_a_node_does_its_own_work_and_no_other(admin: Store, sessions: Sessions)
     for path in (ACK, paths.live_node("n1"), paths.node("n1"), paths.status("n1")):
         with pytest.raises(ForbiddenError):
             node.remove(path, ANY)
+
+
+def test_a_node_with_a_copy_reads_the_record_and_only_the_one_that_leads_changes_it(
+    admin: Store, sessions: Sessions
+) -> None:
+    """Neither changes a list: the masters do, of journals and their acks alone."""
+    path, record = paths.journal(JOURNAL), replace(COPIED, primary="n2", copies=("n2", "n3"))
+    secure(admin, admit=["node:n3", "node:n4"])
+    n2, n3, n4 = (sessions.of("node", name) for name in ("n2", "n3", "n4"))
+    master = sessions.of("master")
+    master.write(path, record, ANY)
+    with pytest.raises(ForbiddenError):
+        n2.read(path)
+    looking_after(master)
+    assert [n.read(path).value for n in (n2, n3)] == [record, record]  # type: ignore[union-attr]
+    assert n2.read(ACK) is not None
+    with pytest.raises(ForbiddenError):
+        n4.read(path)
+    with pytest.raises(ForbiddenError):
+        n3.read(ACK)
+    forbidden(n3, path, replace(record, primary="n3"))
+    n2.write(path, replace(record, term=3), ANY)
+    for node in (n2, n3):
+        assert isinstance(node, AccessStore)
+        with pytest.raises(ForbiddenError):
+            node.set_access_lists({str(path): OPEN})
+    assert isinstance(master, AccessStore)
+    for other in (paths.flow("web"), paths.node("n1"), paths.assignment("n1"), paths.schema()):
+        with pytest.raises(ForbiddenError):
+            master.set_access_lists({str(other): OPEN})
+    master.write(path, replace(record, term=4, primary="n3", copies=("n3",)), ANY)
+    looking_after(master)
+    n3.write(path, replace(record, term=5, primary="n3", copies=("n3",)), ANY)
+    with pytest.raises(ForbiddenError):
+        n2.read(path)
+    assert acl_mismatches(admin, admin.dump()) == []
+
+
+def looking_after(master: Store) -> None:
+    """One turn of a master that has all flows."""
+    assert "cannot" not in Master(master, "m1").tick()
 
 
 def test_a_collector_moves_acks_and_nothing_of_the_plan(admin: Store, sessions: Sessions) -> None:

@@ -43,7 +43,7 @@ def test_every_list_is_of_roles_and_members_and_only_an_admin_may_change_most(
     assert changers == ({"admin", "master"} if by_record else {"admin"})
     assert all("r" in may for may in entries.values())
     access = row.access
-    roles = " ".join((access.write, access.create, access.delete, access.read, access.lists))
+    roles = " ".join((access.write, access.create, access.delete, access.read, access.admin))
     own = {f"own-{role}" for role in NAMED} | {"primary-node", "copy-node"}
     known = {*GROUPS, *NAMED, *own, "any-operator"}
     assert set(roles.split()) <= known

@@ -208,7 +208,7 @@ class Replicas:
                 return
             said = chunk.app_metadata.to_pybytes()
             if said == copy_wire.PING:
-                answers = [pa.py_buffer(said), *self._news()]
+                answers = [pa.py_buffer(said), *self._unmatched()]
             else:
                 envelope = copy_wire.decode(said)
                 told = self._answers(peer, envelope, chunk.data)
@@ -219,7 +219,7 @@ class Replicas:
                     begun = True
                 writer.write_metadata(answer)
 
-    def _news(self) -> list[pa.Buffer]:
+    def _unmatched(self) -> list[pa.Buffer]:
         """A primary that has nothing to say would not notice that a copy begins anew."""
         with self._lock:
             terms = {n: self._told[n][0].term for n in self._to_begin if n in self._told}

@@ -27,7 +27,7 @@ lists of their paths."""
 
 
 @dataclass
-class JournalLists:
+class JournalAccess:
     """Of the journals of one master's share. ``clock`` gives seconds that only grow."""
 
     store: Store
@@ -45,13 +45,11 @@ class JournalLists:
             return {}
         records = self._records(snapshot, actions)
         names = self._znodes(records)
-        found = zip(names.items(), self.store.access_lists(list(names)), strict=True)
-        wrong = {
-            path: wanted
-            for (path, name), known in found
-            for wanted in [access_lists.wanted(path, secured, records[name])]
-            if known not in (None, wanted)
-        }
+        wrong = {}
+        for path, known in zip(names, self.store.access_lists(list(names)), strict=True):
+            wanted = access_lists.wanted(path, secured, records[names[path]])
+            if known not in (None, wanted):
+                wrong[path] = wanted
         try:
             self.store.set_access_lists(wrong)
         except ForbiddenError:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from flumeng.errors import ForbiddenError
-from flumeng.master.journal_lists import AGAIN_SECONDS, PROMOTED_AGAIN_SECONDS, JournalLists
+from flumeng.master.journal_access import AGAIN_SECONDS, PROMOTED_AGAIN_SECONDS, JournalAccess
 from flumeng.operations.securing import secure_cluster, set_access
 from flumeng.plan import Replicate
 from flumeng.state.snapshot import Snapshot
@@ -55,7 +55,7 @@ class World:
         self.secure(members)
         store.write(PATH, BEFORE, ABSENT)
         self.record, self.version = BEFORE, 0
-        self.lists = JournalLists(store, lambda: self.now)
+        self.lists = JournalAccess(store, lambda: self.now)
 
     def secure(self, members: list[str]) -> None:
         secure_cluster(self.store, cluster="c", admit=members, author="a", reason="", now=1.0)
@@ -147,7 +147,7 @@ def test_whoever_is_admitted_later_finds_the_lists_right(world: World) -> None:
 
 def test_nothing_is_asked_of_an_open_cluster() -> None:
     store = FakeStore()
-    lists = JournalLists(store, lambda: 0.0)
+    lists = JournalAccess(store, lambda: 0.0)
     store.cut()
     assert lists.follow(None, cluster([flow()], []), ()) == {}
 
