@@ -165,6 +165,8 @@ class Master:
         if held.keys() - snapshot.intents.keys():
             self._wakes.put(None)
         wrong_access = self._journal_access.follow(self._secured, snapshot, actions)
+        if self._journal_access.waiting:
+            self._wakes.put(None)
         outcome = carry_out(self._store, actions, snapshot)
         self.measures.planned(outcome.done)
         self._look_again_after(outcome, snapshot)

@@ -9,7 +9,7 @@ between the two leaves nothing that stays wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flumeng.errors import ForbiddenError
@@ -20,20 +20,24 @@ from zkschema import paths
 from zkschema.access import Secured
 from zkschema.records import Journal
 
-AGAIN_SECONDS = 60.0
-PROMOTED_AGAIN_SECONDS = 5.0
-"""Of a journal that another node leads than the one that made it: acks may be new, and have the
-lists of their paths."""
+AGAIN_SECONDS = 600.0
+ACKS_AGAIN_SECONDS = 5.0
+"""As long as nothing is acked of a journal that another node leads than the one that made it: an
+ack that comes has the list of its path."""
+LOOKS = 100
+"""At so many journals in one turn, about a tenth of a second; promotions do not wait."""
 
 
 @dataclass
 class JournalAccess:
-    """Of the journals of one master's share. ``clock`` gives seconds that only grow."""
+    """Of the journals of one master's share. ``clock`` gives seconds that only grow. ``waiting``:
+    whether there is more to look at than one turn takes."""
 
     store: Store
     clock: Callable[[], float]
+    waiting: bool = False
     _right: dict[str, tuple[Version, float]] = field(default_factory=dict)
-    """The lists were right for this version of the record, at this time."""
+    """The lists were right for this version of the record, and are to be looked at again then."""
 
     def follow(
         self, secured: Secured | None, snapshot: Snapshot, actions: Iterable[Action]
@@ -41,15 +45,25 @@ class JournalAccess:
         """Set the lists that are others than the records want, or are to want after the actions;
         gives ``journal J`` -> why one could not be set. Nothing is done in an open cluster. Raises
         UnavailableError."""
+        self.waiting = False
         if secured is None or not isinstance(self.store, AccessStore):
             return {}
-        records = self._records(snapshot, actions)
-        names = self._znodes(records)
-        wrong = {}
-        for path, known in zip(names, self.store.access_lists(list(names)), strict=True):
-            wanted = access_lists.wanted(path, secured, records[names[path]])
-            if known not in (None, wanted):
+        planned = {one.journal: one.record for one in actions if isinstance(one, Replicate)}
+        due = self._due(snapshot, planned)
+        records = {name: snapshot.journals[name] for name in due}
+        znodes = self._znodes(records)
+        wrong, again = {}, dict.fromkeys(due, AGAIN_SECONDS)
+        for path, known in zip(znodes, self.store.access_lists(list(znodes)), strict=True):
+            name = znodes[path]
+            wanted = access_lists.wanted(path, secured, records[name])
+            if known is None:
+                again[name] = ACKS_AGAIN_SECONDS
+            elif known != wanted:
                 wrong[path] = wanted
+        for name, journal in planned.items():
+            path = str(paths.journal(name))
+            znodes[path] = name
+            wrong[path] = access_lists.wanted(path, secured, journal)
         try:
             self.store.set_access_lists(wrong)
         except ForbiddenError:
@@ -57,29 +71,35 @@ class JournalAccess:
                 "access lists cannot be brought up to date, so that its copies may not read who "
                 "leads: an administrator has to run `flumeng schema verify --repair`"
             )
-            return {f"journal {names[path]}": why for path in wrong}
+            return {f"journal {znodes[path]}": why for path in wrong}
         now = self.clock()
-        for name, journal in records.items():
-            if journal is snapshot.journals.get(name):
-                self._right[name] = (snapshot.journal_versions[name], now)
+        for name in due:
+            self._right[name] = (snapshot.journal_versions[name], now + again[name])
         return {}
 
-    def _records(self, snapshot: Snapshot, actions: Iterable[Action]) -> dict[str, Journal]:
-        """Those to look at."""
+    def _due(self, snapshot: Snapshot, planned: Collection[str]) -> list[str]:
+        """Those to look at now: whose record is another one first."""
         now, versions = self.clock(), snapshot.journal_versions
-        self._right = {name: one for name, one in self._right.items() if name in versions}
-        records = {}
+        self._right = {
+            name: known
+            for name, known in self._right.items()
+            if name in versions and name not in planned
+        }
+        changed, again = [], []
         for name, version in versions.items():
-            journal = snapshot.journals[name]
-            known, since = self._right.get(name, (None, now))
-            again = PROMOTED_AGAIN_SECONDS if _is_promoted(journal) else AGAIN_SECONDS
-            if journal.flow in snapshot.mine and (known != version or now - since >= again):
-                records[name] = journal
-        return records | {one.journal: one.record for one in actions if isinstance(one, Replicate)}
+            if snapshot.journals[name].flow in snapshot.mine and name not in planned:
+                known, at = self._right.get(name, (None, now))
+                if known != version:
+                    changed.append(name)
+                elif at <= now:
+                    again.append(name)
+        due = [*changed, *again]
+        self.waiting = len(due) > LOOKS
+        return due[:LOOKS]
 
     def _znodes(self, records: Mapping[str, Journal]) -> dict[str, str]:
         """Path -> the journal that it is of."""
-        promoted = {name: one.flow for name, one in records.items() if _is_promoted(one)}
+        promoted = {name: one.flow for name, one in records.items() if one.primary != one.node}
         flows = sorted({*promoted.values()})
         listed = self.store.children_many([paths.acks(flow) for flow in flows])
         cursors = dict(zip(flows, listed, strict=True))
@@ -89,7 +109,3 @@ class JournalAccess:
             for cursor in cursors[flow]
         }
         return {str(paths.journal(name)): name for name in records} | acks
-
-
-def _is_promoted(journal: Journal) -> bool:
-    return journal.primary != journal.node

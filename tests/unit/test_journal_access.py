@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 
 from flumeng.errors import ForbiddenError
-from flumeng.master.journal_access import AGAIN_SECONDS, PROMOTED_AGAIN_SECONDS, JournalAccess
+from flumeng.master import journal_access
+from flumeng.master.journal_access import ACKS_AGAIN_SECONDS, AGAIN_SECONDS, JournalAccess
 from flumeng.operations.securing import secure_cluster, set_access
 from flumeng.plan import Replicate
 from flumeng.state.snapshot import Snapshot
@@ -110,7 +111,7 @@ def test_who_leads_since_a_promotion_may_read_what_is_acked(world: World) -> Non
     ack = paths.ack("f", "main", NAME)
     world.store.write(ack, Ack(epoch=1, offset=5), ABSENT)
     assert world.may_of(ack) == {"n1": "r"}
-    world.now += PROMOTED_AGAIN_SECONDS
+    world.now += ACKS_AGAIN_SECONDS
     world.follow()
     assert world.may_of(ack) == {"n1": "r", "n2": "r"}
     assert set_access(world.store) == 0, "the schema says the same"
@@ -124,7 +125,7 @@ def test_a_list_is_set_before_the_record_that_wants_it_is_there(world: World) ->
     assert world.may == {"n1": "rw", "n2": "r"}
 
 
-def test_what_somebody_else_has_set_is_seen_within_a_minute(world: World) -> None:
+def test_what_somebody_else_has_set_is_seen_in_the_end(world: World) -> None:
     world.follow()
     world.store.set_access_lists({str(PATH): ()})
     world.follow()
@@ -132,6 +133,20 @@ def test_what_somebody_else_has_set_is_seen_within_a_minute(world: World) -> Non
     world.now += AGAIN_SECONDS
     world.follow()
     assert world.may == {"n1": "rw", "n2": "r"}
+
+
+def test_many_are_looked_at_in_many_turns_and_a_promotion_waits_for_none(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_access, "LOOKS", 0)
+    world.follow()
+    assert (world.lists.waiting, world.may) == (True, {"n1": "rw"})
+    world.follow(Replicate(NAME, PROMOTED, Version(0), ()))
+    assert (world.lists.waiting, world.may) == (False, {"n1": "rw", "n2": "rw", "n3": "r"})
+    world.change(PROMOTED)
+    monkeypatch.undo()
+    world.follow()
+    assert not world.lists.waiting
 
 
 def test_journals_of_other_masters_are_theirs(world: World) -> None:
