@@ -21,6 +21,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
+from flumeng.security.testing import Certificates
 from tests.live.copy_hosts import FLOW, PORT, Host, Hosts, can_make_hosts, running
 from tests.live.one_host import delivered, eventually
 
@@ -36,8 +37,11 @@ durability: replicated
 replicas: {{copies: {copies}, min_in_sync: 2}}
 delivery: exactly-once
 batch: {{seconds: 0.5}}
+{more}
 sinks: [{{files: {{path: "{lake}"}}}}]
 """
+
+ENCRYPTED = "journal: {encryption: {key: '${secret:journal}'}}"
 
 pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="hosts need root and ip")
 
@@ -159,14 +163,20 @@ def lake_of(folder: Path) -> Counter[int]:
     return Counter(json.loads(body)["n"] for body in bodies)
 
 
-@pytest.mark.parametrize("copies", [2, 3])
-def test_every_answered_event_is_in_the_lake_once(tmp_path: Path, copies: int) -> None:
+@pytest.mark.parametrize(("copies", "secured"), [(2, True), (3, False)], ids=["2-secured", "3"])
+def test_every_answered_event_is_in_the_lake_once(
+    tmp_path: Path, certificates: Certificates, copies: int, secured: bool
+) -> None:
+    """In a secured cluster, with encrypted events, and in an open one."""
     rng = random.Random(SEED)
-    with running(tmp_path) as hosts:
+    with running(tmp_path, certificates=certificates if secured else None) as hosts:
         flow = tmp_path / "web.yaml"
-        flow.write_text(FLOW_TEXT.format(port=PORT, lake=tmp_path / "lake", copies=copies))
+        more = ENCRYPTED if secured else ""
+        lake = tmp_path / "lake"
+        flow.write_text(FLOW_TEXT.format(port=PORT, lake=lake, copies=copies, more=more))
         hosts.command("cluster", "set", "grace_seconds", "1")
         for host in hosts.all:
+            host.give_key("5c" * 32)
             host.start()
         hosts.collect()
         assert "revision 1" in hosts.command("flow", "apply", str(flow))

@@ -25,13 +25,6 @@ MARKER = os.urandom(24).hex()
 pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="hosts need root and ip")
 
 
-def give(host: Host, secret: str) -> None:
-    host.secrets.mkdir(mode=0o700, exist_ok=True)
-    file = host.secrets / "journal"
-    file.touch(mode=0o600)
-    file.write_text(secret)
-
-
 def nothing_is_in_plain_text(hosts: Hosts) -> None:
     """Not in a block of a disk of theirs, also in none that is free again; nor in what other
     processes have written, but for the lake."""
@@ -53,7 +46,7 @@ def test_what_is_encrypted_is_delivered_by_the_copy_once_its_key_is_there(tmp_pa
 
 def _take_over(web: Web) -> None:
     hosts = web.hosts
-    give(web.first, KEY)
+    web.first.give_key(KEY)
     web.begin()
     web.send(1000)
     _restart_worker(web)
@@ -69,12 +62,12 @@ def _take_over(web: Web) -> None:
 
     hosts.collect()
     _wait_for_the_key(web, old, holder, "there is no secret journal: set FLUMENG_SECRET_JOURNAL")
-    give(holder, "6d" * 32)
+    holder.give_key("6d" * 32)
     other = Key.parse("6d" * 32, "").id
     _wait_for_the_key(web, old, holder, f"${{secret:journal}} is key {other}")
     nothing_is_in_plain_text(hosts)
 
-    give(holder, KEY)
+    holder.give_key(KEY)
     web.deliver()
     eventually(lambda: hosts.journals[old].gone, "it stays, though nobody needs it")
     eventually(lambda: not kept.exists(), "its events stay")
