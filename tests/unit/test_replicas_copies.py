@@ -1,0 +1,275 @@
+"""Copies of other hosts' journals among a worker's own: made, served while they lead, begun anew.
+
+Protects that only the primary that ZooKeeper names is heard, that what is damaged is kept and made
+anew, and that nothing of another host's journal is taken for our own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from flumeng.ingest.journal_store import JournalStore
+from flumeng.ingest.replicas.replicas import LOOK_SECONDS
+from flumeng.journal import copy_wire
+from flumeng.journal.access import Peer
+from flumeng.journal.copy_wire import Envelope
+from flumeng.journal.replica import Replica
+from flumeng.journal.replica_journal import ReplicaJournal
+from flumeng.journal.testing import numbered_events
+from flumeng.journal.wire import FRAMES_SCHEMA
+from flumeng.node.memberships import as_message
+from flumeng.replication.history import Log
+from flumeng.replication.membership import Membership
+from flumeng.replication.messages import Began, Begin, Frames, Refused, ToPrimary, Unmatched
+from flumeng.security.identity import Identity
+from tests.unit.test_replicas_store import close, open_store, position, take, tell
+
+THEIRS = "web.n9.0.00000000"
+NOBODY = Peer(None)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[JournalStore]:
+    store = open_store(tmp_path / "n1")
+    yield store
+    close(store)
+
+
+@dataclass
+class Talk:
+    """A connection of another node's worker, which says this, or nothing but that it lives, and
+    hears the answers."""
+
+    said: list[tuple[Envelope | None, pa.RecordBatch | None]]
+    heard: list[ToPrimary] = field(default_factory=list)
+    app_metadata: pa.Buffer = None
+    data: pa.RecordBatch | None = None
+
+    def read_chunk(self) -> Talk:
+        if not self.said:
+            raise StopIteration
+        envelope, self.data = self.said.pop(0)
+        ping = pa.py_buffer(copy_wire.PING)
+        self.app_metadata = copy_wire.buffer(envelope) if envelope else ping
+        return self
+
+    def begin(self, schema: pa.Schema) -> None:
+        assert schema == FRAMES_SCHEMA
+
+    def write_metadata(self, data: pa.Buffer) -> None:
+        if data.to_pybytes() == copy_wire.PING:
+            return
+        message = copy_wire.decode(data.to_pybytes()).message
+        self.heard.append(message)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Iterator[ReplicaJournal]:
+    """A journal on n9, with thirty events, all acked by nobody."""
+    made = ReplicaJournal.make(tmp_path / "n9", THEIRS, Replica.new("n9"), term=5)
+    for start in (0, 10, 20):
+        made.append(numbered_events(start, 10), {"app.log": 1000 + start})
+    made.sync()
+    made.advance(30)
+    yield made
+    made.close()
+
+
+def copy(store: JournalStore, far: ReplicaJournal) -> list[ToPrimary]:
+    """Begin a copy, or go on with it, and give it all events; what it answers."""
+    frames = [frame.to_pybytes() for window in far.read_frames(0, 30) for frame in window]
+    rows = pa.RecordBatch.from_arrays([pa.array(frames, pa.binary())], schema=FRAMES_SCHEMA)
+    begin = Begin(far.replica.lineage, 5, far.held)
+    events = Frames(5, 0, 30, far.held.history, 30, 0)
+    state = dict(far.source_state_at_floor)
+    talk = Talk([(Envelope(far.id, begin, state), None), (Envelope(far.id, events), rows)])
+    if far.id not in store.replicas.copies:
+        expect_copy(store, far)
+    store.replicas.serve_copies(NOBODY, talk, talk)
+    return talk.heard
+
+
+def expect_copy(store: JournalStore, far: ReplicaJournal, term: int = 5) -> None:
+    """The node says that n2 leads it, and that there is to be a copy here."""
+    nodes = ("n2", "n1", "n9")
+    membership = Membership(far.replica.lineage, term, "n2/x", ("n2/x",), nodes)
+    told = {far.id: {"version": 0, **as_message(membership)}}
+    store.replicas.told({"addresses": {}, "journals": told})
+
+
+def test_only_the_primary_that_zookeeper_names_is_heard(
+    store: JournalStore, far: ReplicaJournal
+) -> None:
+    """Else whoever may talk here could have a copy removed."""
+    begin = Begin(far.replica.lineage, 5, far.held)
+
+    def heard(message: Begin, *, of: str = "") -> list[ToPrimary]:
+        talk = Talk([(Envelope(far.id, message, {}), None)])
+        peer = Peer(Identity("tests", "node", of)) if of else NOBODY
+        store.replicas.serve_copies(peer, talk, talk)
+        return talk.heard
+
+    assert heard(begin) == [], "ZooKeeper knows of no copy here"
+    copy(store, far)
+    kept = store.replicas.journals[THEIRS]
+    assert heard(begin._replace(lineage="other", term=9)) == []
+    assert heard(begin._replace(term=9, log=Log()), of="n3") == []
+    assert heard(begin, of="n3") == []
+    assert (kept.next_seq, kept.term) == (30, 5)
+    assert [type(answer) for answer in heard(begin._replace(term=6), of="n2")] == [Began]
+    assert heard(begin, of="n3") == []
+    expect_copy(store, far, term=9)
+    assert heard(begin._replace(term=8), of="n3") == [Refused(9)], (
+        "the copy has not heard of it yet"
+    )
+    assert kept.term == 6
+
+
+def test_a_copy_is_made_here_and_is_not_served(store: JournalStore, far: ReplicaJournal) -> None:
+    answers = copy(store, far)
+    assert [type(answer).__name__ for answer in answers] == ["Began", "Persisted"]
+    made = store.replicas.journals[THEIRS]
+    assert store.replicas.copies == {THEIRS: made.replica_id}
+    assert store.journals == {}
+    assert (made.next_seq, made.state) == (30, {"app.log": 1020})
+
+
+def test_a_copy_is_served_while_it_leads(store: JournalStore, far: ReplicaJournal) -> None:
+    copy(store, far)
+    for term in (6, 8):
+        tell(store, THEIRS, term=term)
+        assert list(store.journals) == [THEIRS]
+        assert store.journals[THEIRS].closed
+        tell(store, THEIRS, primary="n2/x", term=term + 1)
+        assert store.journals == {}
+
+
+def test_a_copy_that_is_removed_is_not_served_and_may_begin_again(
+    store: JournalStore, far: ReplicaJournal, tmp_path: Path
+) -> None:
+    copy(store, far)
+    tell(store, THEIRS, term=6)
+    store.replicas.drop(THEIRS)
+    store.serve_led()
+    assert (store.journals, store.replicas.copies) == ({}, {})
+    assert list((tmp_path / "n1/copies").iterdir()) == []
+    copy(store, far)
+    tell(store, THEIRS, term=7)
+    assert store.journals == {THEIRS: store.replicas.journals[THEIRS]}
+
+
+def test_the_source_state_of_another_host_is_not_that_of_the_sources_here(
+    store: JournalStore, far: ReplicaJournal
+) -> None:
+    """Its files have the same names."""
+    copy(store, far)
+    tell(store, THEIRS, term=6)
+    assert position(store) == 0
+    store.remove(THEIRS)
+    assert THEIRS not in store.journals
+    assert store.kept_flows() == []
+    assert THEIRS not in store.replicas.copies
+
+
+def test_a_journal_of_ours_that_came_back_as_a_copy_takes_nothing(
+    store: JournalStore, far: ReplicaJournal, tmp_path: Path
+) -> None:
+    """Another node has ended it."""
+    del store
+    ours = open_store(tmp_path / "other", "n9")
+    copy(ours, far)
+    tell(ours, THEIRS, term=6)
+    assert ours.journals[THEIRS].closed
+    assert take(ours).id != THEIRS
+    close(ours)
+
+
+def test_a_damaged_copy_is_set_aside_and_begins_anew(
+    store: JournalStore, far: ReplicaJournal, tmp_path: Path
+) -> None:
+    copy(store, far)
+    before = store.replicas.copies[THEIRS]
+    close(store)
+    folder = tmp_path / "n1/copies"
+    (folder / THEIRS / "checkpoint").write_bytes(b"")
+    again = open_store(tmp_path / "n1")
+    assert again.replicas.copies == {}
+    assert [path.name for path in folder.iterdir()] == [f".{THEIRS}.damaged"]
+    assert len(copy(again, far)) == 2
+    assert again.replicas.copies[THEIRS] != before, "it cannot pass for the one that was in sync"
+    close(again)
+
+
+def pinged(store: JournalStore) -> list[ToPrimary]:
+    """What a primary hears that has nothing to say."""
+    talk = Talk([(None, None)])
+    store.replicas.serve_copies(NOBODY, talk, talk)
+    return talk.heard
+
+
+def test_a_copy_that_is_damaged_while_it_is_open_is_set_aside_and_its_primary_hears_of_it(
+    store: JournalStore, far: ReplicaJournal, tmp_path: Path
+) -> None:
+    copy(store, far)
+    before = store.replicas.copies[THEIRS]
+    store.replicas.journals[THEIRS].found_damaged("a bit")
+    store.replicas.start(lambda _: None)
+    aside = tmp_path / "n1/copies" / f".{THEIRS}.damaged"
+    deadline = time.monotonic() + 10.0
+    while THEIRS in store.replicas.copies and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert store.replicas.copies == {}
+    assert aside.exists()
+    assert pinged(store) == [Unmatched(5, "")]
+    assert len(copy(store, far)) == 2
+    assert store.replicas.copies[THEIRS] != before, "it cannot pass for the one that was in sync"
+    assert pinged(store) == []
+
+
+def test_a_copy_that_leads_is_not_set_aside_while_no_other_one_does(
+    store: JournalStore, far: ReplicaJournal
+) -> None:
+    copy(store, far)
+    tell(store, THEIRS, term=6)
+    store.replicas.journals[THEIRS].found_damaged("a bit")
+    store.replicas.start(lambda _: None)
+    time.sleep(3 * LOOK_SECONDS)
+    assert list(store.replicas.copies) == [THEIRS]
+    assert store.journals[THEIRS].safe == 30
+
+
+def test_a_copy_goes_on_after_a_restart(
+    store: JournalStore, far: ReplicaJournal, tmp_path: Path
+) -> None:
+    copy(store, far)
+    before = store.replicas.copies
+    close(store)
+    again = open_store(tmp_path / "n1")
+    assert again.replicas.copies == before
+    assert again.replicas.journals[THEIRS].next_seq == 30
+    close(again)
+
+
+def test_only_primaries_talk_to_copies_and_only_of_journals(
+    store: JournalStore, far: ReplicaJournal
+) -> None:
+    begin = Begin(far.replica.lineage, 5, far.held)
+    for name in ("../x", "x", "a/b"):
+        talk = Talk([(Envelope(name, begin, {}), None)])
+        store.replicas.serve_copies(NOBODY, talk, talk)
+        assert talk.heard == []
+    events = Frames(5, 0, 30, far.held.history, 30, 0)
+    talk = Talk([(Envelope(THEIRS, events), None)])
+    store.replicas.serve_copies(NOBODY, talk, talk)
+    assert talk.heard == [], "it is of no journal that is to be here"
+    expect_copy(store, far)
+    talk = Talk([(Envelope(THEIRS, events), None)])
+    store.replicas.serve_copies(NOBODY, talk, talk)
+    assert talk.heard == [Unmatched(5, "")], "it is of no journal that is here"
+    assert store.replicas.copies == {}
