@@ -134,6 +134,11 @@ class Host:
         file.write_text(secret)
 
     @property
+    def said(self) -> str:
+        """What its processes have logged."""
+        return (self._hosts.folder / f"{self.name}.log").read_text()
+
+    @property
     def worker(self) -> int | None:
         return child_of(self.pid, "flumeng.ingest") if self.process else None
 

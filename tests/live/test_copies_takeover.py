@@ -9,11 +9,14 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from flumeng.replication.membership import node_of
 from tests.live.copy_hosts import PORT, Host, Hosts, can_make_hosts, running
 from tests.live.one_host import eventually
 from tests.live.test_copies_chaos import lake_of
@@ -25,7 +28,7 @@ flow: web
 sources: [{{http: {{listen: "0.0.0.0:{port}"}}}}]
 place: {{ingest: {{labels: {{role: web}}}}}}
 durability: replicated
-replicas: {{copies: 2, min_in_sync: {least}}}
+replicas: {{copies: {copies}, min_in_sync: {least}}}
 delivery: exactly-once
 batch: {{seconds: 0.3}}
 {more}
@@ -50,15 +53,16 @@ class Web:
     def first(self) -> Host:
         return self.hosts.all[0]
 
-    def begin(self, least: int = 2) -> None:
+    def begin(self, least: int = 2, copies: int = 2) -> None:
         self.hosts.command("cluster", "set", "grace_seconds", "1")
         self.first.start("ingest", "copy", label="role=web")
         for host in self.hosts.all[1:]:
             host.start("copy")
         flow = self.hosts.folder / "web.yaml"
-        flow.write_text(TEXT.format(port=PORT, lake=self.lake, least=least, more=self.more))
+        said = {"least": least, "copies": copies, "more": self.more}
+        flow.write_text(TEXT.format(port=PORT, lake=self.lake, **said))
         assert "revision 1" in self.hosts.command("flow", "apply", str(flow))
-        self.wait_in_sync()
+        self.wait_in_sync(copies)
 
     def wait_in_sync(self, copies: int = 2) -> None:
         eventually(
@@ -259,3 +263,35 @@ def _give_up(web: Web) -> None:
     assert web.hosts.journals[name].end == 1000
     web.sent = 1000
     web.deliver()
+
+
+def test_a_second_primary_dies_before_the_third_copy_has_heard_of_it(web: Web) -> None:
+    """With events that were never answered at the end of each log: the copy that is left leads with
+    all that was, though it never learned with what the second one had begun."""
+    web.begin(copies=3)
+    web.send(1000)
+    (old,) = web.hosts.journals
+    second, third = web.hosts.all[1:]
+    second.cut_to(third.address)
+    third.cut_to(second.address)
+    third.cut_to(web.first.address)
+    sending = threading.Thread(target=web.try_to_send, args=(300,))
+    sending.start()
+    time.sleep(1.0)
+    web.first.kill()
+    sending.join()
+    assert len(web.unknown) == 300
+    eventually(lambda: web.hosts.journals[old].primary != "n1", "nobody leads")
+    leads = second if web.hosts.journals[old].primary == second.name else third
+    left = third if leads is second else second
+    eventually(lambda: f"journal {old}: primary in term" in leads.said, "it does not begin")
+    leads.kill()
+    assert {node_of(copy) for copy in web.hosts.journals[old].in_sync} == {leads.name, left.name}
+    eventually(lambda: web.hosts.journals[old].primary == left.name, "the last one does not lead")
+    left.heal()
+    web.first.start("ingest", "copy", label="role=web")
+    leads.start("copy")
+    web.wait_in_sync(3)
+    web.send(500)
+    web.hosts.collect()
+    web.wait_for_delivery()
