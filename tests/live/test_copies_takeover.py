@@ -288,7 +288,8 @@ def test_a_second_primary_dies_before_the_third_copy_has_heard_of_it(web: Web) -
     leads.kill()
     assert {node_of(copy) for copy in web.hosts.journals[old].in_sync} == {leads.name, left.name}
     eventually(lambda: web.hosts.journals[old].primary == left.name, "the last one does not lead")
-    left.heal()
+    second.heal()
+    third.heal()
     web.first.start("ingest", "copy", label="role=web")
     leads.start("copy")
     web.wait_in_sync(3)
