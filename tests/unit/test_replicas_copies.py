@@ -83,12 +83,12 @@ def far(tmp_path: Path) -> Iterator[ReplicaJournal]:
 
 def copy(store: JournalStore, far: ReplicaJournal) -> list[ToPrimary]:
     """Begin a copy, or go on with it, and give it all events; what it answers."""
-    frames = [frame.to_pybytes() for window in far.read_frames(0, 30) for frame in window]
+    frames = [frame.to_pybytes() for window in far.written_frames(0, 30) for frame in window]
     rows = pa.RecordBatch.from_arrays([pa.array(frames, pa.binary())], schema=FRAMES_SCHEMA)
     begin = Begin(far.replica.lineage, 5, far.held)
     events = Frames(5, 0, 30, far.held.history, 30, 0)
-    state = dict(far.source_state_at_floor)
-    talk = Talk([(Envelope(far.id, begin, state), None), (Envelope(far.id, events), rows)])
+    first = Envelope(far.id, begin, dict(far.source_state_at_floor), far.cipher.reference)
+    talk = Talk([(first, None), (Envelope(far.id, events), rows)])
     if far.id not in store.replicas.copies:
         expect_copy(store, far)
     store.replicas.serve_copies(NOBODY, talk, talk)

@@ -7,12 +7,11 @@ its readers what was taken or nothing, and that it goes on once its key is there
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
@@ -21,7 +20,6 @@ from flumeng.ingest.journal_store import JournalStore
 from flumeng.ingest.key_search import KeySearch
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.journal.client import JournalClient
-from flumeng.journal.copy_wire import Envelope
 from flumeng.journal.dump import dump
 from flumeng.journal.encryption import Key, Keyring, Sealer
 from flumeng.journal.errors import KeyMissingError
@@ -33,8 +31,8 @@ from flumeng.journal.replica import Replica
 from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
-from flumeng.journal.wire import FRAMES_SCHEMA
-from flumeng.replication.messages import Begin, Frames
+from flumeng.replication.messages import Begin
+from tests.unit import test_replicas_copies as copies
 from tests.unit import test_replicas_store as stores
 from tests.unit.test_replicated_journal import NAME, World, bodies, promote
 
@@ -434,7 +432,7 @@ def test_a_worker_that_starts_anew_goes_on_in_its_encrypted_journal(
 def far(tmp_path: Path) -> Iterator[ReplicaJournal]:
     """An encrypted journal on n9, with thirty events."""
     made = ReplicaJournal.make(
-        tmp_path / "n9", stores.THEIRS, Replica.new("n9"), term=5, key=KeyReference.of(ring())
+        tmp_path / "n9", copies.THEIRS, Replica.new("n9"), term=5, key=KeyReference.of(ring())
     )
     made.cipher.use(ring())
     for start in (0, 10, 20):
@@ -445,27 +443,14 @@ def far(tmp_path: Path) -> Iterator[ReplicaJournal]:
     made.close()
 
 
-def copy(store: JournalStore, far: ReplicaJournal) -> Sequence[object]:
-    """As a primary elsewhere tells it, from the first word on."""
-    frames = [frame.to_pybytes() for window in far.written_frames(0, 30) for frame in window]
-    rows = pa.RecordBatch.from_arrays([pa.array(frames, pa.binary())], schema=FRAMES_SCHEMA)
-    begin = Begin(far.replica.lineage, 5, far.held)
-    events = Frames(5, 0, 30, far.held.history, 30, 0)
-    first = Envelope(far.id, begin, dict(far.source_state_at_floor), far.cipher.reference)
-    talk = stores.Talk([(first, None), (Envelope(far.id, events), rows)])
-    stores.expect_copy(store, far)
-    store.replicas.serve_copies(stores.NOBODY, talk, talk)
-    return talk.heard
-
-
 def test_a_copy_that_is_made_by_its_primary_s_first_word_is_encrypted(
     store: JournalStore, far: ReplicaJournal, tmp_path: Path
 ) -> None:
-    answers = copy(store, far)
+    answers = copies.copy(store, far)
     assert [type(answer).__name__ for answer in answers] == ["Began", "Persisted"]
     nothing_is_in_plain_text(tmp_path / "n1")
-    made = tmp_path / "n1/copies" / stores.THEIRS / FILE
-    assert made.read_bytes() == (tmp_path / "n9" / stores.THEIRS / FILE).read_bytes()
+    made = tmp_path / "n1/copies" / copies.THEIRS / FILE
+    assert made.read_bytes() == (tmp_path / "n9" / copies.THEIRS / FILE).read_bytes()
     assert made.stat().st_mode & 0o777 == 0o600
 
 
@@ -473,9 +458,9 @@ def test_what_another_host_took_does_not_stop_the_sources_here(
     store: JournalStore, far: ReplicaJournal
 ) -> None:
     """They have their own key, and that journal waits for its own."""
-    copy(store, far)
-    stores.tell(store, stores.THEIRS, term=6)
-    assert stores.THEIRS in store.journals
+    copies.copy(store, far)
+    stores.tell(store, copies.THEIRS, term=6)
+    assert copies.THEIRS in store.journals
     journal = encrypted(store, ring(OTHER))
     written(store, journal)
     assert journal.safe == 10
@@ -486,14 +471,14 @@ def test_a_copy_that_leads_is_locked_in_the_status_until_the_node_tells_the_text
 ) -> None:
     monkeypatch.setenv("FLUMENG_SECRET_JOURNAL_KEY_2026", KEY)
     monkeypatch.setattr("flumeng.ingest.worker.KEY_SECONDS", 0.05)
-    copy(store, far)
-    stores.tell(store, stores.THEIRS, term=6)
-    told = stores.message(store, stores.THEIRS)
-    said = asyncio.run(stores.status_of(store, told))["journals"][stores.THEIRS]
+    copies.copy(store, far)
+    stores.tell(store, copies.THEIRS, term=6)
+    told = stores.message(store, copies.THEIRS)
+    said = asyncio.run(stores.status_of(store, told))["journals"][copies.THEIRS]
     assert "there is no secret journal-key:" in said["locked"]
     again = stores.open_store(store.path.parent)
-    stores.tell(again, stores.THEIRS, term=7)
+    stores.tell(again, copies.THEIRS, term=7)
     found = {"web": text(f"encryption: {{key: '{ELSEWHERE}'}}")}
-    told = {**stores.message(again, stores.THEIRS), "texts": found}
-    said = asyncio.run(stores.status_of(again, told))["journals"][stores.THEIRS]
+    told = {**stores.message(again, copies.THEIRS), "texts": found}
+    said = asyncio.run(stores.status_of(again, told))["journals"][copies.THEIRS]
     assert "locked" not in said
