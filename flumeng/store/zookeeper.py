@@ -66,6 +66,7 @@ from flumeng.store import (
     decoded,
     kazoo_lists,
     lease,
+    lost_history,
     multi_read,
     possible,
     readable,
@@ -174,6 +175,7 @@ class ZooKeeperStore:
             raise UserError(f"{hosts!r} is not host:port[,host:port]/chroot: {error}") from error
         recursive_watch.hear_events(self._client, self._heard)
         lease.observe(self._client, self._lease)
+        lost_history.observe(self._client)
         self._client.add_listener(self._on_state)
         self._tls = keystore is not None
         if self._tls:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
+import shutil
+import socketserver
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +57,73 @@ def test_watches_and_writes_work_again_after_the_server_was_killed(server: RealZ
     store.write(paths.flow("web"), records.Flow(revision=1), ABSENT)
     assert looks.get(timeout=60) == "/flows/web", "the watch did not survive the reconnect"
     store.close()
+
+
+def test_what_a_server_has_that_was_made_anew_counts(server: RealZooKeeper) -> None:
+    """It refuses who has seen more than it has, without a word."""
+    store = connect(f"{server.address}/c")
+    tree.init(store)
+    session, looks = store.session, queue.Queue[str]()
+    store.watch(paths.flows(), looks.put)
+
+    server.kill()
+    shutil.rmtree(server.data)
+    server.start()
+
+    assert looks.get(timeout=60) == "/flows", "nobody was told to look after the reconnect"
+    assert store.session != session
+    assert not store.exists(paths.schema())
+    tree.init(store)
+    store.write(paths.flow("web"), records.Flow(revision=1), ABSENT)
+    assert looks.get(timeout=60).startswith("/flows"), "the watch did not survive"
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"Zxid: 0x0\nMode: follower\n",
+        b"Zxid: 0xffffffffffff\nMode: leader\n",
+        b"This ZooKeeper instance is not currently serving requests\n",
+    ],
+)
+def test_who_is_dropped_by_a_server_that_lost_nothing_keeps_the_session(
+    server: RealZooKeeper, said: bytes
+) -> None:
+    store = connect(f"{server.address}/c", session_seconds=20)
+    tree.init(store)
+    session = store.session
+    server.kill()
+    with dropping(server.port, said) as asked:
+        for _ in range(2):
+            assert asked.get(timeout=60) == b"srvr"
+    server.start()
+    deadline = time.monotonic() + 60
+    while not store.connected:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert store.session == session
+    store.close()
+
+
+@contextlib.contextmanager
+def dropping(port: int, said: bytes) -> Iterator[queue.Queue[bytes]]:
+    """A server that answers four-letter words with that, and nothing else; which it was asked."""
+    asked: queue.Queue[bytes] = queue.Queue()
+
+    class Dropped(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            if (word := self.request.recv(4)).isalpha():
+                asked.put(word)
+                self.request.sendall(said)
+
+    class Server(socketserver.ThreadingTCPServer):
+        allow_reuse_address = True
+
+    with Server(("127.0.0.1", port), Dropped) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield asked
+        server.shutdown()
 
 
 def test_nobody_there_is_said_in_bounded_time(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import ssl
 import threading
@@ -494,6 +495,23 @@ def test_a_certificate_that_was_replaced_is_used_from_the_next_connection_on(
     until(lambda: store.connected)
     tree.init(store)
     assert secure_zookeeper.process is not None
+
+
+def test_what_a_secure_server_has_that_was_made_anew_counts(
+    certificates: Certificates, sessions: Sessions, tmp_path: Path
+) -> None:
+    server = RealZooKeeper(tmp_path / "lost", certificates.folder("zookeeper"))
+    server.start()
+    try:
+        store = sessions.of("admin", hosts=f"{server.address}/c")
+        tree.init(store)
+        server.kill()
+        shutil.rmtree(server.data)
+        server.start()
+        until(lambda: store.connected)
+        assert not store.exists(paths.schema())
+    finally:
+        server.kill()
 
 
 @pytest.fixture

@@ -1,0 +1,81 @@
+"""A ZooKeeper that knows less than it did: it was made anew, or brought back from an older copy.
+
+A server drops whoever has seen later changes than it has, without a word, and kazoo would try for
+ever. A follower may be behind; of a server that stands alone, or leads, it is certain that what was
+seen is lost. The session is over then, and the next one may see what is there.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+from typing import Any, NamedTuple
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionDropped, SessionExpiredError
+from kazoo.protocol.serialization import Connect
+
+log = logging.getLogger(__name__)
+
+ASK_SECONDS = 2.0
+ANSWER_BYTES = 4096
+_LAST = re.compile(rb"^Zxid: 0x([0-9a-f]+)$", re.MULTILINE)
+_DECIDES = re.compile(rb"^Mode: (standalone|leader)$", re.MULTILINE)
+
+
+def observe(client: KazooClient) -> None:
+    """Look at each server that drops ``client`` instead of accepting its session."""
+    connection = client._connection
+    invoke = connection._invoke
+
+    def invoke_observed(timeout: float, request: Any, xid: int | None = None) -> Any:
+        if not isinstance(request, Connect) or not client.last_zxid:
+            return invoke(timeout, request, xid)
+        server = _server(connection._socket)
+        try:
+            return invoke(timeout, request, xid)
+        except ConnectionDropped:
+            if server is None or not _has_lost(client, server):
+                raise
+            log.error(
+                "ZooKeeper at %s:%d has lost changes that were seen: it was made anew, or brought "
+                "back from an older copy. What it has now counts",
+                *server.address,
+            )
+            raise SessionExpiredError("ZooKeeper has lost it") from None
+
+    connection._invoke = invoke_observed
+
+
+class _Server(NamedTuple):
+    """``name``: what is in its certificate."""
+
+    address: tuple[str, int]
+    name: str
+
+
+def _server(connection: socket.socket) -> _Server | None:
+    """The other end; None when it is gone already."""
+    try:
+        host, port = connection.getpeername()[:2]
+    except OSError:
+        return None
+    return _Server((host, port), getattr(connection, "server_hostname", None) or host)
+
+
+def _has_lost(client: KazooClient, server: _Server) -> bool:
+    """Whether one that decides what was changed says that it has less than the client saw."""
+    try:
+        asking: socket.socket = client.handler.create_connection(
+            server.address, hostname=server.name, timeout=ASK_SECONDS
+        )
+        with asking:
+            asking.sendall(b"srvr")
+            answer = b"".join(iter(lambda: asking.recv(ANSWER_BYTES), b""))
+    except OSError:
+        return False
+    last = _LAST.search(answer)
+    if last is None or not _DECIDES.search(answer):
+        return False
+    return int(last[1], 16) < int(client.last_zxid)
