@@ -75,7 +75,8 @@ class Memberships:
                 membership = Membership.of(one.value)
             except CorruptError:
                 continue  # it is told where records are checked, and the workers go on as before
-            told[name] = {"version": one.version.number, **as_message(membership)}
+            which = {"version": one.version.number, "created": one.created}
+            told[name] = {**which, **as_message(membership)}
         ended = {
             name: {"end": one.value.end, "gone": one.value.gone}
             for name, one in replicated.items()

@@ -32,6 +32,7 @@ from flumeng.store import Versioned, tree
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 from tests.live.chaos import child_of, descendants
+from tests.live.one_host import eventually
 from tests.live.power_cut import PowerCut
 from zkschema import paths
 from zkschema.records import Journal
@@ -269,6 +270,17 @@ class Hosts:
         names = self.store.children(paths.journals())
         found = self.store.read_each([paths.journal(name) for name in names])
         return {n: j.value for n, j in zip(names, found, strict=True) if isinstance(j, Versioned)}
+
+    @property
+    def live(self) -> list[str]:
+        return self.store.children(paths.live_nodes())
+
+    def lose_zookeeper(self) -> None:
+        """All that it has; it runs again, empty."""
+        self.zookeeper.kill()
+        shutil.rmtree(self.zookeeper.data)
+        self.zookeeper.start()
+        eventually(lambda: self.store.connected, "nobody gets a connection to it")
 
     def acked(self) -> bool:
         """Whether every journal is delivered to its end."""

@@ -89,6 +89,12 @@ def read(store: FakeStore, name: str = OURS) -> records.Journal:
     return found.value
 
 
+def created(store: FakeStore, name: str) -> int:
+    found = store.read(paths.journal(name))
+    assert found is not None
+    return found.created
+
+
 def acked(store: FakeStore, name: str, offset: int) -> Path:
     """All of the flow's events are delivered up to there."""
     apply_flow(store, FLOW, author="a", reason="", now=0.0)
@@ -121,6 +127,7 @@ def test_workers_are_told_who_holds_what_and_where_the_others_are(
         "journals": {
             OURS: {
                 "version": 0,
+                "created": created(store, OURS),
                 "lineage": "l",
                 "term": 4,
                 "primary": "n1/a",

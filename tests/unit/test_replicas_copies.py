@@ -99,7 +99,7 @@ def expect_copy(store: JournalStore, far: ReplicaJournal, term: int = 5) -> None
     """The node says that n2 leads it, and that there is to be a copy here."""
     nodes = ("n2", "n1", "n9")
     membership = Membership(far.replica.lineage, term, "n2/x", ("n2/x",), nodes)
-    told = {far.id: {"version": 0, **as_message(membership)}}
+    told = {far.id: {"version": 0, "created": 1, **as_message(membership)}}
     store.replicas.told({"addresses": {}, "journals": told})
 
 

@@ -20,7 +20,7 @@ from flumeng.ingest.replicas.lateness import LATE_SECONDS, TELL_SECONDS
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.journal.errors import JournalFailedError
 from flumeng.journal.frame import FrameHeader, identity
-from tests.unit.test_replicated_journal import (
+from tests.unit.copies_world import (
     NAME,
     NODES,
     Site,

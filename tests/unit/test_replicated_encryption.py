@@ -34,7 +34,7 @@ from flumeng.journal.testing import numbered_events
 from flumeng.replication.messages import Begin
 from tests.unit import test_replicas_copies as copies
 from tests.unit import test_replicas_store as stores
-from tests.unit.test_replicated_journal import NAME, World, bodies, promote
+from tests.unit.copies_world import NAME, World, bodies, promote
 
 REFERENCE, ELSEWHERE = "${secret:journal-key}", "${secret:journal-key-2026}"
 KEY, OTHER = "0b" * 32, "a7" * 32

@@ -62,7 +62,7 @@ class Replicas:
         self.send: Callable[[Message], None] = lambda _: None
         self._node, self._copies, self._disk = node, copies, disk or Disk()
         self._lock = threading.RLock()
-        self._told: dict[str, tuple[Membership, int]] = {}
+        self._told: dict[str, tuple[Membership, int, int]] = {}
         self._addresses: Mapping[str, str] = {}
         self._proposals: dict[str, Message] = {}
         self._changed = threading.Event()
@@ -130,7 +130,7 @@ class Replicas:
         """What the node says: the membership of each journal, and where the copies of nodes are."""
         self._addresses = message["addresses"]
         for name, said in message["journals"].items():
-            known = (membership_of(said), int(said["version"]))
+            known = (membership_of(said), int(said["version"]), int(said["created"]))
             with self._lock:
                 self._told[name] = known
             journal = self.journals.get(name)
@@ -247,7 +247,7 @@ class Replicas:
     def _require_held(self, name: str) -> Membership:
         """Raises DeniedError when there is to be no copy here, also while the node has not said so
         yet; what is not taken is said again."""
-        known, _ = self._told.get(name, (None, 0))
+        known, *_ = self._told.get(name, (None,))
         if known is None or self._node not in known.nodes:
             raise DeniedError(f"ZooKeeper has not said that there is to be a copy of {name[:100]}")
         return known

@@ -80,7 +80,9 @@ class ReplicatedJournal(DelegatedLog):
         self._done = False
         self._role: Copy | Primary = self._disk.as_copy
         self._membership: Membership | None = None
-        self._version = -1
+        self._version = self._created = -1
+        self._outlived: Membership | None = None
+        """What this primary knew when the record of the journal was lost."""
         self._lateness = Lateness()
         self._asked_at = 0.0
         self._lost_lead = False
@@ -130,18 +132,37 @@ class ReplicatedJournal(DelegatedLog):
             if isinstance(self._role, Primary):
                 self._do_primary(replace(self._role, min_in_sync=self._min_in_sync), [])
 
-    def told(self, membership: Membership, version: int) -> None:
-        """What ZooKeeper has of this journal, and at which version of its znode."""
+    def told(self, membership: Membership, version: int, created: int) -> None:
+        """What ZooKeeper has of this journal, and at which version of its znode, which that
+        transaction created."""
         with self._lock:
-            if version < self._version or self._done:
+            if self._done:
+                return
+            if created != self._created:
+                self._created, self._version = created, -1
+                self._outlive_record()
+            if version < self._version:
                 return
             self._membership, self._version = membership, version
+            if membership.primary != self.replica_id:
+                self._outlived = None
             if isinstance(self._role, Primary):
                 self._do_primary(*primary.changed(self._role, membership, version))
             self._superseded = node_of(membership.primary) != node_of(self.replica_id)
             if self._superseded:
                 self._wake()
             self._lead_if_chosen()
+
+    def _outlive_record(self) -> None:
+        """Another one has its place, which may say what was so long ago: the journal is led on in a
+        term of its own, and who was in sync still is."""
+        role = self._role
+        if isinstance(role, Primary):
+            log.warning("journal %s: its record was lost, and made anew", self.id)
+            self._outlived = role.membership
+            if self._journal.sound:
+                self._disk.sync()
+            self._role = self._disk.as_copy
 
     def heard(self, node: str, message: ToPrimary) -> None:
         """What the copy on a node says."""
@@ -298,6 +319,8 @@ class ReplicatedJournal(DelegatedLog):
             self._lead(copy, membership, self._version)
         else:
             known = replace(membership, term=copy.term)
+            if self._outlived is not None:
+                known = replace(known, in_sync=self._outlived.in_sync)
             self._transport.proposal(self.id, self._version, known.restarted())
 
     def _lead(self, copy: Copy, membership: Membership, version: int) -> None:
@@ -308,6 +331,7 @@ class ReplicatedJournal(DelegatedLog):
             copy.id, held, known, membership, version, min_in_sync=self._min_in_sync
         )
         self._lateness.begin()
+        self._outlived = None
         self._do_primary(*started)
 
     @property
@@ -423,10 +447,13 @@ class ReplicatedJournal(DelegatedLog):
         return end
 
     def confirms(self, end: int) -> bool:
-        """Whether every copy in sync has what lies below ``end``. Raises JournalFailedError when
-        nobody will ever know."""
+        """Whether it is known that every copy in sync has what lies below ``end``. Raises
+        JournalFailedError when nobody will ever know."""
         with self._lock:
-            role = self._require_lead()
+            try:
+                role = self._require_lead()
+            except HeldError:
+                return False
             return role.takes and role.answered >= end
 
     def on_confirmed(self, wake: Callable[[], None]) -> None:

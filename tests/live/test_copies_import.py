@@ -1,0 +1,62 @@
+"""What becomes of replicated journals when ZooKeeper was lost and an export is imported in its
+place, while their nodes run on.
+
+Protects that no copy is removed because an older export does not know its journal, and that
+journals go on under records that were made anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.copy_hosts import can_make_hosts, running
+from tests.live.one_host import eventually
+from tests.live.test_copies_takeover import Web
+
+pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="hosts need root and ip")
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[Web]:
+    with running(tmp_path) as hosts:
+        yield Web(hosts)
+
+
+def export(web: Web, *, without: str = "") -> Path:
+    """As ``schema export`` writes it, or as it was before that journal was there."""
+    document = json.loads(web.hosts.command("schema", "export"))
+    znodes = document["znodes"]
+    document["znodes"] = {k: v for k, v in znodes.items() if not without or without not in k}
+    file = web.hosts.folder / "export.json"
+    file.write_text(json.dumps(document))
+    return file
+
+
+def replace_tree(web: Web, file: Path) -> None:
+    """ZooKeeper is lost, and what the export has is there in its place."""
+    web.hosts.lose_zookeeper()
+    said = web.hosts.command("schema", "import", str(file))
+    assert "imported" in said, said
+
+
+def test_journals_go_on_where_an_export_is_imported_while_their_nodes_run(web: Web) -> None:
+    """A copy that is frozen then leaves those in sync, and joins again."""
+    web.begin(least=1)
+    web.send(1000)
+    (name,), holder = web.hosts.journals, web.holder
+    term = web.journal.term
+    replace_tree(web, export(web))
+    eventually(lambda: web.journal.term > term, "nobody leads under the new record")
+    web.send(500)
+    frozen = holder.pause()
+    eventually(lambda: web.try_to_send(100), "a copy that is frozen is waited for")
+    assert len(web.journal.in_sync) == 1
+    holder.resume(frozen)
+    web.wait_in_sync()
+    web.hosts.collect()
+    web.wait_for_delivery()
+    assert list(web.hosts.journals) == [name]

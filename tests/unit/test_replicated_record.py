@@ -1,0 +1,94 @@
+"""A replicated journal whose record was lost, with one of an export in its place, while its nodes
+run on.
+
+Protects that it is led on under the new record, and that nobody counts as in sync because an old
+record says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flumeng.errors import UserError
+from flumeng.ingest.replicas.lateness import LATE_SECONDS
+from flumeng.journal.errors import HeldError
+from tests.unit.copies_world import NODES, World, bodies, promote, seqs, take
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """n1 leads, and all are in sync."""
+    world = World(tmp_path)
+    world.settle()
+    assert world.in_sync == list(NODES)
+    yield world
+    for site in world.sites.values():
+        site.journal.close()
+
+
+def test_it_is_led_on_in_a_term_of_its_own_and_changes_under_the_new_record(world: World) -> None:
+    term = world.membership.term
+    end = take(world["n1"])
+    world.settle()
+    world.lose_record(replace(world.membership, term=1))
+    world.settle()
+    assert (world["n1"].leads, world.membership.term) == (True, term + 1)
+    assert world.in_sync == list(NODES)
+    world.cut_off("n3")
+    world.look(LATE_SECONDS + 1.0)
+    assert world.in_sync == ["n1", "n2"]
+    end = take(world["n1"])
+    world.settle()
+    assert world["n1"].confirms(end)
+    assert world["n2"].next_seq == end
+
+
+def test_what_was_not_confirmed_is_once_it_is_led_again(world: World) -> None:
+    world.away = {"n2", "n3"}
+    end = take(world["n1"])
+    assert not world["n1"].confirms(end)
+    world.lose_record(replace(world.membership, term=1))
+    world.sites["n1"].journal.told(world.membership, world.version, world.created)
+    assert not world["n1"].confirms(end)
+    with pytest.raises(HeldError):
+        take(world["n1"])
+    world.away = set()
+    world.settle()
+    assert world["n1"].confirms(end)
+
+
+def test_who_had_left_is_not_in_sync_because_an_old_record_says_so(world: World) -> None:
+    """Or it could be promoted without what was answered since."""
+    before = world.membership
+    world.cut_off("n3")
+    world.look(LATE_SECONDS + 1.0)
+    take(world["n1"])
+    world.settle()
+    world.lose_record(before)
+    world.settle()
+    assert world["n1"].leads
+    assert world.in_sync == ["n1", "n2"]
+
+
+def test_a_copy_that_had_been_promoted_gives_way_to_whom_the_record_names(world: World) -> None:
+    """What it leads is what the one before it has, since it takes no events."""
+    end = take(world["n1"])
+    world.settle()
+    before = world.membership
+    world.away = {"n1"}
+    promote(world, "n2")
+    world.settle()
+    assert world["n2"].leads
+    world.sites["n1"].again()
+    world.away = set()
+    world.lose_record(before)
+    world.settle()
+    assert (world["n1"].leads, world["n2"].leads) == (True, False)
+    with pytest.raises(UserError):
+        world["n2"].close_for_appends()
+    assert bodies(world["n1"], 0, end) == seqs((0, end))
+    assert world.in_sync == list(NODES)
