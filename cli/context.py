@@ -117,6 +117,7 @@ class CliContext:
     sleep: Callable[[float], None] = time.sleep
     pool: ConnectionPool | None = None
     accounts: journals.Ask = journals.ask_worker
+    copies: journals.AskCopies = journals.ask_copies
     counters: counters.Ask = counters.ask_worker
     offsets: offsets.Ask = offsets.ask_discovery
     open_site: Callable[[Site], Store] = open_site

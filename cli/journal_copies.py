@@ -4,6 +4,7 @@ replicated, and who leads it."""
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import click
 from cli.context import CliContext, with_store
 from cli.name_argument import Name
 from cli.options import reason_option
-from flumeng.errors import UserError
+from flumeng.errors import ConflictError, UserError
 from flumeng.operations import copies
 from flumeng.replication.membership import node_of
 from flumeng.store import Store
@@ -50,8 +51,9 @@ def promote(
         if to is None:
             raise UserError("say with --to which node is to lead")
         change = copies.promote_unclean(store, name, to)
+        given_up = _given_up(context, store, change, to)
         if not yes:
-            click.confirm(f"{_given_up(context, store, change, to)} Go on?", abort=True, err=True)
+            click.confirm(f"{given_up} Go on?", abort=True, err=True)
         copies.carry_out(store, change, **context.audit_fields(reason))
         click.echo(f"node {to} leads journal {name} in another lineage, term {change.after.term}")
         return
@@ -65,14 +67,35 @@ def promote(
 
 
 def _given_up(context: CliContext, store: Store, change: copies.Change, to: str) -> str:
-    """What is known of what the copies in sync have and the one of ``to`` has not."""
+    """What is known of what the copies in sync have and the one of ``to`` has not. Raises UserError
+    and ConflictError where it is not the copy to begin with when the record was lost."""
+    ends = journals.reached(store, context.copies, change.name)
+    end = ends.get(to)
+    if change.before is None:
+        return _begun_with(change.name, ends, to)
     nodes = ", ".join(map(node_of, change.before.in_sync))
-    end = journals.reached(store, context.accounts, change.name).get(to)
     reaches = f"reaches up to seq {end}" if end is not None else "may lack any number of them"
     return (
         f"Only {nodes} had every answered event of {change.name}, and none of these is live. The "
         f"copy of {to} {reaches}: what comes after that is lost for good, also when those come "
         "back."
+    )
+
+
+def _begun_with(name: str, ends: Mapping[str, int], to: str) -> str:
+    if to not in ends:
+        held = ", ".join(sorted(ends)) or "none that answers"
+        raise UserError(f"node {to} holds no copy of {name}: expected one of {held}")
+    longest = max(ends, key=lambda node: ends[node])
+    if ends[longest] > ends[to]:
+        raise ConflictError(
+            f"the copy of {longest} reaches up to seq {ends[longest]}, and that of {to} to "
+            f"{ends[to]}: `flumeng journal promote {name} --to {longest} --unclean`"
+        )
+    return (
+        f"ZooKeeper has no record of {name}: an older export was imported. The copy of {to} "
+        f"reaches up to seq {ends[to]}; its events are delivered from the first one on, some of "
+        "them perhaps for the second time. What nodes have that do not answer is given up."
     )
 
 
@@ -122,9 +145,9 @@ def drop_copy(
     When there are fewer than its flow wants then, masters choose a node for another one.
     """
     change = copies.drop_copy(store, name, node)
-    wanted = copies.replicas_of(store, change.before.flow)
+    wanted = copies.replicas_of(store, change.after.flow)
     left, least = len(change.after.in_sync), wanted.min_in_sync if wanted else 1
-    if left < least and left < len(change.before.in_sync) and not yes:
+    if left < least and change.leaves_sync and not yes:
         click.confirm(
             f"{name} would be in sync on {left} of the {least} nodes that its flow wants at "
             "least: it takes no events until another one is. Go on?",

@@ -49,15 +49,16 @@ class Shell:
 
     ``trees`` has others by their connect strings. Those named in ``frozen`` give no connection
     before ``thawed`` is set, those in ``away`` none at all; ``connected`` are all that were asked
-    for one. ``positions`` and ``counted`` are the answers of workers by address; other addresses do
-    not answer. ``kept`` are the offsets that a discovery process gives: by partition, what is asked
-    for (``earliest``, ``latest``, a time). ``lags`` is what copies of a journal on other nodes
-    lack, as its primary tells. ``cut`` takes ZooKeeper away. ``meanwhile`` runs
-    whenever a command sleeps, which takes no time here.
+    for one. ``positions``, ``held`` (up to where copies reach) and ``counted`` are the answers of
+    workers by address; other addresses do not answer. ``kept`` are the offsets that a discovery
+    process gives: by partition, what is asked for (``earliest``, ``latest``, a time). ``lags`` is
+    what copies of a journal on other nodes lack, as its primary tells. ``cut`` takes ZooKeeper
+    away. ``meanwhile`` runs whenever a command sleeps, which takes no time here.
     """
 
     tree: FakeTree
     positions: dict[str, Mapping[str, Reached]] = field(default_factory=dict)
+    held: dict[str, Mapping[str, int]] = field(default_factory=dict)
     counted: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     kept: dict[str, Mapping[str, int]] = field(default_factory=dict)
     lags: dict[str, Mapping[str, int]] = field(default_factory=dict)
@@ -103,6 +104,9 @@ class Shell:
             for name, reached in self.ask(address).items()
         }
 
+    def copies(self, address: str) -> Mapping[str, int]:
+        return self.held.get(address, {})
+
     def counters(self, address: str) -> list[dict[str, Any]]:
         if address not in self.counted and address not in self.positions:
             raise UnavailableError(f"{address} did not answer")
@@ -126,6 +130,7 @@ class Shell:
             lambda: self.seconds,
             self.sleep,
             accounts=self.accounts,
+            copies=self.copies,
             counters=self.counters,
             offsets=self.offsets,
             open_site=lambda site: self.connect(site.zookeeper),

@@ -105,7 +105,7 @@ class Worker:
             may_tap=self._policy.may_tap,
             granted=self._policy.granted,
             keystore=self._keystore,
-            copies=self._replicas.serve_copies,
+            copies=self._replicas,
         )
         self._replicas.start(self._send)
         await asyncio.to_thread(self._send, {"type": "ready", "address": server.address})

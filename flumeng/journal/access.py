@@ -16,7 +16,7 @@ from flumeng.journal import tokens
 from flumeng.journal.copy_wire import COPY
 from flumeng.journal.errors import DeniedError
 from flumeng.journal.names import flow_of
-from flumeng.journal.wire import ACCOUNTS, COUNTERS, OFFSETS, POSITIONS, WATCH, Ticket
+from flumeng.journal.wire import ACCOUNTS, COPIES, COUNTERS, OFFSETS, POSITIONS, WATCH, Ticket
 from flumeng.security.credentials import Credentials
 from flumeng.security.expiry import utc_now
 from flumeng.security.identity import Identity, parse_uri
@@ -24,7 +24,7 @@ from flumeng.security.roles import Role
 
 READ: Literal["read"] = "read"
 TAP: Literal["tap"] = "tap"
-_LOOK = frozenset({POSITIONS, ACCOUNTS, COUNTERS, OFFSETS, TAP})
+_LOOK = frozenset({POSITIONS, ACCOUNTS, COPIES, COUNTERS, OFFSETS, TAP})
 MAY: Mapping[Role, frozenset[str]] = {
     "collector": frozenset({READ, WATCH, POSITIONS}),
     "discovery": frozenset({READ, POSITIONS}),

@@ -25,6 +25,7 @@ from flumeng.journal.position import Position
 from flumeng.journal.proof import Proof, of_process
 from flumeng.journal.wire import (
     ACCOUNTS,
+    COPIES,
     COUNTERS,
     ERROR_KINDS,
     OFFSETS,
@@ -60,6 +61,11 @@ class JournalClient:
     def accounts(self) -> dict[str, Account]:
         """What all journals of the server hold. Raises UnavailableError, CorruptError."""
         return self._ask(ACCOUNTS, _accounts)
+
+    def copies(self) -> dict[str, int]:
+        """Up to which seq the copies of other nodes' journals reach that the server's process
+        holds. Raises UnavailableError, CorruptError."""
+        return self._ask(COPIES, _offsets)
 
     def counters(self) -> list[dict[str, Any]]:
         """What the server's process counts, a row for each source, or each task of a collector.

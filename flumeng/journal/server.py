@@ -17,7 +17,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -38,6 +38,7 @@ from flumeng.journal.taps import Taps
 from flumeng.journal.watch import Watch, WatchRequest, parse_request
 from flumeng.journal.wire import (
     ACCOUNTS,
+    COPIES,
     COUNTERS,
     FRAMES_SCHEMA,
     POSITIONS,
@@ -59,7 +60,16 @@ PEER_SHARE = 0.75
 """So much of the reads and watches that run at once one peer may have, where peers are known."""
 
 
-Conversation = Callable[[Peer, Any, Any], None]
+class Copies(Protocol):
+    """Those of other nodes' journals that the process holds."""
+
+    def serve_copies(self, peer: Peer, reader: Any, writer: Any) -> None:
+        """One connection of a primary, until it ends."""
+
+    @property
+    def ends(self) -> Mapping[str, int]: ...
+
+
 """Given who talks, and Flight's reader and writer of an exchange; until the client ends it."""
 
 
@@ -87,7 +97,7 @@ class JournalServer:
         may_tap: Callable[[str], bool] = lambda _flow: True,
         granted: Granted = granted_nothing,
         keystore: Keystore | None = None,
-        copies: Conversation | None = None,
+        copies: Copies | None = None,
     ) -> None:
         make = partial(
             _Service,
@@ -116,7 +126,7 @@ class _Service(Service):
         acked: Callable[[Log], int],
         minute_ago: Callable[[str], Note | None],
         taps: Taps,
-        copies: Conversation | None,
+        copies: Copies | None,
     ) -> None:
         self._copies = copies
         self._stopping = False
@@ -127,6 +137,7 @@ class _Service(Service):
         self._answers: Mapping[str, Callable[[Peer], object]] = {
             POSITIONS: self._positions,
             ACCOUNTS: lambda _: self._accounts(),
+            COPIES: lambda _: copies.ends if copies else {},
             COUNTERS: lambda _: counters(),
         }
         self._watches: set[Watch] = set()
@@ -159,7 +170,7 @@ class _Service(Service):
         peer.require(COPY)
         if self._copies is None:
             raise UserError("no copies are held here")
-        self._copies(peer, reader, writer)
+        self._copies.serve_copies(peer, reader, writer)
 
     def _windows(self, peer: Peer, wanted: Ticket) -> Iterator[Window]:
         if wanted.tapped:

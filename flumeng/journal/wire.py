@@ -27,6 +27,7 @@ from flumeng.journal.names import is_id
 FRAMES_SCHEMA = pa.schema([pa.field("frame", pa.binary())])
 POSITIONS = "positions"
 ACCOUNTS = "accounts"
+COPIES = "copies"
 COUNTERS = "counters"
 OFFSETS = "offsets"
 WATCH = "watch"

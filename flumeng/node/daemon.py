@@ -37,14 +37,15 @@ from flumeng.node.events import (
     Tick,
     Wanted,
 )
-from flumeng.node.home import Home
+from flumeng.node.home import COPIES, FLOWS, Home
 from flumeng.node.in_progress import InProgress
-from flumeng.node.known_flows import KnownFlows
+from flumeng.node.known_names import KnownNames
 from flumeng.node.machine import Machine
 from flumeng.node.memberships import Memberships
 from flumeng.node.pace import Pace
 from flumeng.node.process import ChildProcess
 from flumeng.node.registration import HeldError, Identity, Registration
+from flumeng.node.replicated_journals import ReplicatedJournals
 from flumeng.node.settings import Settings
 from flumeng.runtime import core_dumps
 from flumeng.runtime.processes import PYTHON
@@ -65,8 +66,6 @@ DELIVERED_SHARE = 0.05
 """Of the time, at most, goes into that when very many journals are awaited."""
 DELIVERED_MOST_SECONDS = 1.0
 """So long is waited at most, also after a request that ZooKeeper did not answer for long."""
-REPLICAS_SECONDS = 1.0
-"""How often it is looked where other copies are, while there are any."""
 LOOK_SECONDS = 10.0
 ALL_SECONDS = 300.0
 """How often all registrations are read, though nothing says that one has changed."""
@@ -110,10 +109,19 @@ class Node:
             settings.capacity or {},
         )
         self._znodes = Registration(store, identity, home, signers)
-        self._memberships = Memberships(store, settings.name, clock)
-        self._current_texts = CurrentTexts(store, self._znodes.trusts, clock)
         self._expiry = Expiry(clock, utc_now)
         self._machine = Machine(settings.roles, clock, settings.workers, settings.limits)
+        self._replicated = ReplicatedJournals(
+            home,
+            self._machine,
+            self._znodes,
+            Memberships(store, settings.name, clock),
+            CurrentTexts(store, self._znodes.trusts, clock),
+            me=settings.name,
+            remember=lambda present, local: self._remember(COPIES, present, local),
+            is_same_tree=lambda: self._require_cluster() == self._generation,
+            clock=clock,
+        )
         self._storyteller = EventPublisher(store, settings.name, clock, time.time)
         self._children: dict[str, ChildProcess] = {}
         self._killed: set[str] = set()
@@ -125,12 +133,12 @@ class Node:
         self._applied: Wanted | None = None
         self._kept: Wanted | None = None
         self._acks_at = self._look_at = self._all_at = self._tick_at = 0.0
-        self._delivered_at = self._replicas_at = 0.0
+        self._delivered_at = 0.0
         self._reported = -1
         self._held_since = 0.0
         self._ack_pace, self._flow_pace = Pace(clock), Pace(clock)
         self._generation = 0
-        self._known_flows = home.known_flows()
+        self._known = {file: home.known(file) for file in (FLOWS, COPIES)}
         self._in_progress = InProgress(home.path)
         self._in_progress.take()
         self._unknown: set[str] = set()
@@ -311,8 +319,8 @@ class Node:
         if self._is_ours:
             self._attempt("telling", self._tell_story)
         if self._is_ours and self._machine.proposals:
-            self._attempt("changing who holds a journal", self._apply_proposals)
-        if self._registered and self._clock() >= self._replicas_at:
+            self._attempt("changing who holds a journal", self._replicated.ask_for_changes)
+        if self._registered and self._replicated.due:
             self._attempt("looking at copies", self._look_at_replicas)
         if self._registered and self._clock() >= self._acks_at:
             self._attempt("clearing up", self._clear_up)
@@ -358,11 +366,11 @@ class Node:
         if journals is not None:
             self._znodes.enter_journals(journals)
             if any("copy" in said for said in journals.values()):
-                self._replicas_at = 0.0
+                self._replicated.look_soon()
         status = self._machine.status
         problems = {
             **self._znodes.problems,
-            **self._memberships.problems,
+            **self._replicated.problems,
             **self._home.problems,
             **self._unknown_flows(),
             **self._expiry.problems(),
@@ -403,45 +411,13 @@ class Node:
         if self._is_ours and self._machine.knows_all_journals:
             self._znodes.deregister(name for name in acked.unneeded if name not in local)
 
-    def _apply_proposals(self) -> None:
-        """What is there then is said whatever became of them."""
-        self._replicas_at = 0.0
-        proposals, self._machine.proposals = self._machine.proposals, {}
-        for journal, proposal in proposals.items():
-            try:
-                self._memberships.change(proposal)
-            except ConflictError as conflict:
-                log.info("journal %s: %s", journal, conflict)
-
     def _look_at_replicas(self) -> None:
-        """Which others hold them, where, and which copies are to go."""
-        self._replicas_at = self._clock() + REPLICAS_SECONDS
-        local = self._machine.journals or {}
         assigned = self._applied.assignment.journals if self._applied else {}
-        names = {*assigned, *(name for name, said in local.items() if "copy" in said)}
-        copies = self._machine.copies
-        if not (names or copies):
-            return
-        own = {name: said["copy"] for name, said in local.items() if "copy" in said}
-        damaged = {name for name, said in local.items() if said.get("damaged")}
-        ids = {name: copy for name, copy in {**copies, **own}.items() if name not in damaged}
-        found = self._memberships.find(names, copies, ids, assigned)
-        if found.message["unwanted"]:
-            self._require_cluster()
-        if set(found.led) - set(self._znodes.led):
-            self._znodes.look_anew()
-        self._znodes.led = found.led
-        locked = {said["flow"] for said in local.values() if said.get("locked")}
-        told = {**found.message, "texts": self._current_texts.of(locked)}
-        self._act(self._machine.handle(Replicas(told)))
-        if self._is_ours and self._machine.knows_all_journals:
-            self._znodes.forget({n: j for n, j in found.forgotten.items() if n not in local})
-            unneeded = self._znodes.acks(found.lost.keys()).unneeded if found.lost else ()
-            for name, record in found.lost.items():
-                if name not in unneeded and self._memberships.hand_over(
-                    name, record, ids.get(name, "")
-                ):
-                    self._replicas_at = 0.0
+        found = self._replicated.look(
+            assigned, lambda said: self._act(self._machine.handle(Replicas(said)))
+        )
+        if found is not None and self._is_ours and self._machine.knows_all_journals:
+            self._replicated.settle(found)
 
     def _ask_for_deliveries(self) -> None:
         began = self._clock()
@@ -463,7 +439,7 @@ class Node:
         absent = self._znodes.absent(asked)
         present = set(asked).difference(absent)
         assigned = {task.flow for task in self._applied.assignment.tasks} if self._applied else ()
-        known = self._remember(present, flows.union(assigned))
+        known = self._remember(FLOWS, present, flows.union(assigned))
         deleted = known.deleted(absent)
         self._unknown -= present
         self._unknown &= flows
@@ -476,15 +452,15 @@ class Node:
         self._flow_pace.soon(deleted)
         return tuple(flow for flow in kept if flow in deleted), journals
 
-    def _remember(self, present: Collection[str], local: Collection[str]) -> KnownFlows:
-        """That these flows are there; of flows of which nothing is ``local`` nothing is kept."""
-        known = self._known_flows.after(self._generation, present, local)
-        if known != self._known_flows:
-            self._known_flows = known
+    def _remember(self, file: str, present: Collection[str], local: Collection[str]) -> KnownNames:
+        """That these are there; of those of which nothing is ``local`` nothing is kept."""
+        known = self._known[file].after(self._generation, present, local)
+        if known != self._known[file]:
+            self._known[file] = known
             try:
-                self._home.keep_flows(known)
+                self._home.keep_known(file, known)
             except OSError as error:
-                log.warning("which flows there are is not kept: %s", error)
+                log.warning("what is there is not kept in %s: %s", file, error)
         return known
 
     def _look(self) -> None:
@@ -507,7 +483,7 @@ class Node:
         if wanted != self._kept:
             self._keep(wanted)  # after it: syncing takes as long as all the rest of a failover
         assigned = {task.flow for task in wanted.assignment.tasks}
-        self._remember(assigned, self._known_flows.flows | assigned)
+        self._remember(FLOWS, assigned, self._known[FLOWS].names | assigned)
 
     def _require_cluster(self) -> int:
         """The generation of the tree. Raises UserError when it is of another cluster."""
@@ -520,7 +496,7 @@ class Node:
         flows = {task.flow for task in wanted.assignment.tasks}
         self._flow_pace.soon({task.flow for task in before} - flows)
         self._applied = wanted
-        self._replicas_at = 0.0
+        self._replicated.look_soon()
         self._act(self._machine.handle(wanted))
 
     def _keep(self, wanted: Wanted) -> None:

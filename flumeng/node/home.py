@@ -9,13 +9,14 @@ import logging
 import os
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from flumeng.errors import UnavailableError, UserError
 from flumeng.node.claim import Claim
 from flumeng.node.events import Wanted
-from flumeng.node.known_flows import KnownFlows
+from flumeng.node.known_names import KnownNames
 from flumeng.runtime import private_directory
 from flumeng.runtime.whole_files import write_durably
 from zkschema import codec
@@ -26,12 +27,12 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ASSIGNMENT = "assignment.json"
-FLOWS = "flows.json"
+FLOWS, COPIES = "flows.json", "copies.json"
 CLAIM = "claim.json"
 DAMAGED = ".damaged"
 KEPT = (
-    *("lock", "uuid", "cluster", ASSIGNMENT, FLOWS, CLAIM),
-    *(ASSIGNMENT + DAMAGED, FLOWS + DAMAGED),
+    *("lock", "uuid", "cluster", ASSIGNMENT, FLOWS, COPIES, CLAIM),
+    *(ASSIGNMENT + DAMAGED, FLOWS + DAMAGED, COPIES + DAMAGED),
     *("journals", "copies", "sources", "jobs", "collector", "cache"),
 )
 """All that the node and its children keep in the directory."""
@@ -130,15 +131,15 @@ class Home:
         """What ``keep`` wrote last; None when it is damaged, since ZooKeeper tells it again."""
         return self._load(ASSIGNMENT, _wanted)
 
-    def keep_flows(self, known: KnownFlows) -> None:
-        """Remember which flows were seen."""
-        document = {"generation": known.generation, "flows": sorted(known.flows)}
-        write_durably(self.path / FLOWS, json.dumps(document))
-        self.problems.pop(FLOWS, None)
+    def keep_known(self, file: str, known: KnownNames) -> None:
+        """Remember which ``FLOWS`` or ``COPIES`` were seen. Raises OSError."""
+        document = {"generation": known.generation, Path(file).stem: sorted(known.names)}
+        write_durably(self.path / file, json.dumps(document))
+        self.problems.pop(file, None)
 
-    def known_flows(self) -> KnownFlows:
-        """What ``keep_flows`` wrote last; none when it is damaged."""
-        return self._load(FLOWS, _known_flows) or KnownFlows()
+    def known(self, file: str) -> KnownNames:
+        """What ``keep_known`` wrote last; none when it is damaged."""
+        return self._load(file, partial(_known, Path(file).stem)) or KnownNames()
 
     def _load(self, name: str, parse: Callable[[Any], T]) -> T | None:
         """What a file holds; one that is damaged is set aside. That, or that it cannot be read now,
@@ -170,5 +171,5 @@ def _wanted(document: Any) -> Wanted:
     return Wanted(int(document["version"]), assignment, texts)
 
 
-def _known_flows(document: Any) -> KnownFlows:
-    return KnownFlows(int(document["generation"]), frozenset(map(str, document["flows"])))
+def _known(kind: str, document: Any) -> KnownNames:
+    return KnownNames(int(document["generation"]), frozenset(map(str, document[kind])))

@@ -30,9 +30,11 @@ a journal that is to have no copy here."""
 class Found:
     """``message`` is for the workers. ``led``: journals that another node made and this one leads.
     ``lost``: those that this node leads, with a copy that it does not have. ``forgotten``: those
-    that this node made and another one ended, which nobody needs any more."""
+    that this node made and another one ended, which nobody needs any more. ``absent``: those of
+    which a copy lies here, and that have no record."""
 
     message: Message
+    absent: Collection[str] = ()
     led: Collection[str] = ()
     lost: Records = field(default_factory=dict)
     forgotten: Records = field(default_factory=dict)
@@ -89,9 +91,10 @@ class Memberships:
             "addresses": self._addresses(nodes - {self._me}),
             "ended": ended,
             "unwanted": sorted(
-                name for name in stored if name in abandoned or not self._wanted(found[name])
+                name for name in stored if name in abandoned or self._unwanted(found[name])
             ),
         }
+        absent = sorted(name for name in stored if found[name] is None)
         forgotten = {
             name: one
             for name, one in replicated.items()
@@ -109,7 +112,7 @@ class Memberships:
             and ids.get(name) != said["primary"]
             and not replicated[name].value.gone
         }
-        return Found(message, led, lost, forgotten)
+        return Found(message, absent, led, lost, forgotten)
 
     def hand_over(self, name: str, found: Versioned[Journal], own: str) -> bool:
         """Of a journal that this node leads, and whose copy it lost, or cannot use: make another
@@ -163,11 +166,11 @@ class Memberships:
         }
         return {n for n, since in self._hidden_since.items() if now - since >= ABANDONED_SECONDS}
 
-    def _wanted(self, found: Versioned[Journal] | Unreadable | None) -> bool:
-        """Of one that cannot be read nothing is removed."""
-        if isinstance(found, Unreadable):
-            return True
-        return found is not None and not found.value.gone and self._me in found.value.copies
+    def _unwanted(self, found: Versioned[Journal] | Unreadable | None) -> bool:
+        """Whether its record says that no copy is to be here."""
+        if not isinstance(found, Versioned):
+            return False
+        return found.value.gone or self._me not in found.value.copies
 
     def _look_at(
         self, names: list[str], assigned: Mapping[str, int]

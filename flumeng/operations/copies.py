@@ -16,9 +16,19 @@ from flumeng.replication.membership import Membership, node_of
 from flumeng.spec import SpecError, parse_flow
 from flumeng.spec.problems import nearest
 from flumeng.spec.replicas import Replicas
-from flumeng.state.journal_registry import Source
+from flumeng.state.journal_registry import Source, as_named
 from flumeng.state.rendezvous import chosen
-from flumeng.store import Put, ReadableStore, Store, Unreadable, Version, Versioned, tree
+from flumeng.store import (
+    ABSENT,
+    Expected,
+    Put,
+    ReadableStore,
+    Store,
+    Unreadable,
+    Version,
+    Versioned,
+    tree,
+)
 from zkschema import paths
 from zkschema.records import COPY, Audit, Journal
 
@@ -26,13 +36,18 @@ from zkschema.records import COPY, Audit, Journal
 @dataclass(frozen=True)
 class Change:
     """What is to become of the record of the journal ``name``, which is ``before`` at
-    ``version``. ``command`` is what the audit says."""
+    ``version``, or lost. ``command`` is what the audit says."""
 
     name: str
-    before: Journal
-    version: Version
+    before: Journal | None
+    version: Expected
     after: Journal
     command: str
+
+    @property
+    def leaves_sync(self) -> bool:
+        """Whether fewer copies are in sync after it."""
+        return self.before is not None and len(self.after.in_sync) < len(self.before.in_sync)
 
 
 def carry_out(store: Store, change: Change, *, author: str, reason: str, now: float) -> None:
@@ -73,9 +88,12 @@ def promote(store: Store, name: str, to: str | None) -> Change | None:
 def promote_unclean(store: Store, name: str, to: str) -> Change:
     """Let the copy of a node lead that is not in sync, in another lineage: what only those in sync
     have is given up. A copy of which nobody has told its id is ``NODE/``, and gets it by its node.
+    So may one whose record was lost, where an older export was imported.
 
     Raises as ``promote``, and ``ConflictError`` while one in sync is live.
     """
+    if as_named(name).node and name not in store.children(paths.journals()):
+        return _begin_record(store, name, to)
     journal, version = require_replicated(store, name)
     live = [node for node in map(node_of, journal.in_sync) if _is_live(store, node)]
     if live:
@@ -89,6 +107,24 @@ def promote_unclean(store: Store, name: str, to: str) -> Change:
     after = Membership.of(journal).promoted_unclean(f"{to}/", uuid.uuid4().hex).put_into(journal)
     command = f"journal promote {name} --to {to} --unclean: gave up what only {_names(journal)} had"
     return Change(name, journal, version, after, command)
+
+
+def _begin_record(store: Store, name: str, node: str) -> Change:
+    tree.require(store)
+    named = as_named(name)
+    if named.flow not in store.children(paths.flows()):
+        raise UserError(f"there is no flow {named.flow} that would collect {name}: apply it first")
+    _require_live(store, node)
+    journal = replace(
+        named,
+        primary=node,
+        term=1,
+        in_sync=(f"{node}/",),
+        copies=(node,),
+        lineage=uuid.uuid4().hex,
+    )
+    command = f"journal promote {name} --to {node} --unclean: its record was lost"
+    return Change(name, None, ABSENT, journal, command)
 
 
 def add_copy(store: Store, name: str, node: str) -> Change | None:

@@ -10,7 +10,7 @@ from random import Random
 from flumeng.node.claim import Claim
 from flumeng.node.events import Wanted
 from flumeng.node.home import Home
-from flumeng.node.known_flows import KnownFlows
+from flumeng.node.known_names import KnownNames
 from flumeng.simulation.broker import Broker
 from flumeng.simulation.bucket import Bucket
 from flumeng.simulation.environment import Process
@@ -86,7 +86,7 @@ class ModelHome(Home):
         self.path = Path("/nonexistent")
         self.problems = {}
         self._kept: Wanted | None = None
-        self._known_flows = KnownFlows()
+        self._known: dict[str, KnownNames] = {}
         self._claim = Claim()
         self._cluster = ""
 
@@ -109,8 +109,8 @@ class ModelHome(Home):
     def keep_claim(self, claim: Claim) -> None:
         self._claim = claim
 
-    def keep_flows(self, known: KnownFlows) -> None:
-        self._known_flows = known
+    def keep_known(self, file: str, known: KnownNames) -> None:
+        self._known[file] = known
 
-    def known_flows(self) -> KnownFlows:
-        return self._known_flows
+    def known(self, file: str) -> KnownNames:
+        return self._known.get(file, KnownNames())

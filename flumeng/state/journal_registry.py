@@ -35,10 +35,14 @@ def journals(store: Source) -> dict[str, Journal]:
 
 
 def as_known(path: Path, found: Versioned[Journal] | Unreadable) -> Journal:
-    """The registration; when it cannot be read, that of an open journal of the flow and the node in
-    its name (see ``flumeng.journal.names``): so it is neither drained nor forgotten."""
-    if not isinstance(found, Unreadable):
-        return found.value
-    flow, _, rest = path.name.partition(".")
+    """The registration; when it cannot be read, what its name says: so it is neither drained nor
+    forgotten."""
+    return as_named(path.name) if isinstance(found, Unreadable) else found.value
+
+
+def as_named(name: str) -> Journal:
+    """That of an open journal of the flow and the node in the name (see
+    ``flumeng.journal.names``)."""
+    flow, _, rest = name.partition(".")
     node = rest.rsplit(".", 2)[0]
     return Journal(flow=flow, node=node, primary=node, term=0, in_sync=())

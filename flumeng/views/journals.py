@@ -32,6 +32,18 @@ def ask_worker(address: str) -> Mapping[str, Account]:
         return client.accounts()
 
 
+AskCopies = Callable[[str], Mapping[str, int]]
+"""As ``JournalClient.copies``, at an address. Raises ``UnavailableError``."""
+
+
+def ask_copies(address: str) -> Mapping[str, int]:
+    """The ``AskCopies`` of a real cluster."""
+    from flumeng.journal.client import JournalClient  # noqa: PLC0415  loads pyarrow
+
+    with JournalClient(address, asking.CALL_SECONDS) as client:
+        return client.copies()
+
+
 @dataclass(frozen=True)
 class JournalRow:
     """Offsets are half-open. ``end`` is set when the journal is closed; ``waits_at`` while readers
@@ -91,10 +103,11 @@ def journal(store: Store, ask: Ask, now: float, name: str) -> JournalRow:
     return pick(journals(store, ask, now), name)
 
 
-def reached(store: Store, ask: Ask, name: str) -> dict[str, int]:
-    """Node -> up to which seq its copy of the journal reaches; of those that tell."""
-    accounts, _ = asking.ask_all(Reading.of(store), ask)
-    return {node: known[name].safe for node, known in accounts.items() if name in known}
+def reached(store: Store, ask: AskCopies, name: str) -> dict[str, int]:
+    """Node -> up to which seq the copy there reaches of the journal that another one made; of those
+    that tell."""
+    ends, _ = asking.ask_all(Reading.of(store), ask)
+    return {node: known[name] for node, known in ends.items() if name in known}
 
 
 def pick(rows: Sequence[JournalRow], name: str) -> JournalRow:

@@ -60,3 +60,20 @@ def test_journals_go_on_where_an_export_is_imported_while_their_nodes_run(web: W
     web.hosts.collect()
     web.wait_for_delivery()
     assert list(web.hosts.journals) == [name]
+
+
+def test_copies_of_a_journal_that_an_older_export_lacks_are_kept_and_collected(web: Web) -> None:
+    """The host that had made it is gone for good; with the operator's word a copy leads."""
+    web.begin()
+    web.send(1000)
+    (name,), holder = web.hosts.journals, web.holder
+    file = export(web, without=name)
+    web.first.kill()
+    replace_tree(web, file)
+    eventually(lambda: f"({name})" in web.hosts.command("status"), "nobody says what is kept")
+    said = web.hosts.command("journal", "promote", name, "--to", holder.name, "--unclean")
+    assert "reaches up to seq 1000" in said, said
+    web.hosts.command("journal", "promote", name, "--to", holder.name, "--unclean", "--yes")
+    web.deliver()
+    eventually(lambda: not (holder.data / "copies" / name).exists(), "it stays")
+    assert name not in web.hosts.command("status")

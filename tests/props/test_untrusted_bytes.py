@@ -449,7 +449,8 @@ TABLE: dict[str, Parsed] = {
                      "texts": [["web", 1, "x"]]}).encode()], JSON,
     ),
     "flows on a disk": Parsed(
-        at_home(FLOWS, Home.known_flows), (), [b'{"generation": "a", "flows": ["web"]}'], JSON
+        at_home(FLOWS, partial(Home.known, file=FLOWS)), (),
+        [b'{"generation": "a", "flows": ["web"]}'], JSON,
     ),
     "an object on a disk": Parsed(
         in_file(whole_files.read_object), (CorruptError,), [b'{"a":1}'], JSON

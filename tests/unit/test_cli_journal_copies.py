@@ -73,6 +73,16 @@ def die(store: FakeStore, *nodes: str) -> None:
         store.remove(paths.live_node(name), ANY)
 
 
+def serve(shell: Shell, store: FakeStore, **ends: int) -> None:
+    """Nodes say up to where their copies reach."""
+    for name, end in ends.items():
+        path = paths.live_node(name)
+        found = store.read(path)
+        assert found is not None
+        store.write(path, replace(found.value, addresses=(f"{name}:1",)), ANY)
+        shell.held[f"{name}:1"] = {J: end}
+
+
 def journal(store: FakeStore) -> records.Journal:
     found = store.read(paths.journal(J))
     assert found is not None
@@ -150,6 +160,8 @@ def test_events_are_given_up_only_where_no_copy_in_sync_is_left(
     asked = refused(shell, store, *unclean)
     assert "Only n1, n2 had every answered event" in asked
     assert "The copy of n3 may lack any number of them" in asked
+    serve(shell, store, n3=70)
+    assert "The copy of n3 reaches up to seq 70" in refused(shell, store, *unclean)
     assert "say with --to" in refused(shell, store, "promote", J, "--unclean")
     assert "holds no copy" in refused(shell, store, "promote", J, "--unclean", "--to", "n4")
     assert shell.run("journal", *unclean, "--yes").exit_code == 0
@@ -158,6 +170,27 @@ def test_events_are_given_up_only_where_no_copy_in_sync_is_left(
     assert after.lineage not in ("", "l")
     ((command, _),) = commands(store)
     assert command == f"{' '.join(('journal', *unclean))}: gave up what only n1, n2 had"
+
+
+def test_a_copy_without_a_record_leads_with_the_operator_s_word(
+    shell: Shell, store: FakeStore
+) -> None:
+    """The one that reaches furthest."""
+    store.remove(paths.journal(J), ANY)
+    serve(shell, store, n2=70, n3=80)
+    assert "there is no journal" in refused(shell, store, "promote", J, "--to", "n2")
+    unclean = ("promote", J, "--unclean", "--to")
+    assert "expected one of n2, n3" in refused(shell, store, *unclean, "n4", "--yes")
+    assert "the copy of n3 reaches up to seq 80" in refused(shell, store, *unclean, "n2", "--yes")
+    assert "reaches up to seq 80; its events are delivered" in refused(shell, store, *unclean, "n3")
+    other = ("promote", "app.n1.0.00000000", "--unclean", "--to", "n3", "--yes")
+    assert "there is no flow app" in refused(shell, store, *other)
+    assert shell.run("journal", *unclean, "n3", "--yes").exit_code == 0
+    after = journal(store)
+    assert (after.node, after.primary, after.in_sync) == ("n1", "n3", ("n3/",))
+    assert (after.copies, after.closed, after.lineage != "") == (("n3",), False, True)
+    ((command, _),) = commands(store)
+    assert command == f"journal promote {J} --to n3 --unclean: its record was lost"
 
 
 def test_a_copy_is_moved(shell: Shell, store: FakeStore) -> None:

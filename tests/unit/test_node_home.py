@@ -11,8 +11,8 @@ import pytest
 from flumeng.errors import UnavailableError, UserError
 from flumeng.node.claim import Claim
 from flumeng.node.events import Wanted
-from flumeng.node.home import Home
-from flumeng.node.known_flows import KnownFlows
+from flumeng.node.home import FLOWS, Home
+from flumeng.node.known_names import KnownNames
 from zkschema import codec
 from zkschema.records import COLLECT, AssignedTask, Assignment
 
@@ -59,14 +59,14 @@ def test_a_damaged_file_is_set_aside_and_told_of(tmp_path: Path, name: str, text
     home = Home(tmp_path)
     (tmp_path / name).write_bytes(text)
     assert home.kept() is None
-    assert home.known_flows() == KnownFlows()
+    assert home.known(FLOWS) == KnownNames()
     assert (tmp_path / f"{name}.damaged").read_bytes() == text
     assert [*home.problems] == [name]
     home.keep(wanted(1))
-    home.keep_flows(KnownFlows(2, frozenset({"web"})))
+    home.keep_known(FLOWS, KnownNames(2, frozenset({"web"})))
     assert home.problems == {}
     assert home.kept() == wanted(1)
-    assert home.known_flows().flows == {"web"}
+    assert home.known(FLOWS).names == {"web"}
 
 
 def test_the_identity_is_made_once(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_what_a_node_keeps_is_for_nobody_else_to_read(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.identity()
     home.belong_to("a")
-    home.keep_flows(KnownFlows(1, frozenset({"web"})))
+    home.keep_known(FLOWS, KnownNames(1, frozenset({"web"})))
     home.keep_claim(Claim(1, "t"))
     modes = {path.name: path.stat().st_mode & 0o077 for path in tmp_path.iterdir()}
     assert [name for name, mode in modes.items() if mode and name != "lock"] == []

@@ -192,8 +192,12 @@ def test_a_copy_that_is_no_longer_to_be_here_is_unwanted(
     assert unwanted(memberships, THEIRS) == [THEIRS]
     put(store, THEIRS, node="n2", primary="n2", gone=True)
     assert unwanted(memberships, THEIRS) == [THEIRS]
-    store.remove(paths.journal(THEIRS), ANY)
-    assert unwanted(memberships, THEIRS) == [THEIRS]
+
+
+def test_a_copy_without_a_record_is_absent(store: FakeStore, memberships: Memberships) -> None:
+    put(store, OURS)
+    found = memberships.find([], [OURS, THEIRS], {OURS: "n1/x", THEIRS: "n1/y"})
+    assert (found.absent, found.message["unwanted"]) == ([THEIRS], [])
 
 
 def test_a_copy_whose_record_cannot_be_read_stays(

@@ -19,9 +19,9 @@ from flumeng.journal.journal import Journal
 from flumeng.journal.repair import repair
 from flumeng.journal.testing import numbered_events
 from flumeng.node.claim import Claim
-from flumeng.node.home import Home
+from flumeng.node.home import FLOWS, Home
 from flumeng.node.in_progress import InProgress
-from flumeng.node.known_flows import KnownFlows
+from flumeng.node.known_names import KnownNames
 from flumeng.runtime import private_directory
 
 ID = "other.n1.0.0a1b2c3d"
@@ -51,7 +51,7 @@ def run_a_node(data: Path) -> set[str]:
     home.identity()
     home.belong_to("a")
     home.keep_claim(Claim(1, "t"))
-    home.keep_flows(KnownFlows(1, frozenset({"web"})))
+    home.keep_known(FLOWS, KnownNames(1, frozenset({"web"})))
     (data / "assignment.json").write_text("damaged")
     (data / "assignment.json").chmod(0o600)
     home.kept()

@@ -96,6 +96,11 @@ class Replicas:
         with self._lock:
             return {name: self.journals[name].replica_id for name in sorted(self._stored)}
 
+    @property
+    def ends(self) -> dict[str, int]:
+        """The seq behind the last event of each of these."""
+        return {name: self.journals[name].next_seq for name in self.copies}
+
     def start(self, send: Callable[[Message], None]) -> None:
         """``send`` takes a message to the node."""
         self.send = send

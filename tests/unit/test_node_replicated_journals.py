@@ -1,0 +1,139 @@
+"""Which copies of others' journals a node has removed, and which it keeps.
+
+Protects that the absence of a record removes a copy only where it was seen in the same tree before:
+an older export that is imported may lack journals of which nobody else has the events.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from flumeng.node.current_texts import CurrentTexts
+from flumeng.node.home import COPIES, Home
+from flumeng.node.known_names import KnownNames
+from flumeng.node.machine import Machine
+from flumeng.node.memberships import Memberships
+from flumeng.node.registration import Identity, Registration
+from flumeng.node.replicated_journals import ReplicatedJournals
+from flumeng.store import ABSENT, ANY, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+J = "web.n2.0.00000000"
+
+
+@dataclass
+class Workers:
+    """What a machine knows of them."""
+
+    copies: dict[str, str]
+    journals: dict[str, Any] = field(default_factory=dict)
+    proposals: dict[str, Any] = field(default_factory=dict)
+
+
+class Site:
+    """The node n1, with the first ``generation`` of a tree."""
+
+    def __init__(self, path: Path, store: FakeStore) -> None:
+        self.home, self.store = Home(path), store
+        self.workers = Workers({J: "n1/x"})
+        self.generation = self.seen = 1
+        self.again()
+
+    def again(self) -> None:
+        """A new process."""
+        znodes = Registration(self.store, Identity("n1", "u", (), "", {}), self.home)
+        self.replicated = ReplicatedJournals(
+            self.home,
+            cast("Machine", self.workers),
+            znodes,
+            Memberships(self.store, "n1", itertools.count(0, 60).__next__),  # all is due
+            CurrentTexts(self.store, znodes.trusts),
+            me="n1",
+            remember=self._remember,
+            is_same_tree=lambda: self.seen == self.generation,
+            clock=lambda: 0.0,
+        )
+
+    def _remember(self, present: Collection[str], local: Collection[str]) -> KnownNames:
+        known = self.home.known(COPIES).after(self.generation, present, local)
+        self.home.keep_known(COPIES, known)
+        return known
+
+    def unwanted(self, assigned: Mapping[str, int] | None = None) -> list[str]:
+        told: list[Any] = []
+        self.replicated.look(assigned or {}, told.append)
+        return list(told[-1]["unwanted"]) if told else []
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    store = FakeStore()
+    tree.init(store)
+    put(store)
+    return store
+
+
+@pytest.fixture
+def site(tmp_path: Path, store: FakeStore) -> Site:
+    return Site(tmp_path, store)
+
+
+def put(store: FakeStore) -> None:
+    in_sync, copies = ("n2/b", "n1/x"), ("n2", "n1")
+    record = records.Journal(
+        flow="web", node="n2", primary="n2", term=1, in_sync=in_sync, copies=copies, lineage="l"
+    )
+    store.write(paths.journal(J), record, ABSENT)
+
+
+def lose(store: FakeStore) -> None:
+    store.remove(paths.journal(J), ANY)
+
+
+def test_a_copy_goes_when_its_record_was_seen_and_is_gone(site: Site, store: FakeStore) -> None:
+    assert site.unwanted() == []
+    site.again()
+    lose(store)
+    assert site.unwanted() == [J]
+    assert site.replicated.problems == {}
+
+
+def test_a_copy_stays_that_an_import_brings_no_record_of(site: Site, store: FakeStore) -> None:
+    assert site.unwanted() == []
+    lose(store)
+    site.generation = site.seen = 2
+    assert site.unwanted() == []
+    site.again()
+    assert site.unwanted() == []
+    (problem,) = site.replicated.problems.values()
+    assert f"({J})" in problem
+    assert "`flumeng journal promote JOURNAL --to n1 --unclean`" in problem
+    put(store)
+    assert (site.unwanted(), site.replicated.problems) == ([], {})
+    lose(store)
+    assert site.unwanted() == [J]
+
+
+def test_nothing_goes_while_a_tree_is_brought_back(site: Site, store: FakeStore) -> None:
+    assert site.unwanted() == []
+    lose(store)
+    site.seen = 2
+    assert site.unwanted() == []
+
+
+def test_a_copy_that_was_made_while_the_node_stood_still_goes_too(
+    site: Site, store: FakeStore
+) -> None:
+    """Its record was seen before it was there, and not since."""
+    site.workers.copies.clear()
+    assert site.unwanted({J: 0}) == []
+    site.workers.copies[J] = "n1/x"
+    lose(store)
+    assert site.unwanted({J: 0}) == [J]
