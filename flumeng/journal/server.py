@@ -64,13 +64,10 @@ class Copies(Protocol):
     """Those of other nodes' journals that the process holds."""
 
     def serve_copies(self, peer: Peer, reader: Any, writer: Any) -> None:
-        """One connection of a primary, until it ends."""
+        """One connection of a primary, until it ends; Flight's reader and writer of it."""
 
     @property
     def ends(self) -> Mapping[str, int]: ...
-
-
-"""Given who talks, and Flight's reader and writer of an exchange; until the client ends it."""
 
 
 class JournalServer:

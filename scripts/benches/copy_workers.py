@@ -134,7 +134,7 @@ class CopyWorkers:
 
     def _tell(self) -> None:
         journals = {
-            name: {"version": version, **as_message(membership)}
+            name: {"version": version, "created": 1, **as_message(membership)}
             for name, (membership, version) in self.memberships.items()
         }
         addresses = {name: worker.ready["address"] for name, worker in self.workers.items()}

@@ -57,6 +57,7 @@ class Site:
     def __init__(self, world: World, name: str, lineage: str) -> None:
         self.name, self.world, self.disk = name, world, SmallDisk()
         self.proposals: list[tuple[int, Membership]] = []
+        self.took_bytes = 0
         key = KeyReference.of(world.keyring) if name == "n1" else None
         replica = Replica.new(name, lineage)
         made = ReplicaJournal.make(world.path / name, NAME, replica, key=key, disk=self.disk)
@@ -75,6 +76,9 @@ class Site:
 
     def post(self, node: str, journal: ReplicatedJournal, message: ToCopy) -> None:
         self.world.mail.append((self, journal, node, message))
+
+    def took(self, nbytes: int) -> None:
+        self.took_bytes += nbytes
 
     def alive_at(self, node: str) -> float:
         return 0.0 if {node, self.name} & self.world.away else self.world.now

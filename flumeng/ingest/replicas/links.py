@@ -2,8 +2,9 @@
 
 Each journal has an outbox at each link, of which one chunk is sent at a time, in turns: a copy that
 catches up with much holds up no other. In an outbox lies what is still to be said: frames that go
-on where those before them end are one message with them. A connection that breaks is made again;
-what was on its way is lost then, and the journals are told.
+on where those before them end are one message with them. To a copy that catches up something is
+sent when ``CatchUp`` says so. A connection that breaks is made again; what was on its way is lost
+then, and the journals are told.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flumeng.errors import FlumengError
+from flumeng.ingest.replicas.catch_up import WHOLE_BYTES, CatchUp
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.journal import copy_wire
 from flumeng.journal.client import connect
@@ -33,7 +35,6 @@ from flumeng.runtime.seldom import Seldom
 
 log = logging.getLogger(__name__)
 
-CHUNK_BYTES = 8 << 20
 RETRY_SECONDS = 0.25
 PING_SECONDS = 1.0
 
@@ -42,9 +43,12 @@ class Links:
     """To all nodes. ``address`` gives where the copies of a node are served, or nothing."""
 
     def __init__(
-        self, address: Callable[[str], str], prove: Callable[[], Proof | None] = of_process
+        self,
+        address: Callable[[str], str],
+        catch_up: CatchUp,
+        prove: Callable[[], Proof | None] = of_process,
     ) -> None:
-        self._address, self._prove = address, prove
+        self._address, self._catch_up, self._prove = address, catch_up, prove
         self._links: dict[str, Link] = {}
         self._lock = threading.Lock()
 
@@ -52,7 +56,8 @@ class Links:
         with self._lock:
             link = self._links.get(node)
             if link is None:
-                link = self._links[node] = Link(node, lambda: self._address(node), self._prove)
+                link = Link(node, lambda: self._address(node), self._catch_up, self._prove)
+                self._links[node] = link
         link.put(journal, message)
 
     def alive_at(self, node: str) -> float:
@@ -98,9 +103,14 @@ class Link:
     """To one node; two threads, as long as there is something to say."""
 
     def __init__(
-        self, node: str, address: Callable[[], str], prove: Callable[[], Proof | None]
+        self,
+        node: str,
+        address: Callable[[], str],
+        catch_up: CatchUp,
+        prove: Callable[[], Proof | None],
     ) -> None:
-        self._node, self._address, self._prove = node, address, prove
+        self._node, self._address = node, address
+        self._catch_up, self._prove = catch_up, prove
         self._changed = threading.Condition()
         self._outboxes: collections.OrderedDict[str, Outbox] = collections.OrderedDict()
         self._journals: dict[str, ReplicatedJournal] = {}
@@ -179,24 +189,31 @@ class Link:
         """None when there was nothing to say for a while."""
         until = time.monotonic() + PING_SECONDS
         with self._changed:
-            while not self._outboxes and not self._is_over(broken):
-                if (left := until - time.monotonic()) <= 0:
+            while not self._is_over(broken):
+                now = time.monotonic()
+                due_at = self._catch_up.due_at(now)
+                for name, outbox in self._outboxes.items():
+                    if now >= due_at or not outbox.journal.lets_catch_up(self._node):
+                        return self._outboxes.pop(name)
+                if now >= until:
                     return None
-                self._changed.wait(left)
-            return self._outboxes.popitem(last=False)[1] if self._outboxes else None
+                self._changed.wait(min(until, due_at if self._outboxes else until) - now)
+            return None
 
     def _is_over(self, broken: threading.Event) -> bool:
         return self._closed.is_set() or broken.is_set() or not self._journals
 
     def _send_one(self, writer: Any, outbox: Outbox) -> None:
         journal = outbox.journal
+        catches_up = journal.lets_catch_up(self._node)
+        at_most = self._catch_up.at_once(time.monotonic()) if catches_up else WHOLE_BYTES
         try:
             state = journal.source_state_at_floor if outbox.first is not None else None
             key = journal.cipher.reference
             frames = outbox.frames
             rows = None
             if frames is not None and frames.start < frames.end:
-                rows = _chunk(journal, frames.start, frames.end)
+                rows = _chunk(journal, frames.start, frames.end, at_most)
         except (FlumengError, OSError) as error:
             if self._told.is_due():  # it is removed, or damaged: that is no fault of the others
                 log.warning("node %s gets nothing of journal %s: %s", self._node, journal.id, error)
@@ -213,6 +230,8 @@ class Link:
         batch, sent = rows
         part = journal.said_with(frames, frames.start, sent)
         writer.write_with_metadata(batch, copy_wire.buffer(Envelope(journal.id, part)))
+        if catches_up:
+            self._catch_up.sent(batch.nbytes, time.monotonic())
         if sent < frames.end:
             self.put(journal, frames._replace(start=sent))
 
@@ -239,7 +258,9 @@ class Link:
                 self._changed.notify()
 
 
-def _chunk(journal: ReplicatedJournal, start: int, end: int) -> tuple[pa.RecordBatch, int]:
+def _chunk(
+    journal: ReplicatedJournal, start: int, end: int, at_most: int
+) -> tuple[pa.RecordBatch, int]:
     """The first frames of a range, a row each, and where they end."""
     frames: list[pa.Buffer] = []
     sizes = [0]
@@ -247,7 +268,7 @@ def _chunk(journal: ReplicatedJournal, start: int, end: int) -> tuple[pa.RecordB
         for frame in window:
             frames.append(frame)
             sizes.append(sizes[-1] + frame.size)
-        if sizes[-1] >= CHUNK_BYTES:
+        if sizes[-1] >= at_most:
             break
     data = frames[0] if len(frames) == 1 else pa.py_buffer(bytearray().join(frames))
     # Not pa.array: that imports pandas, 50 MB in every ingest worker.

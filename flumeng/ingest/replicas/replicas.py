@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from flumeng.errors import CorruptError, FlumengError, UserError
+from flumeng.ingest.replicas.catch_up import CatchUp
 from flumeng.ingest.replicas.links import Links
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.journal import copy_wire
@@ -67,7 +68,8 @@ class Replicas:
         self._proposals: dict[str, Message] = {}
         self._changed = threading.Event()
         self._stopping = False
-        self._links = Links(lambda name: self._addresses.get(name, ""))
+        self._catch_up = CatchUp()
+        self._links = Links(lambda name: self._addresses.get(name, ""), self._catch_up)
         self._held = Seldom()
         self._stored: set[str] = set()
         self._to_begin: set[str] = set()
@@ -178,6 +180,9 @@ class Replicas:
 
     def post(self, node: str, journal: ReplicatedJournal, message: ToCopy) -> None:
         self._links.send(node, journal, message)
+
+    def took(self, nbytes: int) -> None:
+        self._catch_up.took(nbytes, time.monotonic())
 
     def alive_at(self, node: str) -> float:
         return self._links.alive_at(node)

@@ -51,6 +51,9 @@ class Transport(Protocol):
 
     def post(self, node: str, journal: ReplicatedJournal, message: ToCopy) -> None: ...
     def proposal(self, journal: str, version: int, membership: Membership) -> None: ...
+    def took(self, nbytes: int) -> None:
+        """The journal has taken events."""
+
     def alive_at(self, node: str) -> float:
         """When something was heard from the node, by the monotonic clock."""
 
@@ -228,6 +231,14 @@ class ReplicatedJournal(DelegatedLog):
                     self._step(primary.send_checkpoint, node)
             if role.asked and now - self._asked_at > ASK_AGAIN_SECONDS:
                 self._step(primary.retry_change)
+
+    def lets_catch_up(self, node: str) -> bool:
+        """Whether nobody waits for what the copy there has: it counts only once it lacks little."""
+        role = self._role
+        if not isinstance(role, Primary):
+            return False
+        peer = role.peers.get(node)
+        return peer is not None and peer.copy not in role.counted
 
     def reconnected(self, node: str) -> bool:
         """What was on its way to the node is lost. Whether it is to hold a copy at all."""
@@ -436,6 +447,7 @@ class ReplicatedJournal(DelegatedLog):
             seq = self._journal.append_encoded(payload)
             if self._journal.next_seq > role.log.end:
                 self._do_primary(*primary.appended(role, self._journal.next_seq))
+                self._transport.took(payload.message.size)
             return seq
 
     def sync(self) -> int:

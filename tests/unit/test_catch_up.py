@@ -1,0 +1,148 @@
+"""How fast copies that catch up are sent what they lack.
+
+Protects that senders do not wait for that, that a copy catches up all the same however fast events
+come, and that at rest nothing is slowed down.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from flumeng.ingest.replicas.catch_up import BUSY_SECONDS, LEAST, PART_BYTES, WHOLE_BYTES, CatchUp
+from flumeng.ingest.replicas.lateness import LATE_SECONDS
+from flumeng.ingest.replicas.links import Links
+from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
+from flumeng.journal import copy_wire
+from flumeng.journal.access import Peer
+from flumeng.journal.server import JournalServer
+from flumeng.journal.wire import FRAMES_SCHEMA
+from flumeng.replication.messages import Frames
+from tests.unit.copies_world import World, promote, take
+
+
+def sent_in(catch_up: CatchUp, seconds: float, taken: float) -> float:
+    """Bytes per second that are sent while so many a second are taken."""
+    now, sent = 100.0, 0
+    while now < 100.0 + seconds:
+        catch_up.took(int(taken / 100), now)
+        while now >= catch_up.due_at(now):
+            sent += catch_up.at_once(now)
+            catch_up.sent(catch_up.at_once(now), now)
+        now += 0.01
+    return sent / seconds
+
+
+@pytest.mark.parametrize("taken", [1e3, 40e6, 80e6])
+def test_more_is_sent_than_comes_in_and_no_more_than_is_needed(taken: float) -> None:
+    wanted = max(LEAST, 2 * taken)
+    assert sent_in(CatchUp(), 20.0, taken) == pytest.approx(wanted, rel=0.1)
+
+
+def test_at_rest_nothing_waits() -> None:
+    catch_up = CatchUp()
+    assert (catch_up.due_at(5.0), catch_up.at_once(5.0)) == (5.0, WHOLE_BYTES)
+    catch_up.took(1000, 5.0)
+    catch_up.sent(LEAST, 5.0)
+    assert catch_up.due_at(5.5) == pytest.approx(6.0, abs=0.2)
+    assert catch_up.at_once(5.5) == PART_BYTES
+    rest = 5.0 + BUSY_SECONDS
+    assert (catch_up.due_at(rest), catch_up.at_once(rest)) == (rest, WHOLE_BYTES)
+
+
+class Later(CatchUp):
+    """Lets nothing pass before ``at``."""
+
+    at = inf
+
+    def due_at(self, now: float) -> float:
+        return max(now, self.at)
+
+
+class Copies:
+    """What a primary says to them."""
+
+    def __init__(self) -> None:
+        self.said: queue.Queue[tuple[str, int]] = queue.Queue()
+        self.ends: dict[str, int] = {}
+
+    def serve_copies(self, _peer: Peer, reader: Any, writer: Any) -> None:
+        writer.begin(FRAMES_SCHEMA)
+        for chunk in reader:
+            data = chunk.app_metadata.to_pybytes()
+            if data != copy_wire.PING:
+                envelope = copy_wire.decode(data)
+                assert isinstance(envelope.message, Frames)
+                self.said.put((envelope.journal, envelope.message.end))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """n3 has left those in sync."""
+    world = World(tmp_path)
+    world.settle()
+    world.cut_off("n3")
+    world.look(LATE_SECONDS + 1.0)
+    assert world.in_sync == ["n1", "n2"]
+    yield world
+    for site in world.sites.values():
+        site.journal.close()
+
+
+def test_who_catches_up_is_known_by_the_primary(world: World) -> None:
+    primary = world["n1"]
+    assert [primary.lets_catch_up(node) for node in ("n2", "n3", "n4")] == [False, True, False]
+    promote(world, "n2")
+    world.settle()
+    assert not primary.lets_catch_up("n3")
+    assert world["n2"].lets_catch_up("n3")
+
+
+def test_what_is_taken_is_told(world: World) -> None:
+    take(world["n1"])
+    assert world.sites["n1"].took_bytes > 0
+
+
+@dataclass
+class Talker:
+    """A journal, as a link sees it, that has no events to send."""
+
+    id: str
+    late: bool
+    cipher = SimpleNamespace(reference=None)
+
+    def lets_catch_up(self, _node: str) -> bool:
+        return self.late
+
+    def said_with(self, message: Frames, _start: int, _end: int) -> Frames:
+        return message
+
+    def reconnected(self, _node: str) -> bool:
+        return False
+
+
+def test_a_copy_in_sync_does_not_wait_for_one_that_catches_up() -> None:
+    """On the same wire, and what is said later."""
+    copies, catch_up = Copies(), Later()
+    late, in_sync = (
+        cast("ReplicatedJournal", Talker(name, name == "late")) for name in ("late", "in sync")
+    )
+    server = JournalServer("127.0.0.1", 0, journals=dict, copies=copies)
+    links = Links(lambda _: server.address, catch_up, lambda: None)
+    try:
+        links.send("n3", late, Frames(1, 5, 5, (), 0, 0))
+        for seq in (7, 8):
+            links.send("n3", in_sync, Frames(1, seq, seq, (), 0, 0))
+            assert copies.said.get(timeout=60) == ("in sync", seq)
+        catch_up.at = 0.0
+        assert copies.said.get(timeout=60) == ("late", 5)
+    finally:
+        links.close()
+        server.stop()
