@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from flumeng.ingest.journal_store import JournalStore
+from flumeng.ingest.replicas.pause import FIRST_SECONDS, MOST_SECONDS
 from flumeng.ingest.replicas.replicas import LOOK_SECONDS
 from flumeng.journal import copy_wire
 from flumeng.journal.access import Peer
@@ -34,9 +35,21 @@ THEIRS = "web.n9.0.00000000"
 NOBODY = Peer(None)
 
 
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[JournalStore]:
-    store = open_store(tmp_path / "n1")
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> Iterator[JournalStore]:
+    store = open_store(tmp_path / "n1", clock=clock)
     yield store
     close(store)
 
@@ -213,23 +226,47 @@ def pinged(store: JournalStore) -> list[ToPrimary]:
     return talk.heard
 
 
-def test_a_copy_that_is_damaged_while_it_is_open_is_set_aside_and_its_primary_hears_of_it(
-    store: JournalStore, far: ReplicaJournal, tmp_path: Path
-) -> None:
-    copy(store, far)
-    before = store.replicas.copies[THEIRS]
+def damage(store: JournalStore) -> None:
+    """Returns when the copy is set aside."""
     store.replicas.journals[THEIRS].found_damaged("a bit")
-    store.replicas.start(lambda _: None)
-    aside = tmp_path / "n1/copies" / f".{THEIRS}.damaged"
     deadline = time.monotonic() + 10.0
     while THEIRS in store.replicas.copies and time.monotonic() < deadline:
         time.sleep(0.01)
     assert store.replicas.copies == {}
-    assert aside.exists()
+
+
+def test_a_copy_that_is_damaged_while_it_is_open_is_set_aside_and_its_primary_hears_of_it(
+    store: JournalStore, far: ReplicaJournal, clock: Clock, tmp_path: Path
+) -> None:
+    copy(store, far)
+    before = store.replicas.copies[THEIRS]
+    store.replicas.start(lambda _: None)
+    damage(store)
+    assert (tmp_path / "n1/copies" / f".{THEIRS}.damaged").exists()
     assert pinged(store) == [Unmatched(5, "")]
+    clock.now += FIRST_SECONDS
     assert len(copy(store, far)) == 2
     assert store.replicas.copies[THEIRS] != before, "it cannot pass for the one that was in sync"
     assert pinged(store) == []
+
+
+def test_a_copy_is_made_anew_ever_more_seldom_while_the_disk_goes_on_to_damage_it(
+    store: JournalStore, far: ReplicaJournal, clock: Clock
+) -> None:
+    """Each time its primary has to send all that it holds."""
+    copy(store, far)
+    store.replicas.start(lambda _: None)
+    for seconds in (1.0, 2.0, 4.0, 8.0):
+        damage(store)
+        clock.now += seconds - 0.5
+        assert copy(store, far) == [Unmatched(5, "")]
+        assert store.replicas.copies == {}
+        clock.now += 0.5
+        assert len(copy(store, far)) == 2
+    clock.now += 2 * MOST_SECONDS
+    damage(store)
+    clock.now += FIRST_SECONDS
+    assert len(copy(store, far)) == 2
 
 
 def test_a_copy_that_leads_is_not_set_aside_while_no_other_one_does(

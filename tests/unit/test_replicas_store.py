@@ -6,7 +6,8 @@ Protects that a flow's sources go on where the events end that the cluster has, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,10 @@ from flumeng.replication.membership import Membership
 from flumeng.replication.messages import Begin, Frames
 
 
-def open_store(data: Path, node: str = "n1") -> JournalStore:
-    return JournalStore(data, node, replicas=Replicas(node, data / "copies"))
+def open_store(
+    data: Path, node: str = "n1", clock: Callable[[], float] = time.monotonic
+) -> JournalStore:
+    return JournalStore(data, node, replicas=Replicas(node, data / "copies", clock=clock))
 
 
 @pytest.fixture

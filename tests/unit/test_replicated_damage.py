@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from flumeng.errors import CorruptError, UnavailableError
-from flumeng.ingest.replicas.copy_on_disk import REOPEN_MOST_SECONDS, REOPEN_SECONDS
 from flumeng.ingest.replicas.lateness import LATE_SECONDS, TELL_SECONDS
+from flumeng.ingest.replicas.pause import FIRST_SECONDS, MOST_SECONDS
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.journal.errors import JournalFailedError
 from flumeng.journal.frame import FrameHeader, identity
@@ -202,7 +202,7 @@ def test_a_copy_whose_sync_failed_leaves_and_comes_back_with_what_is_on_its_disk
     assert world["n1"].confirms(end)
     assert world.in_sync == ["n1", "n3"]
     disk.failing = None
-    world.look(REOPEN_MOST_SECONDS)
+    world.look(MOST_SECONDS)
     world.look(2 * TELL_SECONDS)
     assert world.in_sync == list(NODES)
     site.journal.close()
@@ -227,7 +227,7 @@ def test_a_copy_that_lacks_what_was_synced_when_it_is_opened_again_is_made_anew(
     site, disk, _ = fail(world, errno.EIO)
     disk.failing = None
     damage(world, "n2", 1300)
-    world.look(REOPEN_SECONDS)
+    world.look(FIRST_SECONDS)
     assert site.journal.damaged
     world.look(LATE_SECONDS + 1.0)
     world.look(LATE_SECONDS + 1.0)

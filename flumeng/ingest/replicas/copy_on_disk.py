@@ -12,16 +12,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from flumeng.errors import CorruptError, FlumengError
+from flumeng.ingest.replicas.pause import Pause
 from flumeng.journal.errors import JournalFailedError
 from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.replication import follower
 from flumeng.replication.follower import Copy
 
 log = logging.getLogger(__name__)
-
-REOPEN_SECONDS = 1.0
-REOPEN_MOST_SECONDS = 60.0
-"""So long it is waited, each time twice as long, before a copy whose disk has failed is opened."""
 
 
 class CopyOnDisk:
@@ -38,8 +35,7 @@ class CopyOnDisk:
         self._using = threading.Lock()
         """Held, perhaps for as long as the disk takes, by whoever syncs, or opens the copy anew."""
         self._doubtful = False
-        self._reopen_at = 0.0
-        self._reopen_seconds = REOPEN_SECONDS
+        self._pause = Pause()
 
     @property
     def as_copy(self) -> Copy:
@@ -95,7 +91,7 @@ class CopyOnDisk:
 
     def wrote(self) -> None:
         """What was appended is synced: the disk works."""
-        self._reopen_seconds = REOPEN_SECONDS
+        self._pause.succeeded()
 
     def restart(self, floor: int, lineage: str, state: Mapping[str, object]) -> None:
         with self._using:
@@ -121,10 +117,9 @@ class CopyOnDisk:
         """Whether it is usable again after its disk has failed. What was not synced then counts as
         if it had never been written: the kernel may hold it for clean, though it never came to the
         disk."""
-        if now < self._reopen_at:
+        if not self._pause.is_over(now):
             return False
-        self._reopen_at = now + self._reopen_seconds
-        self._reopen_seconds = min(2 * self._reopen_seconds, REOPEN_MOST_SECONDS)
+        self._pause.begin(now)
         name = self.journal.id
         with self._using:
             try:

@@ -16,9 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from flumeng.errors import CorruptError, FlumengError, UserError
+from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.ingest.replicas.catch_up import CatchUp
 from flumeng.ingest.replicas.links import Links
+from flumeng.ingest.replicas.pause import Pause
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.journal import copy_wire
 from flumeng.journal.access import Peer
@@ -57,11 +58,14 @@ class Replicas:
         node: str,
         copies: Path | None = None,
         disk: Disk | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Open the copies in the directory. Raises UserError, OSError."""
         self.journals: Mapping[str, ReplicatedJournal] = {}
         self.send: Callable[[Message], None] = lambda _: None
         self._node, self._copies, self._disk = node, copies, disk or Disk()
+        self._clock = clock
         self._lock = threading.RLock()
         self._told: dict[str, tuple[Membership, int, int]] = {}
         self._addresses: Mapping[str, str] = {}
@@ -74,6 +78,8 @@ class Replicas:
         self._stored: set[str] = set()
         self._to_begin: set[str] = set()
         """Copies that were set aside; their primaries hear of it until they begin anew."""
+        self._pauses: dict[str, Pause] = {}
+        """Of these: a disk that damages what it is given may damage it again at once."""
         if copies is not None:
             copies.mkdir(parents=True, exist_ok=True, mode=0o700)
             for path in Journal.find(copies):
@@ -131,6 +137,7 @@ class Replicas:
             self._told.pop(name, None)
             self._stored.discard(name)
             self._to_begin.discard(name)
+            self._pauses.pop(name, None)
         self._links.forget(name)
 
     def told(self, message: Mapping[str, Any]) -> None:
@@ -158,6 +165,7 @@ class Replicas:
                 self.journals = {key: one for key, one in self.journals.items() if key != name}
                 self._stored.discard(name)
                 self._to_begin.add(name)
+                self._pauses.setdefault(name, Pause()).begin(self._clock())
             log.error("copy %s begins anew, and is kept as %s: %s", name, aside, journal.damaged)
 
     def drop(self, name: str) -> None:
@@ -182,7 +190,7 @@ class Replicas:
         self._links.send(node, journal, message)
 
     def took(self, nbytes: int) -> None:
-        self._catch_up.took(nbytes, time.monotonic())
+        self._catch_up.took(nbytes, self._clock())
 
     def alive_at(self, node: str) -> float:
         return self._links.alive_at(node)
@@ -195,7 +203,7 @@ class Replicas:
                 proposals, self._proposals = self._proposals, {}
             for proposal in proposals.values():
                 self.send(proposal)
-            now = time.monotonic()
+            now = self._clock()
             for journal in self.journals.values():
                 try:
                     journal.look(now)
@@ -263,7 +271,8 @@ class Replicas:
         return known
 
     def _make(self, envelope: Envelope) -> ReplicatedJournal | None:
-        """A copy begins with what its primary tells first."""
+        """A copy begins with what its primary tells first. Raises UnavailableError soon after one
+        was damaged."""
         name, message = envelope.journal, envelope.message
         if not isinstance(message, Begin):
             return None
@@ -272,6 +281,10 @@ class Replicas:
         with self._lock:
             if name in self.journals:
                 return self.journals[name]
+            if name in self._pauses and not self._pauses[name].is_over(self._clock()):
+                raise UnavailableError(
+                    "the one before it was damaged: it is made anew a little later"
+                )
             replica = Replica.new(self._node, message.lineage)
             opened = ReplicaJournal.make(
                 self._copies,
