@@ -53,6 +53,7 @@ def run(
         "ack_events_per_second": ack_rate,
         **{f"ack_ms_p99_{copies}": ms for copies, ms in ack_ms.items()},
         **replication_catch_up.mb_per_second(catch_up_mb, rounds),
+        "ack_ms_p99_2_beside_catch_up": replication_catch_up.ack_ms_p99(ack_seconds, ack_rate),
         **replication_takeover.measure(takeovers),
     }
     if not kafka_seconds:

@@ -1,9 +1,10 @@
-"""How fast a new, empty copy of a journal gets all that its primary holds.
+"""How fast a new, empty copy of a journal gets all that its primary holds, and how long senders
+wait meanwhile.
 
-The primary's worker and the copy's are processes on one disk, as in ``replication_rates``; the
-primary takes no events meanwhile. What it holds has just been written, so it is read from the page
-cache. Timed is from when the primary is told of the node that is to hold a copy until the copy is
-in sync; bytes are those of the frames as they lie on disk.
+The primary's worker and the copy's are processes on one disk, as in ``replication_rates``. For
+``mb_per_second`` the primary takes no events meanwhile. What it holds has just been written, so it
+is read from the page cache. Timed is from when the primary is told of the node that is to hold a
+copy until the copy is in sync; bytes are those of the frames as they lie on disk.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from pathlib import Path
 from statistics import median
 
 from benches.copy_workers import FLOW, CopyWorkers
-from benches.replication_rates import place
+from benches.replication_rates import ACK_CONNECTIONS, NAMES, p99_ms, place
 from benches.senders import LINE_BYTES, Sender
 from flumeng.journal.segment import SUFFIX
 
 ROUND_LINES = 100_000
+BESIDE_SECONDS, BESIDE_MB = 8, 400
+"""For so long senders are looked at, at most, and a copy does not get so much in that time."""
 
 
 def mb_per_second(megabytes: int, rounds: int) -> dict[str, float]:
@@ -33,6 +36,25 @@ def mb_per_second(megabytes: int, rounds: int) -> dict[str, float]:
         "catch_up_mb": round(held / 1e6, 1),
         "catch_up_mb_per_second": round(median(rates), 1),
     }
+
+
+def ack_ms_p99(seconds: int, rate: int) -> float:
+    """As ``replication_rates.ack_ms_p99``, of two copies, while a third one catches up."""
+    with place() as folder:
+        group = CopyWorkers(folder, NAMES[:2], NAMES[:2])
+        source = 'syslog: {listen: "127.0.0.1:0"}\n  - http: {listen: "127.0.0.1:0"}'
+        group.run(source, durability="replicated", min_in_sync=2)
+        _fill(group, folder, BESIDE_MB)
+        group.add(NAMES[2])
+        group.hold(*NAMES)
+        events = rate * min(seconds, BESIDE_SECONDS)
+        listen = group.first.task(FLOW)["listen"][1]
+        sender = Sender("paced_posts", listen, events, ACK_CONNECTIONS, rate)
+        sender.go()
+        delays = sender.result()["delays"]
+        assert group.in_sync == 2, "the copy was there before the last event"
+        group.stop()
+        return p99_ms(delays)
 
 
 def _fill(group: CopyWorkers, folder: Path, megabytes: int) -> int:
