@@ -37,6 +37,7 @@ def standalone_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stan
     """One for all tests that join it, each of which deletes its flows."""
     standalone = Standalone(tmp_path_factory.mktemp("standalone"))
     standalone.start()
+    standalone.stay_ready()
     yield standalone
     standalone.stop()
 
