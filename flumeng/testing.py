@@ -64,11 +64,45 @@ class _Znode:
     """What these data mean, for the next who reads them: records are immutable."""
 
 
+class Znodes(dict[str, _Znode]):
+    """By their paths. Knows which are right below each, so that nobody has to look at all."""
+
+    def __init__(self, znodes: Mapping[str, _Znode]) -> None:
+        super().__init__()
+        self._below: dict[str, dict[str, None]] = {}
+        self.update(znodes)
+
+    def below(self, path: str) -> list[str]:
+        return list(self._below.get(path, ()))
+
+    def __setitem__(self, path: str, znode: _Znode) -> None:
+        super().__setitem__(path, znode)
+        parent, _, name = path.rpartition("/")
+        if name:
+            self._below.setdefault(parent or "/", {})[name] = None
+
+    def __delitem__(self, path: str) -> None:
+        super().__delitem__(path)
+        parent, _, name = path.rpartition("/")
+        self._below.get(parent or "/", {}).pop(name, None)
+
+    def pop(self, path: str, *default: Any) -> Any:
+        if path not in self and default:
+            return default[0]
+        znode = self[path]
+        del self[path]
+        return znode
+
+    def update(self, znodes: Mapping[str, _Znode]) -> None:  # type: ignore[override]
+        for path, znode in znodes.items():
+            self[path] = znode
+
+
 @dataclass
 class FakeTree:
     """What the servers hold: shared by all sessions of one test, also in several threads."""
 
-    znodes: dict[str, _Znode] = field(default_factory=lambda: {"/": _Znode(b"")})
+    znodes: Znodes = field(default_factory=lambda: Znodes({"/": _Znode(b"")}))
     lock: threading.Lock = field(default_factory=threading.Lock)
     stores: list[FakeStore] = field(default_factory=list)
     sessions: count[int] = field(default_factory=lambda: count(1))
@@ -115,9 +149,7 @@ class FakeStore:
 
     def children(self, path: Path) -> list[str]:
         self._require_connection()
-        below = str(path).rstrip("/") + "/"
-        names = (p[len(below) :] for p in list(self.tree.znodes) if p.startswith(below))
-        return possible(name for name in names if "/" not in name)
+        return possible(self.tree.znodes.below(str(path).rstrip("/") or "/"))
 
     def children_many(self, wanted: Sequence[Path]) -> list[list[str]]:
         return [self.children(path) for path in wanted]
@@ -152,7 +184,7 @@ class FakeStore:
             except FlumengError:
                 for path in touched:
                     self.tree.znodes.pop(path, None)
-                self.tree.znodes |= before
+                self.tree.znodes.update(before)
                 raise
         for write in writes:
             if not isinstance(write, Check):
@@ -264,7 +296,7 @@ class FakeStore:
             znode.written = self.tree.clock()
             return Version(znode.version)
         if isinstance(write, Remove):
-            if any(other.startswith(path + "/") for other in self.tree.znodes):
+            if self.tree.znodes.below(path):
                 raise ConflictError(f"{path} still has children")
             del self.tree.znodes[path]
         return None

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from flumeng.collector import class_archive
 from flumeng.collector import spark as sessions
 from flumeng.errors import UnavailableError, UserError
 from flumeng.ingest.testing import WorkerProcess
@@ -26,7 +27,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
     workers run functions of these tests, which they find nowhere else."""
     top = Path(__file__).parents[2]
     options = SparkOptions(conf={"spark.executorEnv.PYTHONPATH": str(top)})
-    return sessions.start(tmp_path_factory.mktemp("spark") / ("long-" * 20) / "collector", options)
+    directory = tmp_path_factory.mktemp("spark") / ("long-" * 20) / "collector"
+    java_options = class_archive.java_options(class_archive.cache_of(directory))
+    return sessions.start(directory, options, more_java_options=java_options)
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +37,7 @@ def standalone_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stan
     """One for all tests that join it, each of which deletes its flows."""
     standalone = Standalone(tmp_path_factory.mktemp("standalone"))
     standalone.start()
+    standalone.stay_ready()
     yield standalone
     standalone.stop()
 

@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from flumeng.runtime.embedded import free_port
 
 FLOW = "web"
+IDLE = "zz-idle"
 LINE = b"<13>1 2026-11-20T10:00:00Z h app - - - message\n"
 FLUMENG = Path(sys.executable).with_name("flumeng")
 
@@ -71,13 +72,27 @@ sinks: [{{files: {{path: "{self.lake}/dt=%Y-%m-%d"}}}}]
         said = self.command("flow", "wait", FLOW, "--running", "--timeout", "120")
         assert said == "", said
 
+    def stay_ready(self) -> None:
+        """Have a flow that gets no event, for which a node keeps its collector and worker running
+        while others pause and go."""
+        flow = self.flow.with_name(f"{IDLE}.yaml")
+        flow.write_text(
+            f'flow: {IDLE}\nsources: [{{tail: {{paths: ["{flow.parent}/nothing/*"]}}}}]\n'
+            f'sinks: [{{files: {{path: "{flow.parent}/idle"}}}}]\n'
+        )
+        said = self.command("flow", "apply", str(flow))
+        assert "revision 1" in said, said
+        said = self.command("flow", "wait", IDLE, "--running", "--timeout", "120")
+        assert said == "", said
+
     def leave(self) -> None:
-        """Delete all flows, so that the next test that joins finds none."""
+        """Delete all flows but one, so that the next test that joins finds no other."""
 
         def emptied() -> bool:
-            flows = json.loads(self.command("flow", "list", "--json"))
+            found = json.loads(self.command("flow", "list", "--json"))
+            flows = [flow["flow"] for flow in found if flow["flow"] != IDLE]
             for flow in flows:
-                self.command("flow", "delete", flow["flow"], "--discard", "--yes")
+                self.command("flow", "delete", flow, "--discard", "--yes")
             return not flows
 
         eventually(emptied, "flows of this test stay")

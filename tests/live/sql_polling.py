@@ -62,11 +62,14 @@ def _serve(
     conf: dict[str, str],
 ) -> None:
     os.environ.update(environment)
+    from flumeng.collector import class_archive  # noqa: PLC0415
     from flumeng.collector import spark as sessions  # noqa: PLC0415  # not where it is spawned
     from flumeng.collector.jdbc import SparkJdbc  # noqa: PLC0415
     from flumeng.inputs.polls import sql_poll  # noqa: PLC0415
 
-    spark = sessions.start(directory, SparkOptions(jars=jars, conf=conf))
+    java_options = class_archive.java_options(class_archive.cache_of(directory))
+    options = SparkOptions(jars=jars, conf=conf)
+    spark = sessions.start(directory, options, more_java_options=java_options)
     polls: dict[Any, Any] = {}
     last: list[Any] = []
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.dataset as ds
+import pytest
 
 from flumeng.operations.flows import apply_flows
 from flumeng.store.zookeeper import connect
@@ -69,6 +70,7 @@ BELONGS: dict[str, Callable[[int], bool]] = {
 QUIET_SECONDS = 180.0
 
 
+@pytest.mark.long
 def test_each_line_is_where_it_belongs_once(cluster: Cluster, tmp_path: Path) -> None:
     seed = chaos_seed()
     (tmp_path / "logs").mkdir()

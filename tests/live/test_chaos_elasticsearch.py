@@ -129,6 +129,7 @@ def elasticsearch(tmp_path: Path) -> Iterator[RealElasticsearch]:
     server.kill()
 
 
+@pytest.mark.long
 def test_every_accepted_event_is_a_document_once_or_a_dead_letter(
     elasticsearch: RealElasticsearch, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -222,6 +222,7 @@ def none_alive(pids: Iterable[int]) -> bool:
     return not any(map(alive, pids))
 
 
+@pytest.mark.long
 def test_killed_at_random_moments_every_event_is_in_the_lake_once(cluster: Cluster) -> None:
     chance = random.Random(4)
     names = [cluster.journal("n1"), cluster.journal("n2")]

@@ -151,6 +151,7 @@ def two_nodes(tmp_path: Path) -> Iterator[TwoNodes]:
     cluster.stop()
 
 
+@pytest.mark.long
 def test_each_message_is_in_files_and_in_delta_once(
     kafka: RealKafka, two_nodes: TwoNodes, tmp_path: Path
 ) -> None:

@@ -101,7 +101,7 @@ class Guard(threading.Thread):
             self.away |= {name_of(waiting[item]) for item in gone & unacked(store).keys()}
 
 
-@pytest.fixture(params=["directory", "s3"])
+@pytest.fixture(params=["directory", pytest.param("s3", marks=pytest.mark.long)])
 def place(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Place]:

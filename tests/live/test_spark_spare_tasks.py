@@ -12,11 +12,13 @@ import pytest
 SESSION = """
 import json, os, sys, threading, time
 from pathlib import Path
-from flumeng.collector import spark
+from flumeng.collector import class_archive, spark
 from flumeng.spec.spark import SparkOptions
 
-options = SparkOptions(master=sys.argv[2])
-context = spark.start(Path(sys.argv[1]), options, spare_tasks=2).sparkContext
+directory, options = Path(sys.argv[1]), SparkOptions(master=sys.argv[2])
+java_options = class_archive.java_options(class_archive.cache_of(directory))
+session = spark.start(directory, options, more_java_options=java_options, spare_tasks=2)
+context = session.sparkContext
 cores = context.defaultParallelism
 
 def hang(_numbers):

@@ -16,7 +16,7 @@ from flumeng.collector import spark_ui
 SESSION = """
 import json, os, sys, urllib.error, urllib.request
 from pathlib import Path
-from flumeng.collector import spark, spark_ui
+from flumeng.collector import class_archive, spark, spark_ui
 from flumeng.spec.spark import SparkOptions
 
 def listening(pid):
@@ -32,8 +32,10 @@ def ask(url, method="GET"):
     except urllib.error.HTTPError as error:
         return error.code, ""
 
+directory = Path(sys.argv[1])
 options = SparkOptions(ui=True, ui_url="https://ops.example/spark/n1/")
-session = spark.start(Path(sys.argv[1]), options)
+java_options = class_archive.java_options(class_archive.cache_of(directory))
+session = spark.start(directory, options, more_java_options=java_options)
 context = session.sparkContext
 port = int(context.uiWebUrl.rpartition(":")[2])
 context.setJobGroup("g", "web/0: 45 events")

@@ -1,6 +1,6 @@
 """All that may happen to three copies of a journal and a few events, in every order.
 
-``FLUMENG_REPLICATION_MODEL=3`` searches with three events: that takes minutes, and 800 MB.
+``FLUMENG_REPLICATION_MODEL=3`` searches with up to three events: that takes minutes, and 800 MB.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from tests.props.replication_mutants import FAULTS
 
 LONG = os.environ.get("FLUMENG_REPLICATION_MODEL") == "3"
 STATES = {
-    Left(events=2, crashes=1, promotions=1, late=0): 194_295,
     Left(events=1, crashes=1, promotions=0, late=1): 10_810,
     Left(events=1, crashes=0, promotions=1, late=1): 12_961,
 }
 """How many there are: other numbers mean that the protocol or the model has changed."""
 LONG_STATES = {
+    Left(events=2, crashes=1, promotions=1, late=0): 194_295,
     Left(events=1, crashes=1, promotions=1, late=1): 242_128,
     Left(events=2, crashes=1, promotions=0, late=1): 269_350,
     Left(events=2, crashes=0, promotions=1, late=1): 217_200,

@@ -21,7 +21,7 @@ from flumeng.node.testing import ScriptedChild
 from flumeng.operations.flows import apply_flow
 from flumeng.simulation.stepped_node import SteppedNode
 from flumeng.store import ABSENT, ANY, tree
-from flumeng.testing import FakeStore
+from flumeng.testing import FakeStore, Znodes
 from tests.unit.node_bench import Bench, task
 from zkschema import paths
 from zkschema.records import INGEST, Ack, AssignedTask, Assignment
@@ -105,7 +105,7 @@ def test_journals_go_with_their_flow_but_not_with_their_cluster(
     assert not [message for message in told if message["type"] == "remove"]
     if lost:
         wiped = {path: znode for path, znode in store.tree.znodes.items() if path == "/"}
-        store.tree.znodes = wiped
+        store.tree.znodes = Znodes(wiped)
         tree.init(store)
     else:
         for path in [path for path in store.tree.znodes if path.startswith("/flows/web")]:
