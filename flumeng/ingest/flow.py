@@ -193,7 +193,7 @@ class FlowRunner:
         if self._journal is not None and not self._journal.fits(spec):
             await self._let_go()
         if self._appender is None and components:
-            self._noted = await asyncio.to_thread(self._journal_store.noted, task.flow)
+            self._noted = await asyncio.to_thread(self._journal_store.sources.noted, task.flow)
             self._journal = await asyncio.to_thread(
                 take, self._journal_store, task.flow, spec, self._policy
             )

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.ingest.batch import NO_EVENTS
-from flumeng.ingest.kept_state import KeptState
-from flumeng.ingest.noted_state import NotedState
 from flumeng.ingest.replicas.replicas import Replicas
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
+from flumeng.ingest.shared_room import SharedRoom
+from flumeng.ingest.source_states import SourceStates
 from flumeng.ingest.worker_group import ALONE, WorkerGroup
 from flumeng.journal.checkpoint import Durability
 from flumeng.journal.disk import TimedDisk
@@ -30,7 +30,7 @@ from flumeng.journal.errors import JournalFailedError
 from flumeng.journal.inspection import inspect, state_after
 from flumeng.journal.journal import Journal
 from flumeng.journal.journal_cipher import KeyReference
-from flumeng.journal.limits import Limits, Room, no_limit
+from flumeng.journal.limits import Limits
 from flumeng.journal.log import Log
 from flumeng.journal.memory import MemoryJournal
 from flumeng.journal.names import flow_of, is_journal, maker_of, new_id
@@ -43,12 +43,7 @@ log = logging.getLogger(__name__)
 PREDECESSOR_SECONDS = 10.0
 """How long another process, which is ending, may hold the journals when this one starts."""
 
-FEW_JOURNALS = 100
-COUNT_SHARE = 0.05
-"""Of the time, at most, goes into adding up what many journals hold."""
-
 _RETRY_SECONDS = 0.1
-_GENERATION = "generation"
 
 
 class Ended(NamedTuple):
@@ -62,7 +57,8 @@ class Ended(NamedTuple):
 class JournalStore:
     """Blocking, for any thread. ``journals`` is replaced and never changed.
 
-    A journal that is taken belongs to the flow that writes it until it is given back.
+    A journal that is taken belongs to the flow that writes it until it is given back. ``sources``
+    is where sources go on that is in no journal.
     """
 
     def __init__(
@@ -88,20 +84,20 @@ class JournalStore:
         self._journals = data / "journals"
         self._node = node
         self._group = group
-        self._max_bytes = None if max_bytes is None else max_bytes // group.size
         self._taken: set[str] = set()
         self._limited: set[str] = set()  # what was taken once, and so knows what to retain
         self._early_acks: dict[str, int] = {}
         self._broken: set[str] = set()
         self._ended: Mapping[str, Ended] = {}
-        self._counted = no_limit()
-        self._count_at = 0.0
+        self._room = SharedRoom(
+            None if max_bytes is None else max_bytes // group.size,
+            lambda: self.journals,
+            lambda: self._taken,
+        )
         try:
             self._journals.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._journals.chmod(0o700)  # perhaps somebody else made it
-            self._kept = KeptState(data / "sources" / str(group.number))
-            self._noted = data / "sources" / str(group.number) / "noted"
-            self._noted.mkdir(exist_ok=True, mode=0o700)
+            self.sources = SourceStates(data / "sources" / str(group.number))
             found = [path.name for place in self._places() for path in Journal.find(place)]
         except OSError as error:
             raise UserError(f"cannot use the directory {data}: {error.strerror}") from error
@@ -227,7 +223,7 @@ class JournalStore:
         """Before it takes events. False when it has lost some that readers saw: it would give their
         seqs to others."""
         journal.limits = limits or Limits()
-        journal.room = self._room
+        journal.room = self._room.left
         self._limited.add(journal.id)
         try:
             self._catch_up(journal)
@@ -261,10 +257,8 @@ class JournalStore:
         log.info("journal %s is removed", name)
 
     def _keep_state(self, journal: Log) -> None:
-        flow = flow_of(journal.id)
-        known = _generation(self._kept.of(flow))
-        if not _is_copy(journal) and journal.state and _generation(journal.state) >= known:
-            self._kept.keep(flow, journal.state)
+        if not _is_copy(journal):
+            self.sources.keep(flow_of(journal.id), journal.state)
 
     def _forget(self, name: str) -> None:
         self.journals = {key: value for key, value in self.journals.items() if key != name}
@@ -283,22 +277,10 @@ class JournalStore:
         """How many journals could not be opened, or have failed since."""
         return len(self._broken)
 
-    def kept_flows(self) -> list[str]:
-        """The flows whose source state is kept beside the journals; waits for no disk."""
-        return self._kept.flows()
-
-    def noted(self, flow: str) -> NotedState:
-        """The state of its sources that is not journaled yet. Raises OSError, CorruptError."""
-        return NotedState(self._noted_file(flow))
-
     def forget(self, flow: str) -> None:
         """The flow is gone: one of the same name starts afresh."""
         with self._lock:
-            self._kept.forget(flow)
-            self._noted_file(flow).unlink(missing_ok=True)
-
-    def _noted_file(self, flow: str) -> Path:
-        return self._noted / f"{flow}.json"
+            self.sources.forget(flow)
 
     def close(self) -> None:
         with self._lock:
@@ -307,20 +289,6 @@ class JournalStore:
                     journal.close()
                 except (FlumengError, OSError) as error:
                     log.error("journal %s: %s", journal.id, error)
-
-    def _room(self) -> Room:
-        """Asked for each frame: of many journals it is not counted each time."""
-        began = time.monotonic()
-        if began >= self._count_at:
-            on_disk = [j for j in self.journals.values() if j.durability != "memory"]
-            held = sum(journal.bytes for journal in on_disk)
-            flows = sum(1 for journal in on_disk if journal.id in self._taken)
-            most = no_limit().left if self._max_bytes is None else self._max_bytes
-            self._counted = Room(most - held, flows)
-            if len(on_disk) > FEW_JOURNALS:
-                now = time.monotonic()
-                self._count_at = now + (now - began) / COUNT_SHARE
-        return self._counted
 
     def _open(self, name: str, patience: float = 0.0) -> None:
         while True:
@@ -454,11 +422,9 @@ class JournalStore:
     def _create(
         self, flow: str, earlier: list[Log], durability: Durability, keyring: Keyring | None
     ) -> Log:
-        """Source state is numbered, since of several earlier journals the last one knows best."""
         name = new_id(flow, self._node, self._group.number)
         place = self._path(name).parent
-        last = max([*(old.state for old in earlier), self._kept.of(flow)], key=_generation)
-        state = {**last, _GENERATION: _generation(last) + 1} if last else {}
+        state = self.sources.next(flow, [old.state for old in earlier])
         journal: Log
         if durability == "memory":
             journal = MemoryJournal.create(place, name, keyring=keyring)
@@ -509,9 +475,3 @@ def _had_state(path: Path) -> bool:
         return any(part.state or state_after(part, found.journal) for part in found.parts)
     except (FlumengError, OSError):
         return True
-
-
-def _generation(state: Mapping[str, object]) -> int:
-    generation = state.get(_GENERATION, 0)
-    assert isinstance(generation, int)
-    return generation

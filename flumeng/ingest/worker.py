@@ -355,7 +355,7 @@ class Worker:
             }
             for name, journal in self._journal_store.journals.items()
         }
-        kept = self._journal_store.kept_flows()
+        kept = self._journal_store.sources.flows()
         return {
             "type": "status",
             "answers": self._answers,

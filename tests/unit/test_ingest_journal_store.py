@@ -49,7 +49,7 @@ def test_a_flow_that_comes_back_after_its_journal_went_goes_on_where_it_was(
     """Else a tailed file would be delivered a second time."""
     journal_store = JournalStore(tmp_path, "n1")
     stop_flow(journal_store, read_to(journal_store, 250))
-    assert journal_store.kept_flows() == ["web"]
+    assert journal_store.sources.flows() == ["web"]
     assert position(journal_store) == 250
     journal_store.close()
 

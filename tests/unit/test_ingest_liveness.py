@@ -96,7 +96,7 @@ def test_what_is_said_of_a_worker_waits_for_no_disk(tmp_path: Path) -> None:
     disk.answers.clear()
     closing = threading.Thread(target=store.close_all_but, args=(frozenset(),), daemon=True)
     closing.start()
-    asked = threading.Thread(target=store.kept_flows, daemon=True)
+    asked = threading.Thread(target=store.sources.flows, daemon=True)
     asked.start()
     asked.join(5.0)
     answered, waits = not asked.is_alive(), closing.is_alive()

@@ -63,7 +63,7 @@ def run_a_node(data: Path) -> set[str]:
             journal.append(numbered_events(first, 20, 100), {"app.log": first})
         journal.sync()
         journal.trim(20)
-        store.noted(flow).note({"b.log": 1}, ())
+        store.sources.noted(flow).note({"b.log": 1}, ())
         store.give_back(journal)
     store.close_all_but(frozenset())
     store.remove(next(name for name in store.journals if name.startswith("web.")))

@@ -186,7 +186,7 @@ def test_the_source_state_of_another_host_is_not_that_of_the_sources_here(
     assert position(store) == 0
     store.remove(THEIRS)
     assert THEIRS not in store.journals
-    assert store.kept_flows() == []
+    assert store.sources.flows() == []
     assert THEIRS not in store.replicas.copies
 
 

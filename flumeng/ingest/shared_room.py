@@ -1,0 +1,44 @@
+"""How much room all journals of a worker have together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from flumeng.journal.limits import Room, no_limit
+from flumeng.journal.log import Log
+
+FEW_JOURNALS = 100
+COUNT_SHARE = 0.05
+"""Of the time, at most, goes into adding up what many journals hold."""
+
+
+class SharedRoom:
+    """Asked for each frame, by any thread: of many journals it is not counted each time."""
+
+    def __init__(
+        self,
+        max_bytes: int | None,
+        journals: Callable[[], Mapping[str, Log]],
+        taken: Callable[[], Collection[str]],
+    ) -> None:
+        """``taken`` are the ids of those that take events now."""
+        self._most = no_limit().left if max_bytes is None else max_bytes
+        self._journals, self._taken = journals, taken
+        self._counted = no_limit()
+        self._count_at = 0.0
+
+    def left(self) -> Room:
+        began = time.monotonic()
+        if began >= self._count_at:
+            on_disk = [
+                journal for journal in self._journals().values() if journal.durability != "memory"
+            ]
+            held = sum(journal.bytes for journal in on_disk)
+            taken = self._taken()
+            flows = sum(1 for journal in on_disk if journal.id in taken)
+            self._counted = Room(self._most - held, flows)
+            if len(on_disk) > FEW_JOURNALS:
+                now = time.monotonic()
+                self._count_at = now + (now - began) / COUNT_SHARE
+        return self._counted
