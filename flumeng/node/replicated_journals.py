@@ -106,11 +106,11 @@ class ReplicatedJournals:
     def settle(self, found: Found) -> None:
         """Hand over what this node leads and cannot, and forget what others have ended. Raises
         ConflictError, UnavailableError."""
-        local = self._machine.journals or {}
+        local, usable = self._machine.journals or {}, self._usable
         self._znodes.forget({n: j for n, j in found.forgotten.items() if n not in local})
         unneeded = self._znodes.acks(found.lost.keys()).unneeded if found.lost else ()
         for name, record in found.lost.items():
-            own = self._usable.get(name, "")
+            own = usable.get(name, "")
             if name not in unneeded and self._memberships.hand_over(name, record, own):
                 self.look_soon()
 
