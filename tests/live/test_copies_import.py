@@ -53,8 +53,10 @@ def test_journals_go_on_where_an_export_is_imported_while_their_nodes_run(web: W
     eventually(lambda: web.journal.term > term, "nobody leads under the new record")
     web.send(500)
     frozen = holder.pause()
-    eventually(lambda: web.try_to_send(100), "a copy that is frozen is waited for")
-    assert len(web.journal.in_sync) == 1
+    eventually(
+        lambda: web.try_to_send(100) and len(web.journal.in_sync) == 1,
+        "a copy that is frozen is waited for",
+    )
     holder.resume(frozen)
     web.wait_in_sync()
     web.hosts.collect()
