@@ -163,7 +163,6 @@ class Writer(threading.Thread):
                     self.written += numbers
 
 
-@pytest.mark.long
 def test_each_due_time_and_each_row_is_there_once(
     nodes: PolledNodes, postgres: RealPostgres, ticking: str, tmp_path: Path
 ) -> None:

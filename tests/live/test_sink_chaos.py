@@ -158,7 +158,6 @@ def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     return True
 
 
-@pytest.mark.long
 def test_every_event_is_in_the_targets_once_or_a_dead_letter(
     postgres: RealPostgres, cluster: Cluster, tmp_path: Path
 ) -> None:
