@@ -10,6 +10,7 @@ from flumeng.errors import UserError
 from flumeng.operations import audit
 from flumeng.operations.documents import AnyRecord, at, documents, encoded, in_transactions
 from flumeng.operations.securing import acl_mismatches
+from flumeng.replication.membership import node_of
 from flumeng.store import ABSENT, ANY, Put, Remove, Store, Version, Write, tree
 from zkschema import codec, paths, records, repair, table
 from zkschema.migrations import Delete, Set
@@ -44,17 +45,19 @@ def import_cluster(store: Store, exported: object, *, author: str, reason: str, 
     The schema's znode comes last, so that nothing takes half an import for a cluster; one that was
     interrupted can be repeated. The tree gets a higher generation than it was exported with, and
     than an import before this one gave it. What tasks had decided is left out: their targets may
-    have taken batches since, and would take no other ones under the same numbers.
+    have taken batches since, and would take no other ones under the same numbers. Of each journal
+    the primary alone is in sync: another copy may lack what was answered since the export.
 
     Raises ``UserError`` when the document is none, is of another version, or the chroot is not
     empty.
     """
     wanted = {p: doc for p, doc in _exported(exported).items() if not table.intent.matches(p)}
-    data = {path: encoded(doc) for path, doc in wanted.items()}
-    problems = verify(data)
+    problems = verify({path: encoded(doc) for path, doc in wanted.items()})
     if problems:
         said = "\n".join(f"{problem.path}: {problem.what}" for problem in problems)
         raise UserError(f"the document does not keep to the schema:\n{said}")
+    wanted = {p: _led_alone(doc) if table.journal.matches(p) else doc for p, doc in wanted.items()}
+    data = {path: encoded(doc) for path, doc in wanted.items()}
     store.make_root()
     there = store.dump()
     if SCHEMA in there or any(data.get(path) != found for path, found in there.items()):
@@ -160,6 +163,14 @@ def _version(found: Mapping[str, Mapping[str, Any] | None]) -> int:
     if schema is None:
         raise UserError("this chroot holds no flumeng cluster: run `flumeng schema init`")
     return int(schema["version"])
+
+
+def _led_alone(journal: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The record of one, with no copy in sync but the primary's."""
+    if journal is None:
+        return None
+    in_sync = [copy for copy in journal["in_sync"] if node_of(copy) == journal["primary"]]
+    return {**journal, "in_sync": in_sync}
 
 
 def _exported(exported: object) -> dict[str, dict[str, Any] | None]:

@@ -8,6 +8,7 @@ journals go on under records that were made anew.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,3 +80,34 @@ def test_copies_of_a_journal_that_an_older_export_lacks_are_kept_and_collected(w
     web.deliver()
     eventually(lambda: not (holder.data / "copies" / name).exists(), "it stays")
     assert name not in web.hosts.command("status")
+
+
+def test_a_copy_that_had_left_does_not_lead_because_an_older_export_says_it_is_in_sync(
+    tmp_path: Path,
+) -> None:
+    """The host that leads is the last to be live again, so that masters look for another one."""
+    with running(tmp_path, 2) as hosts:
+        _lead_with_less(Web(hosts))
+
+
+def _lead_with_less(web: Web) -> None:
+    web.begin(least=1)
+    web.send(1000)
+    (name,), holder = web.hosts.journals, web.holder
+    file = export(web)
+    away = holder.pause()
+    eventually(
+        lambda: web.try_to_send(100) and len(web.journal.in_sync) == 1,
+        "a copy that is frozen is waited for",
+    )
+    web.send(300)
+    frozen = web.first.pause()
+    replace_tree(web, file)
+    holder.resume(away)
+    eventually(lambda: holder.name in web.hosts.live, "the host of the copy is not live")
+    time.sleep(5.0)
+    assert web.hosts.journals[name].primary == "n1", "a copy leads that lacks answered events"
+    web.first.resume(frozen)
+    web.wait_in_sync()
+    web.hosts.collect()
+    web.wait_for_delivery()

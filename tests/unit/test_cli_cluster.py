@@ -116,6 +116,24 @@ def test_a_plan_in_buckets_and_large_values_come_back_byte_for_byte(store: FakeS
     assert dict(back.value.tasks) == dict(many)
 
 
+def test_after_an_import_no_copy_is_in_sync_but_the_one_that_leads(store: FakeStore) -> None:
+    """It may lack events that were answered after the export, and masters promote who is in
+    sync."""
+    name, in_sync = "web.n1.0.cc", ("n2/a", "n1/b", "n3/c")
+    led = records.Journal(
+        flow="web", node="n1", primary="n1", term=3, in_sync=in_sync, copies=("n1",), lineage="l"
+    )
+    store.write(paths.journal(name), led, ABSENT)
+    other = FakeStore()
+    import_cluster(other, export_cluster(store), **SIGN)
+    found = other.read(paths.journal(name))
+    assert found is not None
+    assert found.value == replace(led, in_sync=("n1/b",))
+    again = FakeStore()
+    import_cluster(again, export_cluster(other), **SIGN)
+    assert again.dump()[str(paths.journal(name))] == other.dump()[str(paths.journal(name))]
+
+
 def test_each_import_gives_the_tree_a_higher_generation(store: FakeStore) -> None:
     """The same export may be imported twice; nodes must be able to tell the trees apart."""
     exported, generations = export_cluster(store), [tree.require(store).generation]

@@ -84,8 +84,6 @@ class ReplicatedJournal(DelegatedLog):
         self._role: Copy | Primary = self._disk.as_copy
         self._membership: Membership | None = None
         self._version = self._created = -1
-        self._outlived: Membership | None = None
-        """What this primary knew when the record of the journal was lost."""
         self._lateness = Lateness()
         self._asked_at = 0.0
         self._lost_lead = False
@@ -143,12 +141,10 @@ class ReplicatedJournal(DelegatedLog):
                 return
             if created != self._created:
                 self._created, self._version = created, -1
-                self._outlive_record()
+                self._begin_again()
             if version < self._version:
                 return
             self._membership, self._version = membership, version
-            if membership.primary != self.replica_id:
-                self._outlived = None
             if isinstance(self._role, Primary):
                 self._do_primary(*primary.changed(self._role, membership, version))
             self._superseded = node_of(membership.primary) != node_of(self.replica_id)
@@ -156,13 +152,11 @@ class ReplicatedJournal(DelegatedLog):
                 self._wake()
             self._lead_if_chosen()
 
-    def _outlive_record(self) -> None:
-        """Another one has its place, which may say what was so long ago: the journal is led on in a
-        term of its own, and who was in sync still is."""
-        role = self._role
-        if isinstance(role, Primary):
+    def _begin_again(self) -> None:
+        """The record was lost and made anew, and counts its versions anew: as after a start, this
+        is a copy that its membership may make the primary."""
+        if isinstance(self._role, Primary):
             log.warning("journal %s: its record was lost, and made anew", self.id)
-            self._outlived = role.membership
             if self._journal.sound:
                 self._disk.sync()
             self._role = self._disk.as_copy
@@ -330,8 +324,6 @@ class ReplicatedJournal(DelegatedLog):
             self._lead(copy, membership, self._version)
         else:
             known = replace(membership, term=copy.term)
-            if self._outlived is not None:
-                known = replace(known, in_sync=self._outlived.in_sync)
             self._transport.proposal(self.id, self._version, known.restarted())
 
     def _lead(self, copy: Copy, membership: Membership, version: int) -> None:
@@ -342,7 +334,6 @@ class ReplicatedJournal(DelegatedLog):
             copy.id, held, known, membership, version, min_in_sync=self._min_in_sync
         )
         self._lateness.begin()
-        self._outlived = None
         self._do_primary(*started)
 
     @property
