@@ -147,7 +147,8 @@ class Node:
         self._is_ours = False
         self._said = ""
         self._troubles: dict[str, str] = {}
-        for path in (paths.assignment(settings.name), paths.live_node(settings.name)):
+        me = settings.name
+        for path in (paths.assignment(me), paths.live_node(me), paths.schema()):
             store.watch(path, lambda _: self._look_soon())
         store.on_session(self._on_session)
 

@@ -70,6 +70,9 @@ class Web:
             "the copies are not in sync",
         )
 
+    def is_in_sync(self, host: Host) -> bool:
+        return host.name in map(node_of, self.journal.in_sync)
+
     @property
     def journal(self) -> Journal:
         """The one that takes events."""
