@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -64,13 +65,12 @@ class _Znode:
     """What these data mean, for the next who reads them: records are immutable."""
 
 
-class Znodes(dict[str, _Znode]):
+class Znodes(UserDict[str, _Znode]):
     """By their paths. Knows which are right below each, so that nobody has to look at all."""
 
     def __init__(self, znodes: Mapping[str, _Znode]) -> None:
-        super().__init__()
         self._below: dict[str, dict[str, None]] = {}
-        self.update(znodes)
+        super().__init__(znodes)
 
     def below(self, path: str) -> list[str]:
         return list(self._below.get(path, ()))
@@ -85,17 +85,6 @@ class Znodes(dict[str, _Znode]):
         super().__delitem__(path)
         parent, _, name = path.rpartition("/")
         self._below.get(parent or "/", {}).pop(name, None)
-
-    def pop(self, path: str, *default: Any) -> Any:
-        if path not in self and default:
-            return default[0]
-        znode = self[path]
-        del self[path]
-        return znode
-
-    def update(self, znodes: Mapping[str, _Znode]) -> None:  # type: ignore[override]
-        for path, znode in znodes.items():
-            self[path] = znode
 
 
 @dataclass
@@ -184,7 +173,7 @@ class FakeStore:
             except FlumengError:
                 for path in touched:
                     self.tree.znodes.pop(path, None)
-                self.tree.znodes.update(before)
+                self.tree.znodes |= before
                 raise
         for write in writes:
             if not isinstance(write, Check):

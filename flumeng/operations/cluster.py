@@ -56,7 +56,8 @@ def import_cluster(store: Store, exported: object, *, author: str, reason: str, 
     if problems:
         said = "\n".join(f"{problem.path}: {problem.what}" for problem in problems)
         raise UserError(f"the document does not keep to the schema:\n{said}")
-    wanted = {p: _led_alone(doc) if table.journal.matches(p) else doc for p, doc in wanted.items()}
+    led = {p: doc for p, doc in wanted.items() if table.journal.matches(p) and doc is not None}
+    wanted |= {path: _primary_alone_in_sync(doc) for path, doc in led.items()}
     data = {path: encoded(doc) for path, doc in wanted.items()}
     store.make_root()
     there = store.dump()
@@ -165,10 +166,8 @@ def _version(found: Mapping[str, Mapping[str, Any] | None]) -> int:
     return int(schema["version"])
 
 
-def _led_alone(journal: dict[str, Any] | None) -> dict[str, Any] | None:
+def _primary_alone_in_sync(journal: dict[str, Any]) -> dict[str, Any]:
     """The record of one, with no copy in sync but the primary's."""
-    if journal is None:
-        return None
     in_sync = [copy for copy in journal["in_sync"] if node_of(copy) == journal["primary"]]
     return {**journal, "in_sync": in_sync}
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.security.testing import Certificates
 from tests.live.copy_hosts import can_make_hosts, running
 from tests.live.one_host import eventually
 from tests.live.test_copies_takeover import Web
@@ -67,8 +68,16 @@ def test_journals_go_on_where_an_export_is_imported_while_their_nodes_run(web: W
     assert list(web.hosts.journals) == [name]
 
 
-def test_copies_of_a_journal_that_an_older_export_lacks_are_kept_and_collected(web: Web) -> None:
-    """The host that had made it is gone for good; with the operator's word a copy leads."""
+def test_copies_of_a_journal_that_an_older_export_lacks_are_kept_and_collected(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    """The host that had made it is gone for good; with the operator's word a copy leads. In a
+    secured cluster, where the record that is made anew needs its access list too."""
+    with running(tmp_path, certificates=certificates) as hosts:
+        _collect_what_is_left(Web(hosts))
+
+
+def _collect_what_is_left(web: Web) -> None:
     web.begin()
     web.send(1000)
     (name,), holder = web.hosts.journals, web.holder

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from flumeng.ingest.journal_store import JournalStore
-from flumeng.ingest.replicas.pause import FIRST_SECONDS, MOST_SECONDS
+from flumeng.ingest.replicas.disk_backoff import FIRST_SECONDS, MOST_SECONDS
 from flumeng.ingest.replicas.replicas import LOOK_SECONDS
 from flumeng.journal import copy_wire
 from flumeng.journal.access import Peer

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from flumeng.errors import CorruptError, FlumengError
-from flumeng.ingest.replicas.pause import Pause
+from flumeng.ingest.replicas.disk_backoff import DiskBackoff
 from flumeng.journal.errors import JournalFailedError
 from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.replication import follower
@@ -35,7 +35,7 @@ class CopyOnDisk:
         self._using = threading.Lock()
         """Held, perhaps for as long as the disk takes, by whoever syncs, or opens the copy anew."""
         self._doubtful = False
-        self._pause = Pause()
+        self._backoff = DiskBackoff()
 
     @property
     def as_copy(self) -> Copy:
@@ -91,7 +91,7 @@ class CopyOnDisk:
 
     def wrote(self) -> None:
         """What was appended is synced: the disk works."""
-        self._pause.succeeded()
+        self._backoff.succeeded()
 
     def restart(self, floor: int, lineage: str, state: Mapping[str, object]) -> None:
         with self._using:
@@ -117,9 +117,9 @@ class CopyOnDisk:
         """Whether it is usable again after its disk has failed. What was not synced then counts as
         if it had never been written: the kernel may hold it for clean, though it never came to the
         disk."""
-        if not self._pause.is_over(now):
+        if not self._backoff.is_over(now):
             return False
-        self._pause.begin(now)
+        self._backoff.begin(now)
         name = self.journal.id
         with self._using:
             try:

@@ -1,15 +1,12 @@
 """The way to the nodes that hold copies: one connection to each, whatever the number of journals.
 
-Each journal has an outbox at each link, of which one chunk is sent at a time, in turns: a copy that
-catches up with much holds up no other. In an outbox lies what is still to be said: frames that go
-on where those before them end are one message with them. To a copy that catches up something is
-sent when ``CatchUp`` says so. A connection that breaks is made again; what was on its way is lost
-then, and the journals are told.
+Of an outbox one chunk is sent at a time, so a copy that catches up with much holds up no other; it
+is sent something when ``Throttle`` says so. A connection that breaks is made again; what was on its
+way is lost then, and the journals are told.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import logging
 import threading
@@ -23,8 +20,9 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flumeng.errors import FlumengError
-from flumeng.ingest.replicas.catch_up import WHOLE_BYTES, CatchUp
+from flumeng.ingest.replicas.outboxes import Outbox, Outboxes
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
+from flumeng.ingest.replicas.throttle import WHOLE_BYTES, Throttle
 from flumeng.journal import copy_wire
 from flumeng.journal.client import connect
 from flumeng.journal.copy_wire import Envelope
@@ -45,10 +43,10 @@ class Links:
     def __init__(
         self,
         address: Callable[[str], str],
-        catch_up: CatchUp,
+        throttle: Throttle,
         prove: Callable[[], Proof | None] = of_process,
     ) -> None:
-        self._address, self._catch_up, self._prove = address, catch_up, prove
+        self._address, self._throttle, self._prove = address, throttle, prove
         self._links: dict[str, Link] = {}
         self._lock = threading.Lock()
 
@@ -56,7 +54,7 @@ class Links:
         with self._lock:
             link = self._links.get(node)
             if link is None:
-                link = Link(node, lambda: self._address(node), self._catch_up, self._prove)
+                link = Link(node, lambda: self._address(node), self._throttle, self._prove)
                 self._links[node] = link
         link.put(journal, message)
 
@@ -78,27 +76,6 @@ class Links:
             link.close()
 
 
-class Outbox:
-    """What one journal has to say at one link: a beginning first, and then frames."""
-
-    def __init__(self, journal: ReplicatedJournal) -> None:
-        self.journal = journal
-        self.first: Begin | Reset | None = None
-        self.frames: Frames | None = None
-
-    def put(self, message: ToCopy) -> None:
-        if not isinstance(message, Frames):
-            self.first = message
-            self.frames = None if isinstance(message, Begin) else self.frames
-            return
-        before = self.frames
-        if before is not None and before.term == message.term and before.end >= message.start:
-            message = message._replace(
-                start=min(before.start, message.start), end=max(before.end, message.end)
-            )
-        self.frames = message
-
-
 class Link:
     """To one node; two threads, as long as there is something to say."""
 
@@ -106,13 +83,13 @@ class Link:
         self,
         node: str,
         address: Callable[[], str],
-        catch_up: CatchUp,
+        throttle: Throttle,
         prove: Callable[[], Proof | None],
     ) -> None:
         self._node, self._address = node, address
-        self._catch_up, self._prove = catch_up, prove
+        self._throttle, self._prove = throttle, prove
         self._changed = threading.Condition()
-        self._outboxes: collections.OrderedDict[str, Outbox] = collections.OrderedDict()
+        self._outboxes = Outboxes(node)
         self._journals: dict[str, ReplicatedJournal] = {}
         self._closed = threading.Event()
         self._runs = False
@@ -122,7 +99,7 @@ class Link:
     def put(self, journal: ReplicatedJournal, message: ToCopy) -> None:
         with self._changed:
             self._journals[journal.id] = journal
-            self._outboxes.setdefault(journal.id, Outbox(journal)).put(message)
+            self._outboxes.put(journal, message)
             if not self._runs and not self._closed.is_set():
                 self._runs = True
                 threading.Thread(target=self._run, name=f"copy {self._node}", daemon=True).start()
@@ -131,7 +108,7 @@ class Link:
     def forget(self, journal: str) -> None:
         with self._changed:
             self._journals.pop(journal, None)
-            self._outboxes.pop(journal, None)
+            self._outboxes.forget(journal)
 
     def close(self) -> None:
         with self._changed:
@@ -191,13 +168,14 @@ class Link:
         with self._changed:
             while not self._is_over(broken):
                 now = time.monotonic()
-                due_at = self._catch_up.due_at(now)
-                for name, outbox in self._outboxes.items():
-                    if now >= due_at or not outbox.journal.lets_catch_up(self._node):
-                        return self._outboxes.pop(name)
+                due_at = self._throttle.due_at(now)
+                if outbox := self._outboxes.next(also_catching_up=now >= due_at):
+                    return outbox
                 if now >= until:
                     return None
-                self._changed.wait(min(until, due_at if self._outboxes else until) - now)
+                self._changed.wait(
+                    min(until, due_at if self._outboxes.any_catching_up else until) - now
+                )
             return None
 
     def _is_over(self, broken: threading.Event) -> bool:
@@ -205,8 +183,8 @@ class Link:
 
     def _send_one(self, writer: Any, outbox: Outbox) -> None:
         journal = outbox.journal
-        catches_up = journal.lets_catch_up(self._node)
-        at_most = self._catch_up.at_once(time.monotonic()) if catches_up else WHOLE_BYTES
+        catches_up = journal.is_catching_up(self._node)
+        at_most = self._throttle.at_once(time.monotonic()) if catches_up else WHOLE_BYTES
         try:
             state = journal.source_state_at_floor if outbox.first is not None else None
             key = journal.cipher.reference
@@ -231,7 +209,7 @@ class Link:
         part = journal.said_with(frames, frames.start, sent)
         writer.write_with_metadata(batch, copy_wire.buffer(Envelope(journal.id, part)))
         if catches_up:
-            self._catch_up.sent(batch.nbytes, time.monotonic())
+            self._throttle.sent(batch.nbytes, time.monotonic())
         if sent < frames.end:
             self.put(journal, frames._replace(start=sent))
 

@@ -17,10 +17,10 @@ from typing import Any
 import pyarrow as pa
 
 from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
-from flumeng.ingest.replicas.catch_up import CatchUp
+from flumeng.ingest.replicas.disk_backoff import DiskBackoff
 from flumeng.ingest.replicas.links import Links
-from flumeng.ingest.replicas.pause import Pause
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
+from flumeng.ingest.replicas.throttle import Throttle
 from flumeng.journal import copy_wire
 from flumeng.journal.access import Peer
 from flumeng.journal.copy_wire import Envelope
@@ -72,13 +72,13 @@ class Replicas:
         self._proposals: dict[str, Message] = {}
         self._changed = threading.Event()
         self._stopping = False
-        self._catch_up = CatchUp()
-        self._links = Links(lambda name: self._addresses.get(name, ""), self._catch_up)
+        self._throttle = Throttle()
+        self._links = Links(lambda name: self._addresses.get(name, ""), self._throttle)
         self._held = Seldom()
         self._stored: set[str] = set()
         self._to_begin: set[str] = set()
         """Copies that were set aside; their primaries hear of it until they begin anew."""
-        self._pauses: dict[str, Pause] = {}
+        self._backoffs: dict[str, DiskBackoff] = {}
         """Of these: a disk that damages what it is given may damage it again at once."""
         if copies is not None:
             copies.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -107,7 +107,8 @@ class Replicas:
     @property
     def ends(self) -> dict[str, int]:
         """The seq behind the last event of each of these."""
-        return {name: self.journals[name].next_seq for name in self.copies}
+        with self._lock:
+            return {name: self.journals[name].next_seq for name in sorted(self._stored)}
 
     def start(self, send: Callable[[Message], None]) -> None:
         """``send`` takes a message to the node."""
@@ -137,7 +138,7 @@ class Replicas:
             self._told.pop(name, None)
             self._stored.discard(name)
             self._to_begin.discard(name)
-            self._pauses.pop(name, None)
+            self._backoffs.pop(name, None)
         self._links.forget(name)
 
     def told(self, message: Mapping[str, Any]) -> None:
@@ -165,7 +166,7 @@ class Replicas:
                 self.journals = {key: one for key, one in self.journals.items() if key != name}
                 self._stored.discard(name)
                 self._to_begin.add(name)
-                self._pauses.setdefault(name, Pause()).begin(self._clock())
+                self._backoffs.setdefault(name, DiskBackoff()).begin(self._clock())
             log.error("copy %s begins anew, and is kept as %s: %s", name, aside, journal.damaged)
 
     def drop(self, name: str) -> None:
@@ -190,7 +191,7 @@ class Replicas:
         self._links.send(node, journal, message)
 
     def took(self, nbytes: int) -> None:
-        self._catch_up.took(nbytes, self._clock())
+        self._throttle.took(nbytes, self._clock())
 
     def alive_at(self, node: str) -> float:
         return self._links.alive_at(node)
@@ -281,7 +282,7 @@ class Replicas:
         with self._lock:
             if name in self.journals:
                 return self.journals[name]
-            if name in self._pauses and not self._pauses[name].is_over(self._clock()):
+            if name in self._backoffs and not self._backoffs[name].is_over(self._clock()):
                 raise UnavailableError(
                     "the one before it was damaged: it is made anew a little later"
                 )

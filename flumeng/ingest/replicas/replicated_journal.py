@@ -226,7 +226,7 @@ class ReplicatedJournal(DelegatedLog):
             if role.asked and now - self._asked_at > ASK_AGAIN_SECONDS:
                 self._step(primary.retry_change)
 
-    def lets_catch_up(self, node: str) -> bool:
+    def is_catching_up(self, node: str) -> bool:
         """Whether nobody waits for what the copy there has: it counts only once it lacks little."""
         role = self._role
         if not isinstance(role, Primary):

@@ -16,10 +16,10 @@ from typing import Any, cast
 
 import pytest
 
-from flumeng.ingest.replicas.catch_up import BUSY_SECONDS, LEAST, PART_BYTES, WHOLE_BYTES, CatchUp
 from flumeng.ingest.replicas.lateness import LATE_SECONDS
 from flumeng.ingest.replicas.links import Links
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
+from flumeng.ingest.replicas.throttle import BUSY_SECONDS, LEAST, PART_BYTES, WHOLE_BYTES, Throttle
 from flumeng.journal import copy_wire
 from flumeng.journal.access import Peer
 from flumeng.journal.server import JournalServer
@@ -28,14 +28,14 @@ from flumeng.replication.messages import Frames
 from tests.unit.copies_world import World, promote, take
 
 
-def sent_in(catch_up: CatchUp, seconds: float, taken: float) -> float:
+def sent_in(throttle: Throttle, seconds: float, taken: float) -> float:
     """Bytes per second that are sent while so many a second are taken."""
     now, sent = 100.0, 0
     while now < 100.0 + seconds:
-        catch_up.took(int(taken / 100), now)
-        while now >= catch_up.due_at(now):
-            sent += catch_up.at_once(now)
-            catch_up.sent(catch_up.at_once(now), now)
+        throttle.took(int(taken / 100), now)
+        while now >= throttle.due_at(now):
+            sent += throttle.at_once(now)
+            throttle.sent(throttle.at_once(now), now)
         now += 0.01
     return sent / seconds
 
@@ -43,21 +43,21 @@ def sent_in(catch_up: CatchUp, seconds: float, taken: float) -> float:
 @pytest.mark.parametrize("taken", [1e3, 40e6, 80e6])
 def test_more_is_sent_than_comes_in_and_no_more_than_is_needed(taken: float) -> None:
     wanted = max(LEAST, 2 * taken)
-    assert sent_in(CatchUp(), 20.0, taken) == pytest.approx(wanted, rel=0.1)
+    assert sent_in(Throttle(), 20.0, taken) == pytest.approx(wanted, rel=0.1)
 
 
 def test_at_rest_nothing_waits() -> None:
-    catch_up = CatchUp()
-    assert (catch_up.due_at(5.0), catch_up.at_once(5.0)) == (5.0, WHOLE_BYTES)
-    catch_up.took(1000, 5.0)
-    catch_up.sent(LEAST, 5.0)
-    assert catch_up.due_at(5.5) == pytest.approx(6.0, abs=0.2)
-    assert catch_up.at_once(5.5) == PART_BYTES
+    throttle = Throttle()
+    assert (throttle.due_at(5.0), throttle.at_once(5.0)) == (5.0, WHOLE_BYTES)
+    throttle.took(1000, 5.0)
+    throttle.sent(LEAST, 5.0)
+    assert throttle.due_at(5.5) == pytest.approx(6.0, abs=0.2)
+    assert throttle.at_once(5.5) == PART_BYTES
     rest = 5.0 + BUSY_SECONDS
-    assert (catch_up.due_at(rest), catch_up.at_once(rest)) == (rest, WHOLE_BYTES)
+    assert (throttle.due_at(rest), throttle.at_once(rest)) == (rest, WHOLE_BYTES)
 
 
-class Later(CatchUp):
+class Later(Throttle):
     """Lets nothing pass before ``at``."""
 
     at = inf
@@ -98,11 +98,11 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def test_who_catches_up_is_known_by_the_primary(world: World) -> None:
     primary = world["n1"]
-    assert [primary.lets_catch_up(node) for node in ("n2", "n3", "n4")] == [False, True, False]
+    assert [primary.is_catching_up(node) for node in ("n2", "n3", "n4")] == [False, True, False]
     promote(world, "n2")
     world.settle()
-    assert not primary.lets_catch_up("n3")
-    assert world["n2"].lets_catch_up("n3")
+    assert not primary.is_catching_up("n3")
+    assert world["n2"].is_catching_up("n3")
 
 
 def test_what_is_taken_is_told(world: World) -> None:
@@ -118,7 +118,7 @@ class Talker:
     late: bool
     cipher = SimpleNamespace(reference=None)
 
-    def lets_catch_up(self, _node: str) -> bool:
+    def is_catching_up(self, _node: str) -> bool:
         return self.late
 
     def said_with(self, message: Frames, _start: int, _end: int) -> Frames:
@@ -130,18 +130,18 @@ class Talker:
 
 def test_a_copy_in_sync_does_not_wait_for_one_that_catches_up() -> None:
     """On the same wire, and what is said later."""
-    copies, catch_up = Copies(), Later()
+    copies, throttle = Copies(), Later()
     late, in_sync = (
         cast("ReplicatedJournal", Talker(name, name == "late")) for name in ("late", "in sync")
     )
     server = JournalServer("127.0.0.1", 0, journals=dict, copies=copies)
-    links = Links(lambda _: server.address, catch_up, lambda: None)
+    links = Links(lambda _: server.address, throttle, lambda: None)
     try:
         links.send("n3", late, Frames(1, 5, 5, (), 0, 0))
         for seq in (7, 8):
             links.send("n3", in_sync, Frames(1, seq, seq, (), 0, 0))
             assert copies.said.get(timeout=60) == ("in sync", seq)
-        catch_up.at = 0.0
+        throttle.at = 0.0
         assert copies.said.get(timeout=60) == ("late", 5)
     finally:
         links.close()

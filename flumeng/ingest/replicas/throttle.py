@@ -19,7 +19,7 @@ WHOLE_BYTES, PART_BYTES = 8 << 20, 1 << 20
 """So much is sent at once: at rest, and while events are taken."""
 
 
-class CatchUp:
+class Throttle:
     """Of all journals of a process; any thread. Seconds are of one clock that only grows."""
 
     def __init__(self) -> None:

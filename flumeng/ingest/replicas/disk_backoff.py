@@ -8,7 +8,7 @@ FIRST_SECONDS = 1.0
 MOST_SECONDS = 60.0
 
 
-class Pause:
+class DiskBackoff:
     """Each one is twice as long as the one before it; after a success, or when nothing failed for
     ``MOST_SECONDS``, the first one comes again. Seconds are of one clock that only grows."""
 
