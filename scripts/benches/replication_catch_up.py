@@ -46,11 +46,11 @@ def ack_ms_p99(seconds: int, rate: int) -> float:
         group.run(source, durability="replicated", min_in_sync=2)
         _fill(group, folder, BESIDE_MB)
         group.add(NAMES[2])
-        group.hold(*NAMES)
         events = rate * min(seconds, BESIDE_SECONDS)
         listen = group.first.task(FLOW)["listen"][1]
         sender = Sender("paced_posts", listen, events, ACK_CONNECTIONS, rate)
         sender.go()
+        group.hold(*NAMES)
         delays = sender.result()["delays"]
         assert group.in_sync == 2, "the copy was there before the last event"
         group.stop()
