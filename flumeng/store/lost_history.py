@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import socket
+import time
 from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient
@@ -72,10 +73,18 @@ def _has_lost(client: KazooClient, server: _Server) -> bool:
         )
         with asking:
             asking.sendall(b"srvr")
-            answer = b"".join(iter(lambda: asking.recv(ANSWER_BYTES), b""))
+            answer = _received(asking)
     except OSError:
         return False
     last = _LAST.search(answer)
     if last is None or not _DECIDES.search(answer):
         return False
     return int(last[1], 16) < int(client.last_zxid)
+
+
+def _received(asking: socket.socket) -> bytes:
+    """All that comes, for as long as is waited for it: kazoo's thread waits too."""
+    until, answer = time.monotonic() + ASK_SECONDS, b""
+    while time.monotonic() < until and (part := asking.recv(ANSWER_BYTES)):
+        answer += part
+    return answer

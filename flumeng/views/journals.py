@@ -37,11 +37,17 @@ AskCopies = Callable[[str], Mapping[str, int]]
 
 
 def ask_copies(address: str) -> Mapping[str, int]:
-    """The ``AskCopies`` of a real cluster."""
+    """The ``AskCopies`` of a real cluster. An older node tells of none."""
     from flumeng.journal.client import JournalClient  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.errors import DeniedError  # noqa: PLC0415  loads pyarrow
 
     with JournalClient(address, asking.CALL_SECONDS) as client:
-        return client.copies()
+        try:
+            return client.copies()
+        except DeniedError:
+            raise
+        except UserError:
+            return {}
 
 
 @dataclass(frozen=True)

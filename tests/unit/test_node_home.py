@@ -11,7 +11,7 @@ import pytest
 from flumeng.errors import UnavailableError, UserError
 from flumeng.node.claim import Claim
 from flumeng.node.events import Wanted
-from flumeng.node.home import FLOWS, Home
+from flumeng.node.home import COPIES, FLOWS, Home
 from flumeng.node.known_names import KnownNames
 from zkschema import codec
 from zkschema.records import COLLECT, AssignedTask, Assignment
@@ -66,6 +66,18 @@ def test_a_damaged_file_is_set_aside_and_told_of(tmp_path: Path, name: str, text
     home.keep_known(FLOWS, KnownNames(2, frozenset({"web"})))
     assert home.problems == {}
     assert home.kept() == wanted(1)
+    assert home.known(FLOWS).names == {"web"}
+
+
+def test_flows_and_copies_that_were_seen_are_kept_apart(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.keep_known(FLOWS, KnownNames(1, frozenset({"web"})))
+    home.keep_known(COPIES, KnownNames(2, frozenset({"web.n1.0.aa"})))
+    assert home.known(FLOWS) == KnownNames(1, frozenset({"web"}))
+    assert home.known(COPIES) == KnownNames(2, frozenset({"web.n1.0.aa"}))
+    (tmp_path / COPIES).write_text("[")
+    assert home.known(COPIES) == KnownNames()
+    assert [*home.problems] == [COPIES]
     assert home.known(FLOWS).names == {"web"}
 
 

@@ -1,0 +1,17 @@
+"""What nodes tell of the journals that they hold.
+
+Protects that an operator can decide while nodes are upgraded one by one.
+"""
+
+from __future__ import annotations
+
+from flumeng.journal.action_server import ActionServer
+from flumeng.views.journals import ask_copies
+
+
+def test_an_older_node_tells_of_no_copies() -> None:
+    server = ActionServer("127.0.0.1", {})
+    try:
+        assert ask_copies(server.address) == {}
+    finally:
+        server.stop()
