@@ -11,8 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import UserDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path as FilePath
@@ -65,33 +64,43 @@ class _Znode:
     """What these data mean, for the next who reads them: records are immutable."""
 
 
-class Znodes(UserDict[str, _Znode]):
+class Znodes(MutableMapping[str, _Znode]):
     """By their paths. Knows which are right below each, so that nobody has to look at all."""
 
-    def __init__(self, znodes: Mapping[str, _Znode]) -> None:
+    def __init__(self) -> None:
+        self._all: dict[str, _Znode] = {}
         self._below: dict[str, dict[str, None]] = {}
-        super().__init__(znodes)
+        self["/"] = _Znode(b"")
 
     def below(self, path: str) -> list[str]:
         return list(self._below.get(path, ()))
 
+    def __getitem__(self, path: str) -> _Znode:
+        return self._all[path]
+
     def __setitem__(self, path: str, znode: _Znode) -> None:
-        super().__setitem__(path, znode)
+        self._all[path] = znode
         parent, _, name = path.rpartition("/")
         if name:
             self._below.setdefault(parent or "/", {})[name] = None
 
     def __delitem__(self, path: str) -> None:
-        super().__delitem__(path)
+        del self._all[path]
         parent, _, name = path.rpartition("/")
         self._below.get(parent or "/", {}).pop(name, None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
 
 
 @dataclass
 class FakeTree:
     """What the servers hold: shared by all sessions of one test, also in several threads."""
 
-    znodes: Znodes = field(default_factory=lambda: Znodes({"/": _Znode(b"")}))
+    znodes: Znodes = field(default_factory=Znodes)
     lock: threading.Lock = field(default_factory=threading.Lock)
     stores: list[FakeStore] = field(default_factory=list)
     sessions: count[int] = field(default_factory=lambda: count(1))
@@ -173,7 +182,7 @@ class FakeStore:
             except FlumengError:
                 for path in touched:
                     self.tree.znodes.pop(path, None)
-                self.tree.znodes |= before
+                self.tree.znodes.update(before)
                 raise
         for write in writes:
             if not isinstance(write, Check):

@@ -104,8 +104,7 @@ def test_journals_go_with_their_flow_but_not_with_their_cluster(
     assert store.read(paths.journal("web.n1.0.1")) is not None
     assert not [message for message in told if message["type"] == "remove"]
     if lost:
-        wiped = {path: znode for path, znode in store.tree.znodes.items() if path == "/"}
-        store.tree.znodes = Znodes(wiped)
+        store.tree.znodes = Znodes()
         tree.init(store)
     else:
         for path in [path for path in store.tree.znodes if path.startswith("/flows/web")]:
