@@ -86,7 +86,7 @@ MIGRATIONS: tuple[Migration, ...] = (
         "flows run filters of the flows that they read; queues keep what could not be read",
         _nothing,
     ),
-    Migration(6, "flows poll on a schedule", _nothing),
+    Migration(6, "flows poll on a schedule; journals have copies on several nodes", _nothing),
 )
 
 

@@ -30,6 +30,8 @@ PARTS_SINCE = 4
 """Flows have isolated parts, whose names have a ``~``, in trees of this version and above."""
 CHAINS_SINCE = 6
 """Revisions have ``runs`` in trees of this version and above."""
+COPIES_SINCE = 7
+"""Journals have copies, and nodes are told of them, in trees of this version and above."""
 
 EVERYONE = "master node discovery collector executor any-operator viewer subscriber"
 NOT_NODES = "master discovery collector executor any-operator viewer subscriber own-node"

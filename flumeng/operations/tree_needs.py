@@ -47,6 +47,11 @@ NEEDS = (
         "polls on a schedule",
         lambda one: bool(check_flow(one.effective).pollers),
     ),
+    Need(
+        table.COPIES_SINCE,
+        "keeps its events on several nodes (`durability: replicated`)",
+        lambda one: check_flow(one.effective).durability == "replicated",
+    ),
     Need(table.CHAINS_SINCE, "runs what flows that it reads say", lambda one: bool(one.runs)),
 )
 

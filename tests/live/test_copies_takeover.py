@@ -141,6 +141,15 @@ class Web:
         eventually(lambda: lake_of(self.lake) == wanted, "not each answered event is there once")
 
 
+def damage(segment: Path) -> None:
+    """A bit, also while it is written on."""
+    with segment.open("r+b") as file:
+        file.seek(segment.stat().st_size // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 1]))
+
+
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[Web]:
     with running(tmp_path) as hosts:
@@ -180,9 +189,7 @@ def test_a_damaged_copy_is_made_anew_from_the_primary(web: Web) -> None:
     before = web.journal.in_sync
     holder.kill()
     (segment,) = (holder.data / "copies" / name).glob("*.segment")
-    damaged = bytearray(segment.read_bytes())
-    damaged[len(damaged) // 2] ^= 1
-    segment.write_bytes(damaged)
+    damage(segment)
     holder.start("copy")
     eventually(lambda: web.journal.in_sync not in (before, before[:1]), "it is not made anew")
     assert (holder.data / "copies" / f".{name}.damaged").exists()
@@ -194,15 +201,36 @@ def test_a_damaged_copy_is_made_anew_from_the_primary(web: Web) -> None:
     web.deliver()
 
 
+def test_a_copy_whose_old_segment_is_damaged_is_made_anew_though_nobody_reads_it(web: Web) -> None:
+    """A worker that starts opens such a copy, and looks at all of it."""
+    web.begin()
+    web.send(1000)
+    (name,), holder = web.hosts.journals, web.holder
+    web.first.kill_worker()  # each term begins a segment
+    eventually(lambda: web.try_to_send(10), "nobody takes events")
+    web.wait_in_sync()
+    before = web.journal.in_sync
+    first, *later = sorted((holder.data / "copies" / name).glob("*.segment"))
+    assert later
+    damage(first)
+    holder.kill_worker()
+    aside = holder.data / "copies" / f".{name}.damaged"
+    eventually(aside.exists, "nobody has looked at it")
+    eventually(lambda: web.journal.in_sync not in (before, before[:1]), "it is not made anew")
+    web.wait_in_sync()
+    web.first.kill()
+    eventually(lambda: web.hosts.journals[name].primary == holder.name, "it does not lead")
+    web.hosts.collect()
+    web.wait_for_delivery()
+
+
 def test_a_damaged_primary_hands_over(web: Web) -> None:
     web.begin()
     web.send(1000)
     (name,) = web.hosts.journals
     web.first.kill()
     (segment,) = (web.first.data / "journals" / "0" / name).glob("*.segment")
-    damaged = bytearray(segment.read_bytes())
-    damaged[len(damaged) // 2] ^= 1
-    segment.write_bytes(damaged)
+    damage(segment)
     web.first.start("ingest", "copy", label="role=web")
     eventually(lambda: web.hosts.journals[name].primary != "n1", "a damaged copy leads on")
     eventually(lambda: len(web.hosts.journals) == 2, "no other journal is made")
@@ -220,11 +248,7 @@ def test_a_primary_that_is_damaged_while_it_runs_hands_over_once_a_reader_meets_
     (name,), worker = web.hosts.journals, web.first.worker
     folder = web.first.data / "journals" / "0"
     (segment,) = (folder / name).glob("*.segment")
-    with segment.open("r+b") as file:
-        file.seek(segment.stat().st_size // 2)
-        byte = file.read(1)[0]
-        file.seek(-1, 1)
-        file.write(bytes([byte ^ 1]))
+    damage(segment)
     web.send(500)
     assert web.hosts.journals[name].primary == "n1"
     web.hosts.collect()

@@ -19,6 +19,7 @@ from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.journal.testing import numbered_events
 from flumeng.master.daemon import Master
 from flumeng.operations.flows import apply_flow
+from flumeng.operations.next_revision import RefusedError
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
@@ -101,6 +102,16 @@ def refused(shell: Shell, store: FakeStore, *words: str) -> str:
     assert done.exit_code != 0
     assert store.dump() == before
     return done.stderr
+
+
+def test_an_older_tree_has_no_journals_with_copies(store: FakeStore) -> None:
+    """Masters of a flumeng that knows none would take from nodes what those are told of copies."""
+    store.write(paths.schema(), records.Schema(version=6), ANY)
+    before = store.dump()
+    with pytest.raises(RefusedError, match=r"`durability: replicated`.*version 7, and this one"):
+        apply_flow(store, FLOW.replace("web", "other"), **SIGN)
+    assert store.dump() == before
+    apply_flow(store, FLOW.replace("replicated", "disk"), **SIGN)
 
 
 def test_the_list_tells_who_holds_what_is_replicated(shell: Shell, store: FakeStore) -> None:

@@ -20,6 +20,7 @@ from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserErr
 from flumeng.ingest.replicas.disk_backoff import DiskBackoff
 from flumeng.ingest.replicas.links import Links
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
+from flumeng.ingest.replicas.scrubber import Scrubber
 from flumeng.ingest.replicas.throttle import Throttle
 from flumeng.journal import copy_wire
 from flumeng.journal.access import Peer
@@ -73,6 +74,7 @@ class Replicas:
         self._changed = threading.Event()
         self._stopping = False
         self._throttle = Throttle()
+        self._scrubber = Scrubber(lambda: list(self.journals.values()))
         self._links = Links(lambda name: self._addresses.get(name, ""), self._throttle)
         self._held = Seldom()
         self._stored: set[str] = set()
@@ -114,10 +116,12 @@ class Replicas:
         """``send`` takes a message to the node."""
         self.send = send
         threading.Thread(target=self._run, name="replicas", daemon=True).start()
+        self._scrubber.start()
 
     def stop(self) -> None:
         self._stopping = True
         self._changed.set()
+        self._scrubber.stop()
         self._links.close()
         for name in self.copies:
             self.journals[name].close()

@@ -26,6 +26,7 @@ from flumeng.ingest.replicas.copy_on_disk import CopyOnDisk
 from flumeng.ingest.replicas.lateness import Lateness
 from flumeng.journal.delegated_log import DelegatedLog
 from flumeng.journal.errors import (
+    BelowFloorError,
     DataLossError,
     HeldError,
     JournalFailedError,
@@ -272,6 +273,22 @@ class ReplicatedJournal(DelegatedLog):
             self._disk.damaged = why
         others = "another one is to lead" if self._others_in_sync else "no other one is in sync"
         log.error("the copy of journal %s here is damaged; %s: %s", self.id, others, why)
+
+    def scrub(self) -> Iterator[Window]:
+        """All that lies on the disk here, for nobody: what is damaged is found."""
+        journal, floor = self._journal, -1
+        end = journal.synced
+        while floor < journal.floor:
+            floor = journal.floor
+            try:
+                yield from journal.written_frames(floor, end)
+            except BelowFloorError:
+                continue
+            except CorruptError as error:
+                with self._lock:
+                    if self._journal is journal:  # and was not cut meanwhile
+                        self.found_damaged(str(error))
+            return
 
     @property
     def _others_in_sync(self) -> bool:
