@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +23,7 @@ from flumeng.errors import CorruptError
 from flumeng.journal import directory as directories
 from flumeng.journal import replica as replicas
 from flumeng.journal.disk import Disk
+from flumeng.journal.errors import BelowFloorError
 from flumeng.journal.frame import (
     HEADER_BYTES,
     BadFrameError,
@@ -40,6 +42,19 @@ log = logging.getLogger(__name__)
 
 KEEP_SECONDS = 1.0
 """So often, at most, what is known of the checkpoint comes to the disk: it may be behind."""
+
+
+@contextmanager
+def _uncached(path: Path) -> Iterator[None]:
+    """The kernel does not hold it, before and after: what is read comes from the medium, and is in
+    nobody's way."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        yield
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
 
 
 class ReplicaJournal(Journal):
@@ -168,6 +183,32 @@ class ReplicaJournal(Journal):
         """Frames as they lie on disk, synced or not, for other copies. Raises CorruptError for one
         that is damaged; those before it are given."""
         return self._windows(start, end)
+
+    def scrub(self) -> Iterator[Window]:
+        """All that is synced: every bit, as the disk has it, in order, without what is trimmed
+        meanwhile. Raises CorruptError, also for what is cut or removed meanwhile, and OSError."""
+        end, segments = self.synced, self._chain.segments
+        ends = [after.base for after in segments[1:]] + [end]
+        for part, part_end in zip(segments, ends, strict=True):
+            try:
+                with _uncached(part.path) if part is not segments[-1] else nullcontext():
+                    yield from self._scrub_segment(part, part_end)
+            except (FileNotFoundError, BelowFloorError) as error:
+                if part.base >= self.floor:
+                    raise CorruptError(f"{part.path} is missing") from error
+
+    def _scrub_segment(self, part: Segment, end: int) -> Iterator[Window]:
+        open_segment(part.path, self._identity)
+        seq = part.base
+        for window in part.windows(seq, end):
+            for frame in window:
+                header = verify(frame, self._identity)
+                if header.first_seq != seq:
+                    raise CorruptError(
+                        f"{part.path}: seq {header.first_seq} comes where {seq} goes on"
+                    )
+                seq = header.end
+            yield window
 
     def cut(self, end: int) -> ReplicaJournal:
         """Remove the events from ``end`` on, also those that all copies had, and open what is left;

@@ -180,6 +180,8 @@ class Segment:
             seq = start
             while seq < end:
                 size = min(wanted, self.length - offset)
+                if size <= 0:
+                    raise CorruptError(f"{self.path} ends at seq {seq}, and goes on at seq {end}")
                 # Its own mapping: the C library would keep what many streams have used.
                 memory = mmap.mmap(-1, size)
                 try:

@@ -90,12 +90,13 @@ def promote_unclean(store: Store, name: str, to: str) -> Change:
     have is given up. A copy of which nobody has told its id is ``NODE/``, and gets it by its node.
     So may one whose record was lost, where an older export was imported.
 
-    Raises as ``promote``, and ``ConflictError`` while one in sync is live.
+    Raises as ``promote``, and ``ConflictError`` while one in sync is live, unless its node says
+    that it is lost or damaged there.
     """
     if as_named(name).node and name not in store.children(paths.journals()):
         return _begin_record(store, name, to)
     journal, version = require_replicated(store, name)
-    live = [node for node in map(node_of, journal.in_sync) if _is_live(store, node)]
+    live = [node for node in map(node_of, journal.in_sync) if _could_lead(store, node, name)]
     if live:
         raise ConflictError(
             f"the copy of {live[0]} is in sync and live: nothing has to be given up; let it lead "
@@ -263,6 +264,13 @@ def _require_live(store: ReadableStore, node: str) -> None:
 
 def _is_live(store: ReadableStore, node: str) -> bool:
     return store.read_each([paths.live_node(node)]) != [None]
+
+
+def _could_lead(store: ReadableStore, node: str, journal: str) -> bool:
+    """Whether the node is live, and does not say that it cannot."""
+    (told,) = store.read_each([paths.status(node)])
+    said = told.value.problems if isinstance(told, Versioned) else {}
+    return _is_live(store, node) and str(paths.journal(journal)) not in said
 
 
 def _without(names: tuple[str, ...], one: str) -> tuple[str, ...]:

@@ -67,13 +67,14 @@ def _server(connection: socket.socket) -> _Server | None:
 
 def _has_lost(client: KazooClient, server: _Server) -> bool:
     """Whether one that decides what was changed says that it has less than the client saw."""
+    until = time.monotonic() + ASK_SECONDS
     try:
         asking: socket.socket = client.handler.create_connection(
             server.address, hostname=server.name, timeout=ASK_SECONDS
         )
         with asking:
             asking.sendall(b"srvr")
-            answer = _received(asking)
+            answer = _received(asking, until)
     except OSError:
         return False
     last = _LAST.search(answer)
@@ -82,9 +83,13 @@ def _has_lost(client: KazooClient, server: _Server) -> bool:
     return int(last[1], 16) < int(client.last_zxid)
 
 
-def _received(asking: socket.socket) -> bytes:
-    """All that comes, for as long as is waited for it: kazoo's thread waits too."""
-    until, answer = time.monotonic() + ASK_SECONDS, b""
-    while time.monotonic() < until and (part := asking.recv(ANSWER_BYTES)):
+def _received(asking: socket.socket, until: float) -> bytes:
+    """All that it says: kazoo's thread waits for it. Raises OSError when that is not all by
+    then."""
+    answer = b""
+    while True:
+        asking.settimeout(max(0.001, until - time.monotonic()))
+        part = asking.recv(ANSWER_BYTES)
+        if not part:
+            return answer
         answer += part
-    return answer

@@ -183,6 +183,20 @@ def test_events_are_given_up_only_where_no_copy_in_sync_is_left(
     assert command == f"{' '.join(('journal', *unclean))}: gave up what only n1, n2 had"
 
 
+def test_events_are_given_up_also_where_the_node_that_has_them_is_live_and_says_they_are_damaged(
+    shell: Shell, store: FakeStore
+) -> None:
+    unclean = ("promote", J, "--to", "n3", "--unclean", "--yes")
+    die(store, "n2")
+    other = str(paths.journal("other.n1.0.00000000"))
+    told = records.NodeStatus(assignment_version=1, problems={other: "damaged"})
+    store.write(paths.status("n1"), told, ABSENT)
+    assert "the copy of n1 is in sync and live" in refused(shell, store, *unclean)
+    store.write(paths.status("n1"), replace(told, problems={str(paths.journal(J)): "lost"}), ANY)
+    assert shell.run("journal", *unclean).exit_code == 0
+    assert journal(store).primary == "n3"
+
+
 def test_a_copy_without_a_record_leads_with_the_operator_s_word(
     shell: Shell, store: FakeStore
 ) -> None:

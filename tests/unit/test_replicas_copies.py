@@ -6,6 +6,8 @@ anew, and that nothing of another host's journal is taken for our own.
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,11 +17,13 @@ import pyarrow as pa
 import pytest
 
 from flumeng.ingest.journal_store import JournalStore
+from flumeng.ingest.replicas.copy_on_disk import CopyOnDisk
 from flumeng.ingest.replicas.disk_backoff import FIRST_SECONDS, MOST_SECONDS
 from flumeng.ingest.replicas.replicas import LOOK_SECONDS
 from flumeng.journal import copy_wire
 from flumeng.journal.access import Peer
 from flumeng.journal.copy_wire import Envelope
+from flumeng.journal.errors import JournalFailedError
 from flumeng.journal.replica import Replica
 from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.journal.testing import numbered_events
@@ -226,9 +230,10 @@ def pinged(store: JournalStore) -> list[ToPrimary]:
     return talk.heard
 
 
-def damage(store: JournalStore) -> None:
-    """Returns when the copy is set aside."""
+def damage(store: JournalStore, far: ReplicaJournal) -> None:
+    """Returns when the copy is set aside, since its primary is there to make it anew."""
     store.replicas.journals[THEIRS].found_damaged("a bit")
+    assert copy(store, far) == []
     deadline = time.monotonic() + 10.0
     while THEIRS in store.replicas.copies and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -241,7 +246,7 @@ def test_a_copy_that_is_damaged_while_it_is_open_is_set_aside_and_its_primary_he
     copy(store, far)
     before = store.replicas.copies[THEIRS]
     store.replicas.start(lambda _: None)
-    damage(store)
+    damage(store, far)
     assert (tmp_path / "n1/copies" / f".{THEIRS}.damaged").exists()
     assert pinged(store) == [Unmatched(5, "")]
     clock.now += FIRST_SECONDS
@@ -257,16 +262,83 @@ def test_a_copy_is_made_anew_ever_more_seldom_while_the_disk_goes_on_to_damage_i
     copy(store, far)
     store.replicas.start(lambda _: None)
     for seconds in (1.0, 2.0, 4.0, 8.0):
-        damage(store)
+        damage(store, far)
         clock.now += seconds - 0.5
         assert copy(store, far) == [Unmatched(5, "")]
         assert store.replicas.copies == {}
         clock.now += 0.5
         assert len(copy(store, far)) == 2
     clock.now += 2 * MOST_SECONDS
-    damage(store)
+    damage(store, far)
     clock.now += FIRST_SECONDS
     assert len(copy(store, far)) == 2
+
+
+def test_a_damaged_copy_that_may_be_the_last_one_is_kept_and_leads(
+    store: JournalStore, far: ReplicaJournal
+) -> None:
+    """Its primary says nothing: perhaps there is none any more, and all but a bit of it is good."""
+    copy(store, far)
+    store.replicas.journals[THEIRS].found_damaged("a bit")
+    store.replicas.start(lambda _: None)
+    time.sleep(3 * LOOK_SECONDS)
+    assert list(store.replicas.copies) == [THEIRS]
+    assert pinged(store) == [Unmatched(5, "")], "a primary that is there is to make it anew"
+    tell(store, THEIRS, term=6)
+    assert store.replicas.journals[THEIRS].leads
+    assert store.journals[THEIRS].safe == 30
+
+
+def test_a_damaged_copy_that_is_to_lead_is_kept_though_its_primary_spoke(
+    store: JournalStore, far: ReplicaJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while its disk is not ready for that."""
+    copy(store, far)
+    replica = store.replicas.journals[THEIRS]
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(CopyOnDisk, "lead", fails)
+    replica.found_damaged("a bit")
+    assert copy(store, far) == []
+    tell(store, THEIRS, term=6)
+    assert not replica.leads
+    assert replica.set_aside_damaged() is None
+    tell(store, THEIRS, primary="n2/x", term=7)
+    assert replica.set_aside_damaged() is not None
+
+
+def test_what_goes_while_it_is_looked_for_damage_ends_no_thread(
+    store: JournalStore, far: ReplicaJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy(store, far)
+    store.replicas.start(lambda _: None)
+    replica = store.replicas.journals[THEIRS]
+
+    def gone() -> None:
+        raise KeyError(THEIRS)
+
+    monkeypatch.setattr(replica, "set_aside_damaged", gone)
+    replica.found_damaged("a bit")
+    time.sleep(2 * LOOK_SECONDS)
+    monkeypatch.undo()
+    damage(store, far)
+
+
+def test_a_copy_that_cannot_be_closed_keeps_no_other_from_it(
+    store: JournalStore, far: ReplicaJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy(store, far)
+    replica = store.replicas.journals[THEIRS]
+
+    def fails() -> None:
+        raise JournalFailedError("no disk")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(replica, "close", fails)
+        store.replicas.stop()
+    replica.close()
 
 
 def test_a_copy_that_leads_is_not_set_aside_while_no_other_one_does(

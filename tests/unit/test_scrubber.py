@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from flumeng.ingest.replicas import scrubber as scrubbers
+from flumeng.ingest.replicas.disk_backoff import FIRST_SECONDS
 from flumeng.ingest.replicas.lateness import TELL_SECONDS
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.ingest.replicas.scrubber import Scrubber
@@ -23,7 +24,7 @@ from flumeng.journal.disk import Disk
 from flumeng.journal.segment import Window
 from flumeng.journal.testing import numbered_events
 from tests.live.one_host import eventually
-from tests.unit.copies_world import NAME, NODES, World, take
+from tests.unit.copies_world import NAME, NODES, World, is_segment, take
 
 
 @pytest.fixture
@@ -52,22 +53,25 @@ def segments(world: World, name: str) -> list[Path]:
 def damage(segment: Path, at: int) -> None:
     raw = bytearray(segment.read_bytes())
     raw[at] ^= 1
-    segment.write_bytes(raw)
+    put_into(segment, bytes(raw))
 
 
-def look(*journals: ReplicatedJournal) -> int:
-    return sum(Scrubber(lambda: journals).look())
+def look(*journals: ReplicatedJournal) -> list[float]:
+    """One pass; the seconds that were to be waited."""
+    return list(Scrubber(lambda: journals).look())
 
 
 @pytest.mark.parametrize("name", NODES)
-def test_each_frame_of_each_segment_is_looked_at(world: World, name: str) -> None:
-    assert look(world[name]) > sum(path.stat().st_size for path in segments(world, name)) * 0.9
+def test_all_is_read_and_no_faster_than_it_may(world: World, name: str) -> None:
+    files = [path.stat().st_size for path in segments(world, name)]
+    seconds = look(world[name])
+    assert 0.8 * sum(files) < sum(seconds) * scrubbers.BYTES_PER_SECOND <= sum(files)
     assert world[name].damaged == ""
 
 
 @pytest.mark.parametrize("name", NODES)
 @pytest.mark.parametrize("segment", range(3))
-@pytest.mark.parametrize("at", [-10, -1000, 1000])
+@pytest.mark.parametrize("at", [-10, -1000, 1000, 20])
 def test_damage_is_met_wherever_it_is(world: World, name: str, segment: int, at: int) -> None:
     damage(segments(world, name)[segment], at)
     look(*(world[one] for one in NODES))
@@ -94,15 +98,68 @@ def test_a_copy_that_has_not_heard_yet_what_others_have_looks_at_all(world: Worl
     assert world["n2"].damaged
 
 
+def put_into(segment: Path, raw: bytes) -> None:
+    """In its place, at once."""
+    fresh = segment.with_suffix(".fresh")
+    fresh.write_bytes(raw)
+    fresh.rename(segment)
+
+
+def test_a_frame_at_the_place_of_another_one_is_damage(world: World) -> None:
+    first, second, third = (
+        frame.to_pybytes() for window in world["n1"].frames(0, 30) for frame in window
+    )
+    segment = segments(world, "n1")[0]
+    raw = segment.read_bytes()
+    frames = first + second + third
+    assert raw.endswith(frames)
+    put_into(segment, raw.replace(frames, second + first + third))
+    look(world["n1"])
+    assert "seq 10 comes where 0 goes on" in world["n1"].damaged
+
+
+def test_a_segment_that_is_gone_is_damage_unless_it_was_trimmed(world: World) -> None:
+    segments(world, "n2")[1].unlink()
+    look(world["n2"])
+    assert "is missing" in world["n2"].damaged
+
+
+def test_what_can_be_read_a_little_later_is_no_damage(world: World) -> None:
+    """As while the wire to a disk is away."""
+    segment = segments(world, "n1")[1]
+    raw = segment.read_bytes()
+    damage(segment, -10)
+    looking = Scrubber(lambda: [world["n1"]]).look()
+    for seconds in looking:
+        if seconds == scrubbers.AGAIN_SECONDS:
+            assert world["n1"].is_suspect
+            put_into(segment, raw)
+    assert world["n1"].damaged == ""
+    assert not world["n1"].is_suspect
+    damage(segment, -10)
+    assert scrubbers.AGAIN_SECONDS in look(world["n1"]), "it counts from the beginning"
+    assert world["n1"].damaged
+
+
+def second_look(world: World, name: str) -> Iterator[Window]:
+    """At what could not be read a moment ago: damage is certain now."""
+    segment = segments(world, name)[0]
+    raw = segment.read_bytes()
+    damage(segment, -10)
+    assert list(world[name].scrub()) == []
+    assert world[name].is_suspect
+    put_into(segment, raw)
+    return world[name].scrub()
+
+
 def test_what_is_trimmed_meanwhile_is_no_damage_and_the_rest_is_looked_at(world: World) -> None:
     primary = world["n1"]
-    looking = Scrubber(lambda: [primary]).look()
+    looking = second_look(world, "n1")
     next(looking)
     primary.trim(60)
-    assert primary.floor > 0
-    damage(segments(world, "n1")[-1], -10)
-    list(looking)
-    assert "checksum" in primary.damaged
+    assert primary.floor > 30
+    assert len(list(looking)) == 1
+    assert primary.damaged == ""
 
 
 def cut(world: World) -> None:
@@ -122,7 +179,7 @@ def remove(world: World) -> None:
 def test_what_is_cut_or_gone_meanwhile_is_no_damage(
     world: World, happens: Callable[[World], None]
 ) -> None:
-    looking = Scrubber(lambda: [world["n2"]]).look()
+    looking = second_look(world, "n2")
     next(looking)
     happens(world)
     list(looking)
@@ -134,31 +191,42 @@ def test_what_cannot_be_opened_now_is_looked_at_next_time(
 ) -> None:
     class Held:
         id = "web.n9.0.0a1b2c3d"
+        is_suspect = False
 
         def scrub(self) -> Iterator[Window]:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    read = list(Scrubber(lambda: [Held(), world["n1"]]).look())
-    assert len(read) == 3
+    assert len(list(Scrubber(lambda: [Held(), world["n1"]]).look())) == 3
     assert "web.n9.0.0a1b2c3d cannot be looked at now" in caplog.text
 
 
-def test_it_goes_round_by_itself_and_reads_no_faster_than_it_may(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_whose_cut_failed_half_way_is_opened_again_and_no_damage(world: World) -> None:
+    site = world.sites["n2"]
+
+    def fails(fd: int) -> None:
+        if is_segment(fd):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    looking = second_look(world, "n2")
+    next(looking)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(site.disk, "sync", fails)
+        with pytest.raises(OSError, match="Input/output"):
+            site.journal.cut(70)
+    *_, last = looking
+    assert len(list(last)) == 1, "two frames are gone from its disk"
+    assert site.journal.damaged == ""
+    world.look(FIRST_SECONDS)
+    assert site.journal.next_seq in (70, 90), "it goes on"
+    look(site.journal)
+    assert site.journal.damaged == ""
+
+
+def test_it_goes_round_by_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrubbers, "PASS_SECONDS", 0.05)
-    waited: list[float] = []
+    monkeypatch.setattr(scrubbers, "AGAIN_SECONDS", 0.05)
     scrubber = Scrubber(lambda: [world["n1"]])
-    wait = scrubber._stopping.wait
-
-    def noted(seconds: float) -> bool:
-        waited.append(seconds)
-        return wait(min(seconds, 0.01))
-
-    monkeypatch.setattr(scrubber._stopping, "wait", noted)
     scrubber.start()
     damage(segments(world, "n1")[0], -10)
     eventually(lambda: bool(world["n1"].damaged), "it does not look again")
     scrubber.stop()
-    nbytes = segments(world, "n1")[1].stat().st_size
-    assert min(seconds for seconds in waited[:3]) > 0.5 * nbytes / scrubbers.BYTES_PER_SECOND

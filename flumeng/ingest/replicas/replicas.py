@@ -123,8 +123,13 @@ class Replicas:
         self._changed.set()
         self._scrubber.stop()
         self._links.close()
-        for name in self.copies:
-            self.journals[name].close()
+        with self._lock:
+            stored = [self.journals[name] for name in self._stored]
+        for journal in stored:
+            try:
+                journal.close()
+            except FlumengError as error:
+                log.error("copy %s is not closed cleanly: %s", journal.id, error)
 
     def add(self, opened: ReplicaJournal, *, closes: bool = False) -> ReplicatedJournal:
         """One that is open now; it is told what is known of it."""
@@ -160,18 +165,22 @@ class Replicas:
                     log.error("journal %s: %s", name, error)
 
     def _set_aside_damaged(self) -> None:
-        """Of copies that lead another one has to lead first. Raises OSError."""
-        for name in self.copies:
-            journal = self.journals[name]
-            if not journal.damaged or journal.leads:
+        """Those that are there to be made anew. Raises OSError."""
+        for name, journal in self._damaged():
+            aside = journal.set_aside_damaged()
+            if aside is None:
                 continue
-            aside = journal.set_aside()
             with self._lock:
                 self.journals = {key: one for key, one in self.journals.items() if key != name}
                 self._stored.discard(name)
                 self._to_begin.add(name)
                 self._backoffs.setdefault(name, DiskBackoff()).begin(self._clock())
             log.error("copy %s begins anew, and is kept as %s: %s", name, aside, journal.damaged)
+
+    def _damaged(self) -> list[tuple[str, ReplicatedJournal]]:
+        with self._lock:
+            stored = [(name, self.journals[name]) for name in self._stored]
+        return [(name, journal) for name, journal in stored if journal.damaged]
 
     def drop(self, name: str) -> None:
         """Delete a copy that nobody wants any more."""
@@ -216,8 +225,8 @@ class Replicas:
                     log.exception("journal %s", journal.id)
             try:
                 self._set_aside_damaged()
-            except OSError as error:
-                log.error("a damaged copy is not set aside: %s", error)
+            except Exception:
+                log.exception("a damaged copy is not set aside")
 
     # What primaries elsewhere say to the copies here.
 
@@ -243,9 +252,11 @@ class Replicas:
                 writer.write_metadata(answer)
 
     def _unmatched(self) -> list[pa.Buffer]:
-        """A primary that has nothing to say would not notice that a copy begins anew."""
+        """A primary that has nothing to say would not notice that a copy begins anew, or is to."""
+        damaged = [name for name, _ in self._damaged()]
         with self._lock:
-            terms = {n: self._told[n][0].term for n in self._to_begin if n in self._told}
+            names = self._to_begin.union(damaged)
+            terms = {n: self._told[n][0].term for n in names if n in self._told}
         return [copy_wire.buffer(Envelope(n, Unmatched(term, ""))) for n, term in terms.items()]
 
     def _answers(self, peer: Peer, envelope: Envelope, data: Any) -> list[ToPrimary]:

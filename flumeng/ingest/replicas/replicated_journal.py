@@ -26,7 +26,6 @@ from flumeng.ingest.replicas.copy_on_disk import CopyOnDisk
 from flumeng.ingest.replicas.lateness import Lateness
 from flumeng.journal.delegated_log import DelegatedLog
 from flumeng.journal.errors import (
-    BelowFloorError,
     DataLossError,
     HeldError,
     JournalFailedError,
@@ -89,6 +88,8 @@ class ReplicatedJournal(DelegatedLog):
         self._asked_at = 0.0
         self._lost_lead = False
         self._superseded = False
+        self._suspected: ReplicaJournal | None = None
+        self._is_replaceable = False
         self._wake: Callable[[], None] = lambda: None
 
     @property
@@ -186,6 +187,7 @@ class ReplicatedJournal(DelegatedLog):
                     return [Refused(self._role.term)]
                 self._step_down()
             if self.damaged or self._disk.has_failed:
+                self._is_replaceable = bool(self.damaged)
                 return []
             copy = self._role
             assert isinstance(copy, Copy)
@@ -275,20 +277,25 @@ class ReplicatedJournal(DelegatedLog):
         log.error("the copy of journal %s here is damaged; %s: %s", self.id, others, why)
 
     def scrub(self) -> Iterator[Window]:
-        """All that lies on the disk here, for nobody: what is damaged is found."""
-        journal, floor = self._journal, -1
-        end = journal.synced
-        while floor < journal.floor:
-            floor = journal.floor
-            try:
-                yield from journal.written_frames(floor, end)
-            except BelowFloorError:
-                continue
-            except CorruptError as error:
-                with self._lock:
-                    if self._journal is journal:  # and was not cut meanwhile
-                        self.found_damaged(str(error))
-            return
+        """All that lies on the disk here, for nobody. Where it cannot be read the copy is
+        ``suspect``, since that may pass, and damaged when it cannot be read the next time either.
+        Raises OSError, UserError for a format of a newer flumeng."""
+        journal = self._journal
+        is_second, self._suspected = self.is_suspect, None
+        try:
+            yield from journal.scrub()
+        except CorruptError as error:
+            with self._lock:
+                if self._journal is not journal or self._disk.has_failed:
+                    return  # it was cut meanwhile, or is to be opened anew
+                if is_second:
+                    self.found_damaged(str(error))
+                else:
+                    self._suspected = journal
+
+    @property
+    def is_suspect(self) -> bool:
+        return self._suspected is self._journal
 
     @property
     def _others_in_sync(self) -> bool:
@@ -319,7 +326,8 @@ class ReplicatedJournal(DelegatedLog):
         """Remove what lies at ``end`` and above, which no copy in sync ever had; how many
         events."""
         with self._lock:
-            gone = self._disk.cut(end)
+            with self._disk.writing():
+                gone = self._disk.cut(end)
             self._role = self._disk.as_copy
             return gone
 
@@ -526,6 +534,18 @@ class ReplicatedJournal(DelegatedLog):
         with self._lock:
             self._done = True
             self._disk.remove()
+
+    def set_aside_damaged(self) -> Path | None:
+        """Where one is kept as evidence that its primary will make anew. None as long as it may be
+        the last copy that has what is not damaged: nobody has spoken as its primary since, or it is
+        to lead itself."""
+        with self._lock:
+            known = self._membership
+            chosen = known is not None and known.primary == self.replica_id
+            needed = self._journal.sound and (chosen or not self._is_replaceable)
+            if not self.damaged or self._done or self.leads or needed:
+                return None
+            return self.set_aside()
 
     def set_aside(self) -> Path:
         """It is damaged, and done for; where it is kept as evidence. Raises OSError."""

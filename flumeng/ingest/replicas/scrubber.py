@@ -7,9 +7,10 @@ slowly: the scrubbing of ZFS and Ceph, the block scanner of HDFS.
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from flumeng.errors import FlumengError
@@ -20,10 +21,16 @@ log = logging.getLogger(__name__)
 BYTES_PER_SECOND = 8 << 20
 PASS_SECONDS = 3600.0
 """From the beginning of one pass over all to that of the next one, unless it takes longer."""
+AGAIN_SECONDS = 10.0
+"""What cannot be read is read once more so much later."""
 
 
 class Scrubbed(Protocol):
-    id: str
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def is_suspect(self) -> bool: ...
 
     def scrub(self) -> Iterator[Window]: ...
 
@@ -31,7 +38,7 @@ class Scrubbed(Protocol):
 class Scrubber:
     """Of all journals of a process, which may be others each time."""
 
-    def __init__(self, journals: Callable[[], Iterable[Scrubbed]]) -> None:
+    def __init__(self, journals: Callable[[], Sequence[Scrubbed]]) -> None:
         self._journals = journals
         self._stopping = threading.Event()
 
@@ -41,19 +48,31 @@ class Scrubber:
     def stop(self) -> None:
         self._stopping.set()
 
-    def look(self) -> Iterator[int]:
-        """One pass; the bytes of each part that was read."""
-        for journal in self._journals():
-            try:
-                for window in journal.scrub():
-                    yield window.buffer.size
-            except (FlumengError, OSError) as error:
-                log.warning("journal %s cannot be looked at now: %s", journal.id, error)
+    def look(self) -> Iterator[float]:
+        """One pass, in any order, so that none is always the last; the seconds to wait after each
+        part."""
+        journals = self._journals()
+        for journal in random.sample(journals, len(journals)):
+            yield from _look_at(journal)
+        if suspects := [journal for journal in journals if journal.is_suspect]:
+            yield AGAIN_SECONDS
+            for journal in suspects:
+                yield from _look_at(journal)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             began = time.monotonic()
-            for nbytes in self.look():
-                if self._stopping.wait(nbytes / BYTES_PER_SECOND):
+            for seconds in self.look():
+                if self._stopping.wait(seconds):
                     return
             self._stopping.wait(began + PASS_SECONDS - time.monotonic())
+
+
+def _look_at(journal: Scrubbed) -> Iterator[float]:
+    try:
+        for window in journal.scrub():
+            yield window.buffer.size / BYTES_PER_SECOND
+    except (FlumengError, OSError) as error:
+        log.warning("journal %s cannot be looked at now: %s", journal.id, error)
+    except Exception:
+        log.exception("journal %s cannot be looked at", journal.id)
