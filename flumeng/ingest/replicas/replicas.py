@@ -165,7 +165,7 @@ class Replicas:
                     log.error("journal %s: %s", name, error)
 
     def _set_aside_damaged(self) -> None:
-        """Those that are there to be made anew. Raises OSError."""
+        """Those whose primaries are there to make them anew. Raises OSError."""
         for name, journal in self._damaged():
             aside = journal.set_aside_damaged()
             if aside is None:
@@ -180,7 +180,7 @@ class Replicas:
     def _damaged(self) -> list[tuple[str, ReplicatedJournal]]:
         with self._lock:
             stored = [(name, self.journals[name]) for name in self._stored]
-        return [(name, journal) for name, journal in stored if journal.damaged]
+        return [(name, one) for name, one in stored if one.damaged and not one.leads]
 
     def drop(self, name: str) -> None:
         """Delete a copy that nobody wants any more."""
