@@ -76,9 +76,9 @@ def _given_up(context: CliContext, store: Store, change: copies.Change, to: str)
     nodes = ", ".join(map(node_of, change.before.in_sync))
     reaches = f"reaches up to seq {end}" if end is not None else "may lack any number of them"
     return (
-        f"Only {nodes} had every answered event of {change.name}, and none of these is live. The "
-        f"copy of {to} {reaches}: what comes after that is lost for good, also when those come "
-        "back."
+        f"Only {nodes} had every answered event of {change.name}, and none of these is live, or it "
+        f"is damaged or lost there. The copy of {to} {reaches}: what comes after that is lost for "
+        "good, also when those come back."
     )
 
 

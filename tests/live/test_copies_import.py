@@ -122,3 +122,29 @@ def _lead_with_less(web: Web) -> None:
     web.wait_in_sync()
     web.hosts.collect()
     web.wait_for_delivery()
+
+
+def test_what_the_host_that_an_older_export_names_has_given_up_since_is_collected_elsewhere(
+    tmp_path: Path,
+) -> None:
+    """That host is live, and says that it has the journal no more."""
+    with running(tmp_path, 2) as hosts:
+        _collect_what_was_given_up(Web(hosts))
+
+
+def _collect_what_was_given_up(web: Web) -> None:
+    web.begin()
+    web.send(1000)
+    (name,), holder = web.hosts.journals, web.holder
+    file = export(web)
+    web.first.kill()
+    eventually(lambda: web.hosts.journals[name].closed, "nobody ends the journal")
+    web.first.start("ingest", "copy", label="role=web")
+    given_up = web.first.data / "journals" / "0" / name
+    eventually(lambda: not given_up.exists() and len(web.hosts.journals) == 2, "it is kept")
+    web.wait_in_sync()
+    replace_tree(web, file)
+    eventually(lambda: "is damaged or lost" in web.hosts.command("status"), "nobody says so")
+    said = web.hosts.command("journal", "promote", name, "--to", holder.name, "--unclean", "--yes")
+    assert "in another lineage" in said, said
+    web.deliver()
