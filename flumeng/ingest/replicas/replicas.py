@@ -79,7 +79,7 @@ class Replicas:
         self._held = Seldom()
         self._stored: set[str] = set()
         self._to_begin: set[str] = set()
-        """Copies that were set aside; their primaries hear of it until they begin anew."""
+        """Copies that are damaged; their primaries hear of it until they begin anew."""
         self._backoffs: dict[str, DiskBackoff] = {}
         """Of these: a disk that damages what it is given may damage it again at once."""
         if copies is not None:
@@ -166,21 +166,23 @@ class Replicas:
 
     def _set_aside_damaged(self) -> None:
         """Those whose primaries are there to make them anew. Raises OSError."""
-        for name, journal in self._damaged():
+        with self._lock:
+            stored = [(name, self.journals[name]) for name in self._stored]
+        for name, journal in stored:
+            if not journal.damaged or journal.leads:
+                continue
+            with self._lock:
+                if name not in self._stored:
+                    continue
+                self._to_begin.add(name)
             aside = journal.set_aside_damaged()
             if aside is None:
                 continue
             with self._lock:
                 self.journals = {key: one for key, one in self.journals.items() if key != name}
                 self._stored.discard(name)
-                self._to_begin.add(name)
                 self._backoffs.setdefault(name, DiskBackoff()).begin(self._clock())
             log.error("copy %s begins anew, and is kept as %s: %s", name, aside, journal.damaged)
-
-    def _damaged(self) -> list[tuple[str, ReplicatedJournal]]:
-        with self._lock:
-            stored = [(name, self.journals[name]) for name in self._stored]
-        return [(name, one) for name, one in stored if one.damaged and not one.leads]
 
     def drop(self, name: str) -> None:
         """Delete a copy that nobody wants any more."""
@@ -253,10 +255,8 @@ class Replicas:
 
     def _unmatched(self) -> list[pa.Buffer]:
         """A primary that has nothing to say would not notice that a copy begins anew, or is to."""
-        damaged = [name for name, _ in self._damaged()]
         with self._lock:
-            names = self._to_begin.union(damaged)
-            terms = {n: self._told[n][0].term for n in names if n in self._told}
+            terms = {n: self._told[n][0].term for n in self._to_begin if n in self._told}
         return [copy_wire.buffer(Envelope(n, Unmatched(term, ""))) for n, term in terms.items()]
 
     def _answers(self, peer: Peer, envelope: Envelope, data: Any) -> list[ToPrimary]:

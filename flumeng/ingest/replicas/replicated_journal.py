@@ -89,7 +89,7 @@ class ReplicatedJournal(DelegatedLog):
         self._lost_lead = False
         self._superseded = False
         self._suspected: ReplicaJournal | None = None
-        self._is_replaceable = False
+        self._primary_is_there = False
         self._wake: Callable[[], None] = lambda: None
 
     @property
@@ -187,7 +187,7 @@ class ReplicatedJournal(DelegatedLog):
                     return [Refused(self._role.term)]
                 self._step_down()
             if self.damaged or self._disk.has_failed:
-                self._is_replaceable = bool(self.damaged)
+                self._primary_is_there = bool(self.damaged)
                 return []
             copy = self._role
             assert isinstance(copy, Copy)
@@ -542,7 +542,7 @@ class ReplicatedJournal(DelegatedLog):
         with self._lock:
             known = self._membership
             chosen = known is not None and known.primary == self.replica_id
-            needed = self._journal.sound and (chosen or not self._is_replaceable)
+            needed = self._journal.sound and (chosen or not self._primary_is_there)
             if not self.damaged or self._done or self.leads or needed:
                 return None
             return self.set_aside()
