@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Generic, TypeVar
 
 from zkschema import records
@@ -573,6 +573,12 @@ def find(path: str, version: int = VERSION) -> Row[Record] | None:
     """The row that ``path`` belongs to; None when that version of the tree has no such znode."""
     rows = (row for row in ROWS if row.since <= version)
     return next((row for row in rows if row.matches(path) is not None), None)
+
+
+@cache
+def may_have_children(row: Row[Record]) -> bool:
+    """Whether the table has znodes below those of ``row``."""
+    return any(other.pattern.rpartition("/")[0] == row.pattern for other in ROWS)
 
 
 def to_markdown() -> str:

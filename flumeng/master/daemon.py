@@ -26,6 +26,7 @@ from flumeng.master.execution import Outcome, carry_out, topics
 from flumeng.master.isolation import IsolatingPlanner
 from flumeng.master.journal_access import JournalAccess
 from flumeng.master.measures import Measures
+from flumeng.master.removals import Removals
 from flumeng.master.sayings import Sayings
 from flumeng.master.tidying import LiveProofs, remove_gone, remove_unproven
 from flumeng.operations import audit
@@ -75,6 +76,7 @@ class Master:
         self._clock = clock
         self._proofs = LiveProofs(clock)
         self._journal_access = JournalAccess(store, clock)
+        self._removals = Removals(store)
         self._secured: Secured | None = None
         self._reader = Reader(store, name, clock, wall, self._proofs.is_live)
         self._member = process.member("master")
@@ -167,8 +169,10 @@ class Master:
         wrong_access = self._journal_access.follow(self._secured, snapshot, actions)
         if self._journal_access.waiting:
             self._wakes.put(None)
-        outcome = carry_out(self._store, actions, snapshot)
+        outcome = carry_out(self._store, actions, snapshot, self._removals)
         self.measures.planned(outcome.done)
+        if outcome.unfinished:
+            self._wakes.put(None)
         self._look_again_after(outcome, snapshot)
         self.troubles = {
             **_of_flows(snapshot, self._planner.withheld),
@@ -184,6 +188,7 @@ class Master:
             for task in sorted(held.get(flow, ()))
         ]
         said += [f"looking again: {conflict}" for conflict in outcome.conflicts[:1]]
+        said += ["the removal continues in the next tick"] if outcome.unfinished else []
         if snapshot.leads:
             said += remove_unproven(self._store, self._proofs)
             said += remove_gone(self._store, snapshot)

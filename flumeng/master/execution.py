@@ -8,12 +8,10 @@ up, nor told of a plan that was not written (which its version check would refus
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from flumeng.errors import ConflictError, ForbiddenError, UserError
-from flumeng.operations import subscriptions
-from flumeng.operations.cursors import remove_cursor
-from flumeng.operations.nodes import removal
+from flumeng.master.removals import Removals
 from flumeng.plan import (
     Action,
     Assign,
@@ -29,25 +27,25 @@ from flumeng.plan import (
 )
 from flumeng.plan.placement_index import STANDBY
 from flumeng.state.snapshot import Snapshot
-from flumeng.store import ANY, Check, Path, Refused, Remove, Store
-from zkschema import bootstrap, paths, table
+from flumeng.store import Refused, Store
 from zkschema.records import AssignedTask
 
-DROP_AT_ONCE = 100
-
 Key = tuple[str, str]
+Written = Replan | Assign | Revert | Maintain | MarkAway | Replicate
 
 
 @dataclass
 class Outcome:
     """``done`` was carried out. ``flows``, ``nodes`` and ``journals`` are those of which something
-    was refused; ``cluster`` says why the cluster's mode could not be changed."""
+    was refused; ``cluster`` says why the cluster's mode could not be changed. ``unfinished``: some
+    removal continues in the next tick."""
 
     done: list[Action] = field(default_factory=list)
     flows: dict[str, ConflictError | UserError | ForbiddenError] = field(default_factory=dict)
     nodes: dict[str, ConflictError | UserError | ForbiddenError] = field(default_factory=dict)
     journals: dict[str, ConflictError | UserError | ForbiddenError] = field(default_factory=dict)
     cluster: Refused = None
+    unfinished: bool = False
 
     def refuse(
         self,
@@ -68,26 +66,36 @@ class Outcome:
         return [error for error in every if isinstance(error, ConflictError)]
 
 
-def carry_out(store: Store, actions: Sequence[Action], snapshot: Snapshot) -> Outcome:
+def carry_out(
+    store: Store,
+    actions: Sequence[Action],
+    snapshot: Snapshot,
+    removals: Removals | None = None,
+) -> Outcome:
     """All that is not refused, in the order that keeps every moment between legal.
+
+    ``removals`` continues what earlier ticks began to remove.
 
     Raises UnavailableError; then nobody knows what was done.
     """
     outcome = Outcome()
+    removals = removals or Removals(store)
+    removals.next_tick()
     kept: set[Key] = set()
     for group in together(actions):
-        ready = []
+        ready: list[Written] = []
         for action in group:
-            if not _waits(action, outcome, kept):
+            if isinstance(action, Drop | Forget | Release):
+                _remove(action, removals, outcome)
+            elif not _waits(action, outcome, kept):
                 ready.append(action)
             elif isinstance(action, Assign):
                 kept.update(_taken(action, snapshot))
-        for action, refused in zip(ready, _commit(store, ready), strict=True):
+        refusals = store.commit_each([action.writes() for action in ready])
+        for action, refused in zip(ready, refusals, strict=True):
             if refused is None:
                 outcome.done.append(action)
                 continue
-            if isinstance(action, Release):
-                continue  # it was renewed meanwhile; if not, the next look finds it again
             if isinstance(action, Maintain):
                 outcome.cluster = refused
                 if action.cluster.maintenance is None:  # all else was planned as if it had ended
@@ -125,57 +133,17 @@ def _held(tasks: Sequence[AssignedTask]) -> Iterator[Key]:
     return ((task.flow, task.task) for task in tasks if task.state != STANDBY)
 
 
-def _commit(store: Store, group: Sequence[Action]) -> list[Refused]:
-    """The group's actions are independent of each other, or one."""
-    if len(group) == 1 and isinstance(first := group[0], Drop | Forget | Release):
-        try:
-            if isinstance(first, Drop):
-                _drop(store, first.flow)
-            elif isinstance(first, Release):
-                remove_cursor(store, first.flow, first.cursor, first.expect)
-            else:
-                store.commit(removal(store, first.node, first.expect))
-        except (ConflictError, ForbiddenError, UserError) as error:
-            return [error]
-        return [None]
-    return store.commit_each(
-        [action.writes() for action in group if not isinstance(action, Drop | Forget | Release)]
-    )
-
-
-def _drop(store: Store, flow: str) -> None:
-    """Children first and the flow last, so that an interrupted removal is gone on with.
-
-    Without its acks a flow looks as if nothing of it were collected. So it is marked before as one
-    of which nothing is waited for. It stays as it is marked until it is gone: a master that was
-    frozen meanwhile takes nothing away from the next flow of that name.
-    """
-    found = store.read(paths.flow(flow))
-    if found is None or found.value.state != "deleted":
-        raise ConflictError(f"flow {flow} is not one that was deleted any more")
-    version = found.version
-    if not found.value.discard:
-        marked = replace(found.value, discard=True)
-        version = store.write(paths.flow(flow), marked, version)
-    unchanged = Check(paths.flow(flow), version)
-    for top in (*subscriptions.cursors_of(store, flow), *bootstrap.flow_tops(flow)):
-        if store.exists(top):
-            removals = [Remove(path, ANY) for path in reversed(_tree(store, top))]
-            for start in range(0, len(removals), DROP_AT_ONCE):
-                store.commit([unchanged, *removals[start : start + DROP_AT_ONCE]])
-
-
-def _tree(store: Store, top: Path) -> list[Path]:
-    """``top`` and all below it, parents first. Raises UserError for what is not in the schema."""
-    found = [top]
-    for name in store.children(top):
-        path = f"{top}/{name}"
-        row = table.find(path)
-        names = row.matches(path) if row else None
-        if row is None or names is None:
-            raise UserError(f"{path} is not in the schema and keeps its flow from being removed")
-        found += _tree(store, row(*names))
-    return found
+def _remove(action: Drop | Forget | Release, removals: Removals, outcome: Outcome) -> None:
+    """A lease that was renewed meanwhile is no trouble: the next look at leases decides again."""
+    if isinstance(action, Drop | Forget) and _waits(action, outcome, set()):
+        return
+    try:
+        if removals.carry_out(action):
+            outcome.done.append(action)
+    except (ConflictError, ForbiddenError, UserError) as error:
+        if not isinstance(action, Release):
+            outcome.refuse(action, error)
+    outcome.unfinished = removals.unfinished
 
 
 def topics(outcome: Outcome) -> Mapping[str, str]:

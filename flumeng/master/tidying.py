@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
-from flumeng.errors import ConflictError, ForbiddenError, UserError
+from flumeng.errors import UserError
 from flumeng.master.sayings import Sayings
 from flumeng.security import process
 from flumeng.security.credentials import keystore_of
@@ -25,7 +26,7 @@ from zkschema.records import Journal, LiveNode, Schema
 log = logging.getLogger(__name__)
 
 AT_ONCE = 100
-"""So many registrations of journals are removed in one tick."""
+"""A tick removes at most this many registrations of journals, and as many unproven live znodes."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +92,13 @@ class LiveProofs:
 
 def remove_unproven(store: Store, proofs: LiveProofs) -> Iterator[str]:
     """What was removed. Raises UnavailableError; then nobody knows what was."""
-    unproven, proofs.unproven = proofs.unproven, {}
-    for path, version in unproven.items():
-        try:
-            store.remove(path, version)
-        except (ConflictError, ForbiddenError) as error:
-            yield f"a live znode is not removed: {error}"
-        else:
+    some = list(islice(proofs.unproven, AT_ONCE))
+    removals = [[Remove(path, proofs.unproven.pop(path))] for path in some]
+    for path, refused in zip(some, store.commit_each(removals), strict=True):
+        if refused is None:
             yield f"removed {path}, which its node has not made"
+        else:
+            yield f"a live znode is not removed: {refused}"
 
 
 def _kept(snapshot: Snapshot, journal: Journal) -> bool:

@@ -48,16 +48,16 @@ def why_not_deleted(store: ReadableStore, flow: str) -> str:
     )
 
 
-def cursors_of(store: ReadableStore, flow: str) -> list[Path]:
-    """The cursors that a flow has at others."""
-    others = [name for name in store.children(paths.flows()) if name != flow]
-    return [
-        paths.cursor(other, flow)
-        for other, cursors in zip(
-            others, store.children_many([paths.acks(other) for other in others]), strict=True
-        )
-        if flow in cursors
-    ]
+def cursors_at_others(store: ReadableStore) -> dict[str, list[Path]]:
+    """Flow -> the cursors that it has at other flows, read with one wait."""
+    flows = store.children(paths.flows())
+    found: dict[str, list[Path]] = {}
+    listed = store.children_many([paths.acks(flow) for flow in flows])
+    for flow, cursors in zip(flows, listed, strict=True):
+        for cursor in cursors:
+            if cursor not in (flow, CURSOR_MAIN):
+                found.setdefault(cursor, []).append(paths.cursor(flow, cursor))
+    return found
 
 
 def subscribe(

@@ -39,15 +39,18 @@ class Leases:
         self._look_at = float("-inf")
 
     def run_out(self, now: float) -> tuple[RunOut, ...]:
-        """Those that have run out at ``now``, seconds since the epoch; looked at once in
-        ``LOOK_SECONDS``, and none in between. One that cannot be read has not run out."""
+        """Those that have run out at ``now``, seconds since the epoch. Leases are read once in
+        ``LOOK_SECONDS``, and at each call until the expired ones are removed. One that cannot be
+        read has not run out."""
         if self._clock() < self._look_at:
             return ()
         known = names(self._store)
         found = self._store.read_each([paths.lease(*name) for name in known])
-        self._look_at = self._clock() + LOOK_SECONDS
-        return tuple(
+        expired = tuple(
             RunOut(*name, lease.value.reader, lease.version)
             for name, lease in zip(known, found, strict=True)
             if lease is not None and not isinstance(lease, Unreadable) and lease.value.until <= now
         )
+        if not expired:
+            self._look_at = self._clock() + LOOK_SECONDS
+        return expired

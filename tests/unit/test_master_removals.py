@@ -1,0 +1,186 @@
+"""Removal of deleted flows and expired cursors takes a bounded portion of each tick."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from flumeng.errors import ConflictError
+from flumeng.master.daemon import Master
+from flumeng.master.execution import carry_out
+from flumeng.master.removals import PORTION, Removals
+from flumeng.operations.flows import apply_flow, delete_flow
+from flumeng.plan import Drop, Release
+from flumeng.state.assignment_pages import read_assignment
+from flumeng.state.snapshot import Snapshot
+from flumeng.store import ABSENT, ANY, Path, Remove, Store, Version, Write, tree
+from flumeng.testing import FakeStore, FakeTree
+from zkschema import paths, records
+
+ACKS = 5 * PORTION // 2
+FLOW = """
+flow: {name}
+sources: [{{tail: {{paths: ["/var/log/{name}.log"]}}}}]
+place: {{collect: {{tasks: 1}}}}
+sinks: [{{console: {{}}}}]
+"""
+NOTHING = Snapshot(flows={}, nodes={}, journals={}, drained=frozenset(), mine=frozenset())
+
+
+class Counting(FakeStore):
+    """``requests``: waits for an answer; ``listed``: names; ``removed``: znodes."""
+
+    requests = listed = removed = 0
+
+    def children_many(self, wanted: Sequence[Path]) -> list[list[str]]:
+        self.requests += 1
+        found = [super(Counting, self).children(path) for path in wanted]
+        self.listed += sum(map(len, found))
+        return found
+
+    def children(self, path: Path) -> list[str]:
+        return self.children_many([path])[0]
+
+    def exists(self, path: Path) -> bool:
+        self.requests += 1
+        return super().exists(path)
+
+    def commit(self, writes: Sequence[Write]) -> list[Version]:
+        self.removed += sum(isinstance(write, Remove) for write in writes)
+        return super().commit(writes)
+
+
+@pytest.fixture
+def cluster() -> FakeTree:
+    cluster = FakeTree()
+    tree.init(FakeStore(cluster))
+    return cluster
+
+
+def add_node(store: Store, name: str) -> None:
+    node = records.Node(uuid=name, roles=("ingest", "collect"))
+    store.write(paths.node(name), node, ANY)
+    live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
+    store.write(paths.live_node(name), live, ABSENT)
+
+
+def add_acks(store: Store, flow: str, cursor: str, count: int) -> None:
+    if not store.exists(paths.cursor(flow, cursor)):
+        store.write(paths.cursor(flow, cursor), None, ABSENT)
+    for number in range(count):
+        path = paths.ack(flow, cursor, f"{flow}.n1.0.{number:08d}")
+        store.write(path, records.Ack(epoch=1, offset=number), ABSENT)
+
+
+def apply(store: Store, name: str) -> None:
+    apply_flow(store, FLOW.format(name=name), author="a", reason="", now=0.0)
+
+
+def collectors(store: Store, flow: str) -> list[str]:
+    return [
+        node
+        for node in ("n1", "n2")
+        if (found := read_assignment(store, node))
+        and (flow, "collect.0") in [(task.flow, task.task) for task in found.value.tasks]
+    ]
+
+
+def settle(master: Master) -> None:
+    for _ in range(20):
+        if master.tick() == "nothing to do":
+            return
+    pytest.fail("the master did not come to rest")
+
+
+def test_recovery_does_not_wait_for_large_deleted_flow(cluster: FakeTree) -> None:
+    nodes = {name: FakeStore(cluster) for name in ("n1", "n2")}
+    for name, own in nodes.items():
+        add_node(own, name)
+    store, counting = FakeStore(cluster), Counting(cluster)
+    apply(store, "big")
+    apply(store, "small")
+    add_acks(store, "big", "main", ACKS)
+    master = Master(counting, "m1")
+    settle(master)
+    delete_flow(store, "big", author="a", reason="", now=0.0, discard=True)
+    ticks = listings = 0
+    (owner,) = collectors(store, "small")
+    while store.exists(paths.flow("big")):
+        counting.requests = counting.removed = counting.listed = 0
+        if ticks == 1:
+            nodes[owner].expire()
+        said = master.tick()
+        assert counting.removed <= PORTION
+        assert counting.requests < 100
+        listings += counting.listed > PORTION
+        if ticks == 1:
+            assert collectors(store, "small") != [owner]
+            assert "the removal continues" in said
+        ticks += 1
+        assert ticks < 20
+    assert ticks > ACKS // PORTION
+    assert listings == 1
+    left = [path for path in store.dump() if "/big" in path]
+    assert left == ["/tombstones/big"]
+
+
+def test_flow_applied_again_meanwhile_keeps_its_znodes(cluster: FakeTree) -> None:
+    """A master that was frozen in the middle of a removal finds another flow of that name."""
+    store = FakeStore(cluster)
+    apply(store, "big")
+    add_acks(store, "big", "main", 3 * PORTION // 2)
+    delete_flow(store, "big", author="a", reason="", now=0.0, discard=True)
+    removals = Removals(store)
+    assert not removals.carry_out(Drop("big", ()))
+    assert removals.unfinished
+    found = store.read(paths.flow("big"))
+    assert found is not None
+    store.write(paths.flow("big"), records.Flow(revision=1), found.version)
+    removals.next_tick()
+    with pytest.raises(ConflictError):
+        removals.carry_out(Drop("big", ()))
+    assert len(store.children(paths.cursor("big", "main"))) > 0
+
+
+def test_ack_written_meanwhile_is_removed_too(cluster: FakeTree) -> None:
+    """Its collector was frozen; the listing that is continued lacks it."""
+    store = FakeStore(cluster)
+    apply(store, "big")
+    add_acks(store, "big", "main", 3 * PORTION // 2)
+    delete_flow(store, "big", author="a", reason="", now=0.0, discard=True)
+    removals, drop = Removals(store), Drop("big", ())
+    assert carry_out(store, [drop], NOTHING, removals).unfinished
+    store.write(paths.ack("big", "main", "late"), records.Ack(epoch=1, offset=1), ABSENT)
+    outcomes = [carry_out(store, [drop], NOTHING, removals) for _ in range(4)]
+    assert [outcome for outcome in outcomes if outcome.done == [drop]]
+    assert not store.exists(paths.acks("big"))
+
+
+def test_large_expired_cursor_is_removed_in_portions(cluster: FakeTree) -> None:
+    store = FakeStore(cluster)
+    apply(store, "web")
+    add_acks(store, "web", "report", ACKS)
+    lease = records.Lease(holder="h", reader="r", keep_seconds=60.0, renewed=0.0)
+    version = store.write(paths.lease("web", "report"), lease, ABSENT)
+    release = Release("web", "report", version, ("it ran out",))
+    removals = Removals(store)
+    outcomes = [carry_out(store, [release], NOTHING, removals) for _ in range(ACKS // PORTION)]
+    assert all(outcome.unfinished and not outcome.done for outcome in outcomes)
+    assert store.exists(paths.lease("web", "report"))
+    outcome = carry_out(store, [release], NOTHING, removals)
+    assert outcome.done == [release] and not outcome.unfinished
+    assert not store.exists(paths.lease("web", "report"))
+    assert not store.exists(paths.cursor("web", "report"))
+
+
+def test_renewed_lease_keeps_its_cursor(cluster: FakeTree) -> None:
+    store = FakeStore(cluster)
+    apply(store, "web")
+    add_acks(store, "web", "report", 3)
+    lease = records.Lease(holder="h", reader="r", keep_seconds=60.0, renewed=0.0)
+    version = store.write(paths.lease("web", "report"), lease, ABSENT)
+    store.write(paths.lease("web", "report"), lease, version)
+    outcome = carry_out(store, [Release("web", "report", version, ())], NOTHING)
+    assert not outcome.done and not outcome.unfinished and not outcome.conflicts
+    assert len(store.children(paths.cursor("web", "report"))) == 3
