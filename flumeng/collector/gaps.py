@@ -79,18 +79,25 @@ def _gap(piece: Range, reach: Reach) -> Gap:
 
 @dataclass(frozen=True)
 class RefuseGaps:
-    """A stage that refuses an event for each of the ``gaps``, and yields none. The event has the
-    columns that those of the flow have behind its filters, mostly null."""
+    """A stage that refuses one event per gap, with its reason, and yields none. The event has the
+    columns of the flow's events behind its filters, mostly null.
 
-    gaps: tuple[Gap, ...]
+    Executors get ranges and reasons only: the writes of a gap are for the driver.
+    """
+
+    refused: tuple[tuple[Range, str], ...]
     schema: pa.Schema
+
+    @classmethod
+    def of(cls, gaps: Iterable[Gap], schema: pa.Schema) -> RefuseGaps:
+        return cls(tuple((gap.piece, gap.reason) for gap in gaps), schema)
 
     def __call__(
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
     ) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            events = pa.RecordBatch.from_pylist([self._event(gap.piece) for gap in self.gaps])
-            refuse(self._fit(events), [gap.reason for gap in self.gaps])
+            events = pa.RecordBatch.from_pylist([self._event(piece) for piece, _ in self.refused])
+            refuse(self._fit(events), [reason for _, reason in self.refused])
         yield from ()
 
     def _event(self, piece: Range) -> dict[str, Any]:

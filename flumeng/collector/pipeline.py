@@ -155,7 +155,7 @@ class SparkPipeline:
         letters = replace(self._letters(batch, 0, work), place=PLACE)
         if letters.stage is None:
             return Plan((), ())
-        stage = letters.around(RefuseGaps(work.gaps, batch.schema), NO_COLUMNS)
+        stage = letters.around(RefuseGaps.of(work.gaps, batch.schema), NO_COLUMNS)
         schema = dead_letters.schema_around(NO_COLUMNS)
         return Plan(((),), (Run(LazyBatch.of_splits(self._spark, 1, stage, schema), (0,)),))
 
