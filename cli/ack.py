@@ -8,6 +8,7 @@ from dataclasses import asdict
 import click
 
 from cli.context import CliContext, with_store
+from cli.lazy import CommandGroup
 from cli.name_argument import Name
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
@@ -25,7 +26,7 @@ from flumeng.views import journals as journal_rows
 from flumeng.views.acks import acks_of, positions
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def ack() -> None:
     """See how far each flow has delivered; move on acks that lie below what journals keep."""
 

@@ -6,7 +6,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from cli.context import CliContext, with_store
-from cli.lazy import Lazy, LazyGroup
+from cli.lazy import CommandGroup, Lazy
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
 from flumeng.errors import UserError
@@ -45,7 +45,7 @@ class Key(click.types.StringParamType):
         ]
 
 
-@click.group(cls=LazyGroup, lazy=LAZY)
+@click.group(cls=CommandGroup, lazy=LAZY)
 def cluster() -> None:
     """Settings of the whole cluster, maintenance mode, and who changed what."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from cli.context import CliContext, with_store
+from cli.lazy import CommandGroup
 from cli.name_argument import Name
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
@@ -16,7 +17,7 @@ from flumeng.views.acks import positions
 from flumeng.views.cursors import cursors
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def cursor() -> None:
     """See who reads flows besides themselves; end cursors of readers that are no flows."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cli.lazy import Lazy, LazyGroup
+from cli.lazy import CommandGroup, Lazy
 
 COMMANDS = {
     "validate": Lazy("cli.flow_changes:validate", "Check flow files: all problems of all files."),
@@ -38,6 +38,6 @@ COMMANDS = {
 }
 
 
-@click.group(cls=LazyGroup, lazy=COMMANDS)
+@click.group(cls=CommandGroup, lazy=COMMANDS)
 def flow() -> None:
     """Validate, try, test, apply, look at, go back, pause and delete flows."""

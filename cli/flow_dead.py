@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 import click
 
 from cli.context import CliContext, with_store
+from cli.lazy import CommandGroup
 from cli.name_argument import Name
 from cli.options import json_option, reason_option
 from cli.output import count, progress, show_json, show_table
@@ -39,7 +40,7 @@ name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask before letters are deleted.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def dead() -> None:
     """List, show, replay and purge the dead letters of a flow.
 

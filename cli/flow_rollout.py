@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from cli.context import CliContext, with_store
+from cli.lazy import CommandGroup
 from cli.name_argument import Name
 from cli.options import json_option, reason_option, revision_option
 from cli.output import show_json
@@ -15,7 +16,7 @@ from flumeng.views import overview
 name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def rollout() -> None:
     """Look at a rollout, let it stand still, end it, or go back."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from cli.lazy import CommandGroup
 from cli.options import json_option
 from cli.output import count, show_json, show_table
 from flumeng.errors import UserError
@@ -27,7 +28,7 @@ out_option = click.option(
 )
 
 
-@click.group(name="import")
+@click.group(name="import", cls=CommandGroup)
 def import_() -> None:
     """Make flow files of configurations of Apache Flume."""
 

@@ -12,6 +12,7 @@ import click
 
 from cli import journal_copies
 from cli.context import CliContext, with_store
+from cli.lazy import CommandGroup
 from cli.options import json_option, optional_zk_option
 from cli.output import show_json, show_table
 from flumeng.errors import UserError
@@ -38,7 +39,7 @@ key_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def journal() -> None:
     """See which journals there are and what they hold, and who holds those that are replicated;
     look into their directories.

@@ -16,6 +16,7 @@ import click
 
 from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.runtime.garbage import no_garbage_collection
+from flumeng.spec.problems import nearest
 
 EXIT_CODES: tuple[tuple[type[FlumengError], int], ...] = (
     (UserError, 2),
@@ -29,6 +30,13 @@ def exit_code(error: FlumengError) -> int:
     return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
 
 
+def first_sentence(text: str) -> str:
+    """The text up to the first full stop that ends a line or has a space behind it."""
+    paragraph = " ".join(text.split("\n\n", 1)[0].split())
+    end = paragraph.find(". ")
+    return paragraph if end < 0 else paragraph[: end + 1]
+
+
 @dataclass(frozen=True)
 class Lazy:
     """Where a command is (``"module:attribute"``) and its one-line help."""
@@ -37,15 +45,18 @@ class Lazy:
     help: str
 
 
-class LazyGroup(click.Group):
-    """A group with commands that are imported when they are asked for, besides those it has."""
+class CommandGroup(click.Group):
+    """Every group of the tree: its own commands, and lazy ones that are imported when used.
 
-    def __init__(self, *args: Any, lazy: Mapping[str, Lazy], **more: Any) -> None:
+    Its help lists all of them, each with the whole first sentence of its own help.
+    """
+
+    def __init__(self, *args: Any, lazy: Mapping[str, Lazy] = {}, **more: Any) -> None:
         super().__init__(*args, **more)
         self._lazy = lazy
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), *self._lazy]
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's
+        return [*self.commands, *self._lazy]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         row = self._lazy.get(cmd_name)
@@ -58,9 +69,24 @@ class LazyGroup(click.Group):
         command.help = command.help or row.help
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  click's
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            ctx.fail(f'there is no command "{name}"; {nearest(name, self.list_commands(ctx))}')
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, row.help) for name, row in self._lazy.items()])
+            formatter.write_dl([(name, self._line(ctx, name)) for name in self.list_commands(ctx)])
+
+    def _line(self, ctx: click.Context, name: str) -> str:
+        if name in self._lazy:
+            return self._lazy[name].help
+        command = self.get_command(ctx, name)
+        assert command is not None
+        return first_sentence(command.help or "")
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -7,7 +7,7 @@ import gc
 
 import click
 
-from cli.lazy import Lazy, LazyGroup
+from cli.lazy import CommandGroup, Lazy
 
 COMMANDS = {
     "standalone": Lazy("cli.daemons:standalone", "Run a whole cluster on this host."),
@@ -38,7 +38,7 @@ COMMANDS = {
 
 
 @click.command(
-    cls=LazyGroup,
+    cls=CommandGroup,
     lazy=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )

@@ -11,7 +11,7 @@ import click
 
 from cli import key_values
 from cli.context import CliContext, with_store
-from cli.lazy import Lazy, LazyGroup
+from cli.lazy import CommandGroup, Lazy
 from cli.name_argument import Name
 from cli.options import (
     data_option,
@@ -53,7 +53,7 @@ LAZY = {"enroll": Lazy("cli.secure:enroll", "Give a host the certificates that i
 name_argument = click.argument("name", type=Name("node"), metavar="NODE")
 
 
-@click.group(cls=LazyGroup, lazy=LAZY)
+@click.group(cls=CommandGroup, lazy=LAZY)
 def node() -> None:
     """Run this host's node; look at nodes, label, drain and remove them."""
 

@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from cli.context import CliContext
+from cli.lazy import CommandGroup
 from cli.options import inventory_option, json_option, reason_option
 from cli.output import show_json
 from cli.push_output import show_outcome, show_plan
@@ -59,7 +60,7 @@ take_over_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def push() -> None:
     """Bring many sites to what one inventory says, in waves, and back again."""
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import click
 
 from cli.context import CliContext, with_store
+from cli.lazy import CommandGroup
 from cli.name_argument import Name
 from cli.options import json_option, reason_option
 from cli.output import count, show_json, show_table
@@ -22,7 +23,7 @@ from flumeng.views.unreadable import causes
 SHOWN = 100
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def queue() -> None:
     """See the items that wait in work queues or failed; read them again, or give them up."""
 

@@ -8,6 +8,7 @@ from typing import IO
 import click
 
 from cli.context import CliContext, with_store
+from cli.lazy import CommandGroup
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
 from flumeng.errors import UserError
@@ -31,7 +32,7 @@ from zkschema.migrations import Migration
 EXPORT_CHARACTERS = 256 * 1024 * 1024
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def schema() -> None:
     """Look at, create, check, export, import and migrate the tree in ZooKeeper."""
 

@@ -7,6 +7,7 @@ from typing import get_args
 
 import click
 
+from cli.lazy import CommandGroup
 from cli.options import json_option
 from cli.output import show_json, show_table
 from flumeng.errors import UserError
@@ -49,7 +50,7 @@ days_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def secure() -> None:
     """Certificates that say who a process or a person is; each cluster has its own authority."""
 

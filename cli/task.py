@@ -7,6 +7,7 @@ import click
 from cli.context import CliContext, with_store
 from cli.counts_output import show_counts
 from cli.ended_output import show_ended
+from cli.lazy import CommandGroup
 from cli.name_argument import Name
 from cli.options import dry_run_option, json_option, reason_option, timeout_option
 from cli.output import show_json, show_table
@@ -22,7 +23,7 @@ FOLLOW = "follow with `flumeng task wait {key} --active`"
 key_argument = click.argument("key", type=Name("task"), metavar="FLOW/TASK")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def task() -> None:
     """See which tasks there are and how they do; restart and move them."""
 

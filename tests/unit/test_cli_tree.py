@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import click
 import pytest
@@ -145,10 +147,40 @@ def test_help_lists_every_command_with_its_line() -> None:
         assert row.help in " ".join(shown.split())
 
 
-def test_an_unknown_command_is_wrong_input() -> None:
-    result = CliRunner().invoke(tree, ["flwo"])
+def groups(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The words of every group of the tree, the tree itself with none."""
+    yield words
+    parent = click.Context(group)
+    for name in group.list_commands(parent):
+        command = group.get_command(parent, name)
+        if isinstance(command, click.Group):
+            yield from groups(command, (*words, name))
+
+
+@pytest.mark.parametrize("words", list(groups(tree)), ids=" ".join)
+def test_group_help_lists_every_command_with_a_whole_sentence(words: tuple[str, ...]) -> None:
+    group: click.Command = tree
+    for word in words:
+        assert isinstance(group, click.Group)
+        found = group.get_command(click.Context(group), word)
+        assert found is not None
+        group = found
+    assert isinstance(group, click.Group)
+    shown = CliRunner().invoke(tree, [*words, "--help"]).output.partition("Commands:\n")[2]
+    rows = dict(row.split(None, 1) for row in re.sub(r"\n {4,}", " ", shown).splitlines())
+    assert list(rows) == group.list_commands(click.Context(group))
+    for name, sentence in rows.items():
+        assert sentence.endswith(".") and not sentence.endswith(".."), f"{name}: {sentence}"
+
+
+@pytest.mark.parametrize(
+    ("words", "right"),
+    [(["flwo"], "flow"), (["node", "drian"], "drain"), (["node", "enrol"], "enroll")],
+)
+def test_wrong_command_gets_the_nearest_right_one(words: list[str], right: str) -> None:
+    result = CliRunner().invoke(tree, words)
     assert result.exit_code == 2
-    assert "flwo" in result.output
+    assert f'there is no command "{words[-1]}"; did you mean "{right}"?' in result.output
 
 
 def test_a_label_is_key_and_value() -> None:
