@@ -15,6 +15,9 @@ COMMANDS = {
     "master": Lazy("cli.daemons:master", "Run a master; any number of them may run."),
     "node": Lazy("cli.node:node", "Run this host's node; look at, label, drain nodes."),
     "flow": Lazy("cli.flow:flow", "Validate, try, test, apply, look at, pause and delete flows."),
+    "components": Lazy(
+        "cli.components:components", "List sources, filters and sinks; show their options."
+    ),
     "task": Lazy(
         "cli.task:task", "See which tasks there are and how they do; restart and move them."
     ),

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
-import types
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 from flumeng.spec import registry
 from flumeng.spec.branch import Branch
 from flumeng.spec.client_tls import ClientTls
-from flumeng.spec.component import Component
 from flumeng.spec.flow import (
     Batch,
     CollectPlace,
@@ -26,7 +23,8 @@ from flumeng.spec.journal_encryption import JournalEncryption
 from flumeng.spec.kafka_journal import KafkaJournal
 from flumeng.spec.locations import Credentials
 from flumeng.spec.multiline import Multiline
-from flumeng.spec.option import Option, Unit, default_of, described, is_required
+from flumeng.spec.option import described
+from flumeng.spec.option_docs import documentation, option_rows
 from flumeng.spec.polls import Answers, Schedule
 from flumeng.spec.registry import Entry
 from flumeng.spec.replicas import Replicas
@@ -68,16 +66,6 @@ PARTS: tuple[tuple[str, type[Any]], ...] = (
     ("jdbc", Jdbc),
     ("track of sql_poll", TrackColumn),
 )
-_UNITS: Mapping[Unit | None, tuple[tuple[str, float], ...]] = {
-    "bytes": (("MiB", 2**20), ("KiB", 2**10), ("B", 1)),
-    "seconds": (("d", 86400), ("h", 3600), ("s", 1), ("ms", 0.001)),
-}
-_UNIT_NAMES = {
-    "bytes": "size",
-    "seconds": "duration",
-    "events": "number of events",
-    "ratio": "ratio",
-}
 
 
 def to_markdown() -> str:
@@ -88,9 +76,9 @@ def to_markdown() -> str:
 def to_page(cls: type[Any], parts: Sequence[tuple[str, type[Any]]] = ()) -> str:
     """The page of one option class that has a file of its own, without its title; ``parts`` are the
     classes of options in it, each with its place."""
-    lines = [_doc(cls), "", *_options(cls)]
+    lines = [documentation(cls), "", *_options(cls)]
     for place, part in parts:
-        lines += [f"## `{place}`\n", f"{_doc(part)}\n", *_options(part)]
+        lines += [f"## `{place}`\n", f"{documentation(part)}\n", *_options(part)]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -100,7 +88,7 @@ def _lines() -> Iterator[str]:
     yield from _options(FlowSpec)
     for name, part in PARTS:
         yield f"### `{name}`\n"
-        yield f"{_doc(part)}\n"
+        yield f"{documentation(part)}\n"
         yield from _options(part)
     for kind in ("source", "filter", "sink"):
         yield f"## {kind.capitalize()}s\n"
@@ -111,7 +99,7 @@ def _lines() -> Iterator[str]:
 def _component(entry: Entry) -> Iterator[str]:
     cls = entry.options_class()
     yield f"### {entry.kind} `{entry.name}`\n"
-    yield f"{_doc(cls)}\n"
+    yield f"{documentation(cls)}\n"
     if entry.guarantees:
         yield f"Guarantees: {', '.join(sorted(entry.guarantees))}.\n"
     bare = getattr(cls, "bare", None)
@@ -125,73 +113,13 @@ def _component(entry: Entry) -> Iterator[str]:
 
 
 def _options(cls: type[Any]) -> Iterator[str]:
-    fields = dataclasses.fields(cls)
-    if not fields:
+    rows = list(option_rows(cls))
+    if not rows:
         yield "It has no options.\n"
         return
-    hints = get_type_hints(cls)
     yield "| option | value | default | meaning |"
     yield "|---|---|---|---|"
-    for field in fields:
-        option = described(field)
-        meaning = option.doc
-        if option.example:
-            meaning += f" Example: `{option.example}`."
-        default = "required" if is_required(field) else _default(default_of(field), option)
-        cells = (f"`{field.name}`", _value(hints[field.name], option), default, meaning)
+    for row in rows:
+        cells = (f"`{row.name}`", row.value, row.default, row.meaning)
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
     yield ""
-
-
-def _value(hint: Any, option: Option) -> str:
-    if isinstance(hint, types.UnionType):
-        wanted = [arg for arg in get_args(hint) if arg is not type(None)]
-        return ", or ".join(_value(arg, option) for arg in wanted)
-    if get_origin(hint) is Literal:
-        return ", ".join(f"`{choice}`" for choice in get_args(hint))
-    if get_origin(hint) is tuple:
-        (item, _) = get_args(hint)
-        if dataclasses.is_dataclass(item):
-            return "list of components" if item is Component else "list, see below"
-        return "list of numbers" if item is int else "list of texts"
-    if get_origin(hint) is Mapping:
-        (_, item) = get_args(hint)
-        if dataclasses.is_dataclass(item):
-            return "by name, see below"
-        if get_origin(item) is tuple:
-            return "lists of texts by name"
-        return "texts by name" if item is str else "numbers by name"
-    if dataclasses.is_dataclass(hint):
-        return "see below"
-    if hint is bool:
-        return "`true` or `false`"
-    if hint in (int, float):
-        return f"{_UNIT_NAMES[option.unit] if option.unit else 'number'}{_bounds(option)}"
-    return "text"
-
-
-def _bounds(option: Option) -> str:
-    return f", {_quantity(option.minimum, option)} to {_quantity(option.maximum, option)}"
-
-
-def _default(value: Any, option: Option) -> str:
-    if value is None:
-        return "none"
-    if value in ("", (), {}) or dataclasses.is_dataclass(value):
-        return "empty"
-    if isinstance(value, tuple):
-        return f"`{', '.join(value)}`"
-    if isinstance(value, bool):
-        return f"`{str(value).lower()}`"
-    return f"`{_quantity(value, option)}`"
-
-
-def _quantity(value: Any, option: Option) -> str:
-    for unit, factor in _UNITS.get(option.unit, ()):
-        if value >= factor:
-            return f"{value / factor:g} {unit}"
-    return f"{value:_}" if isinstance(value, int) else str(value)
-
-
-def _doc(cls: type[Any]) -> str:
-    return inspect.cleandoc(cls.__doc__ or "")

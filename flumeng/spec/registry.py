@@ -253,6 +253,11 @@ def entries(kind: Kind) -> tuple[Entry, ...]:
     return tuple(entry for entry in _ENTRIES if entry.kind == kind)
 
 
+def all_entries() -> tuple[Entry, ...]:
+    """All components: sources, then filters, then sinks."""
+    return _ENTRIES
+
+
 def find(kind: Kind, name: str) -> Entry | None:
     return _BY_KEY.get((kind, name))
 

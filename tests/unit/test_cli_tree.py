@@ -28,6 +28,7 @@ PROMISED = [
     "node:capacity",
     "node:story",
     "node:enroll",
+    "components",
     "task:list",
     "task:show",
     "task:restart",

@@ -1,0 +1,120 @@
+"""``flumeng components``: the reference of sources, filters and sinks, in the terminal."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from cli.lazy import first_sentence
+from cli.options import json_option
+from cli.output import show_json, show_table
+from flumeng.errors import UserError
+from flumeng.spec import registry
+from flumeng.spec.flow import FlowSpec
+from flumeng.spec.option_docs import OptionRow, documentation, nested_options, option_rows
+from flumeng.spec.problems import nearest
+
+HEADERS = ("OPTION", "VALUE", "DEFAULT", "MEANING")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A component, the flow itself, or an option that has options of its own."""
+
+    kind: str
+    name: str
+    guarantees: tuple[str, ...]
+    doc: str
+    options: tuple[OptionRow, ...]
+
+
+@click.command()
+@click.argument("name", required=False, metavar="[NAME]")
+@json_option
+def components(name: str | None, as_json: bool) -> None:
+    """List all sources, filters and sinks, or show every option of those with one name.
+
+    NAME is a name of that list, `flow` for the options of a flow itself, or one of its options that
+    has options of its own, such as batch or multiline.
+    """
+    if name is None:
+        sections = list(_components())
+        if as_json:
+            show_json(sections)
+        else:
+            show_table(
+                ("KIND", "NAME", "GUARANTEES", "PURPOSE"),
+                ((s.kind, s.name, s.guarantees, first_sentence(s.doc)) for s in sections),
+            )
+        return
+    sections = list(_named(name))
+    if not sections:
+        known = [s.name for s in (*_components(), *_flow_sections())]
+        raise UserError(
+            f'there is no source, filter, sink or option of a flow named "{name}"; '
+            f"{nearest(name, known)}"
+        )
+    if as_json:
+        show_json(sections)
+        return
+    for section in sections:
+        _show(section)
+
+
+def _named(name: str) -> Iterator[Section]:
+    for entry in registry.all_entries():
+        if entry.name == name:
+            yield from _sections(entry.kind, name, entry.options_class(), entry.guarantees)
+    for section in _flow_sections():
+        if section.name == name or section.name.startswith(f"{name}."):
+            yield section
+
+
+def _components() -> Iterator[Section]:
+    for entry in registry.all_entries():
+        yield _section(entry.kind, entry.name, entry.options_class(), entry.guarantees)
+
+
+def _flow_sections() -> Iterator[Section]:
+    yield _section("flow", "flow", FlowSpec)
+    for option, cls in nested_options(FlowSpec):
+        yield from _sections("option", option, cls)
+
+
+def _sections(
+    kind: str,
+    name: str,
+    cls: type[Any],
+    guarantees: frozenset[registry.Guarantee] = frozenset(),
+    above: tuple[type[Any], ...] = (),
+) -> Iterator[Section]:
+    """The class itself, then its options that have options of their own, by their whole path.
+
+    A class within itself, as a component in a branch, is shown once.
+    """
+    yield _section(kind, name, cls, guarantees)
+    for option, nested in nested_options(cls):
+        if nested not in (cls, *above):
+            yield from _sections("option", f"{name}.{option}", nested, above=(cls, *above))
+
+
+def _section(
+    kind: str, name: str, cls: type[Any], guarantees: frozenset[registry.Guarantee] = frozenset()
+) -> Section:
+    rows = tuple(option_rows(cls))
+    return Section(kind, name, tuple(sorted(guarantees)), documentation(cls), rows)
+
+
+def _show(section: Section) -> None:
+    click.secho(f"{section.kind} {section.name}", bold=True)
+    click.echo(f"{section.doc}\n")
+    if section.guarantees:
+        click.echo(f"Guarantees: {', '.join(section.guarantees)}.\n")
+    if section.options:
+        rows = (dataclasses.astuple(row) for row in section.options)
+        show_table(HEADERS, ([cell.replace("`", "") for cell in row] for row in rows))
+        click.echo()
