@@ -26,14 +26,19 @@ from flumeng.operations.flow_records import require_flow
 from flumeng.operations.flows import apply_flows, delete_flow, rollback_flow
 from flumeng.operations.next_revision import Applied
 from flumeng.spec import parse_written
-from flumeng.spec.flow_files import FlowFilesError, read_flows
+from flumeng.spec.flow_files import FlowFilesError, flow_files_of, read_flows
 from flumeng.spec.flow_names import is_part, whole_of
 from flumeng.spec.guarantees import promise
 from flumeng.store import Store
 from flumeng.views import conditions
 
 files_argument = click.argument(
-    "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
+    "files",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path),
+    callback=lambda _context, _parameter, paths: flow_files_of(paths),
+    metavar="FILE...",
 )
 name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
 
@@ -41,8 +46,11 @@ name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
 @click.command()
 @files_argument
 @json_option
-def validate(files: tuple[Path, ...], as_json: bool) -> None:
-    """Check flow files: all problems of all files at once. Exit code 2 when there are any."""
+def validate(files: list[Path], as_json: bool) -> None:
+    """Check flow files: all problems of all files at once. Exit code 2 when there are any.
+
+    FILE may be a directory, whose flow files are checked, or - for standard input.
+    """
     try:
         found = read_flows(files)
     except FlowFilesError as error:
@@ -69,13 +77,15 @@ def validate(files: tuple[Path, ...], as_json: bool) -> None:
 def apply(
     *,
     hosts: str,
-    files: tuple[Path, ...],
+    files: list[Path],
     reason: str,
     if_revision: int | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Make each file the current revision of its flow; a new flow starts to run.
+
+    FILE may be a directory, whose flow files are applied, or - for standard input.
 
     When any file has a problem, or any flow may not be applied now, nothing is written. All are
     applied at once, very many in parts: when one of those fails, those before it are applied, and

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
+import yaml
+
 from flumeng.spec import document, guarantees, isolation
 from flumeng.spec.component import Component
 from flumeng.spec.decode import INVALID, Decoder
@@ -22,6 +24,7 @@ from flumeng.spec.flow import (
     TaskRange,
 )
 from flumeng.spec.flow_source import FlowSource
+from flumeng.spec.partial import readable_flow
 from flumeng.spec.problems import Problem, SpecError
 
 __all__ = [
@@ -64,23 +67,18 @@ def check_flow(text: str) -> FlowSpec:
     """Read one flow of which nothing is known yet, as ``parse_flow`` does: its expressions too,
     whether its filters and sinks have the columns that they need, and whether its senders wait long
     enough. Columns that come from filters of another flow are checked in what it runs with those:
-    see ``flumeng.spec.chain``. Raises ``SpecError``."""
-    written, spec, lines, parts = _read(text)
-    late = [Problem(lines[path], path, message) for path, message in guarantees.too_late(spec)]
-    if late:
-        raise SpecError(late)
-    behind_others = any(
-        isinstance(part.options, FlowSource) and part.options.after == "filters"
-        for part in spec.sources
-    )
-    if (written.filters or written.branches) and not behind_others:
-        from flumeng.spec import columns  # noqa: PLC0415  # loads sqlglot, which nobody else needs
-
-        wrong = [
-            Problem(_line(lines, path), path, message) for path, message in columns.check(written)
-        ]
-        if wrong:
-            raise SpecError(wrong)
+    see ``flumeng.spec.chain``. Raises ``SpecError`` with all problems, also those of expressions
+    beside options that are wrong."""
+    try:
+        written, spec, lines, parts = _read(text)
+    except SpecError as error:
+        decoder = _decoded(document.compose(text))[0]
+        late = _of_columns(readable_flow(decoder), decoder.lines)
+        raise SpecError({*error.problems, *late}) from error
+    problems = [Problem(lines[path], path, message) for path, message in guarantees.too_late(spec)]
+    problems += _of_columns(written, lines)
+    if problems:
+        raise SpecError(problems)
     for part, made in parts.items():
         try:
             check_flow(made)
@@ -93,6 +91,19 @@ def check_flow(text: str) -> FlowSpec:
     return spec
 
 
+def _of_columns(written: FlowSpec, lines: Mapping[str, int]) -> list[Problem]:
+    """Problems of the expressions, and of columns that filters and sinks need."""
+    behind_others = any(
+        isinstance(part.options, FlowSource) and part.options.after == "filters"
+        for part in written.sources
+    )
+    if behind_others or not (written.filters or written.branches):
+        return []
+    from flumeng.spec import columns  # noqa: PLC0415  # loads sqlglot, which nobody else needs
+
+    return [Problem(_line(lines, path), path, message) for path, message in columns.check(written)]
+
+
 @lru_cache(maxsize=4096)
 def _read(
     text: str,
@@ -100,19 +111,17 @@ def _read(
     """As it is written, as its own tasks run it, the lines of its places, and the texts of its
     parts."""
     root = document.compose(text)
-    decoder = Decoder()
-    written = decoder.mapping(FlowSpec, root, "")
+    decoder, written = _decoded(root)
     together = [
         Problem(decoder.lines[path], path, message)
         for path, message in guarantees.check(decoder.parts)
     ]
-    if written is not INVALID:
-        assert isinstance(written, FlowSpec)
+    if written is not None:
         together += [
             Problem(decoder.lines[path], path, message)
             for path, message in isolation.problems(written)
         ]
-    if written is INVALID or together:
+    if written is None or together:
         raise SpecError(decoder.problems + together)
     parts = isolation.parts(written)
     if not parts:
@@ -120,6 +129,14 @@ def _read(
     spec = parse_flow(isolation.kept_text(root, written))
     texts = {part: isolation.part_text(root, written, part) for part in parts}
     return written, spec, decoder.lines, texts
+
+
+def _decoded(root: yaml.Node) -> tuple[Decoder, FlowSpec | None]:
+    """A decoder that has read the document, and the flow when all its options are right."""
+    decoder = Decoder()
+    written = decoder.mapping(FlowSpec, root, "")
+    assert written is INVALID or isinstance(written, FlowSpec)
+    return decoder, None if written is INVALID else written
 
 
 def _line(lines: Mapping[str, int], path: str) -> int:

@@ -6,74 +6,114 @@ What is told here would otherwise be told by the collector, when the flow alread
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from flumeng.spec import expressions, statements
 from flumeng.spec.branch import Located
 from flumeng.spec.component import KEEP, Component
-from flumeng.spec.filters import EntryError, behind
+from flumeng.spec.filters import EntriesError, behind, keeps_columns
 from flumeng.spec.filters.sql import Sql
 from flumeng.spec.flow import FlowSpec
 from flumeng.spec.functions import BOOLEAN, DATE, INTEGER, TEXT, TIMESTAMP
 from flumeng.spec.kafka_source import KafkaSource
 from flumeng.spec.kinds import EVENT, MESSAGE, RECEIVED, Columns, either
 from flumeng.spec.letters_source import LettersSource
+from flumeng.spec.partial import Unreadable
 from flumeng.spec.patterns import FIELD, split_query
 from flumeng.spec.problems import nearest
 from flumeng.spec.sinks import exactly_once, members, numbered, one_row_an_event
 from flumeng.spec.sinks.files import Files
 from flumeng.spec.sinks.lakehouse import Delta, Iceberg, partition
 from flumeng.spec.sinks.spark import Spark
+from flumeng.spec.sql_text import TextError
 
 IN_PATHS = (TEXT, INTEGER, BOOLEAN, DATE)
 
 
+@dataclass(frozen=True)
+class _Events:
+    """Events at one place of a flow. ``certain`` is False behind a filter that is wrong: then the
+    columns may be others than ``columns``."""
+
+    columns: Columns
+    certain: bool = True
+
+    def shows(self, error: ValueError) -> bool:
+        """Whether the error is one whatever the columns are."""
+        return self.certain or isinstance(error, TextError)
+
+
 def check(spec: FlowSpec) -> Iterator[tuple[str, str]]:
-    """Yield ``(path, message)`` for what is wrong. Behind a filter that is, nothing is known and
-    nothing said."""
-    yield from _of_segment(spec, Located(spec), _read(spec), ())
+    """Yield ``(path, message)`` for everything that is wrong.
+
+    Behind a filter that is wrong, or ``Unreadable``, the columns are unknown: there only errors
+    that do not depend on columns are reported.
+    """
+    readable = not any(isinstance(part.options, Unreadable) for part in spec.sources)
+    yield from _of_segment(spec, Located(spec), _Events(_read(spec), readable), ())
 
 
 def _of_segment(
-    spec: FlowSpec, where: Located, columns: Columns, before: tuple[Component, ...]
+    spec: FlowSpec, where: Located, events: _Events, before: tuple[Component, ...]
 ) -> Iterator[tuple[str, str]]:
     """``before`` are the filters in front of the segment."""
     filters = (*before, *where.segment.filters)
     for number, part in enumerate(where.segment.filters):
         place = f"{where.path}filters[{number}]"
-        path = f"{place}.{part.name}"
-        if part.when is not None:
-            try:
-                expressions.check_condition(part.when, columns)
-            except ValueError as error:
-                yield f"{place}.when", str(error)
-                return
-        before_it = columns
-        try:
-            columns = behind(part.options, columns)
-            if part.when is not None:
-                columns = either(before_it, columns)
-        except EntryError as wrong:
-            yield f"{path}[{wrong.number}]", str(wrong)
-            return
-        except ValueError as error:
-            yield path, str(error)
-            return
+        before_it = events
+        events, errors = _through(part, place, events)
+        for path, error in errors:
+            if before_it.shows(error):
+                yield path, str(error)
         if _leaves_lines(spec, part):
+            path = f"{place}.{part.name}"
             yield path, "LIMIT leaves lines unread that multiline has to join: add an ORDER BY"
-        if part.on_error != KEEP and not all(map(_has_attrs, (before_it, columns))):
+        attrs = all(_has_attrs(these.columns) for these in (before_it, events))
+        if part.on_error != KEEP and events.certain and not attrs:
             yield f"{place}.on_error", "it needs the column attrs as it was received: keep it"
     for number, sink in enumerate(where.segment.sinks):
+        if isinstance(sink.options, Unreadable):
+            continue
         path = f"{where.path}sinks[{number}].{sink.name}"
-        yield from _of_sinks(path, sink, columns)
+        if events.certain:
+            yield from _of_sinks(path, sink, events.columns)
         problems = (_unsteady(spec.delivery, filters, sink), _multiplied(filters, sink))
         yield from ((path, problem) for problem in problems if problem is not None)
     for branch, inner in zip(where.segment.branches, where.parts(), strict=True):
         if branch.when is not None:
             try:
-                expressions.check_condition(branch.when, columns)
+                expressions.check_condition(branch.when, events.columns)
             except ValueError as error:
-                yield f"{inner.path}when", str(error)
-        yield from _of_segment(spec, inner, columns, filters)
+                if events.shows(error):
+                    yield f"{inner.path}when", str(error)
+        yield from _of_segment(spec, inner, events, filters)
+
+
+def _through(
+    part: Component, place: str, events: _Events
+) -> tuple[_Events, list[tuple[str, ValueError]]]:
+    """The events behind a filter, and its errors with their paths."""
+    if isinstance(part.options, Unreadable):
+        return _Events(events.columns, certain=False), []
+    errors: list[tuple[str, ValueError]] = []
+    if part.when is not None:
+        try:
+            expressions.check_condition(part.when, events.columns)
+        except ValueError as error:
+            errors.append((f"{place}.when", error))
+    path = f"{place}.{part.name}"
+    try:
+        columns = behind(part.options, events.columns)
+        if part.when is not None:
+            columns = either(events.columns, columns)
+    except EntriesError as entries:
+        errors += [(f"{path}[{number}]", error) for number, error in entries.errors.items()]
+    except ValueError as error:
+        errors.append((path, error))
+    else:
+        return _Events(columns, events.certain), errors
+    certain = events.certain and keeps_columns(part.options)
+    return _Events(events.columns, certain), errors
 
 
 def _leaves_lines(spec: FlowSpec, part: Component) -> bool:

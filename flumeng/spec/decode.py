@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -63,13 +63,17 @@ class Decoder:
     """Collects ``problems``, and what the checks of a whole flow need.
 
     ``parts`` maps a path such as ``sinks[0].files`` to what was decoded there, ``lines`` to where
-    it stands. Parts with a problem are in ``lines`` only.
+    it stands. Parts with a problem are in ``lines`` only. ``values`` has the options of each
+    mapping, and ``entries`` the entries of each list, by their path: ``INVALID`` where there is a
+    problem.
     """
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.parts: dict[str, Any] = {}
         self.lines: dict[str, int] = {}
+        self.values: dict[str, Mapping[str, Any]] = {}
+        self.entries: dict[str, Sequence[Any]] = {}
 
     def report(self, node: yaml.Node, path: str, message: str) -> Literal[Invalid.INVALID]:
         self.problems.append(Problem(document.line(node), path, message))
@@ -98,6 +102,7 @@ class Decoder:
             if (is_required(field) or name in needed) and name not in values:
                 wanted = _wanted(hints[name], described(field))
                 self.report(node, path, f'missing "{name}": {wanted}')
+        self.values[path] = values
         if len(self.problems) > before:
             return INVALID
         return self._whole(cls(**values), path)
@@ -177,6 +182,7 @@ class Decoder:
             else self._value(hint, item, f"{path}[{index}]", entry_option)
             for index, item in enumerate(node.value)
         ]
+        self.entries[path] = entries
         return INVALID if INVALID in entries else tuple(entries)
 
     def _component(self, kind: Kind, node: yaml.Node, path: str) -> Any:

@@ -33,7 +33,7 @@ from flumeng.spec.functions import (
 )
 from flumeng.spec.kinds import Columns, Kind, require_new
 from flumeng.spec.problems import nearest
-from flumeng.spec.sql_text import MAX_DEPTH
+from flumeng.spec.sql_text import MAX_DEPTH, TextError
 
 MAX_GROWTH = 100
 _NUMBER = re.compile(r"[0-9]{1,18}|[0-9]{0,18}\.[0-9]{1,18}")
@@ -153,7 +153,7 @@ class Reader:
             return self._case(node, depth)
         if isinstance(node, exp.Anonymous):
             return self._call(node, depth)
-        raise ValueError(f"not allowed in expressions: {shown(node)}")
+        raise TextError(f"not allowed in expressions: {shown(node)}")
 
     def _literal(self, node: exp.Expr) -> Kind:
         if isinstance(node, exp.Boolean):
@@ -163,7 +163,7 @@ class Reader:
         if isinstance(node, exp.RawString) or node.is_string:
             return Kind(TEXT, growth=0)
         if not _NUMBER.fullmatch(node.name):
-            raise ValueError(f"expected a number of at most 18 digits, not {node.name}")
+            raise TextError(f"expected a number of at most 18 digits, not {node.name}")
         return Kind(FRACTION if "." in node.name else INTEGER, growth=0)
 
     def _column(self, node: exp.Column) -> Kind:
@@ -172,7 +172,7 @@ class Reader:
             or node.args.get("catalog")
             or not isinstance(node.this, exp.Identifier)
         ):
-            raise ValueError(f"not allowed in expressions: {shown(node)}")
+            raise TextError(f"not allowed in expressions: {shown(node)}")
         if node.table:
             return self._field(self._named(node.table), node.this)
         return self._named(node.name)
@@ -185,7 +185,7 @@ class Reader:
 
     def _field(self, of: Kind, name: Any) -> Kind:
         if not isinstance(name, exp.Identifier):
-            raise ValueError(f"not allowed in expressions: {shown(name)}")
+            raise TextError(f"not allowed in expressions: {shown(name)}")
         if of.name == "map" and of.inner[0][1].name == TEXT:
             return of.inner[1][1]
         for field, kind in of.inner if of.name == "struct" else ():
@@ -195,7 +195,7 @@ class Reader:
 
     def _entry(self, node: exp.Bracket, depth: int) -> Kind:
         if set(given(node)) - {"this", "expressions"} or len(node.expressions) != 1:
-            raise ValueError(f"not allowed in expressions: {shown(node)}")
+            raise TextError(f"not allowed in expressions: {shown(node)}")
         of, key = self.kind(node.this, depth), self._value(node.expressions[0], depth)
         if of.name == "map" and key.name == of.inner[0][1].name:
             return of.inner[1][1]
@@ -250,7 +250,7 @@ class Reader:
             if self_kind.name not in (BOOLEAN, VOID):
                 raise ValueError(f"expected a {BOOLEAN}, and this is a {self_kind.name}")
         elif not isinstance(node.expression, exp.Null):
-            raise ValueError(f"not allowed in expressions: {shown(node)}")
+            raise TextError(f"not allowed in expressions: {shown(node)}")
         return Kind(BOOLEAN, growth=0)
 
     def _like(self, node: exp.Expr, depth: int) -> Kind:
@@ -263,7 +263,7 @@ class Reader:
         elif re.sub(r"\\[\\%_]", "", pattern).count("\\"):
             raise ValueError(r"expected %, _ or \ after each \ of a LIKE pattern")
         if set(given(node)) - {"this", "expression"}:
-            raise ValueError(f"not allowed in expressions: {shown(node)}")
+            raise TextError(f"not allowed in expressions: {shown(node)}")
         return Kind(BOOLEAN, growth=0)
 
     def _cast(self, node: exp.Cast, depth: int) -> Kind:
@@ -296,7 +296,7 @@ class Reader:
         if function is None or set(given(node)) - {"this", "expressions"}:
             close = nearest(name.lower(), list(functions.FUNCTIONS))
             hint = f"; {close}" if "did you mean" in close else ""
-            raise ValueError(f"the function {name or shown(node)} is not allowed{hint}")
+            raise TextError(f"the function {name or shown(node)} is not allowed{hint}")
         arguments = [self.kind(part, depth) for part in node.expressions]
         return called(function, arguments, [constant(part) for part in node.expressions])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,9 @@ from flumeng.errors import UserError
 from flumeng.spec import FlowSpec, Problem, SpecError, check_flow
 from flumeng.spec.document import MAX_BYTES
 from flumeng.spec.flow_names import why_not_applied
+
+STANDARD_INPUT = Path("-")
+SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
@@ -32,8 +36,28 @@ class FlowFilesError(UserError):
         super().__init__("\n".join([f"{count} in flow files:", *map(_sentence, self.problems)]))
 
 
+def flow_files_of(paths: Sequence[Path]) -> list[Path]:
+    """The files themselves, with the flow files of each directory in its place: those that end in
+    .yaml or .yml and not in .test.yaml, by name. Raises ``UserError`` for one without any."""
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = [
+            file
+            for file in sorted(path.iterdir())
+            if file.suffix in SUFFIXES and Path(file.stem).suffix != ".test"
+        ]
+        if not inside:
+            raise UserError(f"{path}: there is no flow file in it: none ends in .yaml or .yml")
+        found += inside
+    return found
+
+
 def read_flows(files: Sequence[Path]) -> list[FlowFile]:
-    """Read every file; two files must not hold the same flow. Raises ``FlowFilesError``."""
+    """Read every file, ``STANDARD_INPUT`` among them; two files must not hold the same flow. Raises
+    ``FlowFilesError``."""
     read: list[FlowFile] = []
     problems: list[tuple[Path, Problem]] = []
     first: dict[str, Path] = {}
@@ -69,12 +93,17 @@ class Unfit(Exception):  # noqa: N818  told as a problem
 
 
 def content_of(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
-    """What is in a regular file; of no other is anything read, and nothing is waited for. Raises
-    ``OSError``, and ``Unfit`` for what is no regular file, or larger."""
+    """The content of a regular file, or of standard input; other files are not opened for reading,
+    so that nothing blocks. Raises ``OSError``, and ``Unfit`` for another file or a larger one."""
+    if path == STANDARD_INPUT:
+        return _at_most(sys.stdin.buffer.read(most_bytes + 1), most_bytes)
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123  at once
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise Unfit("is no regular file")
-        content = file.read(most_bytes + 1)
+        return _at_most(file.read(most_bytes + 1), most_bytes)
+
+
+def _at_most(content: bytes, most_bytes: int) -> bytes:
     if len(content) > most_bytes:
         raise Unfit(f"is larger than {most_bytes // 1024} KiB")
     return content

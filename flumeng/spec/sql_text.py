@@ -39,6 +39,10 @@ _BEGINNINGS = (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN)
 _DIALECT = Spark()
 
 
+class TextError(ValueError):
+    """The text is wrong whatever columns there are."""
+
+
 class _Parser(SparkParser):
     """Takes every call for an unknown function, so that it keeps the name under which Spark will
     look for it."""
@@ -63,11 +67,11 @@ def parse(text: str) -> exp.Expr:
     except ParseError as error:
         near = error.errors[0].get("highlight") if error.errors else None
         said = f" near {near}" if near else ""
-        raise ValueError(f"not an expression in Spark SQL{said}") from None
+        raise TextError(f"not an expression in Spark SQL{said}") from None
     except RecursionError:
-        raise ValueError(f"nested deeper than {MAX_DEPTH}") from None
+        raise TextError(f"nested deeper than {MAX_DEPTH}") from None
     if len(trees) != 1 or trees[0] is None:
-        raise ValueError("expected an expression")
+        raise TextError("expected an expression")
     return trees[0]
 
 
@@ -75,7 +79,7 @@ def parse_query(text: str) -> exp.Query:
     """A whole statement. Raises ValueError."""
     tokens = _tokens(text)
     if not tokens or tokens[0].token_type not in _BEGINNINGS:
-        raise ValueError("expected one SELECT, perhaps with WITH before it")
+        raise TextError("expected one SELECT, perhaps with WITH before it")
     _check_tokens(tokens, also=_CLAUSES)
     parser = _Parser(error_level=ErrorLevel.IMMEDIATE, dialect=_DIALECT)
     try:
@@ -83,11 +87,11 @@ def parse_query(text: str) -> exp.Query:
     except ParseError as error:
         near = error.errors[0].get("highlight") if error.errors else None
         said = f" near {near}" if near else ""
-        raise ValueError(f"not a statement in Spark SQL{said}") from None
+        raise TextError(f"not a statement in Spark SQL{said}") from None
     except RecursionError:
-        raise ValueError(f"nested deeper than {MAX_DEPTH}") from None
+        raise TextError(f"nested deeper than {MAX_DEPTH}") from None
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
-        raise ValueError("expected one SELECT, perhaps with WITH before it")
+        raise TextError("expected one SELECT, perhaps with WITH before it")
     return trees[0]
 
 
@@ -99,25 +103,25 @@ def parse_columns(text: str) -> exp.DataType:
     try:
         trees = parser.parse_into(exp.DataType, tokens, text)
     except (SqlglotError, RecursionError):
-        raise ValueError(wrong) from None
+        raise TextError(wrong) from None
     if len(trees) != 1 or not isinstance(trees[0], exp.DataType):
-        raise ValueError(wrong)
+        raise TextError(wrong)
     return trees[0]
 
 
 def _tokens(text: str) -> list[Token]:
     """The words of ``text``. Raises ValueError for those that have no place in an expression."""
     if len(text) > MAX_CHARACTERS:
-        raise ValueError(f"expected at most {MAX_CHARACTERS} characters, not {len(text)}")
+        raise TextError(f"expected at most {MAX_CHARACTERS} characters, not {len(text)}")
     if "${" in text:
-        raise ValueError("${ is not allowed in expressions: Spark would look for a variable")
+        raise TextError("${ is not allowed in expressions: Spark would look for a variable")
     try:
         tokens: list[Token] = _DIALECT.tokenize(text)
     except SqlglotError as error:
-        raise ValueError(f"not SQL: {str(error).splitlines()[0]}") from None
+        raise TextError(f"not SQL: {str(error).splitlines()[0]}") from None
     for token in tokens:
         if token.comments or token.token_type == TokenType.HINT:
-            raise ValueError("comments and hints are not allowed in expressions")
+            raise TextError("comments and hints are not allowed in expressions")
     return tokens
 
 
@@ -131,21 +135,21 @@ def _check_tokens(tokens: list[Token], also: Collection[str] = ()) -> None:
             kind in (TokenType.R_PAREN, TokenType.END)
         )
         if depth > MAX_DEPTH:
-            raise ValueError(f"nested deeper than {MAX_DEPTH}")
+            raise TextError(f"nested deeper than {MAX_DEPTH}")
         if quoted:
             continue
         word = text.isascii() and (text.replace("_", "").isalnum() or kind == TokenType.NUMBER)
         clause = " ".join(text.upper().split()) in also
         if not (word or clause) and text not in _SYMBOLS.split():
-            raise ValueError(f"{text} is not allowed in expressions")
+            raise TextError(f"{text} is not allowed in expressions")
         if text.upper() in _NOT_HERE:
-            raise ValueError(f"use IS NULL or IS NOT NULL, not {text}")
+            raise TextError(f"use IS NULL or IS NOT NULL, not {text}")
     before = None
     for token, following in pairwise(tokens):
         if (token.token_type, following.token_type) == (TokenType.NOT, TokenType.NULL) and (
             before is None or before.token_type != TokenType.IS
         ):
-            raise ValueError("use IS NOT NULL, not NOT NULL")
+            raise TextError("use IS NOT NULL, not NOT NULL")
         _check_pair(token, following)
         before = token
 
@@ -153,18 +157,18 @@ def _check_tokens(tokens: list[Token], also: Collection[str] = ()) -> None:
 def _check_pair(token: Token, following: Token) -> None:
     literal = following.token_type in (TokenType.STRING, TokenType.RAW_STRING)
     if token.token_type in (TokenType.STRING, TokenType.RAW_STRING) and literal:
-        raise ValueError("two texts follow each other: use concat, or one text")
+        raise TextError("two texts follow each other: use concat, or one text")
     if token.token_type == TokenType.ALIAS and literal:
-        raise ValueError("expected a name after AS, not a text")
+        raise TextError("expected a name after AS, not a text")
     if token.token_type == TokenType.ALIAS and following.token_type in _Parser.TYPE_TOKENS:
         plain = following.token_type in (TokenType.VAR, TokenType.IDENTIFIER)
         if not plain and following.text.lower() not in TYPES.split():
-            raise ValueError(f"{following.text} is no type of Spark, and no name without backticks")
+            raise TextError(f"{following.text} is no type of Spark, and no name without backticks")
     is_type = token.token_type in _Parser.TYPE_TOKENS and token.token_type != TokenType.IDENTIFIER
     if literal and is_type and token.text.lower() not in ("like", "rlike", "in", "and", "or"):
         pattern = _TIMES.get(token.text.lower())
         if pattern is None or not pattern.fullmatch(following.text) or not _is_time(following.text):
-            raise ValueError(f"expected DATE or TIMESTAMP before '{following.text}', and a time")
+            raise TextError(f"expected DATE or TIMESTAMP before '{following.text}', and a time")
 
 
 def _is_time(text: str) -> bool:

@@ -119,6 +119,35 @@ def test_validate_tells_all_problems_of_all_files(
     ]
 
 
+def test_validate_takes_directories_and_standard_input(shell: Shell, tmp_path: Path) -> None:
+    for name in ("b.yml", "a.yaml", "a.test.yaml", "notes.txt"):
+        (tmp_path / name).write_text(FLOW.replace("web", name[0]))
+    result = shell.run("flow", "validate", tmp_path, "-", zk=None, typed=FLOW)
+    assert result.exit_code == 0, result.stderr
+    valid = [line for line in result.stdout.splitlines() if line.endswith("is valid")]
+    assert valid == [
+        f"{tmp_path}/a.yaml: flow a is valid",
+        f"{tmp_path}/b.yml: flow b is valid",
+        "-: flow web is valid",
+    ]
+
+
+def test_validate_of_a_directory_without_flow_files_is_wrong_input(
+    shell: Shell, tmp_path: Path
+) -> None:
+    result = shell.run("flow", "validate", tmp_path, zk=None)
+    assert result.exit_code == 2
+    assert f"{tmp_path}: there is no flow file in it: none ends in .yaml or .yml" in result.stderr
+
+
+def test_apply_takes_a_directory_and_standard_input(
+    shell: Shell, store: FakeStore, tmp_path: Path
+) -> None:
+    (tmp_path / "a.yaml").write_text(FLOW.replace("web", "a"))
+    assert shell.run("flow", "apply", tmp_path, "-", typed=FLOW).exit_code == 0
+    assert sorted(store.children(paths.flows())) == ["a", "web"]
+
+
 def test_validate_gives_problems_as_json(shell: Shell, write_flow: Callable[..., Path]) -> None:
     file = write_flow("flow: b\nsources: [tail: {paths: [/a]}]\nsinks: []\n")
     result = shell.run("flow", "validate", file, "--json")

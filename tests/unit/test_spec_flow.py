@@ -174,6 +174,49 @@ def test_problems_carry_line_path_and_message() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (  # an unknown filter: only what is wrong whatever columns there are
+            ["pars: {format: json}", 'where: "a >"', 'where: "b = 1"'],
+            ["filters[0]", "filters[1].where"],
+        ),
+        (  # a wrong condition changes no column, so what follows is checked as ever
+            ['where: "a >"', 'where: "b = 1"', 'select: ["body", "c AS d", "e +"]'],
+            [
+                "filters[0].where",
+                "filters[1].where",
+                "filters[2].select[1]",
+                "filters[2].select[2]",
+            ],
+        ),
+        (  # behind a wrong select the columns are unknown
+            ['select: ["nope"]', 'where: "b = 1"', 'where: "sha3(body) = 1"'],
+            ["filters[0].select[0]", "filters[2].where"],
+        ),
+        (
+            ['{set: {x: "a"}, when: "a >"}', 'where: "b = 1"'],
+            ["filters[0].when", "filters[1].where"],
+        ),
+    ],
+)
+def test_wrong_filter_hides_no_problem_of_the_others(
+    filters: list[str], expected: list[str]
+) -> None:
+    text = (
+        "flow: a\nsources: [tail: {paths: [/a]}]\nfilters:\n"
+        + "".join(f"- {row}\n" for row in filters)
+        + "sinks: [files: {path: '/x/{level}', format: json}]\n"
+        + "branches: [{name: b, when: 'c <', sinks: [noop: {}]}]\nbatch: {seconds: soon}\n"
+    )
+    with pytest.raises(SpecError) as refused:
+        check_flow(text)
+    found = [problem.path for problem in refused.value.problems]
+    kept = [path for path in found if path.startswith("filters")]
+    assert kept == expected
+    assert {"branches[0].when", "batch.seconds"} <= set(found)
+
+
 def test_a_huge_file_is_refused_before_it_is_read() -> None:
     with pytest.raises(SpecError, match="larger than 128 KiB"):
         parse_flow("flow: a\n" + "#" * document.MAX_BYTES)

@@ -18,6 +18,7 @@ class Dedupe:
     """
 
     bare: ClassVar[str] = "by"
+    keeps_columns: ClassVar[bool] = True
     unconditional: ClassVar[str] = (
         "put a set before it that makes a column for the events it is for: where a column of by "
         "is null, nothing is dropped"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.spec.filters import EntryError
+from flumeng.spec.filters import EntriesError
 from flumeng.spec.kinds import RECEIVED, Columns, require_column
 from flumeng.spec.option import option
 from flumeng.spec.templates import ATTRIBUTE
@@ -26,6 +26,7 @@ class Drop:
 
     def behind(self, columns: Columns) -> Columns:
         found = dict(columns)
+        errors: dict[int, ValueError] = {}
         for number, name in enumerate(self.columns):
             try:
                 if ATTRIBUTE.fullmatch(name) and name not in found:
@@ -37,5 +38,7 @@ class Drop:
                 if not found:
                     raise ValueError("no column would be left")
             except ValueError as error:
-                raise EntryError(number, str(error)) from None
+                errors[number] = error
+        if errors:
+            raise EntriesError(errors)
         return found

@@ -17,6 +17,7 @@ class Limit:
     It counts in each split of a batch by itself: it holds back floods, and is no quota.
     """
 
+    keeps_columns: ClassVar[bool] = True
     unconditional: ClassVar[str] = (
         "put a set before it that makes a column for the events it is for: where a column of by "
         "is null, nothing is dropped"

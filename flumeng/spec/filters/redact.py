@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from flumeng.spec.filters import EntryError
+from flumeng.spec.filters import EntriesError
 from flumeng.spec.functions import BINARY, TEXT
 from flumeng.spec.kinds import RECEIVED, Columns, Kind, require_column
 from flumeng.spec.option import option
@@ -64,6 +64,7 @@ class Redact:
 
     def behind(self, columns: Columns) -> Columns:
         found = dict(columns)
+        errors: dict[int, ValueError] = {}
         for number, name in enumerate(self.columns):
             try:
                 if ATTRIBUTE.fullmatch(name) and name not in columns:
@@ -72,7 +73,9 @@ class Redact:
                     continue
                 found[name] = self._redacted(name, require_column(columns, name))
             except ValueError as error:
-                raise EntryError(number, str(error)) from None
+                errors[number] = error
+        if errors:
+            raise EntriesError(errors)
         return found
 
     def _redacted(self, name: str, kind: Kind) -> Kind:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from flumeng.spec.kinds import EVENT, Columns, require_keys
 from flumeng.spec.option import option
@@ -14,6 +15,8 @@ class Sample:
 
     What is kept is chosen by a hash: the same events and keys in every batch, task and flow.
     """
+
+    keeps_columns: ClassVar[bool] = True
 
     rate: float = option(
         doc="How much is kept, from 0 to 1.", unit="ratio", minimum=0, maximum=1, example="0.1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.spec.filters import EntryError
+from flumeng.spec.filters import EntriesError
 from flumeng.spec.kinds import Columns, require_new
 from flumeng.spec.option import option
 
@@ -26,11 +26,15 @@ class Select:
         from flumeng.spec import expressions  # noqa: PLC0415  # loads sqlglot
 
         found: Columns = {}
+        errors: dict[int, ValueError] = {}
         for number, text in enumerate(self.expressions):
             try:
                 more = expressions.chosen(text, columns)
                 require_new(found, more)
             except ValueError as error:
-                raise EntryError(number, str(error)) from None
-            found = {**found, **more}
+                errors[number] = error
+            else:
+                found = {**found, **more}
+        if errors:
+            raise EntriesError(errors)
         return found

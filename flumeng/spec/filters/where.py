@@ -14,6 +14,7 @@ class Where:
     """Keeps the events for which a condition in Spark SQL is true."""
 
     bare: ClassVar[str] = "expression"
+    keeps_columns: ClassVar[bool] = True
 
     expression: str = option(doc="The condition.", example='"severity <= 4"')
 
