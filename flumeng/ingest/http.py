@@ -10,12 +10,12 @@ from collections.abc import Generator
 from typing import cast
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from flumeng.ingest import tls
 from flumeng.ingest.counters import Counters
 from flumeng.ingest.handshakes import Handshakes
-from flumeng.ingest.http_app import Connection, HttpApp
+from flumeng.ingest.http_app import HttpApp
+from flumeng.ingest.http_protocol import Protocol
 from flumeng.ingest.http_senders import LOOK_SECONDS, Senders
 from flumeng.ingest.listening import BACKLOG, listen
 from flumeng.ingest.peers import address
@@ -24,8 +24,6 @@ from flumeng.ingest.tls import ServerTls
 from flumeng.runtime.seldom import every
 from flumeng.spec.sources import Http
 
-HEAD_BYTES = 64 << 10
-HEAD_SECONDS = 10.0
 KEEP_ALIVE_SECONDS = 60
 MOST_CONNECTIONS = 10_000
 SETTLE_SECONDS = 2.0
@@ -58,7 +56,7 @@ class HttpSource(Source):
         listener = await listen(self._options.listen, "tcp", share=self._context.share_ports)
         config = uvicorn.Config(
             self._app,
-            http=_Protocol,
+            http=Protocol,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -131,12 +129,12 @@ class _Server(uvicorn.Server):
     def close_revoked(self) -> None:
         """The connections of whoever was let in and would not be now."""
         for protocol in list(self.server_state.connections):
-            if isinstance(protocol, _Protocol) and protocol.is_revoked:
+            if isinstance(protocol, Protocol) and protocol.is_revoked:
                 self._counters.unauthorized += 1
                 protocol.transport.abort()
 
-    def _protocol(self) -> _Protocol:
-        return _Protocol(self.config, self.server_state, {})
+    def _protocol(self) -> Protocol:
+        return Protocol(self.config, self.server_state, {})
 
     def end(self) -> None:
         self.should_exit = True
@@ -149,66 +147,3 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
-
-
-class _Protocol(HttpToolsProtocol):
-    """httptools bounds neither headers nor the time they take."""
-
-    _silent_bytes = 0  # received since the parser last had something for the application
-    _head_timer: asyncio.TimerHandle | None = None
-
-    _connection: Connection | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._start_timer()
-        host = self.client[0] if self.client is not None else "unknown"
-        self._connection = self._http_app.connected(transport, host)
-        self.app_state = {"connection": self._connection}
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        if self._connection is not None:
-            self._http_app.disconnected(self._connection)
-        super().connection_lost(exc)
-
-    @property
-    def is_revoked(self) -> bool:
-        return self._connection is not None and self._http_app.is_revoked(self._connection)
-
-    @property
-    def _http_app(self) -> HttpApp:
-        assert isinstance(self.config.app, HttpApp)
-        return self.config.app
-
-    def data_received(self, data: bytes) -> None:
-        self._silent_bytes += len(data)
-        super().data_received(data)
-        if self._silent_bytes > HEAD_BYTES and not self.transport.is_closing():
-            self.send_400_response(f"more than {HEAD_BYTES} bytes of headers")
-
-    def on_message_begin(self) -> None:
-        self._start_timer()
-        super().on_message_begin()
-
-    def on_headers_complete(self) -> None:
-        self._silent_bytes = 0
-        self._stop_timer()
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        self._silent_bytes = 0
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        self._silent_bytes = 0
-        super().on_message_complete()
-
-    def _start_timer(self) -> None:
-        self._stop_timer()
-        self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
-
-    def _stop_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None

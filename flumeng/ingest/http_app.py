@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from flumeng.ingest import http_body
 from flumeng.ingest.framing import Messages
 from flumeng.ingest.http_body import RefusedError
+from flumeng.ingest.http_received_body import Receive, ReceivedBody
 from flumeng.ingest.http_senders import Senders
 from flumeng.ingest.listening import takes_reserve
 from flumeng.ingest.memory_bound import MemoryBound, OverBoundError, Share
@@ -34,12 +35,10 @@ from flumeng.spec.sources import Http
 
 log = logging.getLogger(__name__)
 
-BODY_SECONDS = 60.0
 DURABLE_SECONDS = 30.0
 HELD_SECONDS = 1.0
 """A journal that can take nothing for so long has senders told to come again."""
 
-DRAIN_SECONDS = 2.0
 STRANGER_BYTES = 1 << 20
 """So much at most is read, and dropped, of what strangers go on sending when they are answered: who
 has sent more, and is cut off, may not see the answer."""
@@ -60,7 +59,6 @@ more is asked to come later."""
 
 HEALTH_PATH = "/health"
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
@@ -121,7 +119,7 @@ class HttpApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        body = _Body(receive, headers)
+        body = ReceivedBody(receive, headers)
         said: dict[str, str]
         more: list[tuple[bytes, bytes]] = []
         try:
@@ -129,7 +127,7 @@ class HttpApp:
             status, said = 200, {}
         except RefusedError as refused:  # and with it goes what was received of the body
             status, said, more = refused.status, {"error": str(refused)}, [*refused.headers]
-        if status in (400, 413, 415):
+        if status in (400, 411, 413, 415, 501):
             self._context.counters.malformed += 1
         if status == 504:
             self._context.counters.undelivered += 1
@@ -209,7 +207,7 @@ class HttpApp:
     def _waiting(self) -> set[asyncio.Future[Any]]:
         return {*self._undecided, *self._undelivered}
 
-    async def _take(self, scope: Scope, headers: Mapping[bytes, bytes], body: _Body) -> None:
+    async def _take(self, scope: Scope, headers: Mapping[bytes, bytes], body: ReceivedBody) -> None:
         """Return when the request's events are what ``ack`` says. Raises RefusedError."""
         reading = scope["method"] in ("GET", "HEAD")
         if reading and scope["path"] != HEALTH_PATH:
@@ -250,7 +248,7 @@ class HttpApp:
             )
 
     async def _accept(
-        self, scope: Scope, headers: Mapping[bytes, bytes], body: _Body, client: str
+        self, scope: Scope, headers: Mapping[bytes, bytes], body: ReceivedBody, client: str
     ) -> int:
         """The seq below which its events are durable; 0 when it has none, or may be answered
         before."""
@@ -277,7 +275,7 @@ class HttpApp:
             raise RefusedError(429, "too much at once: send this again a little later") from error
 
     async def _pieces(
-        self, headers: Mapping[bytes, bytes], content_type: str, body: _Body, memory: Share
+        self, headers: Mapping[bytes, bytes], content_type: str, body: ReceivedBody, memory: Share
     ) -> list[Messages]:
         """Nothing else of the body is left in memory after it."""
         http_body.require_text(content_type)
@@ -347,59 +345,6 @@ class HttpApp:
         said = {"client": client, "path": scope["path"], "content_type": content_type}
         attrs += [(name, short(value)) for name, value in said.items() if value]
         return Origin(peer[0], tuple(attrs), self._rules)
-
-
-class _Body:
-    """A request's body, as it comes."""
-
-    def __init__(self, receive: Receive, headers: Mapping[bytes, bytes]) -> None:
-        self._receive = receive
-        self._announced = headers.get(b"content-length", b"")
-        self._waits_for_us = b"expect" in headers
-        self._more = True
-        self.received_bytes = 0
-
-    async def read(self, most_bytes: int, memory: Share) -> bytes:
-        """Raises RefusedError, OverBoundError."""
-        if self._announced.isdigit() and int(self._announced) > most_bytes:
-            raise http_body.too_large(most_bytes)
-        parts: list[bytes] = []
-        size = 0
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                while self._more:
-                    part = await self._next()
-                    size += len(part)
-                    memory.take(len(part))
-                    if size > most_bytes:
-                        raise http_body.too_large(most_bytes)
-                    parts.append(part)
-        except TimeoutError as error:
-            raise RefusedError(408, f"the body took longer than {BODY_SECONDS:.0f} s") from error
-        return b"".join(parts)
-
-    async def is_read_to_its_end(self, most_bytes: int) -> bool:
-        """Read on for a while, so that a sender that is still sending hears the answer."""
-        if self._waits_for_us:
-            return not self._more
-        left = most_bytes
-        try:
-            async with asyncio.timeout(DRAIN_SECONDS):
-                while self._more and left > 0:
-                    left -= len(await self._next())
-        except (TimeoutError, RefusedError):
-            return False
-        return not self._more
-
-    async def _next(self) -> bytes:
-        event = await self._receive()
-        if event["type"] == "http.disconnect":
-            self._more = False
-            raise RefusedError(400, "the connection was closed before the end of the body")
-        self._more = event.get("more_body", False)
-        part: bytes = event.get("body", b"")
-        self.received_bytes += len(part)
-        return part
 
 
 def _connection(scope: Scope) -> Connection:

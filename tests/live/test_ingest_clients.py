@@ -23,6 +23,33 @@ input(type="imuxsock" Socket="{folder}/log" CreatePath="on")
 action(type="omfwd" Target="127.0.0.1" Port="{port}" Protocol="tcp" TCP_Framing="{framing}"
        template="RSYSLOG_SyslogProtocol23Format")
 """
+JAVA_CLIENT = """
+import java.net.URI;
+import java.net.http.*;
+
+public class Post {
+    public static void main(String[] arguments) throws Exception {
+        HttpClient client = HttpClient.newHttpClient();
+        for (String type : new String[] {"text/plain", "application/x-ndjson"}) {
+            HttpRequest request = HttpRequest.newBuilder(URI.create(arguments[0]))
+                .header("Content-Type", type)
+                .POST(HttpRequest.BodyPublishers.ofString("1\\n2\\n")).build();
+            System.out.print(
+                client.send(request, HttpResponse.BodyHandlers.ofString()).statusCode());
+        }
+    }
+}
+"""
+NODE_CLIENT = """
+const url = process.argv[1];
+const chunks = new ReadableStream({
+  start(c) { c.enqueue(new TextEncoder().encode("1\\n2\\n")); c.close(); },
+});
+Promise.all([
+  fetch(url, {method: "POST", body: "1\\n2\\n"}),
+  fetch(url, {method: "POST", body: chunks, duplex: "half"}),
+]).then((answers) => console.log(answers.map((a) => a.status).join("")));
+"""
 PATIENCE_SECONDS = 180.0
 
 
@@ -126,6 +153,37 @@ def test_curl(worker: WorkerProcess, tmp_path: Path) -> None:
     bodies = worker.bodies("f")
     assert len(bodies) == 40_000
     assert bodies[:20_000] == bodies[20_000:] == lines.read_text().splitlines()
+
+
+def answered(*command: str) -> str:
+    said = subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
+    return said.stdout.decode().strip()
+
+
+def test_http_clients_that_offer_http2_lose_no_body(worker: WorkerProcess, tmp_path: Path) -> None:
+    """Java's HttpClient offers it by default, in the first request of each connection."""
+    java, curl = program("java"), program("curl")
+    worker.run(flow_text("f", source("http")))
+    place = f"http://127.0.0.1:{port(worker)}/app"
+    post = tmp_path / "Post.java"
+    post.write_text(JAVA_CLIENT)
+    assert answered(java, "-Xmx128m", "-XX:+UseSerialGC", str(post), place) == "200200"
+    assert worker.bodies("f") == ["1", "2"] * 2
+    asked = [curl, "-sS", "-o", "/dev/null", "-w", "%{http_code}", "--http2"]
+    assert answered(*asked, "--data-binary", "1\n2\n", place) == "200"
+    assert answered(*asked, "--data-binary", "1\n2\n", "-H", "Expect: 100-continue", place) == "200"
+    chunked = ["-H", "Transfer-Encoding: chunked", "--data-binary", "1\n2\n"]
+    assert answered(*asked, *chunked, place) == "200"
+    assert worker.bodies("f") == ["1", "2"] * 5
+
+
+def test_fetch_of_node(worker: WorkerProcess) -> None:
+    """Once with its length, once in chunks."""
+    node = program("node")
+    worker.run(flow_text("f", source("http")))
+    place = f"http://127.0.0.1:{port(worker)}/app"
+    assert answered(node, "-e", NODE_CLIENT, place) == "200200"
+    assert worker.bodies("f") == ["1", "2"] * 2
 
 
 def test_what_is_not_kept_is_counted(worker: WorkerProcess) -> None:

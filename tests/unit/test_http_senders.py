@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flumeng.errors import UserError
-from flumeng.ingest import http_app
+from flumeng.ingest import http_received_body
 from flumeng.ingest.http_senders import Senders
 from flumeng.spec.senders import PeerLimits, SenderAuth
 from tests.unit.http_sending import PATIENCE_SECONDS, Client, Journal, run, serving, silent
@@ -93,7 +93,7 @@ def test_known_senders_are_taken_under_their_names(header: str, client: str) -> 
 def test_others_are_answered_401_before_their_body(
     header: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_app, "DRAIN_SECONDS", 10 * PATIENCE_SECONDS)
+    monkeypatch.setattr(http_received_body, "DRAIN_SECONDS", 10 * PATIENCE_SECONDS)
 
     async def test() -> None:
         journal = Journal()

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from flumeng.ingest import http, http_app, http_body
+from flumeng.ingest import http, http_app, http_body, http_protocol, http_received_body
 from flumeng.ingest.framing import Messages
 from flumeng.ingest.http_body import RefusedError
 from flumeng.journal.frame import MAX_ROWS
@@ -216,9 +216,9 @@ def bodies_of(piece: Messages) -> list[bytes]:
 
 
 def test_slow_senders_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "HEAD_SECONDS", 1.0)
-    monkeypatch.setattr(http_app, "BODY_SECONDS", 1.0)
-    monkeypatch.setattr(http_app, "DRAIN_SECONDS", 0.1)
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 1.0)
+    monkeypatch.setattr(http_received_body, "BODY_SECONDS", 1.0)
+    monkeypatch.setattr(http_received_body, "DRAIN_SECONDS", 0.1)
 
     async def test() -> None:
         journal = Journal()
