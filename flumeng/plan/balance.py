@@ -1,5 +1,8 @@
-"""Moves that only make the load more even. They are never urgent: none is begun while a task is
-unowned or in maintenance mode, and only a few at a time are under way.
+"""Moves that only make the load more even. They are never urgent: maintenance mode stops them, and
+only a few at a time are under way.
+
+No move begins among nodes of which one could run a task that has no live owner. A task that no
+live node can run now holds up nothing.
 
 A task is marked ``draining`` towards its new node; what follows is an ordinary handoff.
 """
@@ -48,21 +51,50 @@ def _begin(snapshot: Snapshot, builders: Drafts, index: PlacementIndex) -> _Roun
             task = builder.task(task_name) if builder else view.tasks.get(task_name)
             assert task is not None, f"{name}/{task_name} is in the index only"
             if task.state == WAITING:
-                return None
+                round_.reserve(builder.flow if builder else view, task)
             if task.state == DRAINING:
                 round_.count(name, task)
-    return None if index.unowned else round_
+    for (name, _), task in index.unowned():
+        builder = builders.get(name)
+        round_.reserve(builder.flow if builder else snapshot.flows[name], task)
+    return round_
 
 
 @dataclass
 class _Round:
-    """``most`` moves may still be begun; ``by_node`` and ``by_flow`` count those under way."""
+    """``most`` moves may still be begun; ``by_node`` and ``by_flow`` count those under way.
+
+    ``reserved`` are the live nodes that could run a collect task that has no live owner.
+    """
 
     snapshot: Snapshot
     index: PlacementIndex
     most: int
     by_node: Counter[str] = field(default_factory=Counter)
     by_flow: Counter[str] = field(default_factory=Counter)
+    reserved: set[str] = field(default_factory=set)
+    _reserved_for: set[tuple[object, ...]] = field(default_factory=set)
+
+    def reserve(self, flow: FlowView, task: PlannedTask) -> None:
+        """The task has no live owner: no move begins on the nodes that could run it now."""
+        if flow.set_aside or flow.settled_place is None:
+            return
+        place, weight = flow.collect_place(task), flow.weight(task.partitions)
+        labels = tuple(sorted(place.labels.items()))
+        key = (labels, weight, *((flow.name, place.per_node) if place.per_node else ()))
+        if key in self._reserved_for:
+            return
+        self._reserved_for.add(key)
+        capacity, nodes = self.index.capacity, self.index.flow_index(flow.name).nodes
+        self.reserved.update(
+            node
+            for node in capacity.pool(place.labels).ranks
+            if capacity.fits(node, weight)
+            and not (place.per_node and nodes[node] >= place.per_node)
+        )
+
+    def _is_held_up(self, pool: IndexedHeap[float]) -> bool:
+        return not self.reserved.isdisjoint(pool.ranks)
 
     def count(self, flow: str, task: PlannedTask) -> None:
         assert task.node is not None
@@ -78,6 +110,8 @@ class _Round:
         A move is worth it when the fuller node stays at least as full as the other becomes.
         """
         pool = self.index.capacity.pool(labels)
+        if self._is_held_up(pool):
+            return
         lightest = min(_lightest(builder.flow) for builder in members.values())
         while self.most > 0:
             target = pool.first(self._free)
@@ -89,6 +123,8 @@ class _Round:
     def even_out_zones(self, builder: PlanBuilder) -> None:
         """Move tasks of the flow from the zone that has most of them to the one with fewest."""
         place, capacity = _place(builder), self.index.capacity
+        if self._is_held_up(capacity.pool(place.labels)):
+            return
         while self.most > 0:
             zones = dict.fromkeys(capacity.zones(place.labels), 0)
             for node, number in builder.flow_index.nodes.items():

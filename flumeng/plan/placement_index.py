@@ -6,7 +6,7 @@ It holds nothing that the plans do not say; a new index that is told all of them
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from flumeng.plan.capacity_index import CapacityIndex
 from flumeng.plan.indexed_heap import IndexedHeap
@@ -81,12 +81,12 @@ class PlacementIndex:
         if name in self._of_node if view is None else not view.live:
             self.away.add(name)
 
-    @property
-    def unowned(self) -> bool:
-        """Whether a collect task is on a node that is not live."""
-        return any(
-            task.kind == COLLECT for node in self.away for task in self.of_node(node).values()
-        )
+    def unowned(self) -> Iterator[tuple[tuple[str, str], PlannedTask]]:
+        """The collect tasks on nodes that are not live, with (flow, task)."""
+        for node in self.away:
+            for key, task in self.of_node(node).items():
+                if task.kind == COLLECT:
+                    yield key, task
 
     def enter(self, flow: FlowView, tasks: Iterable[tuple[str, PlannedTask]]) -> None:
         """Tasks that the index does not have."""

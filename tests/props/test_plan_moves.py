@@ -164,7 +164,9 @@ def test_balance_moves_are_throttled_and_wait_until_everything_is_owned() -> Non
     nowhere = Place(collect=CollectPlace(labels={"role": "none"}))
     flows = {**joined.flows, "g": FlowView("g", orphan, Version(0), nowhere)}
     unowned = replace(joined, flows=flows, mine=frozenset({"f", "g"}))
-    assert draining(unowned) == 0
+    assert draining(unowned) == 1, "no node has the label, so waiting for one helps no task"
+    missed = {**joined.nodes, "n0": replace(joined.nodes["n0"], live=False)}
+    assert draining(replace(joined, nodes=missed)) == 0, "within the grace period"
 
 
 def test_a_suspended_flow_goes_on_receiving_and_a_stopped_one_goes_on_collecting() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import pytest
+
 from flumeng.plan import Planner, plan
 from flumeng.spec import CollectPlace, Place, TaskRange
 from flumeng.state.partitions import OBJECTS, POLLS
 from flumeng.state.queues import lane_partition
-from flumeng.state.snapshot import FlowView, Snapshot
+from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from tests.unit.planning import (
     SLOT,
     at_rest,
@@ -314,6 +316,50 @@ def test_moves_are_throttled_by_cluster_node_and_flow() -> None:
     assert len(begun(balance_per_node=1)) == 2
     assert len(begun(balance_per_flow=1)) == 2
     assert not draining(carried_out(replace(joined, balance_moves=0)))
+
+
+def moves_beside(waiting: FlowView) -> int:
+    """Begun when two nodes have joined, while a task of ``waiting`` has no owner."""
+    settled = at_rest(cluster([flow(tasks=8), waiting], [node("a"), node("b")]))
+    grown = {**settled.nodes, "c": node("c"), "d": node("d")}
+    joined = obeyed(carried_out(replace(settled, nodes=grown)))
+    return len(draining(carried_out(replace(joined, balance_moves=8))))
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        flow("g", tasks=1, labels={"role": "none"}),
+        flow("g", tasks=5, per_node=1),
+    ],
+    ids=["no such label", "more tasks than places"],
+)
+def test_task_that_no_node_can_run_does_not_stop_balancing(waiting: FlowView) -> None:
+    assert moves_beside(waiting) >= 3
+
+
+def test_task_too_heavy_for_every_node_does_not_stop_balancing() -> None:
+    def spread_over(*flows: FlowView) -> int:
+        settled = at_rest(cluster([*flows], [node("a", slots=20.0)]))
+        joined = replace(settled, nodes={**settled.nodes, "b": node("b", slots=20.0)})
+        return len(draining(carried_out(joined)))
+
+    heavy = flow("g", tasks=1, weight={"slots": 100.0})
+    assert spread_over(flow(tasks=8), heavy) == spread_over(flow(tasks=8)) == 1
+
+
+def test_unowned_task_holds_up_only_the_pool_that_could_run_it() -> None:
+    def labelled(name: str, kind: str) -> NodeView:
+        view = node(name)
+        return replace(view, record=replace(view.record, labels={"kind": kind}))
+
+    nodes = [labelled("a1", "a"), labelled("b1", "b"), labelled("b2", "b")]
+    flows = [flow("f", tasks=8, labels={"kind": "a"}), flow("g", tasks=4, labels={"kind": "b"})]
+    settled = at_rest(cluster(flows, nodes))
+    joined = {"a2": labelled("a2", "a"), "b3": labelled("b3", "b")}
+    grown = {**settled.nodes, **joined, "b1": replace(settled.nodes["b1"], live=False)}
+    begun = draining(carried_out(replace(settled, nodes=grown, balance_moves=8)))
+    assert {task.node for task in begun} == {"a1"}
 
 
 def test_no_move_is_begun_while_a_task_has_no_live_owner() -> None:
