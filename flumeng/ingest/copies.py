@@ -15,7 +15,15 @@ from typing import Protocol, TypeVar
 
 from flumeng.ingest.compressed_file import CompressedFile, has_compressed_name
 from flumeng.ingest.file_position import MARK_BYTES, FileKey, FilePosition, Mark
-from flumeng.ingest.names import Sight, copies_beside, is_numbered, originals
+from flumeng.ingest.names import (
+    Sight,
+    base_name,
+    copies_beside,
+    has_shape,
+    is_numbered,
+    originals,
+    successor,
+)
 from flumeng.ingest.tailed_file import TailedFile
 from flumeng.journal.disk import OUT_OF_DESCRIPTORS
 
@@ -41,23 +49,28 @@ class Copies:
 
     def came(self, file: TailedFile) -> None:
         if self._by_path:
-            self._by_path.setdefault(file.cursor.path, []).append(file)
+            self._enter(file)
 
     def went(self, file: TailedFile) -> None:
-        known = self._by_path.get(file.cursor.path, [])
-        if file in known:
+        for path in file.cursor.paths:
+            known = self._by_path.get(path, [])
+            if file not in known:
+                return self.changed()
             known.remove(file)
-        else:
-            self.changed()
+        return None
 
     def changed(self) -> None:
         self._by_path.clear()
 
+    def _enter(self, file: TailedFile) -> None:
+        for path in file.cursor.paths:
+            self._by_path.setdefault(path, []).append(file)
+
     def known_as(self, path: str) -> list[TailedFile]:
-        """The files that were found under that path."""
+        """The files that were found under that path, or lay there behind a link."""
         if not self._by_path:
             for known in self._files.values():
-                self._by_path.setdefault(known.cursor.path, []).append(known)
+                self._enter(known)
         return self._by_path.get(path, [])
 
     def is_copy(self, file: TailedFile) -> bool:
@@ -70,7 +83,8 @@ class Copies:
         size = file.size
         if not size:
             return True
-        for path in _originals(file.cursor.path):
+        originals_of_it = [one for path in file.cursor.paths for one in _originals(path)]
+        for path in dict.fromkeys(originals_of_it):
             for other in self.known_as(path):
                 if isinstance(other, CompressedFile) and other.is_found:
                     continue
@@ -115,21 +129,36 @@ class Copies:
     def newest(self, path: str) -> TailedFile:
         """Of the files that were found under that path; of equals the one that is there."""
         return max(
-            self.known_as(path), key=lambda file: (file.cursor.modified_ns, file.name == path)
+            self.known_as(path),
+            key=lambda file: (file.cursor.modified_ns, file.name in file.cursor.paths),
         )
 
     def unseen_beside(self, path: str) -> dict[FileKey, Sight]:
-        """What was rotated away from that path and never found there: it is numbered, younger than
-        all that is known of that path, and nothing else."""
+        """What was rotated away from that path and never found there: it is younger than all that
+        is known of that path, nothing else, and numbered, or called like a known generation."""
         known = self.known_as(path)
         newest = self.newest(path)
+        names = {base_name(path) for path in newest.cursor.paths}
+        generations = [
+            base_name(file.name)
+            for file in known
+            if file.name is not None and file.name not in file.cursor.paths
+        ]
+
+        def is_generation(name: str) -> bool:
+            return (
+                name in names
+                or any(is_numbered(name, original) for original in names)
+                or any(has_shape(name, generation) for generation in generations)
+            )
+
         return {
             key: sight
-            for key, sight in copies_beside(newest.cursor).items()
+            for key, sight in (copies_beside(newest.cursor) | successor(newest.cursor)).items()
             if key not in self._files
             and key.device == newest.key.device
             and sight.modified_ns > newest.cursor.modified_ns > 0
-            and is_numbered(_unpacked_name(sight.path), Path(path).name)
+            and is_generation(_unpacked_name(sight.path))
             and not any(self._is_made_of(key, sight.path, file) for file in known)
         }
 
@@ -170,7 +199,7 @@ class Copies:
         beside = {key: sight.path for key, sight in copies_beside(cursor).items()}
         for file in self._files.values():
             unread = file.is_open and file.cursor.offset == 0
-            if unread and cursor.path in _originals(file.cursor.path):
+            if unread and is_name_of(file.cursor.path, cursor):
                 beside.setdefault(file.key, file.cursor.path)
         for key, path in beside.items():
             copy = self._files.get(key)
@@ -197,12 +226,12 @@ class Copies:
 
 def may_be_made_of(file: TailedFile) -> bool:
     """Whether rotation may give its name to what was found under its path."""
-    return file.name is not None and is_name_of(file.name, file.cursor.path)
+    return file.name is not None and is_name_of(file.name, file.cursor)
 
 
-def is_name_of(name: str, path: str) -> bool:
-    """Whether what was found under ``path`` may have that name after rotation."""
-    return path in {name, *_originals(name)}
+def is_name_of(name: str, cursor: FilePosition) -> bool:
+    """Whether the file of that cursor may have that name after rotation."""
+    return not {name, *_originals(name)}.isdisjoint(cursor.paths)
 
 
 def rest_of(copy: TailedFile, file: TailedFile) -> FilePosition | None:

@@ -11,7 +11,6 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple, cast
 
 from flumeng.errors import CorruptError
@@ -69,8 +68,10 @@ class Place(NamedTuple):
 class FilePosition:
     """Everything below ``offset`` is journaled or, in an over-long line, skipped.
 
-    ``path`` is the name by which the file was found first, ``folder`` the one in which it lay then,
-    with symlinks resolved. ``head`` are its first bytes, ``last`` those before the offset.
+    ``path`` is the name by which the file was found first. ``folder`` and ``file_name`` are where
+    it lay then, with symlinks resolved: a log behind a link is rotated under that name. Positions
+    of older versions have no ``file_name``. ``head`` are its first bytes, ``last`` those before the
+    offset.
     ``skipping``: the offset lies within a line whose rest is not wanted. ``size`` and
     ``modified_ns`` are those of the last look. ``identity`` is that of the file that this one goes
     on for, if it had another key: of a copy, or on a device that was attached anew.
@@ -87,6 +88,27 @@ class FilePosition:
     modified_ns: int = 0
     identity: str = ""
     suspect: bool = False
+    file_name: str = ""
+
+    @property
+    def real_path(self) -> str:
+        return f"{self.folder}/{self.file_name or self.path.rpartition('/')[2]}"
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Under which it was found: the path that the globs mean, and the one behind links."""
+        real_path = self.real_path
+        return (self.path,) if real_path == self.path else (self.path, real_path)
+
+    def anew(self, *, size: int = 0, modified_ns: int = 0) -> FilePosition:
+        """The beginning of another file that has the paths of this one."""
+        return FilePosition(
+            self.path,
+            self.folder,
+            size=size,
+            modified_ns=modified_ns,
+            file_name=self.file_name,
+        )
 
     @property
     def beginning(self) -> Place:
@@ -98,8 +120,8 @@ class FilePosition:
 
     @classmethod
     def new(cls, path: str, *, size: int = 0, modified_ns: int = 0) -> FilePosition:
-        folder = str(Path(os.path.realpath(path)).parent)
-        return cls(path, folder, size=size, modified_ns=modified_ns)
+        folder, _, name = os.path.realpath(path).rpartition("/")
+        return cls(path, folder, size=size, modified_ns=modified_ns, file_name=name)
 
     def to_state(self) -> dict[str, object]:
         return {
@@ -113,6 +135,7 @@ class FilePosition:
             "modified_ns": self.modified_ns,
             "identity": self.identity,
             "suspect": self.suspect,
+            "file_name": self.file_name,
         }
 
     @classmethod
@@ -129,6 +152,7 @@ class FilePosition:
             cast("int", value["modified_ns"]),
             cast("str", value["identity"]),
             cast("bool", value.get("suspect", False)),
+            cast("str", value.get("file_name", "")),
         )
 
 

@@ -138,14 +138,14 @@ class KnownFiles:
         identity = before.identity or key.identity
         file = self.add(gone, replace(before, identity=identity, suspect=suspect))
         file.name = None
-        for sight in self.copies.unseen_beside(before.path).values() if suspect else ():
-            if not self.are_meant(sight.path):
+        for sight in self.copies.unseen_beside(before.real_path).values() if suspect else ():
+            if sight.path != before.real_path and not self.are_meant(sight.path):
                 self.miss(f"{sight.path} may be a copy of {before.path} that was never read")
         return {state_key(gone): file.cursor.to_state()}
 
     def is_newest(self, cursor: FilePosition) -> bool:
         """Of the files that were found under the same name; the others were rotated before."""
-        newest = self.copies.newest(cursor.path).cursor
+        newest = self.copies.newest(cursor.real_path).cursor
         return newest.modified_ns <= cursor.modified_ns
 
     def scan(self, now: float) -> None:
@@ -161,11 +161,16 @@ class KnownFiles:
             for key, file in self.files.items()
         }
         others = self._make_room(found, sights)
-        left = {file.cursor.path for key, file in others.items() if file.name != file.cursor.path}
+        left = {
+            file.cursor.real_path: file.cursor
+            for key, file in others.items()
+            if file.name != file.cursor.path
+        }
+        left |= self._locate(found, sights, now)
         unseen = {
             path: self.copies.unseen_beside(path)
-            for path in left | self._locate(found, sights, now)
-            if self.copies.known_as(path) and self.copies.newest(path).name != path
+            for path in left
+            if self.copies.known_as(path) and not _is_where_found(self.copies.newest(path))
         }
         for key, sight in found.items():
             if key in self.files:
@@ -175,18 +180,19 @@ class KnownFiles:
             elif self._packed.get(key) != sight.path and not self._goes_on(key, sight.path, found):
                 if any(matches(sight.path, pattern) for pattern in self._skip_what_is_there):
                     self.to_skip.add(key)
-                self._meet(key, sight.path, sight, others).followed = True
+                self._meet(key, FilePosition.new(sight.path), sight, others).followed = True
         for key, file in others.items():
             at = sights[key]
             if at and key not in self.files and may_be_made_of(file) and not file.cursor.identity:
-                unseen.setdefault(file.cursor.path, {})[key] = at
+                left[file.cursor.real_path] = file.cursor
+                unseen.setdefault(file.cursor.real_path, {})[key] = at
         for path, seen in unseen.items():
             for key, sight in seen.items():
                 if has_compressed_name(sight.path):
                     self.miss(f"{sight.path} was compressed before it was found")
                 elif key not in self.files:
                     log.info("%s was %s before it was found; reading it", sight.path, path)
-                    self._meet(key, path, sight, others)
+                    self._meet(key, left[path], sight, others)
 
     def _make_room(
         self, found: Mapping[FileKey, Sight], sights: Mapping[FileKey, Sight | None]
@@ -209,9 +215,10 @@ class KnownFiles:
         found: Mapping[FileKey, Sight],
         sights: Mapping[FileKey, Sight | None],
         now: float,
-    ) -> set[str]:
-        """Note where each file is now; the paths that files left since the last time."""
-        renamed = set()
+    ) -> dict[str, FilePosition]:
+        """Note where each file is now; of files that were renamed since the last time, by the path
+        that they left."""
+        renamed = {}
         for key, file in self.files.items():
             if isinstance(file, CompressedFile):
                 continue
@@ -220,10 +227,16 @@ class KnownFiles:
             name = sight and sight.path
             if name is None and file.name is not None and _is_there(key, file.name):
                 continue  # a folder could not be looked into
+            if not file.cursor.file_name and name == file.cursor.path:
+                known_before = file.cursor
+                file_name = FilePosition.new(name).file_name
+                self.copies.went(file)
+                file.cursor = replace(known_before, file_name=file_name)
+                self.copies.came(file)
             if name != file.name:
                 file.name, file.quiet_since = name, now
                 if name != file.cursor.path and not key.cut:
-                    renamed.add(file.cursor.path)
+                    renamed[file.cursor.real_path] = file.cursor
         return renamed
 
     def _is_another(self, file: TailedFile, sight: Sight) -> bool:
@@ -232,7 +245,7 @@ class KnownFiles:
         if file.is_open:
             return False
         if not file.cursor.offset:
-            return not is_name_of(sight.path, file.cursor.path)
+            return not is_name_of(sight.path, file.cursor)
         if file.is_as_left(sight.size, sight.modified_ns) or self._compared.get(file.key) == sight:
             return False
         another = self.copies.is_another(file, sight.path)
@@ -254,11 +267,11 @@ class KnownFiles:
         return state
 
     def _meet(
-        self, key: FileKey, path: str, sight: Sight, others: Container[FileKey]
+        self, key: FileKey, found: FilePosition, sight: Sight, others: Container[FileKey]
     ) -> TailedFile:
-        """Follow a new file from its beginning, as what was found under that path. The journal may
-        know ``others`` as something else."""
-        cursor = FilePosition.new(path, size=sight.size, modified_ns=sight.modified_ns)
+        """Follow a new file from its beginning, under the paths of ``found``. The journal may know
+        ``others`` as something else."""
+        cursor = found.anew(size=sight.size, modified_ns=sight.modified_ns)
         file = self.add(key, cursor)
         file.name = sight.path
         self._found(key)
@@ -303,6 +316,10 @@ class KnownFiles:
             self.skipped += 1
             log.info("%s is compressed and not read", path)
         self._packed[key] = path
+
+
+def _is_where_found(file: TailedFile) -> bool:
+    return file.name in file.cursor.paths
 
 
 def _is_there(key: FileKey, path: str) -> bool:

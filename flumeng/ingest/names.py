@@ -46,20 +46,26 @@ def _match(names: list[str], patterns: list[str]) -> bool:
     return bool(names) and fnmatchcase(names[0], patterns[0]) and _match(names[1:], patterns[1:])
 
 
-_NUMBER = re.compile(r"[-._0-9]*[0-9][-._0-9]*")
-_DATED = re.compile(r"(.+?)[-._]+(?:[0-9][-._]*){6,}(\.[a-zA-Z]\w*)")
-_NUMBERED = re.compile(r"(.+?)[-._][0-9][-._0-9]*(\.[a-zA-Z]\w*)")
+_BETWEEN = "[-._:,+@ TZ]"  # the digits of a time: 2026-11-20T09:11:12.000+01:00
+_NUMBER = re.compile(rf"[-._:,+@ ]*[0-9](?:[0-9]|{_BETWEEN})*")
+_DATED = re.compile(rf"(.+?)[-._@ ]*(?:[0-9]{_BETWEEN}*){{6,}}(\.[a-zA-Z]\w*)")
+_NUMBERED = re.compile(rf"(.+?)[-._@ ][0-9](?:[0-9]|{_BETWEEN})*(\.[a-zA-Z]\w*)")
+_TAI64N = re.compile(r"@[0-9a-f]{24}\.[su]")
+_COUNTED = re.compile(r"[0-9a-f]{8,}|[0-9]+")
 
 
 def originals(name: str) -> Iterator[str]:
     """Of what files this may be the name of a copy: ``app.log`` of ``app.log.1``, of
-    ``app.log-20261121`` and of ``app-20261121.log``."""
+    ``app.log-20261121``, ``app-20261121.log`` and ``app20261121.log``; ``current`` of what svlogd
+    and multilog make."""
     for index, character in enumerate(name):
         if index and not character.isalnum():
             yield name[:index]
-    numbered = _NUMBERED.fullmatch(name)
-    if numbered is not None:
-        yield "".join(numbered.groups())
+    for pattern in (_NUMBERED, _DATED):
+        if (numbered := pattern.fullmatch(name)) is not None:
+            yield "".join(numbered.groups())
+    if _TAI64N.fullmatch(name):
+        yield "current"
 
 
 def is_numbered(name: str, original: str) -> bool:
@@ -71,15 +77,33 @@ def is_numbered(name: str, original: str) -> bool:
     return dated is not None and "".join(dated.groups()) == original
 
 
+def has_shape(name: str, generation: str) -> bool:
+    """Whether the two names differ in their numbers alone."""
+    return _COUNTED.sub("#", name) == _COUNTED.sub("#", generation)
+
+
 def copies_beside(cursor: FilePosition) -> dict[FileKey, Sight]:
     """What may be copies of a file, by their names, where it was found."""
-    original = Path(cursor.path).name
+    names = {base_name(path) for path in cursor.paths}
     return _regular_files(
         path
-        for folder in dict.fromkeys((str(Path(cursor.path).parent), cursor.folder))
+        for folder in _folders(cursor)
         for path in Path(folder).glob("*")
-        if original in originals(path.name)
+        if not names.isdisjoint(originals(path.name))
     )
+
+
+def successor(cursor: FilePosition) -> dict[FileKey, Sight]:
+    """What lies now where a file lay behind a link, which may lead elsewhere by now."""
+    return _regular_files([cursor.real_path])
+
+
+def base_name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _folders(cursor: FilePosition) -> Iterable[str]:
+    return dict.fromkeys((str(Path(cursor.path).parent), cursor.folder))
 
 
 class Folders:
@@ -91,7 +115,7 @@ class Folders:
     def find(self, key: FileKey, cursor: FilePosition) -> Sight | None:
         """How a file is seen now where it was found: in the folder of that name, and in what that
         folder was then."""
-        for folder in dict.fromkeys((str(Path(cursor.path).parent), cursor.folder)):
+        for folder in _folders(cursor):
             if folder not in self._files:
                 self._files[folder] = _regular_files(Path(folder).glob("*"))
             if key in self._files[folder]:

@@ -263,7 +263,7 @@ class Tailer:
         suspect = file.trusted or (was_there and self._known.is_newest(before))
         if not file.trusted or is_copy:
             return self._state_chunk(self._begin_anew(file, suspect=suspect))
-        anew = FilePosition(before.path, before.folder, modified_ns=before.modified_ns)
+        anew = before.anew(modified_ns=before.modified_ns)
         file.continue_from(anew)
         kept = self._known.keep(file.key, before, suspect=True)
         return self._state_chunk({**kept, state_key(file.key): anew.to_state()})
@@ -272,12 +272,12 @@ class Tailer:
         """What has its inode is another file: it is read when it is followed, or a generation of
         the same log by its name."""
         before, key = file.cursor, file.key
-        path = file.name if file.followed else None
+        found = FilePosition.new(file.name) if file.followed and file.name is not None else None
         if not file.followed and may_be_made_of(file) and not before.identity:
-            path = before.path
+            found = before.anew()
         state = self._known.leave(file, suspect=suspect)
-        if path is not None:
-            anew = self._known.add(key, FilePosition.new(path))
+        if found is not None:
+            anew = self._known.add(key, found)
             anew.name, anew.followed = file.name, file.followed
             state[state_key(key)] = anew.cursor.to_state()
         return state
