@@ -14,13 +14,22 @@ from typing import Any
 
 import click
 
-from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.errors import (
+    ConflictError,
+    FlumengError,
+    ForbiddenError,
+    NotAllowedError,
+    UnavailableError,
+    UserError,
+)
 from flumeng.runtime.garbage import no_garbage_collection
 from flumeng.spec.problems import nearest
 
 EXIT_CODES: tuple[tuple[type[FlumengError], int], ...] = (
+    (NotAllowedError, 6),
     (UserError, 2),
     (ConflictError, 3),
+    (ForbiddenError, 6),
     (UnavailableError, 4),
     (FlumengError, 1),
 )

@@ -15,6 +15,10 @@ class UserError(FlumengError):
     """The input is wrong: whoever wrote it must change it."""
 
 
+class NotAllowedError(UserError):
+    """A node, or its policy file, does not allow it to this identity. Asking again is in vain."""
+
+
 class ConflictError(FlumengError):
     """Someone else won a compare-and-set: read again, then decide again."""
 

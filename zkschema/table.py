@@ -557,7 +557,7 @@ audits = _folder(
     "/audit",
     "bootstrap",
     "who changed what, bounded",
-    access=Access(create="any-operator master discovery", delete="master", read=NOT_NODES),
+    access=Access(create="any-operator viewer master discovery", delete="master", read=NOT_NODES),
 )
 audit = _row(
     "/audit/{entry}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flumeng.errors import CorruptError, UnavailableError, UserError
+from flumeng.errors import CorruptError, NotAllowedError, UnavailableError
 from flumeng.journal.disk import FULL, OUT_OF_DESCRIPTORS
 
 
@@ -39,11 +39,11 @@ class KeyMissingError(UnavailableError):
     they wait for it."""
 
 
-class DeniedError(UserError):
+class DeniedError(NotAllowedError):
     """Whoever asks may not have that, or does not prove who they are."""
 
 
-class TapDeniedError(UserError):
+class TapDeniedError(NotAllowedError):
     """The node's policy does not allow to look at events of that flow."""
 
 

@@ -69,7 +69,7 @@ class JournalAccess:
         except ForbiddenError:
             why = (
                 "access lists cannot be brought up to date, so that its copies may not read who "
-                "leads: an administrator has to run `flumeng schema verify --repair`"
+                "leads: an administrator has to run `flumeng schema verify --fix`"
             )
             return {f"journal {znodes[path]}": why for path in wrong}
         now = self.clock()

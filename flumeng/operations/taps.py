@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flumeng.errors import ForbiddenError
 from flumeng.operations import audit
 from flumeng.store import Store
 from zkschema import records
@@ -17,8 +18,16 @@ def keep_tap(
     reason: str,
     now: float,
 ) -> None:
-    """Before the first event is shown. Raises what ``audit.commit`` raises."""
+    """Before the first event is shown. Raises what ``audit.commit`` raises; ForbiddenError where
+    access lists are of a version that let no viewer add to the audit."""
     said = {"at": at, "where": where}
     words = [f" --{key} {value}" for key, value in said.items() if value is not None]
     command = f"flow tap {name}{''.join(words)}"
-    audit.commit(store, [], records.Audit(who=author, command=command, reason=reason, time=now))
+    entry = records.Audit(who=author, command=command, reason=reason, time=now)
+    try:
+        audit.commit(store, [], entry)
+    except ForbiddenError as error:
+        raise ForbiddenError(
+            "a tap is kept in the audit, and the access list of /audit does not let this "
+            "certificate add to it: an administrator has to run `flumeng schema verify --fix`"
+        ) from error

@@ -26,6 +26,7 @@ from flumeng.operations.flows import apply_flow, delete_flow, rollback_flow, set
 from flumeng.operations.queues import decide
 from flumeng.operations.resets import reset_acks
 from flumeng.operations.securing import acl_mismatches, secure_cluster, set_access
+from flumeng.operations.taps import keep_tap
 from flumeng.runtime.testing import RealEnsemble
 from flumeng.security.credentials import Keystore
 from flumeng.security.roles import DIRECTORY, Role
@@ -359,12 +360,36 @@ def test_a_command_for_a_flow_of_others_says_which_are_his(
     two_flows(admin, sessions)
     said = CliRunner().invoke(commands, ["flow", "stop", "other", "--zk", sessions.hosts])
     assert (said.exit_code, said.stderr) == (
-        4,
+        6,
         "flumeng: /flows/other: ZooKeeper refuses it (NoAuthError): operator:bob may change no "
         "flows but web, and make or delete none\n",
     )
     said = CliRunner().invoke(commands, ["flow", "stop", "web", "--zk", sessions.hosts])
     assert (said.exit_code, said.stderr) == (0, "")
+
+
+def test_viewer_is_refused_with_an_exit_code_of_its_own(admin: Store, sessions: Sessions) -> None:
+    assert admin.connected
+    sessions.of("viewer")
+    said = CliRunner().invoke(commands, ["flow", "pause", "web", "--zk", sessions.hosts])
+    assert said.exit_code == 6
+    assert "a viewer may read everything and tap flows, and change nothing" in said.stderr
+
+
+def test_viewer_adds_its_taps_to_the_audit_and_changes_no_entry(
+    admin: Store, sessions: Sessions
+) -> None:
+    viewer = sessions.of("viewer")
+    before = admin.children(paths.audits())
+    keep_tap(viewer, "web", at=None, where=None, **SAID)
+    (added,) = set(admin.children(paths.audits())) - set(before)
+    entry = admin.read(paths.audit(added))
+    assert entry is not None
+    assert entry.value.command == "flow tap web"
+    for name in (added, *before):
+        with pytest.raises(ForbiddenError):
+            viewer.remove(paths.audit(name), ANY)
+        forbidden(viewer, paths.audit(name), ENTRY)
 
 
 def test_a_viewer_writes_nothing(admin: Store, sessions: Sessions) -> None:

@@ -49,10 +49,11 @@ def test_every_list_is_of_roles_and_members_and_only_an_admin_may_change_most(
     assert set(roles.split()) <= known
 
 
-def test_viewers_and_executors_change_nothing() -> None:
+def test_viewers_add_audit_entries_and_change_nothing_else() -> None:
     for row in table.ROWS:
         entries = dict(acl(filled(row.pattern), SECURED))
-        assert {entries["viewer"], entries["executor"]} == {"r"}, row.pattern
+        assert entries["executor"] == "r", row.pattern
+        assert entries["viewer"] == ("rc" if row is table.audits else "r"), row.pattern
 
 
 def test_whom_a_path_names_has_it_and_no_other() -> None:
@@ -220,10 +221,22 @@ def test_nobody_is_expelled_from_a_flow(store: FakeStore) -> None:
     assert tree.require(store).members == (f"{BOB}@app,web",)
 
 
-def test_a_refusal_names_the_flows_that_somebody_may_change() -> None:
-    said = access_lists.refusal(BOB, LIMITED)
-    assert said.endswith("operator:bob may change no flows but app-*, web, and make or delete none")
-    for member, secured in (("operator:al", LIMITED), ("viewer", LIMITED), ("", None)):
+@pytest.mark.parametrize(
+    ("member", "words"),
+    [
+        (BOB, "operator:bob may change no flows but app-*, web, and make or delete none"),
+        ("operator:eve", "operator:eve is not admitted to this cluster; an administrator admits"),
+        ("operator:al", "an operator may not change this; use the certificate of an administrator"),
+        ("viewer", "a viewer may read everything and tap flows, and change nothing; use the"),
+        ("collector", "the role collector may not change this"),
+    ],
+)
+def test_refusal_names_the_role_and_its_rights(member: str, words: str) -> None:
+    assert words in access_lists.refusal(member, LIMITED)
+
+
+def test_refusal_without_identity_asks_for_another_credential() -> None:
+    for member, secured in (("", LIMITED), ("viewer", None)):
         assert access_lists.refusal(member, secured) == access_lists.OTHER_CREDENTIAL
 
 

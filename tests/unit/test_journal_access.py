@@ -170,4 +170,4 @@ def test_nothing_is_asked_of_an_open_cluster() -> None:
 def test_lists_that_a_master_may_not_change_are_told() -> None:
     world = World(Refusing())
     (why,) = (why for topic, why in world.follow().items() if topic == f"journal {NAME}")
-    assert "flumeng schema verify --repair" in why
+    assert "flumeng schema verify --fix" in why
