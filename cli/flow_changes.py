@@ -23,7 +23,7 @@ from cli.preview_output import show_preview
 from flumeng.errors import FlumengError, UserError
 from flumeng.operations import preview
 from flumeng.operations.flow_records import require_flow
-from flumeng.operations.flows import apply_flows, delete_flow, rollback_flow
+from flumeng.operations.flows import apply_flows, delete_flow, rollback_flow, rollback_text
 from flumeng.operations.next_revision import Applied
 from flumeng.spec import parse_written
 from flumeng.spec.flow_files import FlowFilesError, flow_files_of, read_flows
@@ -31,6 +31,7 @@ from flumeng.spec.flow_names import is_part, whole_of
 from flumeng.spec.guarantees import promise
 from flumeng.store import Store
 from flumeng.views import conditions
+from flumeng.views.history import difference
 
 files_argument = click.argument(
     "files",
@@ -124,6 +125,8 @@ def apply(
 @click.argument("number", type=int, metavar="N")
 @click.option("--reason", default="", help="Why; kept with the revision.")
 @revision_option
+@dry_run_option
+@json_option
 @with_store
 def rollback(
     context: CliContext,
@@ -133,10 +136,27 @@ def rollback(
     number: int,
     reason: str,
     if_revision: int | None,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
-    """Make a new revision with the text of revision N; its isolated parts follow."""
+    """Make a new revision with the text of revision N; its isolated parts follow.
+
+    --dry-run shows how the text would change, and what masters would move.
+    """
+    if dry_run:
+        text = rollback_text(store, name, number)
+        found = preview.apply(store, {name: text}, if_revision)
+        if not as_json:
+            current = require_flow(store, name).value.revision
+            click.echo(difference(store, name, current, number).diff)
+        show_preview(found, as_json=as_json)
+        return
     audit_fields = context.audit_fields(reason)
-    _tell(rollback_flow(store, name, number, expect_revision=if_revision, **audit_fields))
+    applied = rollback_flow(store, name, number, expect_revision=if_revision, **audit_fields)
+    if as_json:
+        show_json(applied)
+    else:
+        _tell(applied)
 
 
 @click.command()

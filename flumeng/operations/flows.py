@@ -22,7 +22,7 @@ from flumeng.operations.subscriptions import why_not_deleted
 from flumeng.operations.tombstones import tombstone_writes
 from flumeng.spec import check_flow
 from flumeng.spec.flow_names import is_part, parts_among, whole_of
-from flumeng.store import Check, Put, Store, Versioned, tree
+from flumeng.store import Check, Put, ReadableStore, Store, Versioned, tree
 from zkschema import paths, records
 
 FLOWS_AT_ONCE = 50
@@ -96,14 +96,7 @@ def rollback_flow(
 
     Raises as ``apply_flow``, and ``UserError`` when the flow or that revision is not there.
     """
-    require_flow(store, flow)
-    if is_part(flow):
-        raise UserError(
-            f"{flow} is an isolated part of flow {whole_of(flow)}, which goes back as a whole: "
-            f"`flumeng flow rollback {whole_of(flow)} N`"
-        )
-    text = require_revision(store, flow, number).text
-    check_flow(text)
+    text = rollback_text(store, flow, number)
     why = f"rollback to revision {number}"
     schema = tree.require_versioned(store)
     wanted = next_revisions(store, {flow: text}, expect_revision)
@@ -116,6 +109,20 @@ def rollback_flow(
         entry = records.Audit(who=author, command=command, reason=because, time=now)
         audit.commit(store, revision_writes(wanted, schema, author, because, now), entry)
     return whole.applied
+
+
+def rollback_text(store: ReadableStore, flow: str, number: int) -> str:
+    """The text that a rollback to revision ``number`` makes current. Raises ``UserError`` when the
+    flow or that revision is not there, or when the text is not valid any more."""
+    require_flow(store, flow)
+    if is_part(flow):
+        raise UserError(
+            f"{flow} is an isolated part of flow {whole_of(flow)}, which goes back as a whole: "
+            f"`flumeng flow rollback {whole_of(flow)} N`"
+        )
+    text = require_revision(store, flow, number).text
+    check_flow(text)
+    return text
 
 
 def set_flow_state(

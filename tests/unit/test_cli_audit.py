@@ -43,6 +43,7 @@ READS = {
     "status", "top",
 }  # fmt: skip
 LOCAL = {
+    "components",
     "flow:try", "flow:test", "import:flume-ng", "import:flume-og",
     "cluster:secure:init", "cluster:secure:issue", "cluster:secure:show",
     "cluster:secure:signing-key", "node:enroll",

@@ -155,6 +155,20 @@ def test_rollback_is_a_new_revision_with_the_old_text(shell: Shell, store: FakeS
     assert again.stdout == "flow web revision 4 (unchanged)\n"
 
 
+def test_rollback_dry_run_shows_the_change_and_writes_nothing(
+    shell: Shell, store: FakeStore
+) -> None:
+    before = dict(store.dump())
+    shown = shell.run("flow", "rollback", "web", 1, "--dry-run")
+    assert shown.exit_code == 0, shown.stderr
+    assert "-# three" in shown.stdout
+    (move,) = shell.json("flow", "rollback", "web", 1, "--dry-run")["moves"]
+    assert (move["task"], move["what"]) == ("web/collect.0", "takes revision 4")
+    assert shell.run("flow", "rollback", "web", 7, "--dry-run").exit_code == 2
+    assert shell.run("flow", "rollback", "web", 1, "--dry-run", "--if-revision", 2).exit_code == 3
+    assert store.dump() == before
+
+
 def test_a_text_that_this_flumeng_cannot_read_does_not_come_back(
     shell: Shell, store: FakeStore
 ) -> None:
