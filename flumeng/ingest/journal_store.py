@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.ingest.batch import NO_EVENTS
+from flumeng.ingest.earlier_journals import EarlierJournals
 from flumeng.ingest.replicas.replicas import Replicas
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.ingest.shared_room import SharedRoom
@@ -81,6 +82,7 @@ class JournalStore:
         self._lock = threading.RLock()
         self.disk = TimedDisk()
         self.replicas = replicas or Replicas(node)
+        self.earlier = EarlierJournals(lambda: self.journals, self.replicas)
         self._journals = data / "journals"
         self._node = node
         self._group = group
@@ -141,7 +143,11 @@ class JournalStore:
                 if journal.closed or journal.id in self._taken:
                     continue
                 fits = (journal.durability, journal.cipher.key_id) == (durability, key_id)
-                if fits and self._prepare(journal, limits):
+                if not fits:
+                    journal.close_for_appends()
+                elif self.earlier.refuses(journal):
+                    self._catch_up(journal)
+                elif self._prepare(journal, limits):
                     usable.append(journal)
                 else:
                     journal.close_for_appends()
@@ -238,7 +244,8 @@ class JournalStore:
     def _catch_up(self, journal: Log) -> None:
         ack = self._early_acks.pop(journal.id, None)
         if ack is not None:
-            journal.trim(ack)
+            older = self.earlier.was_refused(journal.id)
+            journal.trim(min(ack, journal.safe) if older else ack)
 
     def remove(self, name: str) -> None:
         """Delete a closed journal; one that is not there is deleted already.

@@ -142,6 +142,9 @@ class Worker:
             self._answers = message["number"]
             self._on_configure(message["tasks"], message.get("chokes", {}))
             self._changed.set()
+        elif kind == "past":
+            self._journal_store.earlier.tell(message["seen"], restored=message["restored"])
+            self._changed.set()
         elif kind == "acks":
             self._on_acks(message["acks"])
         elif kind == "delivered":
@@ -363,6 +366,7 @@ class Worker:
             "journals": journals,
             "kept_flows": kept,
             "copies": self._replicas.copies,
+            "refused": self._journal_store.earlier.refused,
         }
 
 
@@ -384,7 +388,7 @@ def _replica(journal: Log) -> dict[str, str | bool]:
         "copy": journal.replica_id,
         "lineage": journal.lineage,
         "leads": journal.leads,
-        "damaged": bool(journal.damaged),
+        "damaged": bool(journal.damaged) or journal.is_older,
     }
 
 

@@ -80,6 +80,7 @@ class Child:
     spark: Mapping[str, str] = field(default_factory=dict)
     awaited: dict[str, int] = field(default_factory=dict)
     copies: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     replicas_told: Message | None = None
 
     @property
@@ -112,7 +113,7 @@ class Child:
         self.held = self.spark_ui = ""
         self.address, self.tasks, self.journals, self.kept_flows = "", {}, None, ()
         self.awaited = {}
-        self.copies, self.replicas_told = {}, None
+        self.copies, self.refused, self.replicas_told = {}, {}, None
 
 
 def names(roles: Iterable[str], workers: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import signal
@@ -11,7 +12,13 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
+from flumeng.errors import (
+    ConflictError,
+    CorruptError,
+    FlumengError,
+    UnavailableError,
+    UserError,
+)
 from flumeng.journal import names
 from flumeng.metrics import table
 from flumeng.metrics.channel import Channel
@@ -30,6 +37,7 @@ from flumeng.node.events import (
     Exit,
     Instruction,
     Kill,
+    Past,
     Replicas,
     Start,
     Stop,
@@ -142,6 +150,7 @@ class Node:
         self._in_progress = InProgress(home.path)
         self._in_progress.take()
         self._unknown: set[str] = set()
+        self._past = Past(dict.fromkeys(home.journals()), home.is_restored)
         self._exit = self._registered = self._stopping = False
         self._session = 0
         self._is_ours = False
@@ -169,6 +178,8 @@ class Node:
         self.begin()
         while not self._exit:
             self.turn()
+        with contextlib.suppress(OSError):  # the next start is in the same place
+            self._home.mark_ended()
 
     def _try_claim(self) -> None:
         try:
@@ -187,9 +198,38 @@ class Node:
 
     def begin(self) -> None:
         """Start with the assignment that was kept, whether ZooKeeper is there or not."""
+        self._look_back()
+        if not self._past.restored:
+            self._mark_running()
         self._kept = self._home.kept()
         if self._kept is not None:
             self._apply(self._kept)
+
+    def _look_back(self) -> None:
+        """How far readers have come in the journals that lie here. Where ZooKeeper does not say
+        that, new journals are begun."""
+        unknown = [name for name, offset in self._past.seen.items() if offset is None]
+        try:
+            if unknown and self._store.connected:
+                self._require_cluster()
+                seen = self._znodes.seen(unknown)
+                self._past = replace(self._past, seen={**self._past.seen, **seen})
+        except FlumengError as error:
+            log.warning("how far the journals here were read is not known: %s", error)
+        self._act(self._machine.handle(self._past))
+
+    def _mark_running(self) -> None:
+        try:
+            self._home.mark_running()
+        except OSError as error:
+            log.warning("a copy of this data directory would not be noticed: %s", error)
+
+    def _settle_past(self) -> None:
+        """Once nothing here can be older than what others know of it, this is no copy any more."""
+        if self._past.restored and self._machine.has_settled_past:
+            self._past = replace(self._past, restored=False)
+            self._mark_running()
+            self._act(self._machine.handle(self._past))
 
     def turn(self) -> None:
         """Act on what has happened, and on the passing of time, and publish what came of it."""
@@ -198,6 +238,7 @@ class Node:
             self._handle(self._next_event())
         if self._clock() >= self._tick_at:
             self._handle(Tick())
+        self._settle_past()
         self._publish()
         self.health.turned()
 
@@ -476,6 +517,8 @@ class Node:
         self._generation = generation
         self._znodes.register()
         self._registered, self._held_since, self._is_ours = True, 0.0, True
+        if None in self._past.seen.values():
+            self._look_back()
         wanted = self._znodes.assignment()
         if wanted is not None and wanted != self._applied:
             self._apply(wanted)

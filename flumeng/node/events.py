@@ -70,13 +70,23 @@ class Replicas:
 
 
 @dataclass(frozen=True)
+class Past:
+    """How far readers had come in the journals that lay here when the node started: journal -> the
+    highest offset that any of them has acked or decided to read to, None while that is not known.
+    ``restored``: the data directory is a copy of that of a running node."""
+
+    seen: Mapping[str, int | None]
+    restored: bool = False
+
+
+@dataclass(frozen=True)
 class Stop:
     """The node is to stop; the collector may drain for this long."""
 
     drain_seconds: float
 
 
-Event = Wanted | Said | Ended | Tick | Acked | Delivered | Replicas | Stop
+Event = Wanted | Said | Ended | Tick | Acked | Delivered | Replicas | Past | Stop
 
 
 @dataclass(frozen=True)

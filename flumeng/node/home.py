@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flumeng.errors import UnavailableError, UserError
+from flumeng.journal.names import is_journal
 from flumeng.node.claim import Claim
 from flumeng.node.events import Wanted
 from flumeng.node.known_names import KnownNames
+from flumeng.node.run_mark import FILE as RUN_MARK
+from flumeng.node.run_mark import RunMark
 from flumeng.runtime import private_directory
 from flumeng.runtime.whole_files import write_durably
 from zkschema import codec
@@ -31,7 +34,7 @@ FLOWS, COPIES = "flows.json", "copies.json"
 CLAIM = "claim.json"
 DAMAGED = ".damaged"
 KEPT = (
-    *("lock", "uuid", "cluster", ASSIGNMENT, FLOWS, COPIES, CLAIM),
+    *("lock", "uuid", "cluster", ASSIGNMENT, FLOWS, COPIES, CLAIM, RUN_MARK),
     *(ASSIGNMENT + DAMAGED, FLOWS + DAMAGED, COPIES + DAMAGED),
     *("journals", "copies", "sources", "jobs", "collector", "cache"),
 )
@@ -64,10 +67,32 @@ class Home:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise UserError(f"another node runs in {path}: give each its own --data") from error
+        try:
+            self._run_mark = RunMark(path, self._lock.fileno())
+        except OSError as error:
+            raise UserError(f"cannot read {path / RUN_MARK}: {error.strerror}") from error
 
     def close(self) -> None:
         """Let another process have the directory."""
         self._lock.close()
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether it is a copy or a backup of the directory of a running node."""
+        return self._run_mark.is_foreign
+
+    def mark_running(self) -> None:
+        """A copy that is made from now on is noticed. Raises OSError."""
+        self._run_mark.set()
+
+    def mark_ended(self) -> None:
+        """All processes have ended: a copy is as good as this. Raises OSError."""
+        self._run_mark.clear()
+
+    def journals(self) -> list[str]:
+        """Those that lie here, but for copies of other nodes' journals."""
+        places = (self.path / "journals").glob("*/*")
+        return sorted(place.name for place in places if is_journal(place.name))
 
     def identity(self) -> str:
         """The node's UUID, made at the first start and kept for ever."""

@@ -40,6 +40,7 @@ from flumeng.node.events import (
     Exit,
     Instruction,
     Kill,
+    Past,
     Replicas,
     Said,
     Start,
@@ -93,6 +94,7 @@ class Machine:
         self._acks: dict[str, int] = {}
         self._delivered: dict[str, int] = {}
         self._replicas: Message | None = None
+        self._past: Past | None = None
         self.proposals: dict[str, Message] = {}
         """The changes of who holds a journal that workers want; whoever asks for one takes it."""
         self._stopping: Stop | None = None
@@ -123,6 +125,10 @@ class Machine:
         if isinstance(event, Replicas):
             self._replicas = event.message
             return self._tell_replicas()
+        if isinstance(event, Past):
+            self._past = event
+            running = [child for child in self._ingest if child.state is State.RUNNING]
+            return [told for child in running for told in self._tell_past(child)]
         if isinstance(event, Stop):
             return self._on_stop(event)
         if isinstance(event, Tick):
@@ -181,7 +187,22 @@ class Machine:
             for name, said in (self.journals or {}).items()
             if said.get("locked")
         }
-        return trouble | held | locked
+        older = {
+            f"journal {name}": said["why"] for name, said in self._refused.items() if said["older"]
+        }
+        return trouble | held | locked | older
+
+    @property
+    def _refused(self) -> Mapping[str, Mapping[str, Any]]:
+        """The journals that take no more events since others may have seen later ones."""
+        return {name: said for child in self._ingest for name, said in child.refused.items()}
+
+    @property
+    def has_settled_past(self) -> bool:
+        """Whether no journal is left that took events before the node started and may be older
+        than what readers, or other copies, have seen of it."""
+        told = [child.answered for child in self._ingest]
+        return None not in told and all(said["settled"] for said in self._refused.values())
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -286,6 +307,18 @@ class Machine:
                 told.append(Tell(child.name, {"type": kind, "acks": own}))
         return told
 
+    def _tell_past(self, child: Child) -> list[Instruction]:
+        """Before it is configured: it takes nothing into a journal of which it is not told."""
+        if self._past is None:
+            return []
+        workers = len(self._ingest)
+        seen = {
+            name: offset
+            for name, offset in self._past.seen.items()
+            if worker_of(name, workers) == child.number
+        }
+        return [Tell(child.name, {"type": "past", "seen": seen, "restored": self._past.restored})]
+
     def _tell_replicas(self) -> list[Instruction]:
         """Those that run and have not been told that."""
         told: list[Instruction] = []
@@ -347,6 +380,11 @@ class Machine:
                 well = "well again" if before == now and not trouble else ""
                 self._record(who, "status", before, now, trouble or well)
 
+    def _record_refused(self, child: Child, after: Mapping[str, Mapping[str, Any]]) -> None:
+        for name in sorted(after.keys() - child.refused.keys()):
+            cause = after[name]["why"]
+            self._record(f"journal {name}", "status", "", "takes no more events", cause)
+
     def _ignore(self, _child: Child, _detail: object) -> list[Instruction]:
         return []
 
@@ -374,7 +412,8 @@ class Machine:
         child.spark_ui = detail.get("spark_ui", "")
         if self._outdated(child) or not self._needed(child):
             return self._stop(child, 0.0)
-        told = self._configure(child)
+        told = self._tell_past(child) if child.role == INGEST else []
+        told += self._configure(child)
         if child.role == INGEST:
             told += self._tell_offsets(child, self._acks, self._delivered)
             told += self._tell_replicas()
@@ -382,10 +421,12 @@ class Machine:
 
     def _on_status(self, child: Child, detail: Any) -> list[Instruction]:
         self._record_tasks(child, detail["tasks"])
+        self._record_refused(child, detail.get("refused", {}))
         child.tasks = detail["tasks"]
         child.journals = detail.get("journals")
         child.kept_flows = tuple(detail.get("kept_flows", ()))
         child.copies = detail.get("copies", {})
+        child.refused = detail.get("refused", {})
         child.answered = detail["answers"]
         return []
 

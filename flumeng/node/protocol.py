@@ -13,10 +13,13 @@ tells what it finds as ``delivered``, which it also tells of journals that other
 than their flow; ``proposal`` of a change of who holds a replicated ``journal``, at the ``version``
 of its record that it knows: the node says what is there now with ``replicas``, for all of them and
 whenever that changes, and with it the ``texts`` of flows with a journal that is ``locked`` in the
-status, since its key is not here; ``alive`` every ``ALIVE_SECONDS``, but only while its work goes
-on: the thread that does the work has turned, and whatever it depends on (Spark's JVM, the disk) has
-answered. ``held`` in it names what it waits for and has to wait for: a node is patient with a slow
-disk, not with a process that has stopped. The same text is the same wait; another one begins anew.
+status, since its key is not here. Before the first ``configure`` the node sends ``past``: how far
+readers had ``seen`` the journals that lay here at its start. ``refused`` in the status are those
+that take no more events because of that, each with why; ``alive`` every ``ALIVE_SECONDS``, but only
+while its work goes on: the thread that does the work has turned, and whatever it depends on
+(Spark's JVM, the disk) has answered. ``held`` in it names what it waits for and has to wait for: a
+node is patient with a slow disk, not with a process that has stopped. The same text is the same
+wait; another one begins anew.
 """
 
 from __future__ import annotations
@@ -123,6 +126,7 @@ def _is_status(message: Message) -> bool:
     tasks, journals = message.get("tasks"), message.get("journals", {})
     kept = message.get("kept_flows", [])
     copies = message.get("copies", {})
+    refused = message.get("refused", {})
     return (
         isinstance(message.get("answers", ""), int | None)
         and isinstance(tasks, dict)
@@ -133,6 +137,8 @@ def _is_status(message: Message) -> bool:
         and all(isinstance(flow, str) for flow in kept)
         and isinstance(copies, dict)
         and all(isinstance(copy, str) for copy in copies.values())
+        and isinstance(refused, dict)
+        and all(map(_is_refused, refused.values()))
     )
 
 
@@ -160,6 +166,15 @@ def _is_journal(journal: object) -> bool:
         and isinstance(journal.get("leads", False), bool)
         and isinstance(journal.get("locked", ""), str)
         and isinstance(journal.get("damaged", False), bool)
+    )
+
+
+def _is_refused(said: object) -> bool:
+    return (
+        isinstance(said, Mapping)
+        and isinstance(said.get("why"), str)
+        and isinstance(said.get("older"), bool)
+        and isinstance(said.get("settled"), bool)
     )
 
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from flumeng import __version__
 from flumeng.errors import CorruptError, ForbiddenError, UnavailableError, UserError
-from flumeng.journal.names import is_journal, node_of
+from flumeng.journal.names import flow_of, is_journal, node_of
 from flumeng.node.claim import Claim, SupplantedError, next_claim, require_own
 from flumeng.node.events import Acked, Wanted
 from flumeng.node.session_proof import SessionProofs
@@ -395,6 +395,40 @@ class Registration:
             tuple(unneeded),
             delivered={name: own for name, own in delivered.items() if own > acks[name]},
         )
+
+    def seen(self, journals: Collection[str]) -> dict[str, int | None]:
+        """Of each journal the highest offset that any reader has acked, or has decided to read to;
+        None where that cannot be read. Raises UnavailableError."""
+        names = sorted(name for name in journals if _is_name(flow_of(name)))
+        flows = {flow_of(name) for name in names}
+        cursors = self._cursors(flows)
+        places = [(name, cursor) for name in names for cursor in cursors[flow_of(name)]]
+        found = self._store.read_each([paths.ack(flow_of(n), cursor, n) for n, cursor in places])
+        ends: dict[str, int | None] = dict.fromkeys(names, 0)
+        for name, decided in self._decided(flows):
+            if name in ends:
+                ends[name] = max(ends[name] or 0, decided)
+        for (name, _), ack in zip(places, found, strict=True):
+            known = ends[name]
+            if isinstance(ack, Unreadable) or known is None:
+                ends[name] = None
+            elif ack is not None:
+                ends[name] = max(known, ack.value.offset, ack.value.emitted)
+        return ends
+
+    def _decided(self, flows: Collection[str]) -> Iterator[tuple[str, int]]:
+        """The ends of the batches that are decided, where this node may read them."""
+        names = sorted(flows)
+        try:
+            listed = self._store.children_many([paths.intents(flow) for flow in names])
+        except ForbiddenError:  # in a secured cluster
+            return
+        tasks = zip(names, listed, strict=True)
+        wanted = [paths.intent(flow, task) for flow, found in tasks for task in found]
+        for intent in self._store.read_each(wanted):
+            if isinstance(intent, Versioned):
+                for partition, (_, end) in intent.value.ranges.items():
+                    yield partition, end
 
     def delivered(self, journals: Collection[str]) -> Mapping[str, int]:
         """Up to where these of the node's journals are acked by their flows' own cursors, where

@@ -94,6 +94,15 @@ class ModelHome(Home):
         assert self._cluster in ("", cluster)
         self._cluster = cluster
 
+    @property
+    def is_restored(self) -> bool:
+        return False
+
+    def mark_running(self) -> None: ...
+
+    def journals(self) -> list[str]:
+        return []
+
     def identity(self) -> str:
         return self._id
 

@@ -65,6 +65,8 @@ class Ingest(ChildProcess):
                     file.floor = max(file.floor, ack)
         elif kind == "remove":
             self._remove(message["journals"], message["flows"])
+        elif kind == "past":
+            assert not message["seen"], "no disk of the model goes back"
         elif kind == "quiesce":
             self._quiet = True
         elif kind == "stop":

@@ -316,3 +316,63 @@ def test_a_directory_that_is_no_journal_is_left_alone_and_told(
     for name in foreign:
         assert f"{name} is no journal" in caplog.text
         assert (tmp_path / "journals/0" / name / "note").exists()
+
+
+def journal_of_ten(place: Path) -> tuple[JournalStore, str]:
+    """The journal store of a process that starts again, and its journal with ten events."""
+    journal_store = JournalStore(place, "n1")
+    journal = journal_store.take("web")
+    journal.append(numbered_events(0, 10), {"app.log": 250})
+    journal_store.close()
+    return JournalStore(place, "n1"), journal.id
+
+
+@pytest.mark.parametrize(
+    ("seen", "restored", "why"),
+    [
+        (11, False, "events up to seq 11"),
+        (None, False, "not known"),
+        (0, True, "copied or restored"),
+    ],
+)
+def test_journal_that_may_be_older_than_its_readers_takes_no_events(
+    tmp_path: Path, seen: int | None, restored: bool, why: str
+) -> None:
+    again, name = journal_of_ten(tmp_path)
+    again.earlier.tell({name: seen}, restored=restored)
+    fresh = again.take("web")
+    assert fresh.id != name
+    assert fresh.state.get("app.log") == 250
+    assert again.journals[name].closed
+    refused = again.earlier.refused[name]
+    assert why in refused["why"]
+    assert (refused["older"], refused["settled"]) == (seen is not None, True)
+    again.trim(name, 11)
+    assert again.journals[name].acked == 10
+    again.remove(name)
+    assert again.earlier.refused == {}
+    again.close()
+
+
+def test_journal_takes_events_again_where_its_readers_have_not_passed_its_end(
+    tmp_path: Path,
+) -> None:
+    again, name = journal_of_ten(tmp_path)
+    again.earlier.tell({name: 10}, restored=False)
+    assert again.take("web").id == name
+    assert again.earlier.refused == {}
+    again.close()
+
+
+def test_journal_made_after_the_start_is_not_measured_by_what_was_known_then(
+    tmp_path: Path,
+) -> None:
+    """A worker that crashes is told the same again."""
+    again, name = journal_of_ten(tmp_path)
+    again.earlier.tell({name: None}, restored=True)
+    fresh = again.take("web")
+    again.close()
+    third = JournalStore(tmp_path, "n1")
+    third.earlier.tell({name: None}, restored=True)
+    assert third.take("web").id == fresh.id
+    third.close()

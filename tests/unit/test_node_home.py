@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 from pathlib import Path
 
 import pytest
@@ -152,3 +153,26 @@ def test_a_file_that_cannot_be_read_now_is_no_damage(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert home.kept() == wanted(1)
     assert not (tmp_path / "assignment.json.damaged").exists()
+
+
+def test_copy_of_a_running_nodes_directory_is_noticed(tmp_path: Path) -> None:
+    original = Home(tmp_path / "node")
+    assert not original.is_restored
+    original.mark_running()
+    shutil.copytree(tmp_path / "node", tmp_path / "copy")
+    original.close()
+    assert not Home(tmp_path / "node").is_restored, "it was killed where it was"
+    copy = Home(tmp_path / "copy")
+    assert copy.is_restored
+    copy.mark_running()
+    copy.close()
+    assert not Home(tmp_path / "copy").is_restored
+
+
+def test_directory_that_moved_after_its_node_had_ended_is_no_copy(tmp_path: Path) -> None:
+    home = Home(tmp_path / "node")
+    home.mark_running()
+    home.mark_ended()
+    home.close()
+    shutil.copytree(tmp_path / "node", tmp_path / "moved")
+    assert not Home(tmp_path / "moved").is_restored

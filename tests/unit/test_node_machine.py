@@ -16,6 +16,7 @@ from flumeng.node.events import (
     Exit,
     Instruction,
     Kill,
+    Past,
     Replicas,
     Said,
     Start,
@@ -648,3 +649,42 @@ def test_the_copies_that_lie_here_are_known_while_their_worker_runs(pair: Machin
     assert pair.copies == {"f.m.0.a": "n/1"}
     pair.handle(Ended("ingest.0", -9))
     assert pair.copies == {}
+
+
+def test_worker_is_told_how_far_its_journals_were_read_before_it_is_configured(
+    clock: Clock,
+) -> None:
+    """It would take events into one that ends before that."""
+    pair = Machine((INGEST,), clock, workers=2)
+    pair.handle(Past({"f.n1.0.a": 7, "f.n1.1.b": None}, restored=True))
+    pair.handle(Tick())
+    pair.handle(wanted(INGEST))
+    told = [i.message for i in pair.handle(ready("ingest.1", "h:1")) if isinstance(i, Tell)]
+    assert told[0] == {"type": "past", "seen": {"f.n1.1.b": None}, "restored": True}
+    assert told[1]["type"] == "configure"
+    (again,) = pair.handle(Past({"f.n1.0.a": 7, "f.n1.1.b": 9}))
+    assert again == Tell("ingest.1", {"type": "past", "seen": {"f.n1.1.b": 9}, "restored": False})
+
+
+def test_journals_that_take_no_more_are_in_the_event_log_and_the_older_ones_problems(
+    machine: Machine,
+) -> None:
+    running(machine)
+    assert not machine.has_settled_past
+    refused = {
+        "f.n1.0.a": {"why": "readers have seen more", "older": True, "settled": False},
+        "f.n1.0.b": {"why": "not known", "older": False, "settled": True},
+    }
+    said = status(WORKER)
+    for _ in range(2):
+        machine.handle(Said(WORKER, {**said.message, "refused": refused}))
+    told = [str(step) for step in machine.story if "takes no more" in str(step)]
+    assert told == [
+        "journal f.n1.0.a: - -> takes no more events (status: readers have seen more)",
+        "journal f.n1.0.b: - -> takes no more events (status: not known)",
+    ]
+    assert machine.status.problems == {"journal f.n1.0.a": "readers have seen more"}
+    assert not machine.has_settled_past
+    machine.handle(said)
+    assert machine.status.problems == {}
+    assert machine.has_settled_past

@@ -457,3 +457,31 @@ def test_a_tree_that_was_brought_back_is_registered_in_anew(cluster: FakeTree) -
     Registration(store, identity(), DISK).register()
     with pytest.raises(SupplantedError):
         Registration(store, identity(), copy).register()
+
+
+def test_journal_is_seen_as_far_as_its_fastest_reader_has_come(cluster: FakeTree) -> None:
+    """What a task has decided to read counts, since it is repeated exactly."""
+    store = FakeStore(cluster)
+    registration = Registration(store, identity(), DISK)
+    for flow in ("web", "other"):
+        apply_flow(store, FLOW.replace("web", flow), author="a", reason="", now=0.0)
+    decided, unread = "web.n1.0.cd", "other.n1.0.ef"
+    store.write(paths.cursor("web", "slow"), None, ABSENT)
+    store.write(paths.ack("web", "main", JOURNAL), records.Ack(epoch=1, offset=70), ABSENT)
+    store.write(paths.ack("web", "slow", JOURNAL), records.Ack(epoch=1, offset=30), ABSENT)
+    store.write(paths.ack("web", "main", decided), records.Ack(epoch=1, offset=10), ABSENT)
+    ranges = {decided: (10, 50), "web.n2.0.gh": (0, 5)}
+    intent = records.Intent(epoch=1, series="s", number=1, revision=1, splits=1, ranges=ranges)
+    store.write(paths.intent("web", "collect.0"), intent, ABSENT)
+    seen = registration.seen([JOURNAL, decided, unread])
+    assert seen == {JOURNAL: 70, decided: 50, unread: 0}
+
+
+def test_journal_whose_ack_cannot_be_read_is_not_known_to_be_seen(cluster: FakeTree) -> None:
+    store = FakeStore(cluster)
+    registration = Registration(store, identity(), DISK)
+    apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    path = paths.ack("web", "main", JOURNAL)
+    store.write(path, records.Ack(epoch=1, offset=70), ABSENT)
+    store.tree.znodes[str(path)].data = b"garbage"
+    assert registration.seen([JOURNAL]) == {JOURNAL: None}

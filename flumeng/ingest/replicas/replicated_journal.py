@@ -89,6 +89,8 @@ class ReplicatedJournal(DelegatedLog):
         self._lost_lead = False
         self._superseded = False
         self._suspected: ReplicaJournal | None = None
+        self.older = ""
+        """Why it may lack events that another copy in sync has; empty while it does not."""
         self._primary_is_there = False
         self._wake: Callable[[], None] = lambda: None
 
@@ -298,6 +300,17 @@ class ReplicatedJournal(DelegatedLog):
         return self._suspected is self._journal
 
     @property
+    def is_older(self) -> bool:
+        """Whether another copy is to lead, since it may have what this one lacks."""
+        return bool(self.older) and self._others_in_sync
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is known that no other copy is in sync with this one."""
+        known = self._membership
+        return known is not None and known.in_sync == (self.replica_id,)
+
+    @property
     def _others_in_sync(self) -> bool:
         known = self._membership
         return known is not None and len(known.in_sync) > 1
@@ -342,7 +355,7 @@ class ReplicatedJournal(DelegatedLog):
             return
         if not self._journal.sound:
             return
-        if membership.primary != copy.id:
+        if membership.primary != copy.id or self.is_older:
             return
         self._asked_at = self._clock()
         if membership.term > copy.term:

@@ -1,0 +1,158 @@
+"""A host is restored from a backup of its data directory that was taken while its node ran.
+
+Protects that no event is lost that is answered after that, and that no reader skips one: the
+journals that come back end before what readers, or other copies, have seen of them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.copy_hosts import PORT, Host, can_make_hosts, running
+from tests.live.one_host import eventually
+from tests.live.test_copies_chaos import lake_of
+from tests.live.test_copies_takeover import Web
+
+pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="hosts need root and ip")
+
+TEXT = """
+flow: {flow}
+sources: [{source}]
+place: {{ingest: {{labels: {{role: web}}}}}}
+durability: disk
+delivery: exactly-once
+batch: {{seconds: 0.3}}
+sinks: [{{files: {{path: "{lake}"}}}}]
+"""
+
+
+class OnDisk(Web):
+    """Without copies; beside the flow that receives there is one that reads ``lines``."""
+
+    @property
+    def lines(self) -> Path:
+        return self.hosts.folder / "lines.log"
+
+    @property
+    def lines_lake(self) -> Path:
+        return self.hosts.folder / "lines"
+
+    def start_flows(self) -> None:
+        self.hosts.command("cluster", "set", "grace_seconds", "1")
+        self.first.start("ingest", label="role=web")
+        self.lines.touch()
+        sources = {
+            "web": (f'http: {{listen: "0.0.0.0:{PORT}"}}', self.lake),
+            "lines": (f'tail: {{paths: ["{self.lines}"]}}', self.lines_lake),
+        }
+        for flow, (source, lake) in sources.items():
+            file = self.hosts.folder / f"{flow}.yaml"
+            file.write_text(TEXT.format(flow=flow, source=f"{{{source}}}", lake=lake))
+            assert "revision 1" in self.hosts.command("flow", "apply", str(file))
+        eventually(lambda: listens(self.first), "nothing listens")
+
+    def write_and_send(self, count: int) -> None:
+        """Lines with the same numbers as the events."""
+        with self.lines.open("a") as file:
+            for number in range(self.sent, self.sent + count):
+                file.write(json.dumps({"n": number}) + "\n")
+        eventually(lambda: listens(self.first), "nothing listens")
+        self.send(count)
+
+    def wait_for_lines(self) -> None:
+        """Each is there; those that came after the backup may be there twice."""
+        wanted = set(range(self.sent))
+        eventually(lambda: lake_of(self.lines_lake).keys() == wanted, "lines are lost")
+
+
+def listens(host: Host) -> bool:
+    try:
+        socket.create_connection((host.address, PORT), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def back_up(host: Host) -> Path:
+    backup = host.data.with_name("backup")
+    shutil.copytree(host.data, backup)
+    return backup
+
+
+def restore(host: Host, backup: Path) -> None:
+    host.kill()
+    shutil.rmtree(host.data)
+    shutil.copytree(backup, host.data)
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[OnDisk]:
+    with running(tmp_path, 1) as hosts:
+        yield OnDisk(hosts)
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["", "while ZooKeeper is away"])
+def test_restored_host_loses_no_event_that_it_answers(plain: OnDisk, silent: bool) -> None:
+    """With the collector on another host, and with what is answered at once when it is back."""
+    plain.start_flows()
+    plain.hosts.collect()
+    plain.write_and_send(1000)
+    plain.wait_for_delivery()
+    backup = back_up(plain.first)
+    plain.write_and_send(1000)
+    plain.wait_for_delivery()
+    plain.wait_for_lines()
+    eventually(plain.hosts.acked, "what is delivered is not acked")
+    restore(plain.first, backup)
+    if silent:
+        plain.hosts.zookeeper.kill()
+    plain.first.start("ingest", label="role=web")
+    plain.write_and_send(1000)
+    if silent:
+        plain.hosts.zookeeper.start()
+    plain.wait_for_delivery()
+    plain.wait_for_lines()
+    story = plain.hosts.command("node", "story", "n1")
+    assert "takes no more events" in story, story
+
+
+def test_restored_primary_leaves_the_lead_to_a_copy_that_has_more(tmp_path: Path) -> None:
+    """Nothing of it was delivered yet, so that no ack tells how far the journal went."""
+    with running(tmp_path, 2) as hosts:
+        web = Web(hosts)
+        web.begin(least=1)
+        web.send(1000)
+        backup = back_up(web.first)
+        web.send(1000)
+        restore(web.first, backup)
+        web.first.start("ingest", "copy", label="role=web")
+        eventually(lambda: listens(web.first), "nothing listens")
+        web.send(1000)
+        hosts.collect()
+        web.wait_for_delivery()
+
+
+def test_restored_copy_is_made_anew_before_it_counts_again(tmp_path: Path) -> None:
+    """Its primary knows it as one that has all."""
+    with running(tmp_path, 2) as hosts:
+        web = Web(hosts)
+        web.begin(least=2)
+        web.send(1000)
+        holder = web.holder
+        backup = back_up(holder)
+        web.send(1000)
+        (name,) = hosts.journals
+        before = web.journal.in_sync
+        restore(holder, backup)
+        holder.start("copy")
+        eventually(lambda: web.journal.in_sync not in (before, before[:1]), "it counts as before")
+        web.send(1000)
+        web.first.kill()
+        eventually(lambda: hosts.journals[name].closed, "nobody ends the journal")
+        web.deliver()
