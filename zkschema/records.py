@@ -398,8 +398,9 @@ class Assignment(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskStatus(Record):
-    """``state`` is ``starting``, ``running``, ``failed``, ``stopped`` or ``standby``: ready to take
-    over. One that runs may have an ``error`` too: some of its journals stand still.
+    """``state`` is ``starting``, ``running``, ``retrying``, ``failed``, ``stopped`` or ``standby``:
+    ready to take over. A task that retries owns its partitions, and ``error`` says what its sink
+    answered last. One that runs may have an ``error`` too: some of its journals stand still.
     ``epoch_seen``: an ack is owned under this epoch, which is higher than the task's own; 0 when
     none is. ``health``: ``unhealthy`` once it has failed several times in a row, ``unreachable``
     when that was because nobody answered; empty again when it has succeeded as often."""
@@ -410,6 +411,11 @@ class TaskStatus(Record):
     error: str | None = None
     epoch_seen: int = 0
     health: str = ""
+
+    @property
+    def works(self) -> bool:
+        """Whether it owns its partitions and writes, or tries to."""
+        return self.state in ("running", "retrying")
 
 
 @dataclass(frozen=True, kw_only=True)

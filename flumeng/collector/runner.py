@@ -29,7 +29,15 @@ from flumeng.collector.ranges import BatchSize
 from flumeng.collector.retries import Retries
 from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.standby import FOLLOW_SECONDS, Standby
-from flumeng.collector.status import FAILED, RUNNING, STANDBY, STOPPED, Report, StatusReport
+from flumeng.collector.status import (
+    FAILED,
+    RETRYING,
+    RUNNING,
+    STANDBY,
+    STOPPED,
+    Report,
+    StatusReport,
+)
 from flumeng.collector.task import Task
 from flumeng.collector.task_counts import DEAD_LETTERS, DROPPED, PARSE_ERRORS, PROCESSED
 from flumeng.collector.work import BrokenTogetherError, HungError, Pipeline
@@ -109,8 +117,6 @@ class Runner:
         self._size: BatchSize | None = None
         self._apart = False
         self._hangs = 0
-        self._waits = ""
-        """Why nothing could be written last, until a batch is, or there is none to do."""
         self._status = StatusReport(around.report)
         self._partitions = Partitions(around.positions(self._on_change))
 
@@ -234,7 +240,8 @@ class Runner:
             open_store=around.open_store,
         )
         self._settled = None
-        self._proven = self._status.said is None or self._status.said.state != FAILED
+        said = self._status.said
+        self._proven = said is None or said.state not in (FAILED, RETRYING)
         log.info("%s: owned under epoch %d", assignment.key, assignment.epoch)
         around.measures.tasks.begin(assignment.key, assignment.epoch)
         outdated = built != assignment
@@ -317,12 +324,12 @@ class Runner:
         if task.handed_off:
             self._handed_off = claim.handoff
         if task.proven:
-            self._proven, self._waits = True, ""
+            self._proven = True
             self._status.all_is_well()
         if self._streak.health and task.caught_up:
             self._streak.succeed(all_is_done=True)
         if self._proven and not claim.outdated:
-            self._say(claim.assignment, RUNNING, self._waits or self._trouble_of(claim))
+            self._say(claim.assignment, RUNNING, self._trouble_of(claim))
         if backlog.due_seconds == 0.0:
             first = claim.pipeline.spec.batch.timeout_seconds
             limit = min(first * 2**self._hangs, max(first, HANG_MOST_SECONDS))
@@ -382,10 +389,9 @@ class Runner:
             self._apart = True
         elif isinstance(error, UnavailableError | ConflictError):
             self._status.log_trouble(logging.WARNING, f"{assignment.key} waits: {error}")
-            if isinstance(error, UnavailableError) and self._runs:
+            if isinstance(error, UnavailableError) and self._around.store.connected:
                 self._streak.fail(unreachable=True)
-                self._waits = f"waits: {error}"
-                self._say(assignment, RUNNING, self._waits)
+                self._say(assignment, RETRYING, str(error))
             if self._size is not None:
                 self._size.failed()
             self._retries.wait(assignment, draining=self._draining)
@@ -394,12 +400,6 @@ class Runner:
 
     def _trouble_of(self, claim: Claim) -> str | None:
         return self._partitions.trouble or claim.pipeline.trouble or None
-
-    @property
-    def _runs(self) -> bool:
-        """Whether it was said to run, and ZooKeeper is not what is away."""
-        said = self._status.said
-        return said is not None and said.state == RUNNING and self._around.store.connected
 
     def _fail(self, assignment: Assignment, error: Exception) -> None:
         self._streak.fail()

@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 ERROR_CHARACTERS = 1000
 """All errors of a node's tasks lie in one znode."""
 STARTING, RUNNING, FAILED, STOPPED = "starting", "running", "failed", "stopped"
+RETRYING = "retrying"
 STANDBY = "standby"
 
 
@@ -22,7 +23,8 @@ STANDBY = "standby"
 class Status:
     """What a task says of itself; ``partitions`` are those that it has claimed.
 
-    While it runs, ``error`` tells what it waits for, or of partitions that stand still.
+    While it retries, ``error`` is why the last batch was not written; while it runs, why partitions
+    stand still.
     ``epoch_seen`` is the higher epoch under which an ack is owned, when the task is superseded.
     """
 
@@ -64,7 +66,7 @@ class StatusReport:
         health: str = "",
     ) -> None:
         """Tell it, unless it was told last."""
-        partitions = assignment.partitions if state == RUNNING else ()
+        partitions = assignment.partitions if state in (RUNNING, RETRYING) else ()
         epoch, revision = assignment.epoch, assignment.revision
         status = Status(epoch, revision, state, _cut(error), partitions, epoch_seen, health)
         with self._saying:

@@ -17,7 +17,7 @@ from flumeng.node.protocol import Message
 from flumeng.node.suspects import Suspects
 from zkschema.records import COLLECT, COPY, DISCOVER, INGEST, AssignedTask, TaskStatus
 
-_WORST_LAST = ("running", "standby", "stopped", "starting", "failed")
+_WORST_LAST = ("running", "standby", "retrying", "stopped", "starting", "failed")
 
 
 class State(Enum):

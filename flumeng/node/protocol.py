@@ -35,7 +35,7 @@ Message = dict[str, Any]
 
 ALIVE_SECONDS = 2.0
 URL_CHARACTERS = 1000
-TASK_STATES = ("starting", "running", "failed", "stopped", "standby")
+TASK_STATES = ("starting", "running", "retrying", "failed", "stopped", "standby")
 
 
 class MessageError(ValueError):

@@ -314,7 +314,7 @@ class Progress:
             tasks = plans[name].value.tasks if name in plans else {}
             found = {task: said.get(f"{name}/{task}") for task in tasks}
             failed = [task.error for task in found.values() if task and task.state == "failed"]
-            still = [key for key, task in found.items() if task is None or task.state != "running"]
+            still = [key for key, task in found.items() if task is None or not task.works]
             if failed:
                 self.failed[name] = failed[0] or "it does not say why"
             elif still or not tasks:

@@ -1,4 +1,8 @@
-"""Pauses between a stage's attempts on a server; after that the loop repeats the batch."""
+"""Pauses between a stage's attempts on a server; after that the loop repeats the batch.
+
+The driver learns of a stage's trouble only when the stage ends. So a server that has taken nothing
+of a split is given up early: the task then reports ``retrying`` with that error.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,20 @@ from collections.abc import Callable
 from flumeng.errors import UnavailableError
 
 FIRST_SECONDS, LONGEST_SECONDS = 0.2, 5.0
+FRESH_SECONDS = 5.0
+"""A server that has taken nothing of a split yet may fail for so long."""
+
+CONNECT_SECONDS = 5.0
+"""Time limit of a connection attempt. TCP has sent its SYN three times by then."""
 
 
 class Backoff:
-    """Exponential, with jitter, for ``seconds`` from the first pause on, or from the first one
-    after something was taken. For one thread.
+    """Exponential, with jitter. For one thread.
 
-    ``patience_seconds`` are instead of that when they are given, and count from the beginning, or
-    from when something was taken: so of a frozen server one answer is waited for and not two.
+    Until the server has taken something, attempts end FRESH_SECONDS after the beginning. Later
+    they end ``seconds`` after the first pause since something was taken. With
+    ``patience_seconds`` they end so long after the beginning, or after something was taken: so one
+    answer of a frozen server is awaited and not two.
     ``clock`` gives seconds that only grow.
     """
 
@@ -31,12 +41,14 @@ class Backoff:
         self._patience_seconds = patience_seconds
         self._clock = clock
         self._sleep = sleep
-        self.progressed()
+        self._next = FIRST_SECONDS
+        fresh = min(seconds, FRESH_SECONDS) if patience_seconds is None else patience_seconds
+        self._until: float | None = clock() + fresh
 
     def progressed(self) -> None:
         """The server has taken something: it is slow, and not away."""
         self._next = FIRST_SECONDS
-        self._until: float | None = None
+        self._until = None
         if self._patience_seconds is not None:
             self._until = self._clock() + self._patience_seconds
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from flumeng.errors import UnavailableError, UserError
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.sinks import Attempt, Row, TaskRevision, Written, json_text, syslog_text
+from flumeng.sinks.backoff import CONNECT_SECONDS
 from flumeng.sinks.column_text import check_plain, texts
 from flumeng.sinks.framed import framed
 from flumeng.spec.client_tls import ClientTls
@@ -101,7 +102,10 @@ class _Connection:
         host = host.strip("[]")
         context = None if tls is None else _context(tls)
         with self._translated("connect"):
-            self._socket = socket.create_connection((host, int(port)), seconds)
+            self._socket = socket.create_connection(
+                (host, int(port)), min(seconds, CONNECT_SECONDS)
+            )
+            self._socket.settimeout(seconds)
             try:
                 if context is not None:
                     self._socket = context.wrap_socket(self._socket, server_hostname=host)

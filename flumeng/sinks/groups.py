@@ -21,16 +21,13 @@ from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.filters.lazy_batch import HELD_BYTES, LazyBatch, Stage, write_stream
 from flumeng.runtime.scrubbing import scrub
 from flumeng.sinks import Attempt, Row, Sink, TaskRevision, Written, availability
-from flumeng.sinks.backoff import Backoff
 from flumeng.sinks.dead_letters import LETTERS, DeadLetters, schema_around
 from flumeng.spec import registry
 from flumeng.spec.sinks.groups import Group
 from flumeng.spec.summary import summary
 
-PATIENCE_SECONDS, AGAIN_SECONDS = 5.0, 1.0
+PATIENCE_SECONDS, AGAIN_SECONDS = 3.0, 1.0
 """So long a member may fail before the next one has its events; and one that has failed lately."""
-RETRY_SECONDS = 25.0
-"""All members are tried again for so long; after that the loop repeats the batch."""
 ROUND_SECONDS = 45.0
 """After so long no further member is tried: the loop would give the batch up, and nobody would hear
 who has failed."""
@@ -87,7 +84,7 @@ class GroupSink:
             self._stage(number, batch, attempt, patient=number not in failing)
             for number in range(len(self._members))
         )
-        write = WriteToOne(stages, ready, turn, RETRY_SECONDS)
+        write = WriteToOne(stages, ready, turn)
         return batch.arrow(write, TAKEN_SCHEMA)
 
     def _stage(self, number: int, batch: LazyBatch, attempt: Attempt, *, patient: bool) -> Stage:
@@ -163,13 +160,12 @@ class OneOfSink(GroupSink):
 @dataclass(frozen=True)
 class WriteToOne:
     """Has one of the members' ``stages`` write a split: the first that can, of those that are
-    ``ready`` before the others. With a ``turn`` these take turns. When none can, all are tried
-    again for ``retry_seconds``. Yields TAKEN_SCHEMA."""
+    ``ready`` before the others. With a ``turn`` these take turns. When none can, the loop repeats
+    the batch. Yields TAKEN_SCHEMA."""
 
     stages: tuple[Stage, ...]
     ready: tuple[int, ...]
     turn: int | None
-    retry_seconds: float = 0.0
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with SpooledTemporaryFile(HELD_BYTES) as held:
@@ -178,16 +174,11 @@ class WriteToOne:
 
     def _write(self, held: Any) -> Iterator[pa.RecordBatch]:
         taking = _Taking(self.stages, held)
-        backoff = Backoff(self.retry_seconds, self.retry_seconds)
-        while True:
-            if (found := taking.try_all(self._order())) is not None:
-                yield from found
-                return
-            try:
-                backoff.pause(UnavailableError())
-            except UnavailableError:
-                yield _row(None, None, taking.failed)
-                return
+        found = taking.try_all(self._order())
+        if found is None:
+            yield _row(None, None, taking.failed)
+        else:
+            yield from found
 
     def _order(self) -> list[int]:
         ready = list(self.ready)

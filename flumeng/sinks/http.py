@@ -19,8 +19,15 @@ from flumeng.filters import identity
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.runtime import secrets
 from flumeng.sinks import Attempt, BatchId, Row, TaskRevision, Written, chunks, json_text
+from flumeng.sinks.backoff import Backoff
 from flumeng.sinks.dead_letters import Refuse, schema_around
-from flumeng.sinks.http_receiver import Endpoint, RefusedRequestError, TooLargeError, send
+from flumeng.sinks.http_receiver import (
+    Endpoint,
+    RefusedRequestError,
+    TooLargeError,
+    backoff,
+    send,
+)
 from flumeng.spec.sinks.http import Http
 
 CONTENT_TYPES = {"ndjson": "application/x-ndjson", "json": "application/json"}
@@ -95,21 +102,22 @@ class SendSplit:
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
     ) -> Iterator[pa.RecordBatch]:
         events = 0
+        pauses = backoff(self.patience_seconds)
         for request in requests(batches, self.options.request_bytes):
-            self._send(request, refuse)
+            self._send(request, refuse, pauses)
             events += len(request.texts)
         yield pa.RecordBatch.from_arrays([pa.array([events], pa.int64())], schema=COUNT_SCHEMA)
 
-    def _send(self, request: Request, refuse: Refuse) -> None:
+    def _send(self, request: Request, refuse: Refuse, pauses: Backoff) -> None:
         try:
             body, key = self._body(request.texts), self._key(request)
-            send(self.endpoint, body, key, self.patience_seconds)
+            send(self.endpoint, body, key, pauses)
         except TooLargeError as error:
             if len(request.texts) == 1:
                 refuse(request.events[0], [str(error)])
                 return
             for half in request.halves():
-                self._send(half, refuse)
+                self._send(half, refuse, pauses)
         except RefusedRequestError as error:
             for part in request.events:
                 refuse(part, [str(error)] * part.num_rows)

@@ -13,10 +13,9 @@ from urllib3.exceptions import HTTPError, SSLError
 
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.runtime.scrubbing import excerpt
-from flumeng.sinks.backoff import Backoff
+from flumeng.sinks.backoff import CONNECT_SECONDS, Backoff
 from flumeng.spec.sinks.http import IDEMPOTENCY_KEY
 
-CONNECT_SECONDS = 10.0
 RETRY_SECONDS = 25.0
 ANSWER_BYTES = 64 * 1024
 """Of a longer answer the rest is not read, and its connection is not used again."""
@@ -59,19 +58,24 @@ class Answer:
     after_seconds: float = 0.0
 
 
-def send(endpoint: Endpoint, body: bytes, key: str, patience_seconds: float | None = None) -> None:
+def backoff(patience_seconds: float | None) -> Backoff:
+    """For the requests of one split."""
+    return Backoff(RETRY_SECONDS, patience_seconds)
+
+
+def send(endpoint: Endpoint, body: bytes, key: str, pauses: Backoff) -> None:
     """Return when the receiver has taken it. It may have had it before, when an answer was lost.
 
     Raises RefusedRequestError, UnavailableError, UserError.
     """
-    backoff = Backoff(RETRY_SECONDS, patience_seconds)
     while True:
         answer = _ask(endpoint, body, key)
         if 200 <= answer.status < 300:
+            pauses.progressed()
             return
         _require_passing(endpoint, answer)
         error = UnavailableError(f"{endpoint}: {answer.sentence}")
-        backoff.pause(error, least_seconds=answer.after_seconds)
+        pauses.pause(error, least_seconds=answer.after_seconds)
 
 
 def _require_passing(endpoint: Endpoint, answer: Answer) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.runtime.kafka_client import connection
 from flumeng.runtime.scrubbing import Secret
+from flumeng.sinks.backoff import FRESH_SECONDS
 from flumeng.spec.sinks.kafka import Kafka
 
 try:
@@ -64,12 +64,13 @@ class KafkaProducer:
         self._options = options
         self._topics: set[str] = set()
         """Those that are known to be there."""
-        self._troubles: deque[Any] = deque(maxlen=1)
-        """What librdkafka said last of its connections."""
+        self._trouble: Any = None
+        """librdkafka's last error about its connections; that all brokers are down is no cause."""
+        self._all_down_since: float | None = None
         config = producer_config(options, password)
         self._failures: list[Failure] = []
         config |= {
-            "error_cb": self._troubles.append,
+            "error_cb": self._on_trouble,
             "on_delivery": partial(_note, self._failures),
         }
         if alone:
@@ -119,11 +120,18 @@ class KafkaProducer:
     def refusals(self) -> dict[bytes, str]:
         """Wait until brokers have answered for all messages; the values of those that they have
         refused for good, or that came with such a one, and why. Raises any other failure."""
-        deadline = time.monotonic() + self._options.timeout_seconds + GRACE_SECONDS
+        began = time.monotonic()
+        if self._all_down_since is not None:
+            self._all_down_since = began
+        limit = self._options.timeout_seconds + GRACE_SECONDS
         with self._translated():
-            while self._producer.flush(LOOK_SECONDS):
-                if time.monotonic() > deadline:
-                    raise UnavailableError(self._no_answer())
+            left = self._producer.flush(LOOK_SECONDS)
+            while left:
+                before, left = left, self._producer.flush(LOOK_SECONDS)
+                if left < before:
+                    self._all_down_since = None
+                if self._is_down or time.monotonic() - began > limit:
+                    raise UnavailableError(self._no_answer(time.monotonic() - began))
         for error, _ in self._failures:
             if error.code() not in REFUSED_ALONE:
                 raise self._meaning(error)
@@ -143,8 +151,20 @@ class KafkaProducer:
         if error.code() in PERSONS:
             return UserError(text)
         if error.code() == KafkaError._MSG_TIMED_OUT:
-            return UnavailableError(self._no_answer())
+            return UnavailableError(self._no_answer(self._options.timeout_seconds))
         return UnavailableError(text)
+
+    def _on_trouble(self, error: Any) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._trouble = error
+        elif self._all_down_since is None:
+            self._all_down_since = time.monotonic()
+
+    @property
+    def _is_down(self) -> bool:
+        """Whether no broker has answered for FRESH_SECONDS."""
+        since = self._all_down_since
+        return since is not None and time.monotonic() - since > FRESH_SECONDS
 
     def _send_when_there_is_room(
         self, topic: str, value: bytes, key: bytes | None, headers: Any
@@ -160,17 +180,20 @@ class KafkaProducer:
 
     def _ask(self, topic: str | None) -> Any:
         """What brokers say of a topic, or of all."""
-        deadline = time.monotonic() + self._options.timeout_seconds
+        seconds = min(self._options.timeout_seconds, FRESH_SECONDS)
+        deadline = time.monotonic() + seconds
         while True:
             try:
-                return self._producer.list_topics(topic, timeout=LOOK_SECONDS)
+                found = self._producer.list_topics(topic, timeout=LOOK_SECONDS)
             except KafkaException as error:
                 self._look(0)
-                for trouble in self._troubles:
-                    if trouble.code() in PERSONS:
-                        raise self._meaning(trouble) from error
+                if self._trouble is not None and self._trouble.code() in PERSONS:
+                    raise self._meaning(self._trouble) from error
                 if time.monotonic() > deadline:
-                    raise UnavailableError(self._no_answer()) from error
+                    raise UnavailableError(self._no_answer(seconds)) from error
+            else:
+                self._all_down_since = None
+                return found
 
     def _look(self, seconds: float) -> None:
         """At what librdkafka has to tell."""
@@ -185,10 +208,10 @@ class KafkaProducer:
         except KafkaException as error:
             raise self._meaning(error.args[0]) from error
 
-    def _no_answer(self) -> str:
-        said = "".join(f": {trouble.str()}" for trouble in self._troubles)
-        seconds = self._options.timeout_seconds
-        return f"kafka {self._brokers}: no answer within {seconds:g} s{said}"
+    def _no_answer(self, seconds: float) -> str:
+        cause = self._trouble.str().partition(" (after ")[0] if self._trouble is not None else ""
+        said = f": {cause}" if cause else ""
+        return f"kafka {self._brokers}: no answer within {seconds:.0f} s{said}"
 
     @property
     def _brokers(self) -> str:

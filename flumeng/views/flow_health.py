@@ -21,7 +21,7 @@ class FlowHealth:
     (its partitions or tasks are not there yet), ``unhealthy supervisor`` (discovery fails, or it
     cannot be planned) or ``unhealthy tasks``. ``detail`` is ``connecting to stream``,
     ``discovering tasks``, ``creating tasks``, ``lost contact with stream``, ``discovery fails``,
-    ``tasks fail`` or ``not readable``, or the state once more."""
+    ``tasks fail``, ``retrying`` or ``not readable``, or the state once more."""
 
     state: str
     detail: str
@@ -55,6 +55,9 @@ def flow_health(
         if task.health:
             return _of_discovery(task, found=found)
     for task in collect:
+        if task.state == "retrying":
+            now = "unhealthy tasks" if task.health else "running"
+            return FlowHealth(now, "retrying", f"task {task.key}: {task.why}", MEND)
         if task.health:
             why = f"task {task.key} has failed several times in a row: {task.why}"
             return FlowHealth("unhealthy tasks", "tasks fail", why, MEND)

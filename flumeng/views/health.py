@@ -336,6 +336,8 @@ def _of_task(task: TaskRow) -> Cause:
         "starting": "wait; if it lasts, look at the node's log",
         "draining": "wait: it moves to another node",
         "waiting": "start a node that may run it (role, labels, capacity), or change the flow",
+        "retrying": "see whether the sink is up and reachable from the task's node; it is tried "
+        "again by itself (docs/sinks.md)",
         "failed": "correct the cause; it is tried again by itself",
         "stopped": "look at the node's log",
         "unknown": "see what is said of its node's record",

@@ -62,8 +62,8 @@ def owners_of(reading: Reading, flows: Iterable[str]) -> dict[str, Owner]:
         for name, task in plan.value.tasks.items():
             if task.kind == COLLECT and task.node:
                 status = statuses.get(task.node, {}).get(f"{flow}/{name}")
-                said = (status.state, status.epoch) if status is not None else None
-                owner = Owner(task.node, said == ("running", task.epoch))
+                works = status is not None and status.works and status.epoch == task.epoch
+                owner = Owner(task.node, works)
                 owners.update((key(flow, partition), owner) for partition in task.partitions)
     return owners
 

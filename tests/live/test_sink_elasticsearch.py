@@ -192,6 +192,7 @@ def test_a_full_write_queue_is_waited_for_and_nothing_is_lost(
     """Six splits at a time, and eight shards, before one thread with a queue of two."""
     need_own(real)
     monkeypatch.setattr(bulk, "RETRY_SECONDS", 30.0)
+    monkeypatch.setattr(backoff, "FRESH_SECONDS", 30.0)
     client.indices.create(index=name, settings={"number_of_shards": 8})
     work = stage(real.address, name)
     with ThreadPoolExecutor(6) as pool:
@@ -244,6 +245,7 @@ def test_lost_answers_and_a_restart_in_the_middle(
 ) -> None:
     need_own(real)
     monkeypatch.setattr(bulk, "RETRY_SECONDS", 240.0)
+    monkeypatch.setattr(backoff, "FRESH_SECONDS", 240.0)
     monkeypatch.setattr(backoff, "LONGEST_SECONDS", 0.5)
     proxy = LossyProxy(real.port)
     proxy.losing = 0.3

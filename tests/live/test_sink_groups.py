@@ -96,7 +96,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is known of members, and they are not waited for."""
     monkeypatch.setattr(groups, "PATIENCE_SECONDS", 0.3)
     monkeypatch.setattr(groups, "AGAIN_SECONDS", 0.2)
-    monkeypatch.setattr(groups, "RETRY_SECONDS", 0.5)
     availability.of_group.cache_clear()
 
 

@@ -58,7 +58,7 @@ def postgres(running: RealPostgres) -> Iterator[RealPostgres]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split, "RETRY_SECONDS", 2.0)
+    monkeypatch.setattr(split, "FRESH_SECONDS", 2.0)
 
 
 def events(first: int, count: int, columns: dict[str, pa.Array] | None = None) -> pa.RecordBatch:
@@ -272,7 +272,7 @@ def test_a_frozen_server_is_given_up_in_time(
     need_own(postgres)
     to = target(postgres, timeout_seconds=1.0)
     write(to, FIRST, events(0, 5))
-    monkeypatch.setattr(split, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(split, "FRESH_SECONDS", 0.0)
     postgres.freeze()
     began = time.monotonic()
     try:
@@ -281,7 +281,7 @@ def test_a_frozen_server_is_given_up_in_time(
     finally:
         postgres.thaw()
     assert time.monotonic() - began < 25
-    monkeypatch.setattr(split, "RETRY_SECONDS", 20.0)
+    monkeypatch.setattr(split, "FRESH_SECONDS", 20.0)
     write(to, SECOND, events(5, 5))
     assert seqs(postgres) == list(range(10))
 

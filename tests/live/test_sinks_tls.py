@@ -68,7 +68,7 @@ def test_http(
 
 
 def test_postgres(ours: Authority, stranger: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split, "RETRY_SECONDS", 0.5)
+    monkeypatch.setattr(split, "FRESH_SECONDS", 0.5)
     try:
         postgres = RealPostgres(ours.issue("database"))
     except UserError as error:

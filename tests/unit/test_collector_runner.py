@@ -21,7 +21,7 @@ from flumeng.collector.task_counts import COUNTED
 from flumeng.collector.testing import (
     ScriptedPipeline,
 )
-from flumeng.collector.work import Filtered
+from flumeng.collector.work import Filtered, HungError
 from flumeng.errors import UnavailableError, UserError
 from flumeng.inputs import Range
 from flumeng.metrics import table
@@ -299,7 +299,7 @@ def test_a_small_batch_of_a_large_backlog_may_share_a_job(world: World) -> None:
 
 
 def test_a_target_that_is_away_is_told_while_the_task_runs(world: World) -> None:
-    """Until a batch is written again; the task has not failed."""
+    """Until a batch is written again. The task retries and has not failed."""
     away = threading.Event()
 
     def write(_ranges: Sequence[Range]) -> None:
@@ -311,16 +311,32 @@ def test_a_target_that_is_away_is_told_while_the_task_runs(world: World) -> None
     until(lambda: world.ack() == 10)
     away.set()
     world.safe[JOURNAL] = 20
-    until(lambda: "waits: the index is away" in str(world.statuses[-1].error))
+    until(lambda: world.states()[-1:] == ["retrying"])
     time.sleep(1.5)
-    assert {status.error for status in world.statuses[-3:]} <= {None, world.statuses[-1].error}
-    assert world.statuses[-1].error == "waits: the index is away"
+    assert world.statuses[-1].error == "the index is away"
+    assert world.statuses[-1].partitions == (JOURNAL,)
     told = len(world.statuses)
     away.clear()
     until(lambda: world.ack() == 20)
     until(lambda: world.statuses[-1].error in (None, ""))
     assert "failed" not in world.states()
     assert len(world.statuses) == told + 1, "nothing was said twice while it was away"
+
+
+def test_cause_of_retry_replaces_failure_reported_before(world: World) -> None:
+    """A batch hangs once; then the sink refuses connections, and the task reports that."""
+    causes: list[Exception] = [HungError("a batch has hung")]
+
+    def write(_ranges: Sequence[Range]) -> None:
+        raise causes.pop() if causes else UnavailableError("search:9201: Connection refused")
+
+    world.safe[JOURNAL] = 10
+    world.run(ScriptedPipeline(spec(), before_write=write))
+    until(lambda: world.states()[-1:] == ["retrying"])
+    assert world.states() == ["running", "failed", "retrying"]
+    assert world.statuses[-1].error == "search:9201: Connection refused"
+    until(lambda: world.statuses[-1].health == "unreachable")
+    assert world.states()[2:] == ["retrying"] * len(world.states()[2:])
 
 
 def test_an_idle_flow_costs_no_job(world: World) -> None:

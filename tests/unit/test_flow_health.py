@@ -48,6 +48,8 @@ EMPTY = task(COLLECT, reads=0)
         ([task(COLLECT), task("collect.1", "starting")], "running (creating tasks)"),
         ([task(COLLECT, "failed", "unhealthy"), task("collect.1")], "unhealthy tasks (tasks fail)"),
         ([task(COLLECT, "running", "unhealthy")], "unhealthy tasks (tasks fail)"),
+        ([task(COLLECT), task("collect.1", "retrying")], "running (retrying)"),
+        ([task(COLLECT, "retrying", "unreachable")], "unhealthy tasks (retrying)"),
     ],
 )
 def test_the_word_follows_from_the_tasks(tasks: Sequence[TaskRow], shown: str) -> None:

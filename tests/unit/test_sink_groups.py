@@ -111,19 +111,6 @@ def test_a_row_tells_that_no_member_has_taken_a_split() -> None:
     assert shown([row]) == [(None, [], [0, 1])]
 
 
-def test_all_members_are_tried_again_for_a_while() -> None:
-    @dataclass
-    class Recovering:
-        calls: int = 0
-
-        def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            self.calls += 1
-            return Counting(None if self.calls == 3 else UnavailableError("busy"))(batches)
-
-    (row,) = write(WriteToOne((Recovering(), FAILING), (0, 1), None, 5.0), 2, 3)
-    assert shown([row]) == [(0, [{"events": 5}], [1])]
-
-
 def test_members_take_turns_and_pass_over_those_that_are_left_alone() -> None:
     stages = (Counting(), Counting(), Counting())
     taken = [write(WriteToOne(stages, (0, 1, 2), turn), 1)[0]["member"] for turn in range(4)]

@@ -202,6 +202,7 @@ def sent(cluster: Any, *bodies: str) -> list[tuple[list[str], list[str]]]:
     request = Request(batch, Bodies(Elasticsearch(HOSTS, "logs")).lines(batch))
     clock = iter(range(10_000))
     backoff = Backoff(RETRY_SECONDS, None, lambda: float(next(clock)), lambda _: None)
+    backoff.progressed()
     found = send(request, cluster, backoff)
     return [([body.decode() for body in e["body"].to_pylist()], list(r)) for e, r in found]
 

@@ -55,12 +55,14 @@ class IndexEvents:
     ) -> Iterator[pa.RecordBatch]:
         cluster = connect(self.connection)
         indexed = far = 0
+        fresh = True
         with ThreadPoolExecutor(AT_ONCE, "bulk") as pool:
             waiting: deque[Future[list[Refused]]] = deque()
             for request in self._requests(batches, cluster):
                 if len(waiting) == AT_ONCE:
                     indexed -= _pass_on(waiting.popleft(), refuse)
-                waiting.append(pool.submit(send, request, cluster, self._backoff()))
+                    fresh = False
+                waiting.append(pool.submit(send, request, cluster, self._backoff(fresh=fresh)))
                 indexed += len(request)
                 far += count_refused(pa.Table.from_batches([request.events]))
             while waiting:
@@ -72,11 +74,14 @@ class IndexEvents:
     def _requests(self, batches: Iterator[pa.RecordBatch], cluster: Cluster) -> Iterator[Request]:
         for events in chunks.gathered(batches, GATHERED_BYTES):
             if self.template is not None:
-                install(self.template, cluster, self._backoff())
+                install(self.template, cluster, self._backoff(fresh=True))
             yield from Request(events, self.bodies.lines(events)).cut(cluster.size.bytes)
 
-    def _backoff(self) -> Backoff:
-        return Backoff(RETRY_SECONDS, self.patience_seconds)
+    def _backoff(self, *, fresh: bool) -> Backoff:
+        backoff = Backoff(RETRY_SECONDS, self.patience_seconds)
+        if not fresh:
+            backoff.progressed()
+        return backoff
 
 
 def _pass_on(sent: Future[list[Refused]], refuse: Refuse) -> int:

@@ -14,16 +14,19 @@ import ssl
 import threading
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import elastic_transport
 import msgspec
 from elastic_transport import ConnectionTimeout, NodeConfig, TlsError, Transport, TransportError
 from elastic_transport.client_utils import url_to_node_config
+from urllib3 import Timeout
+from urllib3.exceptions import ConnectTimeoutError
 
 from flumeng.errors import UnavailableError, UserError
 from flumeng.runtime.scrubbing import Secret, excerpt
+from flumeng.sinks.backoff import CONNECT_SECONDS
 from flumeng.sinks.elasticsearch.answers import Cause
 from flumeng.sinks.elasticsearch.request_size import RequestSize
 from flumeng.sinks.elasticsearch.template import Template
@@ -100,6 +103,8 @@ class Cluster:
             )
         except (ValueError, OSError) as error:
             raise UserError(f"elasticsearch: {error}") from error
+        self._timeout = Timeout(connect=CONNECT_SECONDS, read=connection.timeout_seconds)
+        """The transport hands it to urllib3 unread."""
         self.size = RequestSize(connection.request_bytes)
         self._installed: set[str] = set()
         self._installing = threading.Lock()
@@ -157,9 +162,13 @@ class Cluster:
                 target,
                 headers={"accept": JSON, **headers},
                 body=body,
-                request_timeout=self._connection.timeout_seconds,
+                request_timeout=cast("float", self._timeout),
             )
         except ConnectionTimeout as error:
+            if any(isinstance(cause, ConnectTimeoutError) for cause in error.errors):
+                raise UnavailableError(
+                    f"elasticsearch: no connection within {CONNECT_SECONDS:.0f} s"
+                ) from error
             seconds = self._connection.timeout_seconds
             raise OverloadedError(f"elasticsearch: no answer within {seconds:.0f} s") from error
         except TransportError as error:

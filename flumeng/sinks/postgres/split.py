@@ -12,7 +12,7 @@ from flumeng.errors import UnavailableError
 from flumeng.filters.identity import SPLIT
 from flumeng.runtime.idle_clients import IdleClients
 from flumeng.sinks import BatchId, chunks
-from flumeng.sinks.backoff import Backoff
+from flumeng.sinks.backoff import FRESH_SECONDS, Backoff
 from flumeng.sinks.dead_letters import Refuse
 from flumeng.sinks.postgres import transaction
 from flumeng.sinks.postgres.connection import Connection
@@ -21,7 +21,6 @@ from flumeng.sinks.postgres.transaction import Claim, Transaction
 
 CHUNK_BYTES = 8 * 1024 * 1024
 """About so much is one COPY."""
-RETRY_SECONDS = 25.0
 _idle: IdleClients[Server, Connection] = IdleClients()
 
 
@@ -68,7 +67,7 @@ class WriteSplit:
 
     def _begin(self, claim: Claim | None) -> tuple[Connection, Transaction]:
         """Tried for a while, for a server that begins anew does not answer at once."""
-        backoff = Backoff(RETRY_SECONDS, self.patience_seconds)
+        backoff = Backoff(FRESH_SECONDS, self.patience_seconds)
         while True:
             try:
                 return self._try_to_begin(claim)

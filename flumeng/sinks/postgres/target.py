@@ -11,7 +11,7 @@ from flumeng.filters import identity
 from flumeng.runtime.scrubbing import Secret
 from flumeng.spec.sinks.sql import Sql
 
-CONNECT_SECONDS = 10
+CONNECT_SECONDS = 5
 KEY = ("journal", "seq")
 """The id of an event, and the primary key of a table that is made for upserts."""
 IDENTITY_OF = dict(zip(KEY, (identity.JOURNAL, identity.SEQ), strict=True))

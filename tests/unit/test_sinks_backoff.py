@@ -1,0 +1,58 @@
+"""How long a stage retries before the task reports the error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from flumeng.errors import UnavailableError
+from flumeng.sinks.backoff import FRESH_SECONDS, Backoff
+
+REFUSED = UnavailableError("Connection refused")
+HANG_SECONDS = 10.0
+"""A batch among others is reported as hung after that."""
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def seconds_until_given_up(backoff: Backoff, clock: Clock, attempt_seconds: float = 0.0) -> float:
+    began = clock.now
+    with pytest.raises(UnavailableError, match="refused"):
+        while True:
+            clock.now += attempt_seconds
+            backoff.pause(REFUSED)
+    return clock.now - began
+
+
+@pytest.mark.parametrize("attempt_seconds", [0.0, 1.0, 5.0])
+def test_error_of_server_that_has_taken_nothing_is_known_before_batch_hangs(
+    attempt_seconds: float,
+) -> None:
+    clock = Clock()
+    backoff = Backoff(30.0, None, clock, clock.sleep)
+    assert seconds_until_given_up(backoff, clock, attempt_seconds) < HANG_SECONDS
+
+
+def test_server_that_has_taken_something_is_retried_for_longer() -> None:
+    clock = Clock()
+    backoff = Backoff(30.0, None, clock, clock.sleep)
+    backoff.progressed()
+    assert seconds_until_given_up(backoff, clock) > 20.0
+
+
+def test_given_patience_counts_from_beginning_and_from_progress() -> None:
+    clock = Clock()
+    backoff = Backoff(30.0, 2 * FRESH_SECONDS, clock, clock.sleep)
+    assert 2.0 < seconds_until_given_up(backoff, clock) <= 2 * FRESH_SECONDS
+    backoff.progressed()
+    assert 2.0 < seconds_until_given_up(backoff, clock) <= 2 * FRESH_SECONDS
