@@ -12,12 +12,13 @@ sync leads in its stead, in a new term; where none is live, nobody does.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import blake2b
 
 from flumeng.errors import CorruptError
 from flumeng.plan.actions import Replicate
+from flumeng.plan.copy_index import CopyIndex
 from flumeng.plan.indexed_heap import IndexedHeap
 from flumeng.replication.membership import Membership, node_of
 from flumeng.spec.replicas import Replicas
@@ -27,30 +28,41 @@ from zkschema.records import COPY, Journal
 
 
 class Copies:
-    """One round of choosing."""
+    """One round of choosing for the journals that are open in ``index``, which is in line with the
+    snapshot."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, index: CopyIndex) -> None:
         self._snapshot = snapshot
+        self._index = index
         self._nodes = snapshot.nodes
         self._pools: dict[str, IndexedHeap[int]] | None = None
         self._held: Counter[str] = Counter()
+        self._lacking: set[str] = set()
 
-    def changes(self) -> Iterator[Replicate]:
-        """What is to change of the journals of this master's flows; nothing moves in maintenance
-        mode."""
-        if self._snapshot.cluster.maintenance is not None:
-            return
-        for name, version in self._snapshot.journal_versions.items():
-            journal = self._snapshot.journals[name]
-            flow = self._snapshot.flows.get(journal.flow)
-            if flow is None or flow.name not in self._snapshot.mine or journal.gone:
+    def changes(self) -> list[Replicate]:
+        """What is to change of the journals of this master's flows. In maintenance mode no copy
+        moves; a journal whose primary is lost gets another one all the same."""
+        snapshot = self._snapshot
+        if not snapshot.cluster_known:
+            return []
+        moves = snapshot.cluster.maintenance is None
+        found = []
+        for name in sorted(self._index.open):
+            journal = snapshot.journals[name]
+            flow = snapshot.flows.get(journal.flow)
+            if flow is None or flow.name not in snapshot.mine or journal.gone:
                 continue
             after, why = self._promoted(name, journal)
-            if flow.replicas is not None:
+            if flow.replicas is not None and moves:
                 after, more = self._placed(name, after, flow.replicas)
                 why += more
             if after != journal:
-                yield Replicate(name, after, version, why)
+                version = snapshot.journal_versions[name]
+                found.append(Replicate(name, after, version, why))
+            if flow.replicas is not None and not moves:
+                self._lacking.add(name)
+        self._index.open = self._lacking
+        return found
 
     def _promoted(self, name: str, journal: Journal) -> tuple[Journal, tuple[str, ...]]:
         """With a primary whose node is not lost, if one of those in sync has such a node."""
@@ -86,6 +98,7 @@ class Copies:
         while len(stay) < wanted.copies:
             node = self._find(stay, {*known, *added}, wanted)
             if node is None:
+                self._lacking.add(name)
                 break
             added.append(node)
             stay.append(node)
@@ -135,8 +148,7 @@ class Copies:
 
     def _made_pools(self) -> dict[str, IndexedHeap[int]]:
         """Zone -> the nodes that may get a copy."""
-        for name in self._snapshot.journal_versions:
-            self._held.update(self._snapshot.journals[name].copies)
+        self._held = self._index.held.copy()
         pools: dict[str, IndexedHeap[int]] = {}
         for name, view in self._nodes.items():
             if view.live and view.eligible(COPY, {}):
@@ -157,27 +169,16 @@ def is_lost(node: NodeView | None) -> bool:
     return node is None or (node.lost and not node.live)
 
 
-def told(snapshot: Snapshot) -> dict[str, dict[str, int]]:
-    """Node -> the replicated journals of this master's flows that it holds or is to hold, or has
-    made, each with the version of its record."""
-    found: dict[str, dict[str, int]] = {}
-    for name, version in snapshot.journal_versions.items():
-        journal = snapshot.journals[name]
-        if journal.flow in snapshot.mine:
-            for node in {journal.node, journal.primary, *journal.copies}:
-                found.setdefault(node, {})[name] = version.number
-    return found
-
-
-def told_now(view: NodeView, own: Mapping[str, int], snapshot: Snapshot) -> Mapping[str, int]:
-    """What the node is to be told: ``own``, and as it is what is of other masters' flows, or of a
-    record that cannot be read."""
+def told_now(view: NodeView, held: Mapping[str, int], snapshot: Snapshot) -> Mapping[str, int]:
+    """The journals of which the node is to be told: those of this master's flows among ``held``,
+    and as the assignment has them those of other masters' flows, and of records that cannot be
+    read."""
+    journals, mine = snapshot.journals, snapshot.mine
+    own = {name: version for name, version in held.items() if journals[name].flow in mine}
     kept = {
         name: version
         for name, version in view.assignment.journals.items()
-        if name in snapshot.journals
-        and not (
-            name in snapshot.journal_versions and snapshot.journals[name].flow in snapshot.mine
-        )
+        if name in journals
+        and not (name in snapshot.journal_versions and journals[name].flow in mine)
     }
-    return {**kept, **own} if kept else own
+    return {**kept, **own}

@@ -13,7 +13,8 @@ from flumeng.plan import absences
 from flumeng.plan.actions import Action, Fence, Maintain, Release, Replan, Revert
 from flumeng.plan.applied import with_journals
 from flumeng.plan.balance import balance
-from flumeng.plan.copies import Copies, told, told_now
+from flumeng.plan.copies import Copies
+from flumeng.plan.copy_index import CopyIndex
 from flumeng.plan.drops import drop_of
 from flumeng.plan.endings import endings
 from flumeng.plan.maintenance import maintain
@@ -74,6 +75,8 @@ class Planner:
 
     def __init__(self) -> None:
         self._index = PlacementIndex()
+        self._copies = CopyIndex()
+        self._balanced: object = None
         self._seen = _Seen()
         self.held: Mapping[str, frozenset[str]] = {}
 
@@ -82,7 +85,7 @@ class Planner:
         round_ = self._reconcile(snapshot)
         self._place(round_)
         self._roll_out(round_)
-        balance(round_.builders, round_.snapshot, self._index)
+        self._balance(round_)
         choose_standbys(round_.builders, round_.change_sets, self._index)
         return self._project(round_)
 
@@ -134,23 +137,31 @@ class Planner:
             elif promoted:
                 place(builder, ChangeSet(everything=False, tasks=tuple(promoted)))
 
+    def _balance(self, round_: _Round) -> None:
+        """Nothing is worth moving as long as nothing has changed since that was found."""
+        snapshot, builders = round_.snapshot, round_.builders.values()
+        cluster, flows = snapshot.cluster, frozenset(snapshot.flows)
+        moves = snapshot.balance_moves
+        limits = (cluster.maintenance, cluster.throttles, moves, flows, snapshot.mine)
+        changed = any(round_.change_sets.values()) or any(builder.changes for builder in builders)
+        if changed or limits != self._balanced:
+            balance(round_.builders, snapshot, self._index)
+            begun = any(builder.changes for builder in builders)
+            self._balanced = None if begun else limits
+
     def _project(self, round_: _Round) -> list[Action]:
         """The actions: the new plans, then what the nodes are told of them."""
         snapshot, builders, behind = round_.snapshot, round_.builders, round_.behind
         replans = [action for builder in builders.values() for action in _replans(builder)]
-        replicates = list(Copies(snapshot).changes())
+        behind.update(self._copies.follow(snapshot))
+        replicates = Copies(snapshot, self._copies).changes()
         after = with_journals(_after(snapshot, replans), replicates)
         for name in {action.flow for action in replans}:
             behind.update(builders[name].touched)
             if _told(snapshot.flows[name]) != _told(after.flows[name]):
                 behind.update(_nodes_of(after.flows[name]))
-        journals = told(after)
-        behind.update(
-            name
-            for name, view in after.nodes.items()
-            if told_now(view, journals.get(name, {}), after) != view.assignment.journals
-        )
-        assigns = assign(after, self._index, sorted(behind), journals)
+        behind.update(self._copies.follow(after))
+        assigns = assign(after, self._index, sorted(behind), self._copies)
         drops = [drop for flow in _mine(snapshot) if (drop := drop_of(flow, snapshot))]
         forgets = absences.forgets(snapshot, self._index, assigns) if snapshot.leads else []
         releases = [_release(lease) for lease in snapshot.run_out]

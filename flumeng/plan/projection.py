@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from flumeng.plan.actions import Assign
 from flumeng.plan.copies import told_now
+from flumeng.plan.copy_index import CopyIndex
 from flumeng.plan.placement_index import DRAINING, STANDBY, PlacementIndex
 from flumeng.state.assignment_pages import assignment_steps
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
@@ -29,10 +30,10 @@ def assign(
     snapshot: Snapshot,
     index: PlacementIndex,
     nodes: Iterable[str],
-    journals: Mapping[str, Mapping[str, int]],
+    copies: CopyIndex,
 ) -> list[Assign]:
     """Bring the assignments of these nodes in line with the plans, which ``index`` indexes, and
-    with ``journals``: see ``flumeng.plan.copies.told``."""
+    with the records of replicated journals, which ``copies`` indexes."""
     takes: list[Assign] = []
     gives: list[Assign] = []
     for node in nodes:
@@ -45,7 +46,7 @@ def assign(
             view.assignment,
             chokes=_chokes(view, wanted, snapshot),
             spark=_spark(view, snapshot),
-            journals=told_now(view, journals.get(node, {}), snapshot),
+            journals=told_now(view, copies.told(node), snapshot),
         )
         if target != view.assignment:
             view = replace(view, assignment=target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from flumeng.spec.replicas import Replicas
 from flumeng.state.snapshot import NodeView, Snapshot
 from flumeng.store import Version
 from tests.unit.planning import at_rest, carried_out, cluster, flow, node, seen_by
-from zkschema.records import Journal, Maintenance
+from zkschema.records import Journal, Maintenance, NodeStatus
 
 HOLDER = ("copy",)
 TWO = Replicas()
@@ -203,11 +204,23 @@ def test_a_journal_whose_flow_is_not_replicated_any_more_is_led_on_and_gets_no_c
     assert at_rest(changed(there, "n0", **LOST)).journals["j0"].primary == "n1"
 
 
-def test_nothing_changes_in_maintenance_mode() -> None:
+def test_in_maintenance_mode_a_copy_in_sync_leads_and_no_copy_moves() -> None:
     there = changed(world("abb", journal("n0", "n1"), journal("n1")), "n0", **LOST)
     mode = Maintenance(who="o", why="w", since=0.0)
     there = replace(there, cluster=replace(there.cluster, maintenance=mode))
-    assert written(there) == []
+    assert written(there) == [("journal j0: n1 leads, since n0 is lost",)]
+    unknown = replace(there, cluster_known=False)
+    assert written(unknown) == []
+
+
+def test_copies_are_placed_when_maintenance_mode_ends() -> None:
+    there = world("ab", journal("n0"))
+    mode = Maintenance(who="o", why="w", since=0.0)
+    planner = Planner()
+    paused = replace(there, cluster=replace(there.cluster, maintenance=mode))
+    assert not [one for one in planner.plan(paused) if isinstance(one, Replicate)]
+    (found,) = [one for one in planner.plan(there) if isinstance(one, Replicate)]
+    assert found.record.copies == ("n0", "n1")
 
 
 def test_other_journals_are_left_alone() -> None:
@@ -261,3 +274,52 @@ def test_a_node_that_is_away_for_long_is_kept_while_its_copy_is_in_sync() -> Non
         view: NodeView = replace(known.nodes["n1"], live=False, lost=True, expired=True)
         known = replace(known, nodes={**known.nodes, "n1": view})
         assert ("n1" in at_rest(known).nodes) == kept
+
+
+class Counted(dict[str, Any]):
+    """``looks``: how many entries were read."""
+
+    looks = 0
+
+    def __getitem__(self, name: str) -> Any:
+        self.looks += 1
+        return super().__getitem__(name)
+
+    def __iter__(self) -> Iterator[str]:
+        self.looks += len(self)
+        return super().__iter__()
+
+    def items(self) -> Any:
+        self.looks += len(self)
+        return super().items()
+
+    def values(self) -> Any:
+        self.looks += len(self)
+        return super().values()
+
+
+def test_idle_round_looks_at_no_journal() -> None:
+    there = at_rest(world("abab", *(journal("n0", "n1") for _ in range(50))))
+    planner = Planner()
+    assert planner.plan(there) == []
+    journals, versions = Counted(there.journals), Counted(there.journal_versions)
+    there = replace(there, journals=journals, journal_versions=versions)
+    assert planner.plan(there) == []
+    journals.looks = versions.looks = 0
+    assert planner.plan(there) == []
+    assert (journals.looks, versions.looks) == (0, 0)
+
+
+def test_status_of_a_node_opens_no_journal() -> None:
+    """A node writes its status often; only its standing has an effect on copies."""
+    there = at_rest(world("abab", *(journal("n0", "n1") for _ in range(50))))
+    planner = Planner()
+    for _ in range(2):
+        assert planner.plan(there) == []
+    journals, versions = Counted(there.journals), Counted(there.journal_versions)
+    there = replace(there, journals=journals, journal_versions=versions)
+    assert planner.plan(there) == []
+    journals.looks = versions.looks = 0
+    view = replace(there.nodes["n3"], status=NodeStatus(assignment_version=7))
+    assert planner.plan(replace(there, nodes={**there.nodes, "n3": view})) == []
+    assert journals.looks + versions.looks < 50
