@@ -5,7 +5,7 @@ What is told here would otherwise be told by the collector, when the flow alread
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from flumeng.spec import expressions, statements
@@ -14,20 +14,28 @@ from flumeng.spec.component import KEEP, Component
 from flumeng.spec.filters import EntriesError, behind, keeps_columns
 from flumeng.spec.filters.sql import Sql
 from flumeng.spec.flow import FlowSpec
-from flumeng.spec.functions import BOOLEAN, DATE, INTEGER, TEXT, TIMESTAMP
+from flumeng.spec.functions import ATOMIC, BINARY, BOOLEAN, DATE, INTEGER, TEXT, TIMESTAMP
 from flumeng.spec.kafka_source import KafkaSource
 from flumeng.spec.kinds import EVENT, MESSAGE, RECEIVED, Columns, either
 from flumeng.spec.letters_source import LettersSource
+from flumeng.spec.lineage import unsteady_places
 from flumeng.spec.partial import Unreadable
 from flumeng.spec.patterns import FIELD, split_query
 from flumeng.spec.problems import nearest
 from flumeng.spec.sinks import exactly_once, members, numbered, one_row_an_event
+from flumeng.spec.sinks.elasticsearch import RESERVED, Elasticsearch
 from flumeng.spec.sinks.files import Files
 from flumeng.spec.sinks.lakehouse import Delta, Iceberg, partition
 from flumeng.spec.sinks.spark import Spark
 from flumeng.spec.sql_text import TextError
 
 IN_PATHS = (TEXT, INTEGER, BOOLEAN, DATE)
+IN_INDEX = ATOMIC - {BINARY}
+UNSTEADY = (
+    "the place of an event depends on {column}, which comes from a table: when the table changes "
+    "before a batch is repeated, {sink} has the event twice; use delivery at-least-once, or name "
+    "index and routing by columns of the event itself"
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,10 @@ def check(spec: FlowSpec) -> Iterator[tuple[str, str]]:
     that do not depend on columns are reported.
     """
     readable = not any(isinstance(part.options, Unreadable) for part in spec.sources)
-    yield from _of_segment(spec, Located(spec), _Events(_read(spec), readable), ())
+    yield from _of_segment(spec, Located(spec), _Events(read(spec), readable), ())
+    if spec.delivery == "exactly-once":
+        for path, sink, column in unsteady_places(Located(spec), read(spec)):
+            yield path, UNSTEADY.format(column=column, sink=sink.name)
 
 
 def _of_segment(
@@ -128,7 +139,7 @@ def _has_attrs(columns: Columns) -> bool:
     return columns.get("attrs") == RECEIVED["attrs"]
 
 
-def _read(spec: FlowSpec) -> Columns:
+def read(spec: FlowSpec) -> Columns:
     """Those of the events as they are read. A journal in Kafka has none of its own."""
     messages = any(
         isinstance(part.options, KafkaSource)
@@ -176,23 +187,49 @@ def _of_sinks(path: str, sink: Component, columns: Columns) -> Iterator[tuple[st
 
 
 def _of_sink(path: str, sink: Component, columns: Columns) -> Iterator[tuple[str, str]]:
-    if isinstance(sink.options, Delta | Iceberg):
-        for column, _ in map(partition, sink.options.partition_by):
-            if column not in columns:
-                yield path, f"partition_by: no column {column}; {nearest(column, list(columns))}"
-    if isinstance(sink.options, Spark):
-        for column in sink.options.partition_by:
-            if column not in columns:
-                yield path, f"partition_by: no column {column}; {nearest(column, list(columns))}"
-    if not isinstance(sink.options, Files):
+    options = sink.options
+    if isinstance(options, Delta | Iceberg):
+        wrong = _of_partitions(
+            [column for column, _ in map(partition, options.partition_by)], columns
+        )
+    elif isinstance(options, Spark):
+        wrong = _of_partitions(options.partition_by, columns)
+    elif isinstance(options, Elasticsearch):
+        wrong = _of_documents(options, columns)
+    elif isinstance(options, Files):
+        wrong = _of_files(options, columns)
+    else:
         return
-    timed = columns.get("ts")
-    if "%" in sink.options.path and (timed is None or timed.name != TIMESTAMP):
-        yield path, "time patterns in the path need the column ts, a timestamp: keep it in select"
-    for name in FIELD.findall(split_query(sink.options.path)[0]):
+    yield from ((path, problem) for problem in wrong)
+
+
+def _of_partitions(names: Iterable[str], columns: Columns) -> Iterator[str]:
+    for name in names:
         if name not in columns:
-            yield path, f"the path needs the column {name}; {nearest(name, list(columns))}"
+            yield f"partition_by: no column {name}; {nearest(name, list(columns))}"
+
+
+def _of_files(options: Files, columns: Columns) -> Iterator[str]:
+    timed = columns.get("ts")
+    if "%" in options.path and (timed is None or timed.name != TIMESTAMP):
+        yield "time patterns in the path need the column ts, a timestamp: keep it in select"
+    for name in FIELD.findall(split_query(options.path)[0]):
+        if name not in columns:
+            yield f"the path needs the column {name}; {nearest(name, list(columns))}"
         elif columns[name].name not in IN_PATHS:
-            yield path, f"{name} is a {columns[name].name}, which no path can hold: cast it to text"
-    if sink.options.format == "text" and "body" not in columns:
-        yield path, f"text writes the column body; {nearest('body', list(columns))}"
+            yield f"{name} is a {columns[name].name}, which no path can hold: cast it to text"
+    if options.format == "text" and "body" not in columns:
+        yield f"text writes the column body; {nearest('body', list(columns))}"
+
+
+def _of_documents(options: Elasticsearch, columns: Columns) -> Iterator[str]:
+    for name in options.placed_by:
+        if name not in columns:
+            yield f"index and routing need the column {name}; {nearest(name, list(columns))}"
+        elif name != "ts" and columns[name].name not in IN_INDEX:
+            yield f"{name} is a {columns[name].name}, which no index name can hold: cast it to text"
+    if options.data_stream and "ts" not in columns:
+        yield f"a data stream needs the column ts; {nearest('ts', list(columns))}"
+    for name in columns:
+        if name in RESERVED:
+            yield f"{name} is a field that Elasticsearch keeps for itself: rename the column"

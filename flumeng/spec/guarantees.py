@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flumeng.spec import isolation, registry
+from flumeng.spec.branch import Located
 from flumeng.spec.component import DEAD_LETTER, DROP, Component
 from flumeng.spec.flow import FlowSpec, JournalOptions, TaskRange
 from flumeng.spec.flow_source import FlowSource
@@ -121,8 +122,14 @@ def _of_sinks(spec: FlowSpec) -> Iterator[str]:
     """What its sinks can beside what all of the flow is promised."""
     how = {sink.name: exactly_once(sink.options) for sink in spec.all_sinks}
     whole = spec.delivery == "exactly-once"
+    unsteady = _unsteady(spec)
     for name, way in how.items():
-        if way is not None and (whole or (way == "by event" and spec.delivery != "at-most-once")):
+        if way == "by event" and name in unsteady:
+            yield (
+                f"{name}: where an event goes depends on {unsteady[name]}, which comes from a "
+                "table; when the table has changed, an event that is written again is there twice."
+            )
+        elif way is not None and (whole or (way == "by event" and spec.delivery != "at-most-once")):
             even = "" if whole else " even so"
             yield f"{name}: each event once{even}, since {ONCE[way]}."
     for name in dict.fromkeys(s.name for s in spec.all_sinks if numbered(s.options)):
@@ -136,6 +143,16 @@ def _of_sinks(spec: FlowSpec) -> Iterator[str]:
             f"A flow promises what its weakest sink can: {', '.join(weak)} cannot tell what it has "
             "had before, so exactly-once is not to be had."
         )
+
+
+def _unsteady(spec: FlowSpec) -> dict[str, str]:
+    """The sinks whose place for an event comes from a table, each with the column."""
+    if not any(getattr(part.options, "looks_up", False) for part in spec.all_filters):
+        return {}
+    from flumeng.spec import columns, lineage  # noqa: PLC0415  # loads sqlglot
+
+    found = lineage.unsteady_places(Located(spec), columns.read(spec))
+    return {sink.name: column for _, sink, column in found}
 
 
 def _into_one(spec: FlowSpec, group: Component) -> str:

@@ -4,7 +4,8 @@ Beside its options a class may say: ``exactly_once``, how it can deliver so (a c
 property; without it the sink cannot); ``numbered``, that it is given the number of each batch
 however its flow delivers; ``cut_by_content``, that what it sends under one number depends on
 what is in the events; ``makes_files``, that each batch makes files, so batches are to be large;
-``one_row_an_event``, that several rows of an event become one; ``claims()`` and ``needs()``, what
+``one_row_an_event``, that several rows of an event become one; ``placed_by``, the columns that
+decide where the target keeps an event (by default none); ``claims()`` and ``needs()``, what
 only one sink of a flow may have, and what the policy of a node has to allow; ``local``, that its
 ``path`` is on the disk of whoever collects; ``in_driver``, that the driver of the collector writes
 and not the executors alone; ``members``, the sinks of a group, each of which says all that for
@@ -56,3 +57,9 @@ def members(options: Any) -> tuple[Component, ...]:
 
 def one_row_an_event(options: Any) -> bool:
     return getattr(options, "one_row_an_event", False)
+
+
+def placed_by(options: Any) -> tuple[str, ...]:
+    """The columns that decide where in the target an event is: another value is another place."""
+    found: tuple[str, ...] = getattr(options, "placed_by", ())
+    return found

@@ -16,6 +16,24 @@ from flumeng.spec.sinks import ExactlyOnce
 MIB = 2**20
 INDEX_PART = re.compile(r"(%[YmdHM])|\{(\w+)\}")
 """What stands for something else in the name of an index: a part of the time, or a column."""
+RESERVED = frozenset(
+    (
+        "_data_stream_timestamp",
+        "_field_names",
+        "_id",
+        "_ignored",
+        "_ignored_source",
+        "_index",
+        "_nested_path",
+        "_primary_term",
+        "_routing",
+        "_seq_no",
+        "_source",
+        "_tier",
+        "_version",
+    )
+)
+"""Field names of metadata, which no document may have."""
 _FIXED = re.compile(r"[a-z0-9._-]*")
 
 
@@ -167,6 +185,11 @@ class Elasticsearch:
     @property
     def one_row_an_event(self) -> bool:
         return self.id == "event"
+
+    @property
+    def placed_by(self) -> tuple[str, ...]:
+        found = [column or "ts" for _, column in INDEX_PART.findall(self.index)]
+        return tuple(dict.fromkeys([*found, *([self.routing] if self.routing else [])]))
 
     def needs(self) -> Iterator[tuple[str, str]]:
         for host in self.hosts:
