@@ -290,7 +290,8 @@ class SparkPipeline:
         known = sink.writes_at_once and self._by_number[number]
         identity = work.identity if known else None
         staging = {root: work.staging[root] for root in sink.roots if root in work.staging}
-        return Attempt(staging, identity, letters)
+        once = self.spec.delivery == "exactly-once"
+        return Attempt(staging, identity, letters, exactly_once=once)
 
     def _letters(self, batch: LazyBatch, number: int, work: Work) -> DeadLetters:
         place = self._leaves[number].place

@@ -81,13 +81,14 @@ class Attempt:
     at once, and None when the flow does not deliver exactly once. ``dead_letters`` is for what the
     sink refuses for good. ``patience_seconds``: a server that has taken nothing for so long, and
     fails, is given up; None: as the sink finds right. ``makes_staging``: the directories are not
-    there, and the stage makes them."""
+    there, and the stage makes them. ``exactly_once``: no event may be in the target twice."""
 
     staging: Mapping[str, str] = field(default_factory=dict)
     batch: BatchId | None = None
     dead_letters: DeadLetters = field(default_factory=DeadLetters)
     patience_seconds: float | None = None
     makes_staging: bool = False
+    exactly_once: bool = False
 
 
 class BatchTooWideError(FlumengError):

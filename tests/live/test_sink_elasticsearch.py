@@ -8,6 +8,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,13 @@ from flumeng.filters import identity
 from flumeng.sinks import TaskRevision, backoff
 from flumeng.sinks.dead_letters import Refuse, RefusedError
 from flumeng.sinks.elasticsearch import ElasticsearchSink, bulk, cluster
+from flumeng.sinks.elasticsearch.bodies import Bodies
 from flumeng.sinks.elasticsearch.bulk import IndexEvents
 from flumeng.sinks.testing.bulk_server import BulkServer
 from flumeng.sinks.testing.elasticsearch import RealElasticsearch
 from flumeng.sinks.testing.lossy_proxy import LossyProxy
 from flumeng.sinks.testing.tls import Authority, TlsFront
-from flumeng.spec.sinks.elasticsearch import Elasticsearch
+from flumeng.spec.sinks.elasticsearch import RESERVED, Elasticsearch
 from tests.live.own_server import need_own
 
 MAP = pa.map_(pa.string(), pa.string())
@@ -184,6 +186,92 @@ def test_what_the_mapping_refuses_are_dead_letters_with_the_reason(
     assert ids(client, name) == [f"web.n1.0.00000000-{seq}" for seq in (0, 2, 4)]
     with pytest.raises(RefusedError, match=r"event web\.n1\.0\.00000000-1: document_parsing"):
         run(stage(real.address, name), events(0, 5, n=values))
+
+
+def test_errors_of_the_index_are_waited_for(
+    real: RealElasticsearch, client: Client, name: str
+) -> None:
+    """An operator can mend each of them, so no event becomes a dead letter."""
+    for index in (f"{name}-1", f"{name}-2"):
+        client.indices.create(index=index, aliases={f"{name}-alias": {}})
+    client.indices.create(index=f"{name}-pipe", settings={"index.default_pipeline": "missing"})
+    client.indices.create(index=f"{name}-closed")
+    client.indices.close(index=f"{name}-closed")
+    for index, options, why in (
+        ("alias", {}, r"no write index is defined for alias"),
+        ("pipe", {}, r"pipeline with id \[missing\] does not exist"),
+        ("closed", {}, r"index_closed_exception"),
+        ("other", {"pipeline": "gone"}, r"pipeline with id \[gone\] does not exist"),
+    ):
+        with pytest.raises(UnavailableError, match=why):
+            run(stage(real.address, f"{name}-{index}", **options), events(0, 3))
+    client.indices.put_alias(index=f"{name}-1", name=f"{name}-alias", is_write_index=True)
+    assert run(stage(real.address, f"{name}-alias"), events(0, 3)) == 3
+    client.indices.open(index=f"{name}-closed")
+    client.indices.delete(index=f"{name}-closed")
+
+
+def test_keys_of_maps_are_written_as_the_cluster_takes_them(
+    real: RealElasticsearch, client: Client, name: str
+) -> None:
+    """Without the template a key `a` and a key `a.b` do not go together, blank or not."""
+    names = ["", ".", ".a", "a.", "a..b", " ", "\t.x", "\u2003", "k"]
+    beside = [[(key, "x"), ("_", "y")] for key in names]
+    alone = [[(key, "x")] for key in ("", "a..b", "k. ")]
+    for entries, template in ((alone, False), (beside, True)):
+        index = f"{name}-{template}".lower()
+        attrs = pa.array(entries, MAP)
+        batch = events(0, len(entries)).set_column(3, "attrs", attrs)
+        assert run(stage(real.address, index, template=template), batch) == len(entries)
+    found = client.get(index=f"{name}-true", id="web.n1.0.00000000-4")["_source"]
+    assert found["attrs"] == {"a._.b": "x", "_": "y"}
+    found = client.get(index=f"{name}-true", id="web.n1.0.00000000-0")["_source"]
+    assert found["attrs"] == {"__": "x", "_": "y"}
+
+
+@pytest.mark.parametrize("column", sorted(RESERVED))
+def test_reserved_columns_are_those_that_the_cluster_refuses(
+    real: RealElasticsearch, client: Client, name: str, column: str
+) -> None:
+    del client
+    with pytest.raises(UserError, match=f"{column}: Elasticsearch keeps such fields"):
+        Bodies(Elasticsearch((real.address,), name)).check(events(0, 1, **{column: ["x"]}).schema)
+
+
+def test_index_names_of_columns_are_legal(
+    real: RealElasticsearch, client: Client, name: str
+) -> None:
+    values = ["_x", "-x", ".", "..", "", "+x", "__", "ok"]
+    wanted = ["x", "x", "none", "none", "none", "x", "none", "ok"]
+    long = ["a" * 200] * len(values)
+    batch = events(0, len(values), app=values, b=long, c=long)
+    for pattern in (f"{{app}}-{name}", f"{{app}}-{{b}}-{{c}}-{name}"):
+        assert run(stage(real.address, pattern), batch) == len(values)
+    made = set(client.indices.get(index=f"*-{name}"))
+    client.indices.delete(index=sorted(made))
+    assert {one for one in made if len(one) < 100} == {f"{value}-{name}" for value in set(wanted)}
+    assert all(len(one) <= 255 for one in made)
+    assert run(stage(real.address, "{app}"), events(0, len(values), app=values)) == len(values)
+    assert set(client.indices.get(index="x,none,ok")) == {"x", "none", "ok"}
+    client.indices.delete(index="x,none,ok")
+
+
+def test_an_alias_that_a_rollover_moves_on_is_refused_for_exactly_once(
+    real: RealElasticsearch, client: Client, name: str
+) -> None:
+    alias = f"{name}-logs"
+    client.indices.create(index=f"{name}-000001", aliases={alias: {"is_write_index": True}})
+    for index in (alias, f"{name}-{{host}}"):
+        once = replace(stage(real.address, index), steady_index=index)
+        with pytest.raises(UserError, match=rf"{alias} is an alias whose write index moves on"):
+            run(once, events(0, 3))
+    assert run(stage(real.address, alias), events(0, 3)) == 3
+    client.indices.rollover(alias=alias)
+    run(stage(real.address, alias), events(0, 3))
+    assert len(ids(client, name)) == 6, "the reason for the refusal"
+    client.indices.create(index=f"{name}-plain", aliases={f"{name}-one": {}})
+    once = replace(stage(real.address, f"{name}-one"), steady_index=f"{name}-one")
+    assert run(once, events(0, 3)) == 3
 
 
 def test_a_full_write_queue_is_waited_for_and_nothing_is_lost(

@@ -16,11 +16,12 @@ from flumeng.runtime.scrubbing import Secret
 from flumeng.sinks import TaskRevision
 from flumeng.sinks.backoff import Backoff
 from flumeng.sinks.elasticsearch import ElasticsearchSink, template
+from flumeng.sinks.elasticsearch.aliases import moving
 from flumeng.sinks.elasticsearch.answers import Verdict, judge
 from flumeng.sinks.elasticsearch.bodies import Bodies
 from flumeng.sinks.elasticsearch.bulk import RETRY_SECONDS, Request, send
 from flumeng.sinks.elasticsearch.cluster import Connection, OverloadedError, TooLargeError
-from flumeng.sinks.elasticsearch.index_names import VALUE_CHARACTERS, legal
+from flumeng.sinks.elasticsearch.index_names import NAME_CHARACTERS, VALUE_CHARACTERS, legal
 from flumeng.sinks.elasticsearch.request_size import FIRST_BYTES, LEAST_BYTES, RequestSize
 from flumeng.spec import parse_flow
 from flumeng.spec.problems import SpecError
@@ -120,6 +121,13 @@ def test_the_name_of_an_index_is_legal_whatever_a_stranger_sends() -> None:
     assert legal('A b"c\\/*?<>|,#:\n') == "a-b-c-"
     assert legal("gr\u00fcn") == "gr-n"
     assert len(legal("x" * 10_000)) == VALUE_CHARACTERS
+    batch = events(*"abcde", app=["_x", "-+y", "..", None, ".z"])
+    found = actions(Elasticsearch(HOSTS, "{app}-%Y"), batch)
+    names = [one["index"]["_index"] for one in found]
+    assert names == ["x-1970", "y-1970", "none-1970", "none-1970", ".z-1970"]
+    long: dict[str, Any] = {name: ["x" * 200] for name in "pqr"}
+    (found,) = actions(Elasticsearch(HOSTS, "{p}.{q}.{r}-%Y.%m.%d"), events("a", **long))
+    assert len(found["index"]["_index"]) <= NAME_CHARACTERS
 
 
 @pytest.mark.parametrize(
@@ -173,6 +181,61 @@ def test_each_answer_has_its_consequence() -> None:
         ],
     )
     assert judge(b'{"errors":false,"items":[]}', 5) == Verdict()
+
+
+@pytest.mark.parametrize(
+    ("why", "waits"),
+    [
+        ("no write index is defined for alias [a]. The write index may be ...", True),
+        ("pipeline with id [p] does not exist", True),
+        ("only write ops with an op_type of create are allowed in data streams", True),
+        ("failed to parse [x]: 'no write index is defined for alias [a]'", False),
+        ("Limit of total fields [1000] has been exceeded", False),
+    ],
+)
+def test_arguments_that_an_operator_corrects_are_waited_for(why: str, waits: bool) -> None:
+    """An event that quotes such an error in its own text does not hold up the flow."""
+    found = judge(answer(item(400, "illegal_argument_exception", why)), 1)
+    assert (found.again, len(found.refused)) == (([0], 0) if waits else ([], 1))
+    quoted = answer(item(400, "document_parsing_exception", why))
+    assert judge(quoted, 1).again == []
+
+
+def test_blank_parts_of_keys_are_underscores() -> None:
+    kind = pa.map_(pa.string(), pa.string())
+    maps = [[("", "1"), ("_", "2")], None, [("a..b", "1"), (".", "2"), (" ", "3"), ("ok", "4")]]
+    nested = [{"m": [(".a", "1")]}, None, {"m": None}]
+    batch = events("a", "b", "c")
+    batch = batch.append_column("attrs", pa.array(maps, kind))
+    batch = batch.append_column("s", pa.array(nested, pa.struct([("m", kind)])))
+    documents = [json.loads(two.splitlines()[1]) for two in lines(Elasticsearch(HOSTS, "x"), batch)]
+    assert [one.get("attrs") for one in documents] == [
+        {"__": "1", "_": "2"},
+        None,
+        {"a._.b": "1", "_._": "2", "_": "3", "ok": "4"},
+    ]
+    assert [one.get("s") for one in documents] == [{"m": {"_.a": "1"}}, None, {}]
+    assert documents == [
+        json.loads(lines(Elasticsearch(HOSTS, "x"), batch.slice(n, 1))[0].splitlines()[1])
+        for n in range(3)
+    ], "wherever a batch is cut"
+
+
+@pytest.mark.parametrize(
+    ("index", "aliases", "expected"),
+    [
+        ("logs", {"logs-1": {"logs": {"is_write_index": True}}}, "logs"),
+        ("logs", {"logs-1": {"logs": {}}, "logs-2": {"logs": {}}}, "logs"),
+        ("logs", {"logs-1": {"logs": {}}}, None),
+        ("logs-{app}", {"x-1": {"logs-a": {"is_write_index": True}}}, "logs-a"),
+        ("logs-{app}-%Y", {"x-1": {"logs-a": {"is_write_index": True}}}, None),
+    ],
+)
+def test_aliases_that_move_on_are_found(
+    index: str, aliases: dict[str, Any], expected: str | None
+) -> None:
+    content = json.dumps({name: {"aliases": one} for name, one in aliases.items()}).encode()
+    assert moving(content, index) == expected
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b"{}", b'{"errors":true}', answer(item(201))])

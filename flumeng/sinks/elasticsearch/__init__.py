@@ -28,6 +28,7 @@ class ElasticsearchSink:
 
     def __init__(self, options: Elasticsearch, task: TaskRevision) -> None:
         self.identified = options.id == "event"
+        self._index = options.index
         self._bodies = Bodies(options)
         self._template = template.of(options, task.flow) if options.template else None
         self._connection = Connection(
@@ -51,7 +52,8 @@ class ElasticsearchSink:
         except UserError as error:
             raise UserError(f"elasticsearch: {error}") from error
         patience = attempt.patience_seconds
-        stage = IndexEvents(self._connection, self._bodies, self._template, patience)
+        steady = self._index if attempt.exactly_once else None
+        stage = IndexEvents(self._connection, self._bodies, self._template, patience, steady)
         around = attempt.dead_letters.around(stage, DONE_SCHEMA)
         return batch.arrow(around, schema_around(DONE_SCHEMA))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,9 +20,17 @@ OF_THE_INDEX = frozenset(
         "validation_exception",
     }
 )
-"""Refusals that no event has caused: the index is read-only, closed or missing and may not be made
+"""Errors that no event has caused: the index is read-only, closed or missing and may not be made
 (its name is on no list, or the cluster has as many shards as it may have), or a right is missing.
-Whoever runs the cluster can mend them, so the events wait."""
+The operator of the cluster can mend them, so the events wait."""
+ARGUMENTS_OF_THE_INDEX = re.compile(
+    r"no write index is defined for alias \["
+    r"|pipeline with id \[[^\]]*\] does not exist"
+    r"|only write ops with an op_type of create are allowed in data streams"
+)
+"""How such errors begin whose type is that of many faults of events, ARGUMENT. Only the beginning
+counts: what follows may quote the event."""
+ARGUMENT = "illegal_argument_exception"
 
 
 class Cause(msgspec.Struct):
@@ -73,14 +82,22 @@ def judge(content: bytes, count: int) -> Verdict:
         if item.status < 300 or (item.status == 409 and op == "create"):
             continue
         said = reason(item)
-        kind = item.error.type if item.error else ""
-        if 400 <= item.status < 500 and item.status not in (409, 429) and kind not in OF_THE_INDEX:
+        client = 400 <= item.status < 500 and item.status not in (409, 429)
+        if client and not _of_the_index(item.error):
             refused.append((place, said))
         else:
             again.append(place)
             trouble = trouble or said
             overloaded = overloaded or item.status == 429
     return Verdict(again, trouble, overloaded, refused)
+
+
+def _of_the_index(error: Trouble | None) -> bool:
+    if error is None:
+        return False
+    if error.type == ARGUMENT:
+        return ARGUMENTS_OF_THE_INDEX.match(error.reason or "") is not None
+    return error.type in OF_THE_INDEX
 
 
 def reason(item: Item) -> str:

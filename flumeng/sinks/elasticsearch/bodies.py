@@ -8,8 +8,9 @@ import pyarrow.compute as pc
 from flumeng.errors import UserError
 from flumeng.filters import identity
 from flumeng.sinks import json_text
+from flumeng.sinks.elasticsearch import keys
 from flumeng.sinks.elasticsearch.index_names import IndexNames
-from flumeng.spec.sinks.elasticsearch import Elasticsearch
+from flumeng.spec.sinks.elasticsearch import RESERVED, Elasticsearch
 
 TIME_OF_STREAMS = "@timestamp"
 
@@ -27,10 +28,16 @@ class Bodies:
         self._names.check(events)
         if self._routing is not None and self._routing not in events.names:
             raise UserError(f"routing needs the column {self._routing}, which is not there")
-        if self._routing is not None and pa.types.is_nested(events.field(self._routing).type):
-            raise UserError(f"routing cannot be the column {self._routing}: it has several parts")
+        kind = None if self._routing is None else events.field(self._routing).type
+        if kind is not None and (pa.types.is_nested(kind) or pa.types.is_binary(kind)):
+            raise UserError(f"routing cannot be the column {self._routing}, which is {kind}")
         if self._streams and "ts" not in events.names:
             raise UserError("a data stream needs the column ts, which select has dropped")
+        if reserved := sorted(RESERVED.intersection(events.names)):
+            raise UserError(
+                f"{', '.join(reserved)}: Elasticsearch keeps such fields for itself: rename the "
+                "column"
+            )
 
     def lines(self, events: pa.RecordBatch) -> pa.BinaryArray:
         """The two lines of each event, with their ends."""
@@ -41,7 +48,7 @@ class Bodies:
         parts.append(b'"')
         if self._routing is not None:
             parts.append(_routing(events.column(self._routing)))
-        documents = json_text.rows(self._documents(identity.strip(events)))
+        documents = json_text.rows(keys.taken(self._documents(identity.strip(events))))
         return pc.binary_join_element_wise(*parts, b"}}\n", documents, b"\n", b"")
 
     def _documents(self, events: pa.RecordBatch) -> pa.RecordBatch:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -49,6 +50,8 @@ class IndexEvents:
     bodies: Bodies
     template: Template | None = None
     patience_seconds: float | None = None
+    steady_index: str | None = None
+    """The option ``index``, when no event may be there twice."""
 
     def __call__(
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
@@ -74,7 +77,10 @@ class IndexEvents:
     def _requests(self, batches: Iterator[pa.RecordBatch], cluster: Cluster) -> Iterator[Request]:
         for events in chunks.gathered(batches, GATHERED_BYTES):
             if self.template is not None:
-                install(self.template, cluster, self._backoff(fresh=True))
+                repeat(partial(cluster.install, self.template), self._backoff(fresh=True))
+            if self.steady_index is not None:
+                check = partial(cluster.require_steady, self.steady_index)
+                repeat(check, self._backoff(fresh=True))
             yield from Request(events, self.bodies.lines(events)).cut(cluster.size.bytes)
 
     def _backoff(self, *, fresh: bool) -> Backoff:
@@ -124,11 +130,11 @@ class Request:
         return Request(self.events.take(rows), self.lines.take(rows))
 
 
-def install(template: Template, cluster: Cluster, backoff: Backoff) -> None:
-    """Raises UnavailableError, UserError."""
+def repeat(ask: Callable[[], None], backoff: Backoff) -> None:
+    """Until the cluster has answered. Raises UnavailableError, UserError."""
     while True:
         try:
-            cluster.install(template)
+            ask()
             return
         except UnavailableError as error:
             backoff.pause(error)

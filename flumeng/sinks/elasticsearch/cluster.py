@@ -27,6 +27,7 @@ from urllib3.exceptions import ConnectTimeoutError
 from flumeng.errors import UnavailableError, UserError
 from flumeng.runtime.scrubbing import Secret, excerpt
 from flumeng.sinks.backoff import CONNECT_SECONDS
+from flumeng.sinks.elasticsearch import aliases
 from flumeng.sinks.elasticsearch.answers import Cause
 from flumeng.sinks.elasticsearch.request_size import RequestSize
 from flumeng.sinks.elasticsearch.template import Template
@@ -107,6 +108,7 @@ class Cluster:
         """The transport hands it to urllib3 unread."""
         self.size = RequestSize(connection.request_bytes)
         self._installed: set[str] = set()
+        self._steady: set[str] = set()
         self._installing = threading.Lock()
 
     def bulk(self, body: bytes) -> bytes:
@@ -140,6 +142,29 @@ class Cluster:
             if status != 200:
                 raise _refusal(status, answer)
             self._installed.add(template.name)
+
+    def require_steady(self, index: str) -> None:
+        """Raises UserError when ``index``, the option, names an alias whose write index moves on: a
+        repeated event would be in two indexes. Not checked where the user lacks the right to see
+        aliases. Raises UnavailableError."""
+        with self._installing:
+            if index in self._steady:
+                return
+            target = f"/_alias/{quote(aliases.target_of(index), safe='*')}"
+            status, answer = self._request("GET", target, {}, None)
+            if status not in (200, 403, 404):
+                raise _refusal(status, answer)
+            try:
+                alias = aliases.moving(answer, index) if status == 200 else None
+            except ValueError as error:
+                raise UnavailableError(f"elasticsearch: no answer of _alias: {error}") from error
+            if alias is not None:
+                raise UserError(
+                    f"elasticsearch: {alias} is an alias whose write index moves on: an event that "
+                    "is repeated after a rollover would be there twice; use delivery "
+                    "at-least-once, or an index that is named by the time (%Y.%m.%d)"
+                )
+            self._steady.add(index)
 
     def _create(self, target: str, template: Template) -> tuple[int, bytes]:
         status, answer = 400, b""

@@ -22,16 +22,19 @@ PLACES = {
 }
 """Where a part of the time stands in ``2026-03-01 10:20:30``."""
 VALUE_CHARACTERS = 100
+NAME_CHARACTERS = 255
 NO_VALUE = "none"
 _ILLEGAL = re.compile(r"[^a-z0-9._-]+")
 
 
 class IndexNames:
     def __init__(self, pattern: str) -> None:
-        self._parts = [part for part in _split(pattern) if part != ("", "")]
+        self._parts = [part for part in _split(pattern) if part[1]]
         times = [text for kind, text in self._parts if kind == "time"]
         self._unit = min((UNITS_MICROSECONDS.get(t, DAY_MICROSECONDS) for t in times), default=0)
         self._columns = [text for kind, text in self._parts if kind == "column"]
+        left = NAME_CHARACTERS - sum(_characters(*part) for part in self._parts)
+        self._most = min(VALUE_CHARACTERS, left // max(1, len(self._columns)))
 
     def check(self, events: pa.Schema) -> None:
         """Raises UserError when ``events`` do not have what the names are made of."""
@@ -49,10 +52,13 @@ class IndexNames:
         names. An event without a time goes where 1970 is."""
         moments, which = self._moments(events)
         found: list[bytes | pa.Array] = []
-        for kind, text in self._parts:
+        for place, (kind, text) in enumerate(self._parts):
             if kind == "column":
                 column = events.column(text).cast(pa.string()).dictionary_encode("encode")
-                values = [legal(value) for value in column.dictionary.to_pylist()]
+                values = [
+                    legal(value, self._most, first=place == 0)
+                    for value in column.dictionary.to_pylist()
+                ]
                 found.append(_spread(values, column.indices))
             elif kind == "time":
                 found.append(_spread([moment[PLACES[text]] for moment in moments], which))
@@ -74,11 +80,21 @@ class IndexNames:
         return texts.to_pylist(), pa.array(which, pa.int32())
 
 
-def legal(value: str | None) -> str:
-    """``value`` as a part of an index name that every cluster takes."""
-    if not value:
-        return NO_VALUE
-    return _ILLEGAL.sub("-", value.lower())[:VALUE_CHARACTERS]
+def legal(value: str | None, most: int = VALUE_CHARACTERS, *, first: bool = False) -> str:
+    """``value`` as a part of an index name that every cluster takes, or as its ``first`` part: no
+    name begins with ``-``, ``_`` or ``+``, and none is ``.`` or ``..``."""
+    found = _ILLEGAL.sub("-", (value or "").lower())
+    if first:
+        found = found.lstrip("-_")
+        found = found if found.strip(".") else ""
+    return found[:most] or NO_VALUE
+
+
+def _characters(kind: str, text: str) -> int:
+    """How many a part takes that is not a column."""
+    if kind == "time":
+        return PLACES[text].stop - PLACES[text].start
+    return len(text) if kind == "fixed" else 0
 
 
 def _split(pattern: str) -> Iterator[tuple[str, str]]:
