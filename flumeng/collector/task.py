@@ -178,8 +178,8 @@ class Task:
         return self._handoff.done and not self._running
 
     def look(self, *, eager: bool) -> Backlog:
-        """What waits to be read. ``eager`` does not wait for events to gather, nor is there any use
-        in it when no more come to what waits."""
+        """What waits to be read. ``eager`` does not wait for events to gather. Nor does a
+        partition wait that is full, or closed: no more events come to it."""
         reached = self._reached()
         safe = self._safe(reached)
         if self._repeat is not None:
@@ -202,7 +202,8 @@ class Task:
         if waiting == 0:
             unseen = 0.0 if eager else max(0.0, left)
             return Backlog(len(quiet), max(unseen, min(quiet.values())))
-        eager |= all(reached[name].closed for name, end in safe.items() if end > self.planned[name])
+        unread = [reached[name] for name, end in safe.items() if end > self.planned[name]]
+        eager |= all(reach.closed for reach in unread) or any(reach.full for reach in unread)
         full = eager or waiting >= self._size.events
         return Backlog(min(waiting, self._size.events), 0.0 if full else max(0.0, left))
 

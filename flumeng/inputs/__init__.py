@@ -100,7 +100,8 @@ class Reach:
     the flow goes on without it. Where it begins at 0 there is no ``floor``. ``contents`` are of a
     partition whose offsets do not count events, and say the addresses there, which leave out all
     that is ``left_out``: the parts of what is gone, and of what was before. A batch that is
-    repeated exactly can be read up to ``repeatable`` too.
+    repeated exactly can be read up to ``repeatable`` too. One that is ``full`` takes no more until
+    something is acked.
     """
 
     address: str
@@ -115,6 +116,7 @@ class Reach:
     contents: Contents | None = None
     repeatable: int = 0
     left_out: tuple[Gone, ...] = ()
+    full: bool = False
 
 
 Kind = Literal["nonsense", "lost", "gone", "held", "damaged", "unanswered"]

@@ -78,6 +78,10 @@ class DelegatedLog:
         return self._journal.lost
 
     @property
+    def full(self) -> bool:
+        return self._journal.full
+
+    @property
     def bytes(self) -> int:
         return self._journal.bytes
 

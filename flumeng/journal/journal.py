@@ -42,6 +42,7 @@ from flumeng.journal.frame import TARGET_BYTES, FrameHeader, Payload, identity
 from flumeng.journal.journal_cipher import JournalCipher, KeyReference
 from flumeng.journal.limits import Limits, Room, no_limit, size_text
 from flumeng.journal.listeners import Listeners
+from flumeng.journal.position import Position
 from flumeng.journal.segment import Window
 from flumeng.journal.segment_writer import SegmentWriter
 
@@ -68,7 +69,11 @@ class Journal:
     acked: int
     """As far as was said to ``trim`` since it was opened."""
     listeners: Listeners
-    """Those who are told when it may have moved: by sync, trim, tend and close_for_appends."""
+    """Those who are told when it may have moved: by sync, trim, tend and close_for_appends, and by
+    an append that finds no room."""
+
+    full: bool
+    """Whether the last append found no room: it takes nothing until something is acked."""
 
     @staticmethod
     def create(
@@ -146,6 +151,7 @@ class Journal:
         self.limits = limits
         self.room = no_limit
         self.listeners = Listeners()
+        self.full = False
         self._directory = directory
         self._identity = identity(self.id)
         self._segment_bytes = segment_bytes
@@ -429,12 +435,15 @@ class Journal:
     def _require_room(self, length: int) -> None:
         """What is only retained goes before anybody has to wait."""
         self._release(lambda: not self._lack(length))
-        if lack := self._lack(length):
+        lack = self._lack(length)
+        self.full = lack is not None
+        if lack is not None:
             why, cause = lack
+            self._tell()
             raise DiskFullError(f"journal {self.id}: {why}", cause)
 
     def _tell(self) -> None:
-        self.listeners.tell((self.term, self.floor, self.safe, self.readable, self.closed))
+        self.listeners.tell(Position.of(self))
 
     def _release(self, enough: Callable[[], bool]) -> None:
         """Drop what every reader has acked, the oldest first, until that is enough."""

@@ -74,6 +74,10 @@ class Log(Protocol):
     @property
     def closed(self) -> bool: ...
     @property
+    def full(self) -> bool:
+        """Whether the last append found no room: it takes nothing until something is acked."""
+
+    @property
     def bytes(self) -> int: ...
     @property
     def state(self) -> Mapping[str, object]: ...

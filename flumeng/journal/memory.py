@@ -39,6 +39,7 @@ from flumeng.journal.frame import HEADER_BYTES, FrameHeader, Payload, decode_sta
 from flumeng.journal.journal_cipher import JournalCipher, KeyReference
 from flumeng.journal.limits import MEMORY_BYTES, Limits, Room, no_limit, size_text
 from flumeng.journal.listeners import Listeners
+from flumeng.journal.position import Position
 from flumeng.journal.recovery import merge_state
 from flumeng.journal.segment import WINDOW_BYTES, Window
 
@@ -81,6 +82,7 @@ class MemoryJournal:
         self.next_seq = 0
         self.bytes = 0
         self.listeners = Listeners()
+        self.full = False
         self._directory = directory
         self._disk = disk
         self._identity = identity(self.id)
@@ -147,7 +149,9 @@ class MemoryJournal:
         header, parts = payload.at(self._identity, self.term, self.next_seq)
         if self._is_full(header.length):
             self.trim(self.floor)  # frames of state alone, which no ack will ever pass
-        if self._is_full(header.length):
+        self.full = self._is_full(header.length)
+        if self.full:
+            self._tell()
             raise DiskFullError(
                 f"journal {self.id}: it holds {self.bytes >> 20} MiB in memory and may hold "
                 f"{self.limits.max_bytes >> 20} MiB; events from seq {self.acked} on are not acked",
@@ -278,7 +282,10 @@ class MemoryJournal:
         except OSError as error:
             raise self._not_written(error) from error
         self._said = said
-        self.listeners.tell((said.floor, said.safe, said.closed))
+        self._tell()
+
+    def _tell(self) -> None:
+        self.listeners.tell(Position.of(self))
 
     def _let_go(self) -> None:
         self._open = False

@@ -11,7 +11,8 @@ from flumeng.journal.log import Log
 class Position:
     """What a server says of a journal: events of [floor, safe) can be read.
 
-    ``held`` more, behind a loss that no operator has accepted, cannot.
+    ``held`` more, behind a loss that no operator has accepted, cannot. One that is ``full`` takes
+    no more events until some are acked.
     """
 
     term: int
@@ -19,10 +20,16 @@ class Position:
     safe: int
     closed: bool
     held: int = 0
+    full: bool = False
 
     @classmethod
     def of(cls, journal: Log) -> Position:
         safe, readable = journal.safe, journal.readable
         return cls(
-            journal.term, journal.floor, readable, journal.closed, held=max(0, safe - readable)
+            journal.term,
+            journal.floor,
+            readable,
+            journal.closed,
+            held=max(0, safe - readable),
+            full=journal.full,
         )

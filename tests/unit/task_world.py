@@ -80,6 +80,7 @@ class LossyStore(FakeStore):
 class World(StillPositions):
     safe: dict[str, int] = field(default_factory=lambda: {JOURNAL: 0})
     closed: set[str] = field(default_factory=set)
+    full: set[str] = field(default_factory=set)
     store: LossyStore = field(default_factory=LossyStore)
     statuses: list[Status] = field(default_factory=list)
     runners: list[Runner] = field(default_factory=list)
@@ -101,7 +102,7 @@ class World(StillPositions):
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
         return {
-            name: Reach("", self.safe[name], closed=name in self.closed)
+            name: Reach("", self.safe[name], closed=name in self.closed, full=name in self.full)
             for name in partitions
             if name in self.safe
         }

@@ -339,6 +339,18 @@ def test_cause_of_retry_replaces_failure_reported_before(world: World) -> None:
     assert world.states()[2:] == ["retrying"] * len(world.states()[2:])
 
 
+def test_full_journal_begins_batch_before_its_time(world: World) -> None:
+    """Its senders wait, so that no more events gather; else the batch waits for an hour."""
+    patient = replace(spec(), batch=replace(spec().batch, seconds=3600.0))
+    world.safe[JOURNAL] = 10
+    world.run(ScriptedPipeline(patient))
+    until(lambda: world.states() == ["running"])
+    time.sleep(0.2)
+    assert world.ack() == 0
+    world.full.add(JOURNAL)
+    until(lambda: world.ack() == 10)
+
+
 def test_an_idle_flow_costs_no_job(world: World) -> None:
     """Also after it has had events: nothing is written until more of them come."""
     written: list[Sequence[Range]] = []

@@ -34,6 +34,7 @@ class Servers:
     """
 
     ends: dict[str, dict[str, int]] = field(default_factory=dict)
+    full: bool = False
     wrong: dict[str, str] = field(default_factory=dict)
     watches: list[tuple[str, frozenset[str]]] = field(default_factory=list)
     open: int = 0
@@ -64,7 +65,10 @@ class Servers:
                 if moved or gone or not told:
                     told |= moved
                     yield WatchAnswer(
-                        {name: Position(1, 0, end, closed=False) for name, end in moved.items()},
+                        {
+                            name: Position(1, 0, end, closed=False, full=self.full)
+                            for name, end in moved.items()
+                        },
                         tuple(gone),
                     )
                 if wrong == "crowded":
@@ -294,3 +298,14 @@ def test_zookeeper_is_asked_once_for_all_that_is_due(world: World) -> None:
     until(lambda: len(world.watcher.of(names)) == 50)
     assert sum(asked) == 100
     assert len(asked) <= 6
+
+
+def test_full_journal_is_reported_as_full(world: World) -> None:
+    (name,) = world.serve("n1", a=5)
+    world.watch("task", [name])
+    until(lambda: world.end(name) == 5)
+    assert not world.watcher.of([name])[name].full
+    world.servers.full = True
+    world.servers.ends["n1:1"][name] = 6
+    until(lambda: world.end(name) == 6)
+    assert world.watcher.of([name])[name].full

@@ -11,7 +11,10 @@ import msgspec
 import pytest
 
 from flumeng.errors import UserError
+from flumeng.journal.checkpoint import Durability
+from flumeng.journal.errors import DiskFullError
 from flumeng.journal.journal import Journal
+from flumeng.journal.limits import Limits
 from flumeng.journal.log import Log
 from flumeng.journal.memory import MemoryJournal
 from flumeng.journal.position import Position
@@ -202,3 +205,28 @@ def test_what_a_newer_reader_asks_besides_is_left_out() -> None:
     request = WatchRequest((A,))
     told = msgspec.json.decode(msgspec.json.encode(request)) | {"newer": 1}
     assert parse_request(msgspec.json.encode(told)) == request
+
+
+@pytest.mark.parametrize("kind", ["disk", "spill", "memory"])
+def test_watch_reports_that_journal_takes_nothing_until_it_is_trimmed(
+    world: World, kind: str
+) -> None:
+    limits = Limits(max_bytes=20_000)
+    journal: Log
+    if kind == "memory":
+        journal = MemoryJournal.create(world.directory, A, limits=limits)
+    else:
+        durability: Durability = "spill" if kind == "spill" else "disk"
+        journal = Journal.create(world.directory, A, durability=durability, limits=limits)
+    world.serving = {A: journal}
+    answers = world.watch(A)
+    assert not next(answers).positions[A].full
+    with pytest.raises(DiskFullError):
+        for _ in range(1000):
+            append(journal)
+    told = next(answers).positions[A]
+    assert told.full
+    assert told.safe > 0
+    journal.trim(journal.safe)
+    append(journal)
+    assert not next(answers).positions[A].full

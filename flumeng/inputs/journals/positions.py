@@ -282,6 +282,7 @@ class PositionWatcher:
                 position.held,
                 floor=position.floor,
                 closed=position.closed,
+                full=position.full,
             )
             for name, position in answer.positions.items()
         }
