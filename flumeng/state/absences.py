@@ -1,7 +1,8 @@
 """How long nodes are away: for the grace period, for long, or for good.
 
-The grace period is measured by what this process has seen. For what takes longer a master writes
-down since when a node is away, once, so that masters which come and go agree. That is a wall clock:
+The grace period is measured by what this process has seen; a node that was back meanwhile has
+reported its status. For what takes longer a master writes down
+since when a node is away, once, so that masters which come and go agree. That is a wall clock:
 it decides what counts as missing and what is forgotten, never who owns anything.
 """
 
@@ -25,11 +26,10 @@ class Absences:
 
     def mark(self, nodes: dict[str, NodeView], cluster: Cluster, now: float) -> dict[str, NodeView]:
         """The nodes, each with how long it is away; the same mapping when nothing has changed."""
-        missed = [name for name, node in nodes.items() if not node.live]
+        missed = {name: node.status_version for name, node in nodes.items() if not node.live}
         lost = self._moments.lasting("missed", missed, cluster.grace_seconds)
-        unmarked = self._moments.lasting(
-            "away", [name for name in missed if not nodes[name].record.away_since], MARK_SECONDS
-        )
+        new = {name: at for name, at in missed.items() if not nodes[name].record.away_since}
+        unmarked = self._moments.lasting("away", new, MARK_SECONDS)
         changed = {}
         for name, node in nodes.items():
             since = node.record.away_since

@@ -133,6 +133,7 @@ class Reader:
         else:
             self._look_at_buckets()
         snapshot = self._as_snapshot()
+        self._moments.end()
         self._stale = False
         if everything:
             self._round.end()
@@ -171,8 +172,8 @@ class Reader:
         return heard
 
     def _read_everything(self) -> None:
-        """Whoever has not seen what was in between cannot say how long anything has been so."""
-        self._moments.forget()
+        """Watches may not have reported all that changed since the last look."""
+        self._moments.miss_changes()
         self._mirror.forget()
         self._flows, self._nodes, self._masters = {}, {}, {}
         self._journals, self._journal_versions = {}, {}

@@ -24,11 +24,11 @@ class Rollouts:
         for flow in flows.values():
             if not flow.rolling or flow.rollout is None:
                 continue
-            running = [
-                f"{flow.name}/{name}/{task.epoch}"
+            running = {
+                f"{flow.name}/{name}/{task.epoch}": nodes[task.node or ""].status_version
                 for name, task in flow.tasks.items()
                 if _runs(flow, name, task, nodes)
-            ]
+            }
             what = f"revision {flow.record.revision} of {flow.name}"
             lasting = self._moments.lasting(what, running, flow.rollout.settle_seconds)
             found.update(key.rpartition("/")[0] for key in lasting)

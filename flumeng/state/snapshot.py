@@ -200,6 +200,7 @@ class NodeView:
     """One registered node. ``lost``: not live for the whole grace period. ``unmarked``: what its
     record says of since when it is away is to be written anew. ``long_gone``: away for so long that
     it is not missing any more; ``expired``: for so long that it may be forgotten.
+    ``status_version`` is another one whenever the node has reported something.
 
     What is among the ``unreadable`` says nothing here: its record is an empty one.
     """
@@ -216,6 +217,7 @@ class NodeView:
     unmarked: bool = False
     long_gone: bool = False
     expired: bool = False
+    status_version: Expected = field(default=ABSENT, compare=False)
 
     @property
     def spark_cores(self) -> int:

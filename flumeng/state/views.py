@@ -132,6 +132,7 @@ class Views:
             status=status.value if status else None,
             unreadable=self._mirror.unreadable_of(path, told, *pages, said),
             version=record.version if record else Version(0),
+            status_version=self._mirror.version(said),
         )
 
     def _highest_epoch(self, flow: str, of_discovery: int, known: Iterable[str]) -> int:

@@ -209,21 +209,6 @@ def test_each_time_there_is_all_the_time_to_let_a_task_go(store: FakeStore) -> N
     assert not overdue(replace(task, mark=3)), "it was let alone, and marked anew"
 
 
-def test_what_nobody_has_watched_has_lasted_for_no_time(store: FakeStore) -> None:
-    """The task may have been let alone and marked anew while this master was away."""
-    clock = Clock()
-    reader = Reader(store, "m", clock, clock)
-    apply(store, tasks=1)
-    task = PlannedTask(kind=COLLECT, node="n1", epoch=1, state="draining")
-    store.write(paths.plan("web"), Plan(epoch=1, tasks={"collect.0": task}), ANY)
-    assert not reader.snapshot().overdue
-    clock.now += Cluster().drain_limit_seconds
-    reader.invalidate()
-    assert not reader.snapshot().overdue
-    clock.now += Cluster().drain_limit_seconds
-    assert reader.snapshot().overdue
-
-
 def test_a_setting_that_changes_prolongs_no_time(store: FakeStore) -> None:
     """Whoever changes a choke now and then does not keep a node that is gone from being missed."""
     clock = Clock()
