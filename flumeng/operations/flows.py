@@ -14,7 +14,7 @@ from flumeng.operations.flow_records import (
     require_flow,
     require_revision,
 )
-from flumeng.operations.next_revision import Applied
+from flumeng.operations.next_revision import Applied, NextRevision
 from flumeng.operations.revision_groups import in_transactions
 from flumeng.operations.revisions import next_revisions, revision_writes
 from flumeng.operations.settings import without_chokes
@@ -22,7 +22,7 @@ from flumeng.operations.subscriptions import why_not_deleted
 from flumeng.operations.tombstones import tombstone_writes
 from flumeng.spec import check_flow
 from flumeng.spec.flow_names import is_part, parts_among, whole_of
-from flumeng.store import Check, Put, ReadableStore, Store, Versioned, tree
+from flumeng.store import Check, Put, ReadableStore, Store, Versioned, Write, tree
 from zkschema import paths, records
 
 FLOWS_AT_ONCE = 50
@@ -72,8 +72,9 @@ def apply_flows(
     """
     schema = tree.require_versioned(store)
     wanted = next_revisions(store, texts, expect_revision)
-    yield [one.applied for one in wanted if not one.changed]
     unchanged = Check(paths.schema(), schema.version)  # it tells which folders a flow has
+    _confirm(store, [unchanged], wanted, "flow apply", author=author, reason=reason, now=now)
+    yield [one.applied for one in wanted if not one.changed]
     for revisions in in_transactions(one for one in wanted if one.changed):
         said = ", ".join(f"{one.flow} (revision {one.number})" for one in revisions)
         entry = records.Audit(who=author, command=f"flow apply {said}", reason=reason, time=now)
@@ -108,6 +109,7 @@ def rollback_flow(
         command = f"flow rollback {flow} {number} (revision {whole.number})"
         entry = records.Audit(who=author, command=command, reason=because, time=now)
         audit.commit(store, revision_writes(wanted, schema, author, because, now), entry)
+    _confirm(store, [], wanted, "flow rollback", author=author, reason=reason, now=now)
     return whole.applied
 
 
@@ -123,6 +125,27 @@ def rollback_text(store: ReadableStore, flow: str, number: int) -> str:
     text = require_revision(store, flow, number).text
     check_flow(text)
     return text
+
+
+def _confirm(
+    store: Store,
+    checks: Sequence[Write],
+    wanted: Sequence[NextRevision],
+    command: str,
+    *,
+    author: str,
+    reason: str,
+    now: float,
+) -> None:
+    """An operator asks for the revision to which a flow went back by itself: it no longer counts
+    as a rollout that failed."""
+    kept = {one.flow: one.current for one in wanted if one.current and not one.changed}
+    back = {flow: found for flow, found in kept.items() if found.value.went_back}
+    for flow, found in back.items():
+        said = f"{command} {flow} (stays at revision {found.value.revision})"
+        entry = records.Audit(who=author, command=said, reason=reason, time=now)
+        settled = Put(paths.flow(flow), replace(found.value, went_back=""), found.version)
+        audit.commit(store, [*checks, settled], entry)
 
 
 def set_flow_state(

@@ -11,7 +11,7 @@ from cli.context import AuditFields
 from cli.testing import Shell
 from flumeng.master.daemon import Master
 from flumeng.operations import preview
-from flumeng.operations.flows import apply_flow, set_flow_state
+from flumeng.operations.flows import apply_flow, rollback_flow, set_flow_state
 from flumeng.operations.nodes import label_node, set_node_desired
 from flumeng.operations.revisions import KEEP_REVISIONS
 from flumeng.store import ABSENT, ANY, tree
@@ -171,6 +171,25 @@ def test_a_flow_that_went_back_says_so_and_why_until_it_is_applied_anew(cluster:
     assert shell.run("flow", "wait", "web", "--rolled-out", "--timeout", 1).exit_code == 0
     assert "went back" not in shell.run("flow", "show", "web").stdout
     assert not [c for c in shell.json("status")["causes"] if "went back" in c["what"]]
+
+
+@pytest.mark.parametrize("again", ["apply", "rollback"])
+def test_asking_for_the_revision_after_a_way_back_clears_the_cause(
+    cluster: Cluster, again: str
+) -> None:
+    apply_flow(cluster.store, NEWER, **SIGN)
+    cluster.failing = {(name, 2): "no such table" for name in NODES}
+    cluster.settle()
+    if again == "apply":
+        assert not apply_flow(cluster.store, FLOW, **SIGN).changed
+    else:
+        assert not rollback_flow(cluster.store, "web", 1, **SIGN).changed
+    cluster.settle()
+    assert "went back" not in cluster.shell.run("flow", "show", "web").stdout
+    assert not [c for c in cluster.shell.json("status")["causes"] if "went back" in c["what"]]
+    entries = [cluster.store.read(paths.audit(n)) for n in cluster.store.children(paths.audits())]
+    said = f"flow {again} web (stays at revision 1)"
+    assert any(entry and entry.value.command == said for entry in entries)
 
 
 def test_a_dry_run_of_a_rollout_shows_that_all_tasks_take_it(cluster: Cluster) -> None:
