@@ -497,7 +497,8 @@ class LiveMaster(Record):
     """``plans`` is not set while the master leaves all its flows to the others. ``troubles``: what
     it cannot do (``flow F``, ``node N``, ``cluster``) -> why; others take over flows in there.
     ``schema`` is the newest version of the tree that it can use, ``identity`` whom its certificate
-    is for."""
+    is for. A master that plans writes the record again every ``renew_seconds``; one of an older
+    release does not, and leaves 0."""
 
     host: str
     pid: int
@@ -506,6 +507,7 @@ class LiveMaster(Record):
     schema: int = 1
     plans: bool = True
     identity: str = ""
+    renew_seconds: float = 0.0
     troubles: Mapping[str, str] = field(default_factory=lambda: NOTHING)
 
 

@@ -23,6 +23,7 @@ from typing import Literal
 from flumeng import __version__
 from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.master.execution import Outcome, carry_out, topics
+from flumeng.master.failures import Failures
 from flumeng.master.isolation import IsolatingPlanner
 from flumeng.master.journal_access import JournalAccess
 from flumeng.master.measures import Measures
@@ -35,7 +36,7 @@ from flumeng.security import process
 from flumeng.security.expiry import Expiry, utc_now
 from flumeng.state.reader import WATCHED, Reader
 from flumeng.state.snapshot import Snapshot
-from flumeng.store import ABSENT, ANY, Store, possible, tree
+from flumeng.store import ABSENT, ANY, Expected, Store, possible, tree
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema import paths, table
 from zkschema.access import Secured
@@ -45,16 +46,18 @@ log = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 0.02
 REASONS_SAID = 20
-FAILURES, FAILING_SECONDS = 3, 5.0
-"""So many ticks in a row fail, and for so long, before a master gives its share up."""
 AWAY_SECONDS = 60.0
-"""For so long; then it tries again."""
+"""For so long a master gives its share up; then it tries again."""
 CONFLICTS = 5
-"""So often in a row a flow's change is refused by others before it is withheld for a while."""
+"""A lost compare-and-set is part of normal work. Only one that is lost so often in a row is a
+trouble: a flow's change is then withheld for a while."""
 TRIM_SECONDS = 60.0
 TELL_SECONDS = 5.0
+RENEW_SECONDS = 10.0
+"""A master that plans writes its own record so often."""
 TROUBLES = 12
 TROUBLE_CHARACTERS = 160
+SILENT = "is connected and has planned nothing for a while: its loop hangs; others have its share"
 
 
 class Master:
@@ -88,10 +91,11 @@ class Master:
         self._since = time.time()
         self._told: LiveMaster | None = None
         self._told_at = float("-inf")
+        self._tell_at = float("inf")
         self._trimmed_at = float("-inf")
-        self._failures = 0
-        self._failing_since = float("inf")
+        self._failures = Failures(clock)
         self._away_until = float("-inf")
+        self._given_up = ""
         self._conflicts: Counter[str] = Counter()
         self.troubles: Mapping[str, str] = {}
         self.measures = Measures(clock)
@@ -108,13 +112,18 @@ class Master:
         """Tick after each change and on a timer until ``stop``."""
         while not self._stopping:
             self._say(self.tick())
-            pause = self._reader.look_again_seconds
-            self.measures.health.turned(next_within_seconds=pause)
+            self.measures.health.turned(next_within_seconds=self.rests_seconds)
             self._wait()
 
     def stop(self) -> None:
         self._stopping = True
         self._wakes.put(None)
+
+    @property
+    def rests_seconds(self) -> float:
+        """When to tick again although no watch has fired."""
+        until_told = max(0.0, self._tell_at - self._clock())
+        return min(self._reader.look_again_seconds, until_told)
 
     def tick(self) -> str:
         """Gives the one sentence that says what was done and why. Raises nothing: a master that
@@ -142,10 +151,10 @@ class Master:
             self._leave()
             return self.measures.ticked("failed", f"cannot plan: {error}")
         try:
-            self._tell(look=True)
+            self._enter()
             sentence = self._turn()
-            self._failures = 0
-            self._tell(look=False)
+            self._failures.add(failed=False)
+            self._renew()
             self._trim_audit()
         except UnavailableError as error:
             return self._fail(f"waiting for ZooKeeper: {error}")
@@ -176,9 +185,11 @@ class Master:
         self._look_again_after(outcome, snapshot)
         self.troubles = {
             **_of_flows(snapshot, self._planner.withheld),
-            **topics(outcome),
+            **self._refused(outcome),
+            **{f"master {name}": SILENT for name in sorted(snapshot.silent_masters)},
             **wrong_access,
             **self._expiry.problems(),
+            **self._share_trouble,
         }
         self.measures.troubles = len(self.troubles)
         said = [reason for action in outcome.done for reason in action.why]
@@ -206,57 +217,81 @@ class Master:
         if outcome.flows or (outcome.conflicts and max(self._conflicts.values()) < CONFLICTS):
             self._wakes.put(None)
 
+    @property
+    def _share_trouble(self) -> dict[str, str]:
+        return {"share": self._given_up} if self._clock() < self._away_until else {}
+
+    def _refused(self, outcome: Outcome) -> dict[str, str]:
+        """What could not be written, unless another master may only have been faster."""
+        return {
+            topic: str(error)
+            for topic, error in topics(outcome).items()
+            if not isinstance(error, ConflictError) or self._conflicts[topic] >= CONFLICTS
+        }
+
     def _fail(
         self, sentence: str, outcome: Literal["unavailable", "failed"] = "unavailable"
     ) -> str:
-        """Nothing was planned: after ``FAILURES`` of these the others are to do it."""
+        """Nothing was planned: when too many ticks fail, the others are to do it."""
         self._reader.invalidate()
         now = self._clock()
         if now >= self._away_until:
-            self._failing_since = self._failing_since if self._failures else now
-            self._failures += 1
-        if self._failures >= FAILURES and now - self._failing_since >= FAILING_SECONDS:
-            self._failures = 0
+            self._failures.add(failed=True)
+        if self._failures.too_many:
+            self._failures = Failures(self._clock)
             self._away_until = now + AWAY_SECONDS
-            self.troubles = {"share": f"given to the other masters: {sentence}"}
-            with contextlib.suppress(Exception):  # the failure that is told is the first one
-                self._tell(look=True)
+            self._given_up = f"given to the other masters: {sentence}"
+            self.troubles = self._share_trouble
+        if now < self._away_until:
+            with contextlib.suppress(Exception):  # the failure to report is the first one
+                self._enter()
         return self.measures.ticked(outcome, sentence)
 
-    def _tell(self, *, look: bool) -> None:
-        """Bring the master's own record up to date: at once when its share is another one, or with
-        ``look`` when it is not there, else once in ``TELL_SECONDS``."""
-        now = self._clock()
-        flows = sum(topic.startswith("flow ") for topic in self.troubles)
-        away = now < self._away_until
-        record = LiveMaster(
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            version=__version__,
-            since=self._since,
-            schema=table.VERSION,
-            plans=not away and flows <= TROUBLES,
-            identity=self._member,
-            troubles={
-                topic: why[:TROUBLE_CHARACTERS]
-                for topic, why in sorted(self.troubles.items())[:TROUBLES]
-            },
-        )
-        told = self._told
+    def _enter(self) -> None:
+        """Write the master's own record when it is not there or its share has become another."""
+        record, told = self._record(), self._told
+        me = paths.live_master(self._name)
+        there = self._store.exists(me)
         keeps_share = (
             told is not None
             and told.plans == record.plans
             and told.troubles.keys() >= record.troubles.keys()
         )
-        waits = keeps_share and (record == told or now - self._told_at < TELL_SECONDS)
-        if waits and not look:
-            return
-        me = paths.live_master(self._name)
-        there = self._store.exists(me)
-        if not there or not waits:
-            with contextlib.suppress(ConflictError):  # an earlier session of this name ended now
-                self._store.write(me, record, ANY if there else ABSENT)
-                self._told, self._told_at = record, now
+        if not (there and keeps_share):
+            self._write(record, ANY if there else ABSENT)
+
+    def _renew(self) -> None:
+        """Write the record of a master that has just planned: once in ``RENEW_SECONDS``, after a
+        change once in ``TELL_SECONDS``, and at once when its share has become another."""
+        record, told = self._record(), self._told
+        assert told is not None, "a master enters before it plans"
+        self._tell_at = self._told_at + (RENEW_SECONDS if record == told else TELL_SECONDS)
+        new_troubles = record.troubles.keys() - told.troubles.keys()
+        if self._clock() >= self._tell_at or record.plans != told.plans or new_troubles:
+            self._write(record, ANY)
+
+    def _record(self) -> LiveMaster:
+        flows = sum(topic.startswith("flow ") for topic in self.troubles)
+        return LiveMaster(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=__version__,
+            since=self._since,
+            schema=table.VERSION,
+            plans=self._clock() >= self._away_until and flows <= TROUBLES,
+            identity=self._member,
+            renew_seconds=RENEW_SECONDS,
+            troubles={
+                topic: why[:TROUBLE_CHARACTERS]
+                for topic, why in sorted(self.troubles.items())[:TROUBLES]
+            },
+        )
+
+    def _write(self, record: LiveMaster, expect: Expected) -> None:
+        with contextlib.suppress(ConflictError):  # an earlier session of this name ended now
+            self._store.write(paths.live_master(self._name), record, expect)
+            self._told, self._told_at = record, self._clock()
+            self._tell_at = self._told_at + RENEW_SECONDS
 
     def _leave(self) -> None:
         """A master of another schema has no share."""
@@ -273,7 +308,7 @@ class Master:
     def _wait(self) -> None:
         """Until something changed, or it is time; changes that come together are one."""
         try:
-            self._wakes.get(timeout=self._reader.look_again_seconds)
+            self._wakes.get(timeout=self.rests_seconds)
         except queue.Empty:
             return
         time.sleep(SETTLE_SECONDS)

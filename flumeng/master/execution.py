@@ -146,9 +146,9 @@ def _remove(action: Drop | Forget | Release, removals: Removals, outcome: Outcom
     outcome.unfinished = removals.unfinished
 
 
-def topics(outcome: Outcome) -> Mapping[str, str]:
+def topics(outcome: Outcome) -> Mapping[str, ConflictError | UserError | ForbiddenError]:
     """``node N``, ``journal J`` or ``cluster`` -> why what was planned for it could not be
     written."""
-    refused = {f"node {node}": str(error) for node, error in outcome.nodes.items()}
-    refused |= {f"journal {name}": str(error) for name, error in outcome.journals.items()}
-    return {**refused, "cluster": str(outcome.cluster)} if outcome.cluster else refused
+    refused = {f"node {node}": error for node, error in outcome.nodes.items()}
+    refused |= {f"journal {name}": error for name, error in outcome.journals.items()}
+    return {**refused, "cluster": outcome.cluster} if outcome.cluster else refused

@@ -38,11 +38,6 @@ class SteppedMaster(Master):
     def woken(self) -> bool:
         return not self._wakes.empty()
 
-    @property
-    def rests_seconds(self) -> float:
-        """When to tick again although nothing was heard."""
-        return self._reader.look_again_seconds
-
     def turn(self) -> str:
         """One tick; gives its sentence. What a master survives is a fault here all the same."""
         while self.woken:

@@ -5,18 +5,40 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from flumeng.state.rendezvous import chosen
+from flumeng.state.timers import Moments
 from flumeng.store import Unreadable, Versioned
 from zkschema.records import LiveMaster
+
+MISSED_RENEWALS = 3
+
+
+def silent(
+    me: str, live_masters: Mapping[str, Versioned[LiveMaster] | Unreadable], moments: Moments
+) -> frozenset[str]:
+    """The masters other than ``me`` whose sessions live and which plan nothing any more: the loop
+    hangs. They have not renewed their records ``MISSED_RENEWALS`` times."""
+    found = set()
+    for name, live in live_masters.items():
+        if name == me or isinstance(live, Unreadable) or not live.value.renew_seconds:
+            continue
+        renewal = f"{live.created}/{live.version.number}"
+        limit = MISSED_RENEWALS * live.value.renew_seconds
+        if moments.lasting(f"renewal of {name}", [renewal], limit):
+            found.add(name)
+    return frozenset(found)
 
 
 def shares(
     live_masters: Mapping[str, Versioned[LiveMaster] | Unreadable],
+    silent: Collection[str] = (),
 ) -> dict[str, frozenset[str]]:
     """The masters that take their share, and the flows that each cannot plan; all live ones
-    when none says that it does."""
+    when none says that it does. The ``silent`` have none."""
     planning: dict[str, frozenset[str]] = {}
     idle: dict[str, frozenset[str]] = {}
     for name, live in live_masters.items():
+        if name in silent:
+            continue
         if isinstance(live, Unreadable):
             planning[name] = frozenset[str]()
             continue

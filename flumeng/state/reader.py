@@ -18,7 +18,7 @@ from typing import Any
 
 from flumeng.state.absences import Absences
 from flumeng.state.leases import Leases
-from flumeng.state.masters import looked_after, looks_after, shares
+from flumeng.state.masters import looked_after, looks_after, shares, silent
 from flumeng.state.mirror import IsLive, Mirror, changed_in, first_name
 from flumeng.state.resync import LOOK_SECONDS, Round
 from flumeng.state.rollouts import Rollouts
@@ -221,7 +221,8 @@ class Reader:
 
     def _as_snapshot(self) -> Snapshot:
         found, cluster = self._mirror.found(paths.cluster()), self._views.cluster()
-        masters = shares(self._masters)
+        silent_masters = silent(self._me, self._masters, self._moments)
+        masters = shares(self._masters, silent_masters)
         self._nodes = self._absences.mark(self._nodes, cluster, self._wall())
         draining = [(flow, name) for flow in self._flows.values() for name in flow.draining]
         moving = any(flow.tasks[name].target for flow, name in draining)
@@ -254,6 +255,7 @@ class Reader:
             journal_versions=self._journal_versions,
             run_out=self._leases.run_out(now) if leads else (),
             unreadable=self._mirror.unreadable,
+            silent_masters=silent_masters,
         )
         stalled = self._rollouts.stalled(snapshot)
         return replace(snapshot, stalled=stalled, slow=self._slow(snapshot))

@@ -276,7 +276,8 @@ class Snapshot:
     ``run_out`` are leases of cursors whose readers were not heard of in time.
     ``journal_versions`` are those of the records of replicated journals. ``unreadable`` are all
     records that were set aside. While that of the cluster is, ``cluster`` is
-    in maintenance mode and ``cluster_known`` is not set.
+    in maintenance mode and ``cluster_known`` is not set. ``silent_masters`` are live and have no
+    share, since they plan nothing.
     """
 
     flows: Mapping[str, FlowView]
@@ -299,6 +300,7 @@ class Snapshot:
     run_out: tuple[RunOut, ...] = ()
     journal_versions: Mapping[str, Version] = field(default_factory=dict)
     unreadable: tuple[Unreadable, ...] = ()
+    silent_masters: frozenset[str] = frozenset()
 
     @property
     def plannable(self) -> frozenset[str]:

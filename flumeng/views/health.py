@@ -210,9 +210,12 @@ def _of_troubles(
             if topic not in told and topic != "share":
                 who.setdefault((topic, why), []).append(name)
     for (topic, why), names in sorted(who.items()):
+        hangs = topic.startswith("master ")
         yield Cause(
             f"{topic}: {why} (master {', '.join(names)})",
-            "it stays as it is, and is tried again each minute; the master's log says more",
+            "its log says where it hangs, once it ends itself; if it does not end, restart it"
+            if hangs
+            else "it stays as it is, and is tried again each minute; the master's log says more",
             about=f"{topic}: troubles of masters",
         )
 
