@@ -511,7 +511,9 @@ class Node:
         self._look_at = self._clock() + LOOK_SECONDS
         self._session, self._is_ours = self._store.session, False
         generation = self._require_cluster()
-        if generation != self._generation or self._clock() >= self._all_at:
+        if generation != self._generation:
+            self._znodes.forget_names()
+        elif self._clock() >= self._all_at:
             self._all_at = self._clock() + ALL_SECONDS
             self._znodes.look_anew()
         self._generation = generation

@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 from flumeng.errors import ConflictError, CorruptError
@@ -21,6 +23,8 @@ from zkschema.records import NOTHING, Journal
 
 Records = Mapping[str, Versioned[Journal]]
 
+RECORD_SECONDS = 60.0
+"""A record of which the assignment says nothing new is read again after this time at most."""
 ABANDONED_SECONDS = 600.0
 """A record that this node may not read, and of which its assignment says nothing for so long, is of
 a journal that is to have no copy here."""
@@ -41,11 +45,18 @@ class Found:
 
 
 class Memberships:
-    """``problems``: the path of a record, and why nobody can lead that journal."""
+    """``problems``: the path of a record, and why nobody can lead that journal.
+
+    ``_live``: node -> the address of its first worker, empty when it has none; known until the
+    watch on its live znode reports a change in ``_changed``.
+    """
 
     def __init__(self, store: Store, me: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._store, self._me = store, me
-        self._pace = Pace(clock)
+        self._pace = Pace(clock, RECORD_SECONDS)
+        self._live: dict[str, str] = {}
+        self._watched: set[str] = set()
+        self._changed: SimpleQueue[str] = SimpleQueue()
         self._known: dict[str, Versioned[Journal] | Unreadable | None] = {}
         self._clock = clock
         self._hidden_since: dict[str, float] = {}
@@ -191,14 +202,23 @@ class Memberships:
         return known
 
     def _addresses(self, nodes: set[str]) -> dict[str, str]:
-        """Copies are with the first worker of a node."""
-        names = sorted(nodes)
-        found = self._store.read_each([paths.live_node(name) for name in names])
-        return {
-            name: live.value.addresses[0]
-            for name, live in zip(names, found, strict=True)
-            if isinstance(live, Versioned) and live.value.addresses
-        }
+        """Copies are with the first worker of a node. A quiet look reads nothing: each node is
+        watched from when it is first asked for."""
+        for name in sorted(nodes - self._watched):
+            self._store.watch(paths.live_node(name), partial(self._on_change, name))
+            self._watched.add(name)
+        while not self._changed.empty():
+            self._live.pop(self._changed.get(), None)
+        unknown = sorted(nodes - self._live.keys())
+        found = self._store.read_each([paths.live_node(name) for name in unknown])
+        for name, live in zip(unknown, found, strict=True):
+            addresses = live.value.addresses if isinstance(live, Versioned) else ()
+            self._live[name] = addresses[0] if addresses else ""
+        return {name: self._live[name] for name in sorted(nodes) if self._live[name]}
+
+    def _on_change(self, node: str, _: str) -> None:
+        """Also after each reconnect."""
+        self._changed.put(node)
 
 
 def membership_of(said: Mapping[str, Any]) -> Membership:

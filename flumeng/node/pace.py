@@ -18,10 +18,14 @@ class _Look:
 
 class Pace:
     """A thing that changed is looked at again after a second, one that did not after twice the time
-    as before, up to ten seconds. ``clock`` gives seconds that only grow."""
+    as before, up to ``most_seconds``. ``clock`` gives seconds that only grow.
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    Looks that wait longest are due together, so that many of them are one request.
+    """
+
+    def __init__(self, clock: Callable[[], float], most_seconds: float = MOST_SECONDS) -> None:
         self._clock = clock
+        self._most = most_seconds
         self._looks: dict[str, _Look] = {}
 
     def due(self, names: Collection[str]) -> list[str]:
@@ -37,8 +41,10 @@ class Pace:
         if look is None or look.saw != what:
             look = self._looks[name] = _Look(0.0, FIRST_SECONDS, what)
         else:
-            look.wait = min(2 * look.wait, MOST_SECONDS)
+            look.wait = min(2 * look.wait, self._most)
         look.due = self._clock() + look.wait
+        if look.wait == self._most:
+            look.due -= look.due % self._most
 
     def soon(self, names: Iterable[str]) -> None:
         """Something may have happened to them."""

@@ -89,6 +89,7 @@ class Registration:
         self._texts: dict[tuple[str, int], str] = {}
         self._named: set[tuple[str, int]] = set()
         self._registered: dict[str, Versioned[Journal]] | None = None
+        self._names: set[str] | None = None
         self._status: Versioned[NodeStatus] | None = None
         self._live: LiveNode | None = None
         self._session = 0
@@ -124,7 +125,7 @@ class Registration:
                 capacity=dict(self._me.capacity),
             )
             self._write_claim(path, node, ABSENT, Claim())
-            self._registered = None  # its journals may have gone with it
+            self.forget_names()  # its journals may have gone with it
             return
         if found.value.uuid != self._me.uuid and self._fence:
             raise SupplantedError(
@@ -334,7 +335,12 @@ class Registration:
         except UserError as error:
             self._set_aside(name, str(error))
             return
-        self._journals()[name] = Versioned(journal, version)
+        self._know(name, Versioned(journal, version))
+
+    def _know(self, name: str, known: Versioned[Journal]) -> None:
+        self._journals()[name] = known
+        if self._names is not None and node_of(name) == self._me.name:
+            self._names.add(name)
 
     def _set_aside(self, name: str, why: str) -> None:
         self._aside.add(name)
@@ -347,7 +353,7 @@ class Registration:
                 self._led_elsewhere.add(name)
                 continue
             if other == self._me.name or not self._store.exists(paths.live_node(other)):
-                self._journals()[name] = known
+                self._know(name, known)
                 continue
             self._set_aside(
                 name,
@@ -496,19 +502,30 @@ class Registration:
         self._registered = None
         self._led_elsewhere.clear()
 
+    def forget_names(self) -> None:
+        """The tree is another one: list the journals of this node there."""
+        self._names = None
+        self.look_anew()
+
     def _journals(self) -> dict[str, Versioned[Journal]]:
-        """The registered journals of this node, read once and then followed. Only its own are read:
-        n nodes that read those of all would read n times n."""
+        """The registered journals of this node, read once and then followed.
+
+        Only this node registers journals of its name. So it lists those of the cluster once a
+        process and tree, and reads its own by name afterwards: its reads do not grow with others.
+        """
         if self._registered is None:
-            listed = self._store.children(paths.journals())
-            own = [n for n in listed if is_journal(n) and node_of(n) == self._me.name]
-            names = [*own, *self.led]
+            if self._names is None:
+                listed = self._store.children(paths.journals())
+                self._names = {n for n in listed if is_journal(n) and node_of(n) == self._me.name}
+            names = sorted({*self._names, *self.led})
             for name in self._aside.difference(names):
                 self.problems.pop(str(paths.journal(name)), None)
             self._aside.clear()
+            found = self._read_journals(names)
+            self._names.intersection_update({*found, *self._aside})
             self._registered = {
                 name: known
-                for name, known in self._read_journals(names).items()
+                for name, known in found.items()
                 if known.value.primary == self._me.name and not known.value.gone
             }
         return self._registered

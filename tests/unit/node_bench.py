@@ -37,6 +37,7 @@ class CountingStore(FakeStore):
     """Counts the records that are asked for; each request takes what ``passes`` has pass."""
 
     reads = 0
+    listed_journals = 0
 
     def __init__(self, cluster: FakeTree | None) -> None:
         super().__init__(cluster)
@@ -46,6 +47,10 @@ class CountingStore(FakeStore):
         self.reads += len(wanted)
         self.passes()
         return super().read_each(wanted)
+
+    def children(self, path: Any) -> list[str]:
+        self.listed_journals += str(path) == str(paths.journals())
+        return super().children(path)
 
 
 class Bench:

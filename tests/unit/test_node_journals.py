@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,8 @@ def test_a_damaged_registration_that_was_removed_is_written_anew(bench: Bench) -
 def test_a_damaged_registration_of_no_journal_here_is_told_until_it_goes(bench: Bench) -> None:
     other = paths.journal("web.n1.0.gone")
     bench.store.tree.znodes[str(other)] = type(bench.store.tree.znodes["/"])(b"{")
-    bench.reconnect()
+    bench.start()
+    bench.turns()
     assert str(other) in bench.status.problems
     del bench.store.tree.znodes[str(other)]
     bench.turns(ALL_SECONDS + 20)
@@ -156,7 +158,8 @@ def test_a_journal_whose_registration_is_refused_harms_no_other(bench: Bench, fl
 def test_a_registration_of_no_possible_flow_harms_no_other(bench: Bench) -> None:
     odd = records.Journal(flow="../web", node="n1", primary="n1", term=1, in_sync=("n1",))
     bench.store.write(paths.journal("web.n1.0.odd"), odd, ABSENT)
-    bench.reconnect()
+    bench.start()
+    bench.turns()
     ack(bench, 900)
     bench.turns()
     assert told_acks(bench)[-1] == 900
@@ -189,3 +192,38 @@ def test_trimming_goes_on_whatever_of_the_node_is_damaged(
     bench.turns(60.0)
     assert told_acks(bench)[-1] == 500
     assert len(caplog.records) <= 3, caplog.messages
+
+
+def test_quiet_node_lists_journals_once_a_process(bench: Bench) -> None:
+    """The list grows with the cluster; all nodes would read it after a failover of ZooKeeper."""
+    store = bench.store
+    for number in range(50):
+        other = records.Journal(
+            flow="web", node=f"m{number}", primary=f"m{number}", term=1, in_sync=()
+        )
+        store.write(paths.journal(f"web.m{number}.0.00000000"), other, ABSENT)
+    bench.turns()
+    listed = store.listed_journals
+    for _ in range(10):
+        bench.reconnect()
+    bench.turns(2 * ALL_SECONDS)
+    assert store.listed_journals == listed
+    bench.start()
+    bench.turns()
+    assert store.listed_journals == listed + 1
+
+
+def test_import_of_another_tree_lists_journals_again(bench: Bench) -> None:
+    store = bench.store
+    listed = store.listed_journals
+    found = store.read(paths.schema())
+    assert found is not None
+    lost = records.Journal(
+        flow="web", node="n1", primary="n1", term=1, in_sync=("n1",), closed=True, end=0
+    )
+    store.write(paths.journal("web.n1.0.lost"), lost, ABSENT)
+    again = replace(found.value, generation=found.value.generation + 1)
+    store.write(paths.schema(), again, found.version)
+    bench.turns()
+    assert store.listed_journals == listed + 1
+    assert not store.exists(paths.journal("web.n1.0.lost")), "nobody needs it"

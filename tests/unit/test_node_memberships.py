@@ -523,3 +523,46 @@ def test_one_that_is_gone_and_that_nobody_awaits_goes(
 ) -> None:
     put(gone, OURS, **{"primary": "n2", "in_sync": ("n2/b",), **fields}, closed=True, gone=True)
     assert registrations(gone) == []
+
+
+class LiveReads(FakeStore):
+    """Counts the live znodes of nodes that are read."""
+
+    live = 0
+
+    def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
+        self.live += sum(path.row is paths.live_node for path in wanted)
+        return super().read_each(wanted)
+
+
+def test_quiet_look_reads_no_live_znode() -> None:
+    store = LiveReads()
+    tree.init(store)
+    live(store, "n2", "n3")
+    put(store, OURS)
+    memberships = Memberships(store, "n1", lambda: 0.0)
+    expected = {"n2": "n2:1", "n3": "n3:1"}
+    assert memberships.find([OURS], [], {}).message["addresses"] == expected
+    before = store.live
+    for _ in range(60):
+        assert memberships.find([OURS], [], {}).message["addresses"] == expected
+    assert store.live == before
+
+
+def test_changed_address_of_another_node_is_read_at_the_next_look(store: FakeStore) -> None:
+    live(store, "n2")
+    put(store, OURS)
+    memberships = Memberships(store, "n1", lambda: 0.0)
+    assert memberships.find([OURS], [], {}).message["addresses"] == {"n2": "n2:1"}
+    store.remove(paths.live_node("n2"), ANY)
+    live(store, "n3")
+    assert memberships.find([OURS], [], {}).message["addresses"] == {"n3": "n3:1"}
+    found = store.read(paths.live_node("n3"))
+    assert found is not None
+    moved = replace(found.value, addresses=("n3:2",))
+    store.write(paths.live_node("n3"), moved, found.version)
+    assert memberships.find([OURS], [], {}).message["addresses"] == {"n3": "n3:2"}
+    store.cut()
+    store.tree.znodes[str(paths.live_node("n3"))].data = b"{}"
+    store.heal()
+    assert memberships.find([OURS], [], {}).message["addresses"] == {}
