@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from flumeng.errors import ConflictError
+from flumeng.errors import ConflictError, UserError
 from flumeng.operations.parts import Leaving
 from flumeng.store import Versioned, Write
 from zkschema import records
@@ -22,6 +22,10 @@ class RefusedError(ConflictError):
     def __init__(self, refused: Mapping[str, str]) -> None:
         self.refused = dict(refused)
         super().__init__("\n".join(refused.values()))
+
+
+class UnfitError(RefusedError, UserError):
+    """As ``RefusedError``, for texts that their author has to change."""
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from flumeng.operations import chains, parts
 from flumeng.operations.flow_records import expect_current, kept_revisions, refuse_deleted
 from flumeng.operations.intents import intents_of
 from flumeng.operations.local_files import on_several_hosts
-from flumeng.operations.next_revision import NextRevision, RefusedError
+from flumeng.operations.next_revision import NextRevision, RefusedError, UnfitError
 from flumeng.operations.revision_groups import too_large
 from flumeng.operations.subscriptions import subscribe
+from flumeng.operations.tombstones import deleted_in_this_tree
 from flumeng.operations.tree_needs import too_old
 from flumeng.security.signing import signature
 from flumeng.spec.flow_names import is_part, parts_among, whole_of, why_not_applied
@@ -41,7 +42,7 @@ def next_revisions(
     """What an apply of these texts makes of each flow, of its isolated parts, and of the flows that
     are composed with it; the flows that others read come first. Raises ``RefusedError`` for all
     together that may not be applied now."""
-    _refuse({flow: why for flow in texts if (why := why_not_applied(flow))})
+    _refuse({flow: why for flow in texts if (why := why_not_applied(flow))}, UnfitError)
     composed = chains.compose(store, texts)
     _refuse(composed.refused)
     effective = parts.with_parts({flow: one.effective for flow, one in composed.flows.items()})
@@ -54,13 +55,9 @@ def next_revisions(
     revisions = wanted.revisions(store)
     changed = [one for one in revisions if one.changed]
     several = on_several_hosts(store, {one.flow: one.effective for one in changed})
-    _refuse(
-        {
-            **{whole_of(flow): why for flow, why in several.items()},
-            **too_old(store, changed),
-            **too_large(changed),
-        }
-    )
+    unfit = {whole_of(flow): why for flow, why in several.items()}
+    others = {**too_old(store, changed), **too_large(changed)}
+    _refuse({**unfit, **others}, RefusedError if others else UnfitError)
     return revisions
 
 
@@ -109,9 +106,9 @@ def revision_writes(
     ]
 
 
-def _refuse(refused: Mapping[str, str]) -> None:
+def _refuse(refused: Mapping[str, str], kind: type[RefusedError] = RefusedError) -> None:
     if refused:
-        raise RefusedError(refused)
+        raise kind(refused)
 
 
 def _flows_there(
@@ -126,6 +123,8 @@ def _flows_there(
     found = {flow: composed.records[flow] for flow in composed.flows}
     found |= zip(others, store.read_each([paths.flow(flow) for flow in others]), strict=True)
     holders = _holders_of_journals(store) if None in found.values() else {}
+    left = [flow for flow, record in found.items() if record is None and flow in holders]
+    deleted = deleted_in_this_tree(store, left) if left else set()
     there: dict[str, Versioned[records.Flow]] = {}
     refused: dict[str, str] = {}
     for flow, record in found.items():
@@ -137,7 +136,7 @@ def _flows_there(
             if record is not None:
                 refuse_deleted(flow, record.value, "apply it again when it is gone")
                 there[flow] = record
-            elif flow in holders:
+            elif flow in deleted:
                 raise ConflictError(
                     f"{', '.join(sorted(holders[flow]))} still has journals of a flow {flow} that "
                     "was deleted: apply it again when they are gone, or under another name"

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from flumeng.store import ABSENT, ANY, Put, Remove, Store, Versioned, Write, tree
+from collections.abc import Collection
+
+from flumeng.spec.flow_names import whole_of
+from flumeng.store import (
+    ABSENT,
+    ANY,
+    Put,
+    ReadableStore,
+    Remove,
+    Store,
+    Versioned,
+    Write,
+    tree,
+)
 from zkschema import paths, records
 
 KEEP_TOMBSTONES = 500
@@ -37,8 +50,25 @@ def tombstone_writes(
         text=text if len(text) <= TEXT_CHARACTERS else "",
     )
     names = store.children(paths.tombstones())
-    there = flow in names
-    return [Put(path, record, ANY if there else ABSENT), *_oldest(store, names, flow)]
+    removed = [Remove(path, ANY)] if flow in names else []  # the new one is made in this tree
+    return [*removed, Put(path, record, ABSENT), *_oldest(store, names, flow)]
+
+
+def deleted_in_this_tree(store: ReadableStore, flows: Collection[str]) -> set[str]:
+    """Those of the absent flows that were deleted since the tree was made or imported. An import
+    lacks flows that were made after its export, and nodes keep their journals."""
+    schema = tree.require_versioned(store)
+    if not schema.value.generation:
+        return set(flows)
+    if schema.value.version < paths.tombstones().row.since:
+        return set()
+    names = sorted(flows)
+    found = store.read_each([paths.tombstone(whole_of(name)) for name in names])
+    return {
+        name
+        for name, one in zip(names, found, strict=True)
+        if one is not None and one.created > schema.created
+    }
 
 
 def _oldest(store: Store, names: list[str], flow: str) -> list[Write]:

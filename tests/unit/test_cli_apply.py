@@ -245,6 +245,16 @@ def test_a_local_path_is_refused_where_several_hosts_may_collect(store: FakeStor
     assert rollback_flow(store, "web", 2, **SIGN).changed
 
 
+def test_local_path_with_two_collectors_is_wrong_input(store: FakeStore, tmp_path: Path) -> None:
+    for name in ("n1", "n2"):
+        add_node(store, name)
+    file = tmp_path / "web.yaml"
+    file.write_text(lake())
+    refused = Shell(store.tree).run("flow", "apply", file)
+    assert refused.exit_code == 2
+    assert "shared: true" in refused.stderr
+
+
 def test_status_names_a_local_path_that_several_hosts_write_to(store: FakeStore) -> None:
     add_node(store, "n1")
     apply_flow(store, lake(), **SIGN)

@@ -12,13 +12,14 @@ import pytest
 
 from cli.context import AuditFields
 from cli.testing import NOON, Shell
-from flumeng.errors import UnavailableError, UserError
+from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.operations import documents
 from flumeng.operations.cluster import (
     export_cluster,
     import_cluster,
 )
 from flumeng.operations.flows import apply_flow
+from flumeng.operations.tombstones import tombstone_writes
 from flumeng.state.task_map import INLINE_TASKS, Tasks, plan_writes, read_plan
 from flumeng.store import ABSENT, Version, Write, tree
 from flumeng.testing import FakeStore, FakeTree
@@ -56,6 +57,13 @@ def shell(store: FakeStore) -> Shell:
 def add_journal(store: FakeStore, name: str, flow: str, node: str = "n1") -> None:
     journal = records.Journal(flow=flow, node=node, primary=node, term=1, in_sync=(node,))
     store.write(paths.journal(name), journal, ABSENT)
+
+
+def clear(store: FakeStore, flow: str) -> None:
+    """The znodes of a flow."""
+    for path in [path for path in store.tree.znodes if f"/{flow}/" in f"{path}/"]:
+        if not path.startswith(("/tombstones/", "/journals/")):
+            del store.tree.znodes[path]
 
 
 def persistent(store: FakeStore) -> dict[str, bytes]:
@@ -226,3 +234,31 @@ def test_an_empty_cluster_survives_export_and_import() -> None:
     tree.init(store)
     import_cluster(other, export_cluster(store), **SIGN)
     assert len(other.dump()) == len(bootstrap.initial()) + 1
+
+
+def test_flow_that_an_import_lacks_is_applied_again(store: FakeStore) -> None:
+    """Its nodes kept its journals, and deliver them once it is there."""
+    older = export_cluster(store)
+    other = FakeStore()
+    import_cluster(other, older, **SIGN)
+    add_journal(other, "new.n1.0.bb", "new")
+    assert apply_flow(other, FLOW.replace("web", "new"), **SIGN).changed
+
+
+def test_name_of_a_flow_that_was_deleted_after_an_import_is_free_once_its_journals_are_gone(
+    store: FakeStore,
+) -> None:
+    """Also where an earlier flow of that name was deleted before the export."""
+
+    apply_flow(store, FLOW.replace("web", "new"), **SIGN)
+    clear(store, "new")
+    store.commit(tombstone_writes(store, "new", **SIGN))
+    other = FakeStore()
+    import_cluster(other, export_cluster(store), **SIGN)
+    add_journal(other, "new.n1.0.bb", "new")
+    text = FLOW.replace("web", "new")
+    assert apply_flow(other, text, **SIGN).changed
+    other.commit(tombstone_writes(other, "new", **SIGN))
+    clear(other, "new")
+    with pytest.raises(ConflictError, match="still has journals of a flow new that was deleted"):
+        apply_flow(other, text, **SIGN)
