@@ -2,10 +2,11 @@
 
 An owner with a higher epoch ends the work on an assignment; anything else is tried again. Being
 fenced is not proof of such an owner: it may be a process of this node that is ending, and so the
-next claim tells. A new assignment, a drain and a stop are looked at between batches. While it is
-not certain that the session lives, nothing begins: the task pauses and goes on, and has not failed.
-Nor has it when a partition cannot be read: the others go on. A batch that hangs is given up, and
-the task begins anew, apart from other tasks and with a longer limit, until a batch of it ends.
+next claim tells. Where ZooKeeper holds another tree than before, a task claims again. A new
+assignment, a drain and a stop are looked at between batches. While it is not certain that the
+session lives, nothing begins: the task pauses and goes on, and has not failed. Nor has it when a
+partition cannot be read: the others go on. A batch that hangs is given up, and the task begins
+anew, apart from other tasks and with a longer limit, until a batch of it ends.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from flumeng.runtime import file_store
 from flumeng.runtime.streak import Streak
 from flumeng.sinks import BatchTooWideError
 from flumeng.store import Store
+from flumeng.store.tree_watch import TreeIdentity, TreeWatch
 from zkschema import paths
 
 log = logging.getLogger(__name__)
@@ -74,6 +76,10 @@ class Surroundings:
     report: Report
     open_store: OpenStore = file_store.open_store
     measures: Measures = field(default_factory=Measures)
+    tree: TreeWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tree", TreeWatch(self.store, self.scheduler.wake_all))
 
 
 class Runner:
@@ -118,6 +124,7 @@ class Runner:
         self._apart = False
         self._hangs = 0
         self._status = StatusReport(around.report)
+        self._claimed_in: TreeIdentity | None = None
         self._partitions = Partitions(around.positions(self._on_change))
 
     def start(self) -> None:
@@ -218,6 +225,7 @@ class Runner:
     def _new_claim(self, assignment: Assignment) -> Claim:
         around = self._around
         self._retries.begin()
+        tree = self._require_tree()
         decided = intents.read(around.store, assignment.flow, assignment.task)
         built = assignment
         if decided is not None and decided.ranges and decided.revision != assignment.revision:
@@ -247,7 +255,15 @@ class Runner:
         outdated = built != assignment
         claim = Claim(assignment, pipeline, task, around.jobs, self._wake, outdated=outdated)
         claim.handoff = self._handed_off
+        self._claimed_in = tree
         return claim
+
+    def _require_tree(self) -> TreeIdentity:
+        """Raises UnavailableError where there is no cluster: claims would be of nothing."""
+        tree = self._around.tree.identity()
+        if tree is None:
+            raise UnavailableError("ZooKeeper holds no cluster here: import its last export")
+        return tree
 
     def _of_revision(self, assignment: Assignment, revision: int) -> Assignment:
         """As it was when a batch was decided that is to be repeated."""
@@ -273,6 +289,12 @@ class Runner:
             return LOOK_SECONDS
         if claim.error is not None:
             raise claim.error
+        try:
+            tree = self._around.tree.identity()
+        except UnavailableError:
+            return LOOK_SECONDS
+        if tree != self._claimed_in:
+            raise ConflictError("ZooKeeper holds another tree than before: claiming again")
         if task.written:
             self._commit(claim)
             self._apart, self._hangs = False, 0

@@ -25,8 +25,10 @@ from flumeng.collector.work import Filtered, HungError
 from flumeng.errors import UnavailableError, UserError
 from flumeng.inputs import Range
 from flumeng.metrics import table
+from flumeng.operations.cluster import export_cluster, import_cluster
 from flumeng.runtime.scrubbing import Secret
 from flumeng.sinks import BatchTooWideError
+from flumeng.testing import Znodes
 from tests.unit.task_world import (
     JOURNAL,
     PATIENCE_SECONDS,
@@ -363,3 +365,25 @@ def test_an_idle_flow_costs_no_job(world: World) -> None:
     jobs = len(written)
     time.sleep(2)
     assert len(written) == jobs
+
+
+@pytest.mark.parametrize("idle", [False, True], ids=["busy", "idle"])
+def test_task_claims_again_where_an_export_is_imported_while_it_runs(
+    world: World, idle: bool
+) -> None:
+    """The import brings the same epochs. Where no tree is there nothing is claimed, so that the
+    task does not go on without its partitions."""
+    world.safe[JOURNAL] = 100
+    world.run(ScriptedPipeline(spec()))
+    until(lambda: world.ack() == 100)
+    exported = export_cluster(world.store)
+    world.store.cut()
+    world.store.tree.znodes = Znodes()
+    world.store.heal()
+    if not idle:
+        world.safe[JOURNAL] = 150
+    turns = world.scheduler.turns
+    until(lambda: world.scheduler.turns > turns + 5)
+    import_cluster(world.store, exported, author="a", reason="", now=1.0)
+    world.safe[JOURNAL] = 200
+    until(lambda: world.ack() == 200)
