@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
 from cli.options import Address, data_option, metrics_option, session_option, zk_option
-from flumeng.runtime import embedded, logs
+from flumeng.runtime import kept_zookeeper, logs
 
 PORT = click.IntRange(0, 65535)
 
@@ -55,8 +56,10 @@ def zookeeper(data: Path, port: int, host: str, plain_port: int | None) -> None:
 
     It is the real server, alone. With an identity (FLUMENG_IDENTITY) its port is secure and lets in
     who has a certificate of the cluster; without, everybody: keep it to addresses that you trust.
+    A server that ends by itself, as on a full disk, is started again.
     """
-    embedded.serve(data, port, host=host, plain_port=plain_port)
+    logs.to_stderr("zookeeper")
+    sys.exit(kept_zookeeper.run(data, port, host=host, plain_port=plain_port))
 
 
 @click.command()
