@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from flumeng.ingest import http_body
 from flumeng.ingest.framing import Messages
 from flumeng.ingest.http_body import RefusedError
+from flumeng.ingest.http_known_paths import HEALTH_PATH, known_path
 from flumeng.ingest.http_received_body import Receive, ReceivedBody
 from flumeng.ingest.http_senders import Senders
 from flumeng.ingest.listening import takes_reserve
@@ -57,7 +58,6 @@ _PLACES = threading.BoundedSemaphore(MOST_WAITING)
 """Of requests of this process that are taken and wait for their delivery, or will: who would be one
 more is asked to come later."""
 
-HEALTH_PATH = "/health"
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
@@ -120,14 +120,15 @@ class HttpApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         body = ReceivedBody(receive, headers)
-        said: dict[str, str]
+        said: Mapping[str, object]
         more: list[tuple[bytes, bytes]] = []
         try:
             await self._take(scope, headers, body)
-            status, said = 200, {}
+            known = known_path(scope["path"])
+            status, said = known.status, known.said
         except RefusedError as refused:  # and with it goes what was received of the body
             status, said, more = refused.status, {"error": str(refused)}, [*refused.headers]
-        if status in (400, 411, 413, 415, 501):
+        if status in (400, 404, 405, 411, 413, 415, 501):
             self._context.counters.malformed += 1
         if status == 504:
             self._context.counters.undelivered += 1
@@ -142,12 +143,14 @@ class HttpApp:
             if self._strangers.is_due():
                 log.warning("%s is not let in: %s", address(scope["client"]), said["error"])
         if stranger or (
-            status != 200 and not await body.is_read_to_its_end(self._options.max_body_bytes)
+            status >= 400 and not await body.is_read_to_its_end(self._options.max_body_bytes)
         ):
             more.append((b"connection", b"close"))
-        text = json.dumps(said).encode() + b"\n"
-        length = (b"content-length", b"%d" % len(text))
-        answer_headers = [(b"content-type", b"application/json"), length, *more]
+        text = b"" if status == 204 else json.dumps(said).encode() + b"\n"
+        answer_headers = more
+        if text:
+            length = (b"content-length", b"%d" % len(text))
+            answer_headers = [(b"content-type", b"application/json"), length, *more]
         await send({"type": "http.response.start", "status": status, "headers": answer_headers})
         await send({"type": "http.response.body", "body": text, "more_body": stranger})
         if stranger:
@@ -209,12 +212,14 @@ class HttpApp:
 
     async def _take(self, scope: Scope, headers: Mapping[bytes, bytes], body: ReceivedBody) -> None:
         """Return when the request's events are what ``ack`` says. Raises RefusedError."""
-        reading = scope["method"] in ("GET", "HEAD")
-        if reading and scope["path"] != HEALTH_PATH:
+        method, known = scope["method"], known_path(scope["path"])
+        reading = method in ("GET", "HEAD")
+        if reading and not known.health:
             raise RefusedError(404, f"send events with POST; {HEALTH_PATH} says how it is")
-        if not reading and scope["method"] not in ("POST", "PUT"):
+        probing = reading or (method == "OPTIONS" and known.options)
+        if not probing and method not in ("POST", "PUT"):
             raise RefusedError(405, "send events with POST")
-        if reading:
+        if probing:
             self._require_ready()
             return
         client = self._require_sender(scope, headers)
@@ -256,7 +261,8 @@ class HttpApp:
         try:
             with BODIES.share() as memory:
                 try:
-                    pieces = await self._pieces(headers, content_type, body, memory)
+                    kind = known_path(scope["path"]).content_type or content_type
+                    pieces = await self._pieces(headers, kind, body, memory)
                 finally:
                     _connection(scope).peer.take(body.received_bytes, 0)
                 if self.peers.counts_events:

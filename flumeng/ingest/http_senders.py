@@ -87,7 +87,7 @@ class Senders:
         """Whose token or password is in the header ``Authorization``."""
         scheme, _, given = authorization.partition(b" ")
         given = given.strip()
-        if scheme.lower() == b"bearer":
+        if scheme.lower() in (b"bearer", b"splunk"):
             return self._of_token(given)
         return self._of_user(given) if scheme.lower() == b"basic" else None
 
