@@ -2,142 +2,124 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from cli.context import CliContext, with_store
+from cli.keys import Wait, keyboard
 from cli.options import json_option
-from cli.output import count, make_table, show_json, show_table
-from cli.status import lag_text
-from flumeng.errors import UnavailableError
+from cli.output import show_json, show_table
+from cli.top_screen import Seen, View, headline, picture, pressed, tables
+from flumeng.errors import UnavailableError, UserError
 from flumeng.store import Store
 from flumeng.views import health, overview
-from flumeng.views.overview import NodeRow
-
-if TYPE_CHECKING:
-    from rich.console import Group, RenderableType
+from flumeng.views.flow_graph import Rates, rates_of
+from flumeng.views.flow_rates import RateMeter
+from flumeng.views.partition_lag import lag_of_flow
+from flumeng.views.reading import Reading
+from flumeng.views.task_counts import task_counts
 
 REFRESH_SECONDS = 2.0
-
-Table = tuple[Sequence[str], list[Sequence[object]]]
 
 
 @click.command()
 @json_option
 @with_store
 def top(context: CliContext, store: Store, as_json: bool) -> None:
-    """Show health, flows with their rates, and nodes, until Ctrl-C; in a pipe once."""
+    """Show health, flows with their rates, and nodes, until q; in a pipe once.
+
+    Rates are events a second, smoothed over some ten seconds; DROPPED and DEAD, events that filters
+    dropped and dead letters, are of the last minute. Keys: up and down select a flow, enter shows
+    its tasks and partitions, s sorts by another column.
+    """
+    meter = RateMeter()
     if as_json:
-        show_json(_look(context, store))
-    elif not sys.stdout.isatty():
-        seen = _look(context, store)
-        click.echo(_headline(seen))
-        for headers, rows in _tables(seen, rates(None, seen, 0.0)):
+        seen = look(context, store, meter, View())
+        rates = {flow: dataclasses.asdict(rate) for flow, rate in seen.rates.items()}
+        show_json({**seen.status, "node_rows": list(seen.nodes), "rates": rates})
+    elif not (sys.stdout.isatty() and sys.stdin.isatty()):
+        seen = look(context, store, meter, View())
+        click.echo(headline(seen.status))
+        for headers, rows in tables(seen, View()):
             show_table(headers, rows)
     else:
-        live(context, store)
+        with keyboard() as wait:
+            live(context, store, wait)
 
 
-def rates(before: dict[str, Any] | None, now: dict[str, Any], seconds: float) -> dict[str, float]:
-    """Events a second that reached the sinks of each flow between two looks; empty at the first."""
-    if before is None:
-        return {}
-    acked = {flow["flow"]: flow["acked"] for flow in before["flows"]}
+def look(context: CliContext, store: Store, meter: RateMeter, view: View) -> Seen:
+    """Raises ``UserError`` without a cluster, ``UnavailableError``."""
+    status = health.status(store, context.accounts, context.counters, context.clock())
+    meter.add(status, _last_minute(context, store), context.monotonic())
+    return Seen(
+        status,
+        overview.nodes(store),
+        {flow["flow"]: meter.of(flow["flow"]) for flow in status["flows"]},
+        _details(context, store, view.opened) if view.opened else None,
+    )
+
+
+def _last_minute(context: CliContext, store: Store) -> dict[str, Rates]:
+    """Of each flow; collectors are asked once for all of them."""
+    flows = overview.flows(Reading(store), checked=False)
+    tasks = [task for flow in flows for task in flow.tasks]
+    counts = task_counts(store, context.counters, tasks)
+    now = context.clock()
     return {
-        flow["flow"]: max(0, flow["acked"] - acked[flow["flow"]]) / seconds
-        for flow in now["flows"]
-        if flow["flow"] in acked
+        flow.flow: rates_of(
+            dataclasses.replace(
+                counts, rows=tuple(row for row in counts.rows if row.flow == flow.flow)
+            ),
+            now,
+        )
+        for flow in flows
     }
 
 
-def _look(context: CliContext, store: Store) -> dict[str, Any]:
-    return {
-        **health.status(store, context.accounts, context.counters, context.clock()),
-        "node_rows": overview.nodes(store),
-    }
+def _details(context: CliContext, store: Store, flow: str) -> Any:
+    try:
+        tasks = overview.flow(store, flow).tasks
+        return tasks, lag_of_flow(store, context.accounts, flow, context.clock())
+    except UserError:  # deleted meanwhile
+        return None
 
 
-def _headline(seen: dict[str, Any]) -> str:
-    masters, nodes = len(seen["masters"]), seen["nodes"]
-    return (
-        f"{seen['health']}: {count(masters, 'master')}, {nodes['live']} of "
-        f"{nodes['registered']} nodes live, {count(len(seen['causes']), 'problem')}"
-    )
-
-
-def _tables(seen: dict[str, Any], rate: dict[str, float]) -> Iterator[Table]:
-    """The worst first: on a screen the others may not fit."""
-    if seen["causes"]:
-        yield ("PROBLEM", "WHAT TO DO"), [(c["what"], c["advice"]) for c in seen["causes"]]
-    yield (
-        ("FLOW", "STATE", "REVISION", "RUNNING", "LAG", "EVENTS/S"),
-        [
-            (
-                flow["flow"],
-                flow["state"],
-                flow["revision"],
-                f"{flow['running']}/{flow['tasks']}",
-                lag_text(flow),
-                f"{rate[flow['flow']]:.0f}" if flow["flow"] in rate else None,
-            )
-            for flow in sorted(seen["flows"], key=lambda flow: -flow["lag"])
-        ],
-    )
-    yield (
-        ("NODE", "LIVE", "DESIRED", "TASKS", "NOT RUNNING"),
-        [
-            (
-                row.node,
-                row.live,
-                row.desired,
-                len(row.tasks),
-                sum(state != "running" for state in row.tasks.values()),
-            )
-            for row in sorted(seen["node_rows"], key=_how_well)
-        ],
-    )
-
-
-def _how_well(row: NodeRow) -> tuple[bool, int]:
-    return row.live, -sum(state != "running" for state in row.tasks.values())
-
-
-def live(context: CliContext, store: Store) -> None:
-    """On a terminal, until Ctrl-C; ZooKeeper may be away meanwhile."""
+def live(context: CliContext, store: Store, wait: Wait) -> None:
+    """On a terminal, until q or Ctrl-C; ZooKeeper may be away meanwhile."""
     from rich.live import Live  # noqa: PLC0415  loads rich
     from rich.text import Text  # noqa: PLC0415  loads rich
 
-    before: dict[str, Any] | None = None
-    looked = context.monotonic()
+    meter, view = RateMeter(), View()
+    seen: Seen | None = None
     with Live(Text("looking"), screen=True, auto_refresh=False) as screen:
         try:
-            while True:
+            while not view.ended:
                 try:
-                    seen = _look(context, store)
+                    seen = look(context, store, meter, view)
                 except UnavailableError as error:
-                    screen.update(Text(str(error)), refresh=True)
+                    screen.update(Text(f"{error}\nq quit"), refresh=True)
                 else:
-                    now = context.monotonic()
-                    rate = rates(before, seen, now - looked)
-                    screen.update(picture(seen, rate, screen.console.height), refresh=True)
-                    before, looked = seen, now
-                context.sleep(REFRESH_SECONDS)
+                    screen.update(picture(seen, view, screen.console.height), refresh=True)
+                view = _until_next_look(context, wait, view, seen, screen)
         except KeyboardInterrupt:
             return
 
 
-def picture(seen: dict[str, Any], rate: dict[str, float], lines: int) -> Group:
-    """For a screen with so many lines: of each table as many rows as fit, the worst first."""
-    from rich.console import Group  # noqa: PLC0415  loads rich
-    from rich.text import Text  # noqa: PLC0415  loads rich
-
-    rows = max(3, lines // 4)
-    parts: list[RenderableType] = [Text(_headline(seen))]
-    for headers, found in _tables(seen, rate):
-        parts.append(make_table(headers, found[:rows]))
-        if len(found) > rows:
-            parts.append(Text(f"and {len(found) - rows} more"))
-    return Group(*parts)
+def _until_next_look(
+    context: CliContext, wait: Wait, view: View, seen: Seen | None, screen: Any
+) -> View:
+    """Draws after each key at once; looks again when the details of another flow are wanted."""
+    end = context.monotonic() + REFRESH_SECONDS
+    while (left := end - context.monotonic()) > 0:
+        key = wait(left)
+        if not key:
+            break
+        before, view = view, pressed(view, key, seen or Seen({"flows": [], "causes": []}))
+        if view.ended or view.opened != before.opened:
+            break
+        if seen is not None:
+            screen.update(picture(seen, view, screen.console.height), refresh=True)
+    return view

@@ -105,7 +105,11 @@ def _lags(
     of_flow: dict[str, list[AckRow]] = {flow.flow: [] for flow in flows}
     for ack in acks:
         of_flow.setdefault(ack.flow, []).append(ack)
-    return {flow: lag.flow_lag(own, accounts, now) for flow, own in of_flow.items()}
+    batch = {flow.flow: flow.batch_seconds for flow in flows}
+    return {
+        flow: lag.flow_lag(own, accounts, now, batch.get(flow, 0.0))
+        for flow, own in of_flow.items()
+    }
 
 
 def _rows(

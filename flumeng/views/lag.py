@@ -14,6 +14,10 @@ from flumeng.views.task_status import TaskRow
 from flumeng.views.unreadable import Cause
 from zkschema.records import COLLECT
 
+BATCHES = 2
+"""A lag whose oldest event is younger than so many batches is steady, whatever it was before."""
+NOISE = 0.1
+"""A lag that differs less from that of a minute ago is steady, as a part of the larger one."""
 STUCK_SECONDS = 60.0
 """A collector that acked nothing for so long while events waited does not look well."""
 
@@ -23,8 +27,9 @@ class FlowLag:
     """``events`` wait in partitions of which the end is known; ``unknown`` are those of the others.
 
     ``seconds`` is the age of the oldest. ``trend`` is against a minute ago: ``growing``,
-    ``shrinking``, ``steady``, or empty when nobody knows. ``moved`` says whether an ack has moved
-    since; None when nobody knows. ``still``: in all partitions nothing has come for a minute.
+    ``shrinking``, ``steady`` (within the time of a batch, or a tenth), or empty when unknown.
+    ``moved`` says whether an ack has moved since; None when unknown. ``still``: in all partitions
+    nothing has come for a minute.
     """
 
     events: int
@@ -45,8 +50,11 @@ def newest(told: Answers[Account]) -> dict[str, Account]:
     return found
 
 
-def flow_lag(acks: Sequence[AckRow], accounts: Mapping[str, Account], now: float) -> FlowLag:
-    """Of one flow, from its acks and the accounts of its partitions by ``partitions.key``."""
+def flow_lag(
+    acks: Sequence[AckRow], accounts: Mapping[str, Account], now: float, batch_seconds: float = 0.0
+) -> FlowLag:
+    """Of one flow, from its acks and the accounts of its partitions by ``partitions.key``. A flow
+    that gathers events for ``batch_seconds`` has a lag that goes up and down with each batch."""
     events = sum(ack.lag or 0 for ack in acks)
     waiting = {key(ack.flow, ack.partition) for ack in acks if ack.lag}
     behind = [accounts[name] for name in waiting if name in accounts]
@@ -55,7 +63,9 @@ def flow_lag(acks: Sequence[AckRow], accounts: Mapping[str, Account], now: float
     before = [ago for _, ago in pairs if ago is not None]
     trend, moved = "", None
     if behind and len(before) == len(pairs):
-        trend = _trend(sum(one.unacked for one in behind), sum(before))
+        oldest = max(ages, default=None)
+        within = oldest is not None and oldest <= BATCHES * batch_seconds
+        trend = _trend(sum(one.unacked for one in behind), sum(before), within_batch=within)
         waited = [one for one, ago in pairs if ago]
         moved = any(one.acked != one.acked_minute_ago for one in waited) if waited else None
     return FlowLag(
@@ -130,7 +140,7 @@ def _all_run(tasks: Sequence[TaskRow]) -> bool:
     return bool(collect) and all(task.state == "running" for task in collect)
 
 
-def _trend(now: int, before: int) -> str:
-    if now == before:
+def _trend(now: int, before: int, *, within_batch: bool) -> str:
+    if within_batch or abs(now - before) <= NOISE * max(now, before):
         return "steady"
     return "growing" if now > before else "shrinking"

@@ -25,10 +25,11 @@ from cli.context import CliContext, ConnectionPool
 from cli.main import tree as commands
 from cli.prompt import TreeCompleter, ask, history
 from cli.testing import NOON, Reached, Shell
+from cli.top_screen import View, picture
 from flumeng.operations.flows import apply_flow
 from flumeng.store import ABSENT, ANY, Store, tree
 from flumeng.testing import FakeStore
-from flumeng.views import health, overview
+from flumeng.views.flow_rates import RateMeter
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
@@ -324,21 +325,13 @@ def test_top_prints_once_in_a_pipe(shell: Shell, store: FakeStore) -> None:
             "degraded: 0 masters, 1 of 1 nodes live, 1 problem",
             "PROBLEM\tWHAT TO DO",
             "no master is live: nothing is planned or moved\tstart `flumeng master`",
-            "FLOW\tSTATE\tREVISION\tRUNNING\tLAG\tEVENTS/S",
-            "web\trunning\t1\t1/1\t60, 60 s\t-",
+            "FLOW\tSTATE\tREVISION\tRUNNING\tLAG\tIN/S\tOUT/S\tDROPPED/S\tDEAD/S",
+            "web\trunning\t1\t1/1\t60, 60 s\t-\t-\t-\t-",
             "NODE\tLIVE\tDESIRED\tTASKS\tNOT RUNNING",
             "n1\tyes\tactive\t1\t0",
         ],
     )
     assert shell.json("top")["node_rows"][0]["node"] == "n1"
-
-
-def test_the_rate_is_what_reached_the_sinks_since_the_last_look() -> None:
-    def seen(**acked: int) -> dict[str, object]:
-        return {"flows": [{"flow": flow, "acked": count} for flow, count in acked.items()]}
-
-    assert top.rates(None, seen(a=5), 0.0) == {}
-    assert top.rates(seen(a=5, b=7), seen(a=25, b=3, c=9), 2.0) == {"a": 10.0, "b": 0.0}
 
 
 def test_top_goes_on_while_zookeeper_is_away_until_ctrl_c(
@@ -351,14 +344,15 @@ def test_top_goes_on_while_zookeeper_is_away_until_ctrl_c(
     monkeypatch.setenv("TERM", "xterm")
     looks = iter(["cut", "heal", "end"])
 
-    def sleep(seconds: float) -> None:
+    def wait(seconds: float) -> str:
         shell.sleep(seconds)
         step = next(looks)
         if step == "end":
             raise KeyboardInterrupt
         store.connected = step == "heal"
+        return ""
 
-    top.live(replace(shell.context(), sleep=sleep), store)
+    top.live(shell.context(), store, wait)
     assert list(looks) == []
     shown = capsys.readouterr().out
     assert shown.count("1 of 1 nodes live") == 2
@@ -384,13 +378,9 @@ def test_top_shows_the_worst_of_very_many_nodes_and_counts_the_others(
         if number != 77:
             live = records.LiveNode(uuid="u", incarnation="i", pid=1, version="0", since=0.0)
             store.write(paths.live_node(f"m{number:03}"), live, ABSENT)
-    context = shell.context()
-    seen = {
-        **health.status(store, context.accounts, context.counters, context.clock()),
-        "node_rows": overview.nodes(store),
-    }
+    seen = top.look(shell.context(), store, RateMeter(), View())
     console = Console(width=120, height=40, file=io.StringIO())
-    console.print(top.picture(seen, {}, 40))
+    console.print(picture(seen, View(), 40))
     assert isinstance(console.file, io.StringIO)
     shown = console.file.getvalue()
     assert len(shown.splitlines()) <= 40

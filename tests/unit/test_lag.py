@@ -109,6 +109,23 @@ def test_a_lag_within_its_limit_is_no_problem(shell: Cluster) -> None:
     assert "\t800, 40 s, growing\t" in shell.run("top").stdout
 
 
+@pytest.mark.parametrize(
+    ("waited", "before", "trend"),
+    [
+        (40, (20, 700), "growing"),
+        (40, (20, 780), "steady"),  # 760 before, 800 now
+        (40, (20, 1200), "shrinking"),
+        (1.5, (20, 700), "steady"),  # two batches of a second: goes up and down with each
+    ],
+)
+def test_trend_is_growing_only_beyond_a_tenth_and_two_batches(
+    shell: Cluster, waited: float, before: tuple[int, int], trend: str
+) -> None:
+    shell.account = account(waited, acked=100, safe=900, before=before)
+    (flow,) = status(shell)["flows"]
+    assert flow["lag_trend"] == trend
+
+
 def test_a_flow_that_is_too_late_is_named_with_its_lag_and_trend(shell: Cluster) -> None:
     shell.account = account(301, acked=100, safe=900, before=(20, 700))
     assert behind(shell) == [

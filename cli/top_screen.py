@@ -1,0 +1,225 @@
+"""The screen of ``flumeng top``: what is selected, and how it is drawn. Pure.
+
+Keys: up and down (or k and j) select a flow, enter shows its tasks and partitions, escape goes
+back, s sorts by the next column, r reverses, q ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from cli.output import count, make_table
+from cli.status import lag_text
+from flumeng.views.flow_rates import UNKNOWN, FlowRates
+from flumeng.views.overview import NodeRow
+from flumeng.views.partition_lag import LagOfFlow
+from flumeng.views.task_status import TaskRow
+
+if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
+
+BARS = "▁▂▃▄▅▆▇█"
+SPARKS = 20
+HELP = "q quit · ↑↓ select · enter details · s sort · r reverse"
+HELP_OF_FLOW = "q quit · esc back"
+SORTS: dict[str, Callable[[dict[str, Any], FlowRates], Any]] = {
+    "lag": lambda flow, _rates: -flow["lag"],
+    "flow": lambda flow, _rates: flow["flow"],
+    "in": lambda _flow, rates: -(rates.incoming or 0.0),
+    "out": lambda _flow, rates: -(rates.delivered or 0.0),
+    "dropped": lambda _flow, rates: -(rates.dropped or 0.0),
+    "dead letters": lambda _flow, rates: -(rates.dead_letters or 0.0),
+}
+FLOW_HEADERS = (
+    "FLOW", "STATE", "REVISION", "RUNNING", "LAG", "IN/S", "OUT/S", "DROPPED/S", "DEAD/S",
+)  # fmt: skip
+
+Table = tuple[Sequence[str], list[Sequence[object]]]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One look at the cluster. ``status`` is the dict of ``views.health``; ``details`` are those
+    of the flow that is open, if one is."""
+
+    status: dict[str, Any]
+    nodes: Sequence[NodeRow] = ()
+    rates: dict[str, FlowRates] = field(default_factory=dict)
+    details: tuple[Sequence[TaskRow], LagOfFlow] | None = None
+
+    def rates_of(self, flow: str) -> FlowRates:
+        return self.rates.get(flow, UNKNOWN)
+
+
+@dataclass(frozen=True)
+class View:
+    """``selected`` is a flow's name, ``opened`` that of the flow whose details are shown."""
+
+    sort: str = "lag"
+    reverse: bool = False
+    selected: str = ""
+    opened: str = ""
+    ended: bool = False
+
+
+def flows_in_order(seen: Seen, view: View) -> list[dict[str, Any]]:
+    by = SORTS[view.sort]
+    flows = sorted(seen.status["flows"], key=lambda flow: by(flow, seen.rates_of(flow["flow"])))
+    return flows[::-1] if view.reverse else flows
+
+
+def pressed(view: View, key: str, seen: Seen) -> View:
+    """The view after a key; keys without a meaning change nothing."""
+    if key == "q":
+        return replace(view, ended=True)
+    if view.opened:
+        return replace(view, opened="") if key in ("escape", "backspace") else view
+    if key == "r":
+        return replace(view, reverse=not view.reverse)
+    if key == "s":
+        names = list(SORTS)
+        following = names[(names.index(view.sort) + 1) % len(names)]
+        return replace(view, sort=following, reverse=False)
+    names = [flow["flow"] for flow in flows_in_order(seen, view)]
+    place = names.index(view.selected) if view.selected in names else -1
+    if key in ("down", "j") and names:
+        return replace(view, selected=names[min(place + 1, len(names) - 1)])
+    if key in ("up", "k") and names:
+        return replace(view, selected=names[max(place - 1, 0)])
+    if key == "enter" and place >= 0:
+        return replace(view, opened=view.selected)
+    return view
+
+
+def headline(status: dict[str, Any]) -> str:
+    masters, nodes = len(status["masters"]), status["nodes"]
+    return (
+        f"{status['health']}: {count(masters, 'master')}, {nodes['live']} of "
+        f"{nodes['registered']} nodes live, {count(len(status['causes']), 'problem')}"
+    )
+
+
+def tables(seen: Seen, view: View) -> Iterator[Table]:
+    """The worst first: on a screen the others may not fit."""
+    causes = seen.status["causes"]
+    if causes:
+        yield ("PROBLEM", "WHAT TO DO"), [(c["what"], c["advice"]) for c in causes]
+    yield FLOW_HEADERS, [_flow(flow, seen) for flow in flows_in_order(seen, view)]
+    yield (
+        ("NODE", "LIVE", "DESIRED", "TASKS", "NOT RUNNING"),
+        [
+            (
+                row.node,
+                row.live,
+                row.desired,
+                len(row.tasks),
+                sum(state != "running" for state in row.tasks.values()),
+            )
+            for row in sorted(seen.nodes, key=_how_well)
+        ],
+    )
+
+
+def picture(seen: Seen, view: View, lines: int) -> Group:
+    """For a screen with so many lines: of each table as many rows as fit, the worst first."""
+    from rich.console import Group  # noqa: PLC0415  loads rich
+    from rich.text import Text  # noqa: PLC0415  loads rich
+
+    if view.opened:
+        return Group(*_of_flow(seen, view.opened, lines))
+    rows = max(3, lines // 4)
+    order = f"by {view.sort}{', reversed' if view.reverse else ''}"
+    parts: list[RenderableType] = [Text(f"{headline(seen.status)} · {order}")]
+    for headers, found in tables(seen, view):
+        if headers is FLOW_HEADERS:
+            parts.append(_selectable(seen, view, found, rows))
+        else:
+            parts.append(make_table(headers, found[:rows]))
+        if len(found) > rows:
+            parts.append(Text(f"and {len(found) - rows} more"))
+    parts.append(Text(HELP))
+    return Group(*parts)
+
+
+def _selectable(seen: Seen, view: View, flows: list[Sequence[object]], rows: int) -> RenderableType:
+    """The flows with their sparklines; the selected one is marked, and among the rows shown."""
+    names = [str(row[0]) for row in flows]
+    chosen = names.index(view.selected) if view.selected in names else -1
+    first = max(0, chosen - rows + 1)
+    shown = [
+        (f"{'>' if number == chosen else ' '} {row[0]}", *row[1:], spark(seen, names[number]))
+        for number, row in enumerate(flows)
+    ]
+    return make_table((*FLOW_HEADERS, "OUT, LAST LOOKS"), shown[first : first + rows])
+
+
+def spark(seen: Seen, flow: str) -> str:
+    """What was delivered at the last looks, as bars between 0 and the largest."""
+    history = seen.rates_of(flow).history[-SPARKS:]
+    most = max(history, default=0.0)
+    if not most:
+        return BARS[0] * len(history)
+    return "".join(BARS[round(value / most * (len(BARS) - 1))] for value in history)
+
+
+def _flow(flow: dict[str, Any], seen: Seen) -> Sequence[object]:
+    rates = seen.rates_of(flow["flow"])
+    return (
+        flow["flow"],
+        flow["state"],
+        flow["revision"],
+        f"{flow['running']}/{flow['tasks']}",
+        lag_text(flow),
+        _rate(rates.incoming),
+        _rate(rates.delivered),
+        _rate(rates.dropped),
+        _rate(rates.dead_letters),
+    )
+
+
+def _of_flow(seen: Seen, name: str, lines: int) -> Iterator[RenderableType]:
+    from rich.text import Text  # noqa: PLC0415  loads rich
+
+    flow = next((flow for flow in seen.status["flows"] if flow["flow"] == name), None)
+    if flow is None or seen.details is None:
+        yield Text(f"flow {name}: there is nothing to show yet\n{HELP_OF_FLOW}")
+        return
+    tasks, lag = seen.details
+    rows = max(3, lines // 4)
+    yield Text(f"flow {name} · {spark(seen, name)}")
+    yield make_table(FLOW_HEADERS[1:], [_flow(flow, seen)[1:]])
+    causes = [c for c in seen.status["causes"] if f"{name}/" in c["about"] or _names(c, name)]
+    if causes:
+        yield make_table(("PROBLEM", "WHAT TO DO"), [(c["what"], c["advice"]) for c in causes])
+    worst = sorted(tasks, key=lambda task: task.state == "running")
+    yield make_table(
+        ("TASK", "NODE", "EPOCH", "STATE", "WHY"),
+        [(task.task, task.node, task.epoch, task.state, task.why) for task in worst[:rows]],
+    )
+    partitions = [(part.flow, row) for part in (lag, *lag.parts) for row in part.partitions]
+    yield make_table(
+        ("PARTITION", "OF", "ACK", "END", "BEHIND", "SECONDS"),
+        [
+            (row.partition, part, row.ack, row.end, row.events, row.seconds)
+            for part, row in partitions[:rows]
+        ],
+    )
+    more = max(0, len(tasks) - rows) + max(0, len(partitions) - rows)
+    yield Text(f"and {more} more: `flumeng flow lag {name}`\n" * bool(more) + HELP_OF_FLOW)
+
+
+def _names(cause: dict[str, str], flow: str) -> bool:
+    """Whether a cause is about that flow as a whole."""
+    return cause["about"] == f"flow {flow}" or cause["about"].startswith(f"flow {flow}:")
+
+
+def _rate(value: float | None) -> str | None:
+    if value is None:
+        return None
+    return f"{value:.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
+
+
+def _how_well(row: NodeRow) -> tuple[bool, int]:
+    return row.live, -sum(state != "running" for state in row.tasks.values())
