@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -128,7 +128,7 @@ def run(
             POLLS: PollsInput(store, poll_maker(session)),
         }
     )
-    probes_of_life = [lambda: spark.ask(session), measures.health.turned]
+    probes_of_life: list[Callable[[], object]] = [lambda: spark.ask(session)]
     Liveness(parent.send, probes_of_life, application.held).start()
 
     letter_limits = LetterLimits(store, measures)
@@ -146,7 +146,7 @@ def run(
     task_metrics = TaskMetrics(StatusStore(session), measures.used)
     threading.Thread(target=task_metrics.follow, name="task-metrics", daemon=True).start()
     slots = max(LEAST_SLOTS, options.cores or session.sparkContext.defaultParallelism)
-    Worker(
+    worker = Worker(
         parent,
         store,
         engine=SparkEngine(session, task_metrics.running),
@@ -159,7 +159,9 @@ def run(
         measures=measures,
         spark_ui=spark_ui.address(session),
         address=asked.address if asked else "",
-    ).run()
+    )
+    probes_of_life += [worker.require_turning, measures.health.turned]
+    worker.run()
     store.close()
     spark.let_go(session)
     return 0

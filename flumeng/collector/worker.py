@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 CANCEL_SECONDS = 2.0
 LOOK_SECONDS = 1.0
+HUNG_SECONDS = 60.0
+"""A configuration that is not applied after so long, or a look at what runs: its thread hangs."""
 
 
 class Worker:
@@ -85,6 +87,8 @@ class Worker:
             open_store=open_store,
             measures=self._measures,
         )
+        self._configuring_since: float | None = None
+        self._looking_since: float | None = None
         self._runners: dict[str, Runner] = {}
         self._ending: list[Runner] = []
         store.on_session(lambda _connected: self._scheduler.wake_all())
@@ -97,13 +101,23 @@ class Worker:
         vital.start("watch", self._watch)
         for message in self._parent.messages():
             if message["type"] == "configure":
+                self._configuring_since = time.monotonic()
                 self._jobs.suspects = frozenset(message.get("suspects", ()))
                 wanted = {task.key: task for task in map(_assignment, message["tasks"])}
                 self._configure(message["number"], wanted)
+                self._configuring_since = None
             elif message["type"] == "stop":
                 self._drain(message["drain_seconds"])
                 return
         log.info("the node is gone")
+
+    def require_turning(self) -> None:
+        """A probe of life; may be called from any thread. Raises TimeoutError when a loop that the
+        collector's work depends on hangs."""
+        loops = {"configure": self._configuring_since, "watch": self._looking_since}
+        for loop, since in loops.items():
+            if since is not None and time.monotonic() - since > HUNG_SECONDS:
+                raise TimeoutError(f"the loop {loop!r} has hung for {HUNG_SECONDS:g} s")
 
     def _configure(self, number: int, wanted: Mapping[str, Assignment]) -> None:
         for key in self._runners.keys() - wanted.keys():
@@ -140,7 +154,9 @@ class Worker:
     def _watch(self) -> None:
         """End what hangs."""
         while True:
+            self._looking_since = None
             time.sleep(LOOK_SECONDS)
+            self._looking_since = time.monotonic()
             self._scheduler.look()
             self._jobs.look()
 

@@ -1,0 +1,63 @@
+"""A collector says that it is alive only while the loops turn that its work depends on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from flumeng.collector import worker as module
+from flumeng.collector.liveness import Liveness
+from flumeng.collector.worker import Worker
+from flumeng.node.protocol import Message
+from flumeng.testing import FakeStore
+
+CONFIGURE = {"type": "configure", "number": 1, "tasks": []}
+PATIENCE_SECONDS = 10.0
+
+
+class Parent:
+    """Sends one configuration."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+
+    def send(self, _message: Message) -> None:
+        pass
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        yield CONFIGURE
+        self._stop.wait(PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("loop", ["none", "configure", "watch"])
+def test_hung_loop_keeps_the_collector_silent(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HUNG_SECONDS", 0.3)
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
+    stop = threading.Event()
+    worker = Worker(
+        Parent(stop),  # type: ignore[arg-type]
+        FakeStore(),
+        engine=None,  # type: ignore[arg-type]
+        slots=1,
+        build=None,  # type: ignore[arg-type]
+        positions=None,  # type: ignore[arg-type]
+        on_stuck=print,
+    )
+    hang: Callable[..., object] = lambda *_: stop.wait(PATIENCE_SECONDS)  # noqa: E731
+    if loop == "configure":
+        monkeypatch.setattr(worker, "_configure", hang)
+    if loop == "watch":
+        monkeypatch.setattr(worker._scheduler, "look", hang)
+    running = threading.Thread(target=worker.run, daemon=True)
+    running.start()
+    time.sleep(0.6)
+    said: list[Message] = []
+    Liveness(said.append, [worker.require_turning], seconds=0.02).start()
+    time.sleep(0.2)
+    assert bool(said) == (loop == "none")
+    stop.set()
+    running.join(PATIENCE_SECONDS)
