@@ -32,6 +32,7 @@ from flumeng.master.sayings import Sayings
 from flumeng.master.tidying import LiveProofs, remove_gone, remove_unproven
 from flumeng.operations import audit
 from flumeng.plan import Planner
+from flumeng.runtime.watchdog import Watchdog
 from flumeng.security import process
 from flumeng.security.expiry import Expiry, utc_now
 from flumeng.state.reader import WATCHED, Reader
@@ -110,6 +111,7 @@ class Master:
 
     def run(self) -> None:
         """Tick after each change and on a timer until ``stop``."""
+        self.measures.health.turned()
         while not self._stopping:
             self._say(self.tick())
             self.measures.health.turned(next_within_seconds=self.rests_seconds)
@@ -378,6 +380,7 @@ def run(
             descriptor=metrics_channel,
         )
     log.info("master of %s", hosts)
+    Watchdog("master", master.measures.health).start()
     try:
         master.run()
     finally:

@@ -26,10 +26,21 @@ class Health:
         self._turned_at = clock()
         self._due_at = self._turned_at + limit_seconds
         self._reasons: list[Reason] = []
+        self._on_turn: Callable[[], None] | None = None
 
     def turned(self, *, next_within_seconds: float = 0.0) -> None:
         self._turned_at = self._clock()
         self._due_at = self._turned_at + self._limit_seconds + next_within_seconds
+        if self._on_turn is not None:
+            self._on_turn()
+
+    def on_turn(self, report: Callable[[], None]) -> None:
+        """``report`` is called by the loop at each of its turns from now on."""
+        self._on_turn = report
+
+    def be_patient(self, seconds: float) -> None:
+        """The whole process stood still for so long."""
+        self._due_at += seconds
 
     def needs(self, reason: Reason) -> None:
         """Count ``reason`` among those for which the process is not ready."""

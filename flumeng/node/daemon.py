@@ -57,6 +57,7 @@ from flumeng.node.replicated_journals import ReplicatedJournals
 from flumeng.node.settings import Settings
 from flumeng.runtime import core_dumps
 from flumeng.runtime.processes import PYTHON
+from flumeng.runtime.watchdog import Watchdog
 from flumeng.security import process
 from flumeng.security.expiry import Expiry, utc_now
 from flumeng.store import Store, tree
@@ -168,6 +169,7 @@ class Node:
         not there.
         """
         began = self._clock()
+        self.health.turned()
         while not (self._registered or self._stopping):
             if not self._held_since and self._clock() > began + CLAIM_SECONDS:
                 break
@@ -596,6 +598,7 @@ def run(settings: Settings) -> None:
         _serve_metrics(settings, node, store)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: node.stop())
+    Watchdog("node", node.health).start()
     try:
         node.run()
     finally:

@@ -28,6 +28,7 @@ from flumeng.operations.flows import apply_flow
 from flumeng.operations.securing import secure_cluster
 from flumeng.runtime import core_dumps, embedded, private_directory
 from flumeng.runtime.processes import PYTHON
+from flumeng.runtime.watchdog import Watchdog
 from flumeng.security import process
 from flumeng.spec import check_flow
 from flumeng.state.task_map import read_plans
@@ -198,6 +199,8 @@ class Standalone:
 
     def supervise(self) -> None:
         """Keep the daemons up until ``stopping`` is set."""
+        self.health.turned()
+        Watchdog("standalone", self.health).start()
         while not self.stopping.wait(LOOK_SECONDS):
             self._keep_up()
 

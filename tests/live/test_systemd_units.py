@@ -81,6 +81,11 @@ ZOOKEEPER = """
 [Service]
 ExecStart=/opt/flumeng/bin/flumeng zookeeper --data /var/lib/zookeeper --port 2181
 """
+WATCHDOG = "15s"
+WATCHED = f"""
+[Service]
+WatchdogSec={WATCHDOG}
+"""
 LOW_PORT = """
 [Service]
 CapabilityBoundingSet=CAP_NET_BIND_SERVICE
@@ -88,6 +93,7 @@ AmbientCapabilities=CAP_NET_BIND_SERVICE
 """
 PROBED = """
 Type=oneshot
+WatchdogSec=0
 Restart=no
 ExecStart=
 ExecStart=/opt/flumeng/bin/python /etc/systemd/system/probe.py
@@ -224,6 +230,7 @@ def units(made: Path) -> None:
     for unit in ("flumeng-zookeeper", "flumeng-master", "flumeng-node"):
         (made / f"{unit}.service.d").mkdir()
         (made / f"{unit}.service.d" / "here.conf").write_text(HERE)
+    (made / "flumeng-master.service.d" / "watched.conf").write_text(WATCHED)
     (made / "flumeng-node.service.d" / "lake.conf").write_text(LAKE_BESIDE)
     for unit in ("master", "node"):
         (made / f"probe-{unit}.service").write_text((UNITS / f"flumeng-{unit}.service").read_text())
@@ -341,6 +348,7 @@ def test_a_flow_is_collected_in_the_units(host: Host) -> None:
     confined(host)
     private(host)
     restarted(host)
+    noticed(host)
 
 
 def collected(host: Host) -> int:
@@ -377,6 +385,16 @@ def restarted(host: Host) -> None:
     before = host.shown("flumeng-master", "MainPID")
     host.run("kill", "-KILL", before)
     until(lambda: host.shown("flumeng-master", "MainPID") not in ("0", before), 20, "not restarted")
+    assert host.shown("flumeng-node", "Type") == "notify"
     host.run("systemctl", "stop", "flumeng-node")
     assert host.shown("flumeng-node", "Result") == "success"
     assert host.shown("flumeng-node", "ActiveState") == "inactive"
+
+
+def noticed(host: Host) -> None:
+    """A master that makes no turn is started again, even when its own watchdog cannot run."""
+    before = host.shown("flumeng-master", "MainPID")
+    assert host.shown("flumeng-master", "WatchdogUSec") == WATCHDOG
+    host.run("kill", "-STOP", before)
+    until(lambda: host.shown("flumeng-master", "MainPID") not in ("0", before), 90, "not noticed")
+    until(lambda: host.shown("flumeng-master", "ActiveState") == "active", 30, "not ready again")
