@@ -155,6 +155,32 @@ def test_a_topic_that_was_made_anew_is_not_read_on(
     task.positions.close()
 
 
+def test_rest_of_a_topic_that_was_made_anew_is_a_gap_where_the_flow_goes_on_without_it(
+    brokers: ScriptedBrokers, watchers: Watchers
+) -> None:
+    task = Task(watchers, flow(on_gone="earliest"))
+    task.becomes({P0: Reach(ID, 9), P1: Reach(ID, 5, gone_below=2)})
+    brokers.topic_id = OTHER
+    why = "the topic orders was deleted and made anew before they were read"
+    task.becomes(
+        {
+            P0: Reach(ID, 9, closed=True, gone_below=9, gone_why=why),
+            P1: Reach(ID, 5, closed=True, gone_below=5, gone_why=why),
+        }
+    )
+    task.positions.close()
+
+
+def test_remade_topic_whose_end_was_never_seen_is_a_trouble(
+    brokers: ScriptedBrokers, watchers: Watchers
+) -> None:
+    brokers.topic_id = OTHER
+    task = Task(watchers, flow(on_gone="earliest"))
+    anew = Reach("", 0, trouble="the topic orders was deleted and made anew")
+    task.becomes({P0: anew}, P0)
+    task.positions.close()
+
+
 def test_a_topic_that_is_not_there_is_told_after_a_while(
     brokers: ScriptedBrokers, watchers: Watchers
 ) -> None:

@@ -110,11 +110,14 @@ class KafkaPositions:
 
     def _reach(self, name: str, extent: Extent) -> Reach:
         assert self._source is not None
-        if extent.trouble:
-            return Reach("", 0, trouble=extent.trouble)
+        passes = self._source.on_gone == "earliest"
         end = self._source.end_offsets.get(label_of(name))
         safe = extent.safe if end is None else min(extent.safe, end)
-        passes = self._source.on_gone == "earliest"
+        if extent.remade and passes and safe:
+            why = f"{extent.trouble} before they were read"
+            return Reach(extent.topic_id, safe, closed=True, gone_below=safe, gone_why=why)
+        if extent.trouble:
+            return Reach("", 0, trouble=extent.trouble)
         return Reach(
             extent.topic_id,
             safe,

@@ -35,12 +35,14 @@ BACKOFF_MOST_SECONDS = 10.0
 @dataclass(frozen=True)
 class Extent:
     """A partition holds offsets from ``floor`` up to ``safe``. ``topic_id`` is the whole id.
-    ``trouble``: the brokers say something else instead."""
+    ``trouble``: the brokers say something else instead. Where the topic was ``remade``, ``safe`` is
+    the last known end of the old one, or 0."""
 
     topic_id: str = ""
     floor: int = 0
     safe: int = 0
     trouble: str = ""
+    remade: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class ExtentWatcher:
         self._floors: dict[Place, int] = {}
         self._floors_at = float("-inf")
         self._absent: dict[str, int] = {}
+        self._last: dict[str, Extent] = {}
+        """Of each partition what the brokers said last; its topic may be made anew."""
         self._changed_at = float("-inf")
         self._failures = 0
 
@@ -156,13 +160,25 @@ class ExtentWatcher:
         }
         ends = self._brokers.offsets(places, "latest").found
         self._find_floors(places)
-        found = {name: Extent(trouble=why) for name, why in troubles.items()}
+        found = {
+            name: self._ended(name, partitions[name], described, why)
+            for name, why in troubles.items()
+        }
         for place, name in places.items():
             if place in ends and place in self._floors:
                 topic_id = described.topics[place[0]].id
                 floor = min(self._floors[place], ends[place])
                 found[name] = Extent(topic_id, floor, ends[place])
+        sound = {name: extent for name, extent in found.items() if not extent.trouble}
+        self._last = {n: one for n, one in self._last.items() if n in partitions} | sound
         return found
+
+    def _ended(self, name: str, one: KafkaPartition, described: Described, why: str) -> Extent:
+        topic = described.topics.get(one.topic)
+        if topic is None or topic.id[:ID_CHARACTERS] == one.topic_id:
+            return Extent(trouble=why)
+        last = self._last.get(name, Extent())
+        return Extent(last.topic_id, safe=last.safe, trouble=why, remade=True)
 
     def _troubles(
         self, partitions: Mapping[str, KafkaPartition], described: Described
