@@ -27,6 +27,7 @@ class RunMark:
 
     def set(self) -> None:
         """Durable when this returns. Raises OSError."""
+        os.fsync(self._lock)
         write_durably(self._file, self._own())
 
     def clear(self) -> None:
@@ -35,7 +36,7 @@ class RunMark:
 
     def _own(self) -> str:
         found = os.fstat(self._lock)
-        return f"{found.st_ino} {found.st_ctime_ns}"
+        return f"{found.st_ino} {int(found.st_ctime)}"  # some file systems keep whole seconds
 
     def _kept(self) -> str:
         try:
