@@ -6,6 +6,7 @@ sessions share one ``FakeTree``; ``cut``, ``heal`` and ``expire`` are what a net
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -41,15 +42,13 @@ from flumeng.store import (
     possible,
     readable,
 )
+from flumeng.store.transaction import OPEN, Scale
 from zkschema import codec, paths
-from zkschema.access import PERMISSIONS, SECURED, Secured
+from zkschema.access import Secured
 from zkschema.records import Record, Schema
 from zkschema.table import Row, ZPath
 
 R = TypeVar("R", bound=Record)
-
-
-OPEN: AccessList = (("world:anyone", PERMISSIONS),)
 
 
 @dataclass
@@ -106,6 +105,8 @@ class FakeTree:
     sessions: count[int] = field(default_factory=lambda: count(1))
     creations: count[int] = field(default_factory=lambda: count(1))
     clock: Callable[[], float] = lambda: 0.0
+    secured: tuple[bytes, Secured | None] | None = None
+    """What the schema's data say of access lists."""
 
     def changed(self, path: str) -> None:
         for store in self.stores:
@@ -172,13 +173,20 @@ class FakeStore:
     def remove(self, path: Path, expect: Expected) -> None:
         self.commit([Remove(path, expect)])
 
+    @property
+    def scale(self) -> Scale:
+        """As a real server with the default ``jute.maxbuffer`` weighs."""
+        return Scale(secured=self._secured())
+
     def commit(self, writes: Sequence[Write]) -> list[Version]:
         self._require_connection()
         with self.tree.lock:
+            data = [data_of(one.path, one.value) if isinstance(one, Put) else b"" for one in writes]
+            self.scale.require(writes, data)
             touched = {str(write.path): self.tree.znodes.get(str(write.path)) for write in writes}
             before = {path: replace(znode) for path, znode in touched.items() if znode}
             try:
-                versions = [self._apply(write) for write in writes]
+                versions = [self._apply(*one) for one in zip(writes, data, strict=True)]
             except FlumengError:
                 for path in touched:
                     self.tree.znodes.pop(path, None)
@@ -227,11 +235,17 @@ class FakeStore:
         return len(there)
 
     def _access(self, path: str) -> AccessList:
-        known = self.tree.znodes.get(str(paths.schema()))
-        if known is None or f'"{SECURED}"'.encode() not in known.data:
-            return OPEN
-        secured = Secured.of(codec.decode(Schema, known.data))
+        secured = self._secured()
         return access_lists.wanted(path, secured) if secured else OPEN
+
+    def _secured(self) -> Secured | None:
+        znode = self.tree.znodes.get(str(paths.schema()))
+        if znode is None:
+            return None
+        if self.tree.secured is None or self.tree.secured[0] != znode.data:
+            with contextlib.suppress(codec.DecodeError):
+                self.tree.secured = znode.data, Secured.of(codec.decode(Schema, znode.data))
+        return self.tree.secured[1] if self.tree.secured else None
 
     def close(self) -> None:
         if self in self.tree.stores:
@@ -270,7 +284,7 @@ class FakeStore:
         if not self.connected:
             raise UnavailableError("no connection to ZooKeeper now; reconnecting")
 
-    def _apply(self, write: Write) -> Version | None:
+    def _apply(self, write: Write, data: bytes) -> Version | None:
         path = str(write.path)
         znode = self.tree.znodes.get(path)
         if isinstance(write, Put) and write.expect is ABSENT:
@@ -279,7 +293,6 @@ class FakeStore:
             if (path.rpartition("/")[0] or "/") not in self.tree.znodes:
                 raise ConflictError(f"{path} does not exist (or its parent does not)")
             session = self.session if write.path.row.lifetime == "ephemeral" else 0
-            data = data_of(write.path, write.value)
             born = next(self.tree.creations), self.tree.clock()
             self.tree.znodes[path] = _Znode(data, 0, session, *born, self._access(path))
             return Version(0)
@@ -289,7 +302,7 @@ class FakeStore:
         if isinstance(expected, Version) and expected.number != znode.version:
             raise ConflictError(f"{path} was changed by someone else")
         if isinstance(write, Put):
-            znode.data = data_of(write.path, write.value)
+            znode.data = data
             znode.version += 1
             znode.written = self.tree.clock()
             return Version(znode.version)

@@ -22,6 +22,7 @@ from flumeng.inputs import Progress, Range
 from flumeng.state import partitions as partition_registry
 from flumeng.state.partitions import Registered
 from flumeng.store import ABSENT, Check, Expected, Put, Store, Version, Write
+from flumeng.store.transaction import portions
 from zkschema.records import Ack, Joined
 from zkschema.table import ZPath
 
@@ -89,9 +90,7 @@ class Acks:
         found = self._store.read_many([self._paths[name] for name in names])
         fresh = [name for name, ack in zip(names, found, strict=True) if ack is None]
         registered = self._registered(fresh) if fresh else {}
-        claimed: list[str] = []
-        checks: dict[Check, None] = {}
-        writes: list[Write] = []
+        claims: dict[str, list[Write]] = {}
         for name, ack in zip(names, found, strict=True):
             if ack is not None:
                 if ack.value.epoch > self.epoch:
@@ -106,11 +105,15 @@ class Acks:
                 continue
             else:
                 progress = Progress(registered[name].start, registered[name].start)
-                checks[registered[name].check] = None
-            writes.append(self._put(name, progress, ack.version if ack else ABSENT))
+                claims[name] = [registered[name].check]
+            put = self._put(name, progress, ack.version if ack else ABSENT)
+            claims[name] = [*claims.get(name, ()), put]
             self.offsets[name], self.emitted[name] = progress.offset, progress.emitted
-            claimed.append(name)
-        self._versions.update(zip(claimed, self._store.commit([*checks, *writes]), strict=True))
+        for part in portions(self._store.scale, claims, claims.__getitem__):
+            writes = [write for name in part for write in claims[name]]
+            checks = dict.fromkeys(one for one in writes if isinstance(one, Check))
+            puts = [one for one in writes if not isinstance(one, Check)]
+            self._versions.update(zip(part, self._store.commit([*checks, *puts]), strict=True))
 
     def _registered(self, names: Sequence[str]) -> dict[str, Registered]:
         """Those of the partitions that are registered."""

@@ -24,13 +24,13 @@ from typing import Final
 
 from flumeng.errors import ConflictError, UnavailableError
 from flumeng.store import Put, Store, Version, Versioned, Write
-from zkschema import codec
+from flumeng.store.transaction import REQUEST_BYTES
 from zkschema.records import Record
 
 GAP_SECONDS = 0.125
 FULL_ACKS = 200
-FULL_BYTES = 512 * 1024
-ACK_BYTES = 300
+ACK_BYTES = 200
+"""An ack's record takes at most so much."""
 IN_FLIGHT = 4
 SETTLE_SECONDS = 5.0
 LOOK_SECONDS = 0.05
@@ -94,7 +94,9 @@ class Publisher:
         Each ack moves its offset. Raises ConflictError when another owner has claimed one of them,
         UnavailableError when it is not known in time whether it was written.
         """
-        call = _Call(acks, also, len(acks) * ACK_BYTES + sum(map(_size_bytes, also)))
+        scale = self._store.scale
+        size = sum(scale.weigh_encoded(ack, b"") for ack in acks) + len(acks) * ACK_BYTES
+        call = _Call(acks, also, size + sum(map(scale.weigh, also)))
         with self._lock:
             self._waiting.append(call)
             self._acks_waiting += len(acks)
@@ -136,7 +138,7 @@ class Publisher:
         acks = size_bytes = 0
         while self._waiting and acks < FULL_ACKS:
             size_bytes += self._waiting[0].size_bytes
-            if calls and size_bytes > FULL_BYTES:
+            if calls and size_bytes > self._store.scale.limit_bytes - REQUEST_BYTES:
                 break
             calls.append(self._waiting.popleft())
             acks += len(calls[-1].acks)
@@ -200,7 +202,3 @@ def _is_written(ack: Put, found: Versioned[Record] | None) -> bool:
 
 def _is_untouched(ack: Put, found: Versioned[Record] | None) -> bool:
     return found is not None and found.version == ack.expect
-
-
-def _size_bytes(write: Write) -> int:
-    return len(codec.encode(write.value)) if isinstance(write, Put) and write.value else 0

@@ -21,11 +21,11 @@ from flumeng.operations.cursors import require_leases
 from flumeng.operations.flow_records import require_flow, require_revision
 from flumeng.operations.subscriptions import has_journals
 from flumeng.store import ABSENT, ANY, Check, Put, Remove, Store, Versioned, Write
+from flumeng.store.transaction import singly
 from zkschema import paths
 from zkschema.records import Ack, Flow, Lease
 
 ATTEMPTS = 5
-WRITES_AT_ONCE = 1000
 
 
 def require_readable(store: Store, flow: str) -> Versioned[Flow]:
@@ -163,8 +163,8 @@ class Cursor:
     def _write(self, held: Versioned[Lease], writes: list[Write]) -> None:
         lease = replace(held.value, renewed=self._wall())
         path, version = paths.lease(self._flow, self._name), held.version
-        for first in range(0, max(1, len(writes)), WRITES_AT_ONCE):
-            some = writes[first : first + WRITES_AT_ONCE]
+        scale, each = self._store.scale, [Put(path, lease, version)]
+        for some in list(singly(scale, writes, each=each)) or [[]]:
             version = self._store.commit([Put(path, lease, version), *some])[0]
 
     def _make(self, offsets: Mapping[str, int], unchanged: Check) -> None:
@@ -177,5 +177,5 @@ class Cursor:
             path = paths.ack(self._flow, self._name, name)
             writes.append(Put(path, Ack(epoch=0, offset=offset), ANY if name in left else ABSENT))
         writes.append(Put(paths.lease(self._flow, self._name), self._lease, ABSENT))
-        for first in range(0, len(writes), WRITES_AT_ONCE):
-            self._store.commit([unchanged, *writes[first : first + WRITES_AT_ONCE]])
+        for some in singly(self._store.scale, writes, each=[unchanged]):
+            self._store.commit([unchanged, *some])

@@ -31,6 +31,7 @@ from flumeng.store import (
     Versioned,
     readable,
 )
+from flumeng.store.transaction import singly
 from zkschema import paths
 from zkschema.records import Audit, Partition, Partitions
 
@@ -44,7 +45,6 @@ GONE_LOOKS = 3
 """What is not there in so many looks is gone: a server that has just started may not know yet."""
 FORGET_SECONDS = 600.0
 """The acks of what is gone go after this time: it may only be hidden for a while."""
-WRITES_AT_ONCE = 500
 AUTHOR = "flumeng"
 NAMED = 3
 
@@ -227,10 +227,10 @@ class DiscoveryTask:
         acks = [paths.ack(self._flow, cursor, name) for cursor in cursors for name in partitions]
         acks += [ack_path(self._flow, name) for name in partitions if input_of(name) == FLOW]
         there = [path for path, ack in zip(acks, self._store.read_each(acks), strict=True) if ack]
-        for first in range(0, len(there), WRITES_AT_ONCE):
-            some = there[first : first + WRITES_AT_ONCE]
-            still = Check(paths.partitions(self._flow), version)
-            self._store.commit([still, *(Remove(path, ANY) for path in some)])
+        still = Check(paths.partitions(self._flow), version)
+        gone = (Remove(path, ANY) for path in there)
+        for part in singly(self._store.scale, gone, each=[still]):
+            self._store.commit([still, *part])
 
     def _stop(self, version: Version) -> None:
         """All that was to be read is read: the flow ends by itself."""

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from flumeng.operations import audit
-from flumeng.operations.documents import in_transactions
 from flumeng.operations.intents import refuse_decided
 from flumeng.store import ABSENT, Put, Store, Unreadable, Versioned
+from flumeng.store.transaction import singly
 from zkschema import paths, records
 
 
@@ -58,7 +58,8 @@ def advance_acks(
     """
     found, unreadable = _found(store, floors)
     refuse_decided(store, ((advanced.flow, advanced.journal) for advanced, _ in found))
-    for part in in_transactions((put, 0) for _, put in found):
+    puts = (put for _, put in found)
+    for part in singly(store.scale, puts, room_bytes=audit.room_bytes(store.scale)):
         command = " ".join(["ack advance", *(write.path.name for write in part)])
         entry = records.Audit(who=author, command=command, reason=reason, time=now)
         audit.commit(store, part, entry)

@@ -11,11 +11,13 @@ from dataclasses import replace
 
 from flumeng.errors import ConflictError, ForbiddenError, UnavailableError
 from flumeng.store import ABSENT, ANY, Put, Store, Write
+from flumeng.store.transaction import Scale
 from zkschema import paths, records
 
 KEEP_AUDIT = 500
 COMMAND_CHARACTERS = 8192
 """A longer command, such as one that names many journals, is cut."""
+NAME_CHARACTERS = 60
 SETTLE_SECONDS = 8.0
 LOOK_SECONDS = 0.1
 
@@ -23,8 +25,8 @@ LOOK_SECONDS = 0.1
 def commit(store: Store, writes: Sequence[Write], entry: records.Audit) -> None:
     """All of ``writes`` and the entry, or nothing.
 
-    When no answer comes, the entry tells whether it was done. Raises ConflictError, and
-    UnavailableError when that cannot be told in time.
+    When no answer comes, the entry tells whether it was done. Raises ConflictError, TooLargeError
+    for what no server takes, and UnavailableError when the outcome is not known in time.
     """
     with contextlib.suppress(ForbiddenError):  # in a secured cluster only masters may
         trim(store)
@@ -38,6 +40,11 @@ def commit(store: Store, writes: Sequence[Write], entry: records.Audit) -> None:
             raise UnavailableError(
                 f"{error}: it is not known whether it was done; look, and repeat the command"
             ) from error
+
+
+def room_bytes(scale: Scale) -> int:
+    """What an entry takes of a transaction at most."""
+    return scale.most(paths.audit("x" * NAME_CHARACTERS))
 
 
 def trim(store: Store) -> None:

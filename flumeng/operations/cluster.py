@@ -8,10 +8,11 @@ from typing import Any
 
 from flumeng.errors import UserError
 from flumeng.operations import audit
-from flumeng.operations.documents import AnyRecord, at, documents, encoded, in_transactions
+from flumeng.operations.documents import AnyRecord, at, documents, encoded
 from flumeng.operations.securing import acl_mismatches
 from flumeng.replication.membership import node_of
 from flumeng.store import ABSENT, ANY, Put, Remove, Store, Version, Write, tree
+from flumeng.store.transaction import singly
 from zkschema import codec, paths, records, repair, table
 from zkschema.migrations import Delete, Set
 from zkschema.repair import Repair
@@ -66,8 +67,7 @@ def import_cluster(store: Store, exported: object, *, author: str, reason: str, 
             "the chroot is not empty: an import makes a new cluster, and merges nothing"
         )
     missing = [path for path in sorted(wanted) if path != SCHEMA and path not in there]
-    writes = ((Put(*at(path, wanted[path]), ABSENT), len(data[path])) for path in missing)
-    for part in in_transactions(writes):
+    for part in singly(store.scale, (Put(*at(path, wanted[path]), ABSENT) for path in missing)):
         store.commit(part)
     entry = records.Audit(who=author, command="schema import", reason=reason, time=now)
     schema = codec.decode(records.Schema, data[SCHEMA])
@@ -114,15 +114,15 @@ def repair_cluster(
     changes = {change.path: change for needed in done for change in needed.changes}
     sets = [changes[path] for path in sorted(changes) if isinstance(changes[path], Set)]
     deletes = [changes[path] for path in sorted(changes, reverse=True)]
-    writes: list[tuple[Write, int]] = []
+    writes: list[Write] = []
     for change in [*sets, *(change for change in deletes if isinstance(change, Delete))]:
         expect = versions.get(change.path, ANY if change.path in dump else ABSENT)
         if isinstance(change, Delete):
-            writes.append((Remove(at(change.path, None)[0], expect), 0))
+            writes.append(Remove(at(change.path, None)[0], expect))
         else:
             path, value = at(change.path, change.document)
-            writes.append((Put(path, value, expect), len(encoded(change.document))))
-    for part in in_transactions(writes):
+            writes.append(Put(path, value, expect))
+    for part in singly(store.scale, writes, room_bytes=audit.room_bytes(store.scale)):
         command = f"schema verify --fix: {', '.join(str(write.path) for write in part)}"
         entry = records.Audit(who=author, command=command[:8192], reason=reason, time=now)
         audit.commit(store, part, entry)

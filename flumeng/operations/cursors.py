@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
-from flumeng.operations.documents import in_transactions
 from flumeng.operations.flow_records import require_flow
 from flumeng.operations.tree_needs import why_too_old
 from flumeng.spec.problems import nearest
 from flumeng.store import ANY, Check, ReadableStore, Remove, Store, Version, Write
+from flumeng.store.transaction import singly
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN
 
@@ -34,8 +34,9 @@ def remove_cursor(
     """
     lease, folder = paths.lease(flow, cursor), paths.cursor(flow, cursor)
     acks = [paths.ack(flow, cursor, name) for name in store.children(folder)]
-    for part in in_transactions((Remove(path, ANY), 0) for path in acks):
-        store.commit([Check(lease, expect), *part] if expect else part)
+    each = [Check(lease, expect)] if expect else []
+    for part in singly(store.scale, (Remove(path, ANY) for path in acks), each=each):
+        store.commit([*each, *part])
     last: list[Write] = [Remove(lease, expect)] if expect else []
     if store.exists(folder):
         last.insert(0, Remove(folder, ANY))

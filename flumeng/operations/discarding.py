@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from flumeng.errors import ConflictError
 from flumeng.operations import audit
-from flumeng.operations.documents import in_transactions
 from flumeng.operations.nodes import absent, below, require_node
 from flumeng.operations.settings import without_chokes
 from flumeng.replication.membership import node_of
 from flumeng.state import journal_registry
 from flumeng.store import ANY, Path, Remove, Store, Unreadable, Write
+from flumeng.store.transaction import singly
 from zkschema import bootstrap, paths, records
 
 
@@ -82,9 +82,10 @@ def discard_node(
     writes: list[Write] = [Remove(path, ANY) for path in gone if store.exists(path)]
     writes += [*without_chokes(store, node=node), Remove(paths.node(node), current.version)]
     said = _said(node, lost)
-    for part in in_transactions((write, 0) for write in writes):
+    room_bytes, each = audit.room_bytes(store.scale), absent(node)
+    for part in singly(store.scale, writes, each=each, room_bytes=room_bytes):
         entry = records.Audit(who=author, command=said, reason=reason, time=now)
-        audit.commit(store, [*absent(node), *part], entry)
+        audit.commit(store, [*each, *part], entry)
     return lost
 
 

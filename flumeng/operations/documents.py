@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from flumeng.errors import CorruptError
-from flumeng.store import WIRE_LIMIT_BYTES, Write
+from flumeng.store import WIRE_LIMIT_BYTES
 from zkschema import codec, table
 from zkschema.immutable import dataclass
 from zkschema.records import Record
 from zkschema.table import Row, ZPath
-
-TRANSACTION_WRITES = 200
-TRANSACTION_BYTES = WIRE_LIMIT_BYTES // 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,20 +46,6 @@ def encoded(document: Mapping[str, Any] | None) -> bytes:
     """What a write of the document sends."""
     value = at("/", document)[1]
     return b"" if value is None else codec.encode(value)
-
-
-def in_transactions(writes: Iterable[tuple[Write, int]]) -> Iterator[list[Write]]:
-    """The writes, each with its size in bytes, in order and in parts that ZooKeeper takes."""
-    part: list[Write] = []
-    room = TRANSACTION_BYTES
-    for write, size in writes:
-        if part and (len(part) == TRANSACTION_WRITES or size > room):
-            yield part
-            part, room = [], TRANSACTION_BYTES
-        part.append(write)
-        room -= size
-    if part:
-        yield part
 
 
 def _document(path: str, data: bytes) -> dict[str, Any] | None:

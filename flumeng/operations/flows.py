@@ -15,7 +15,7 @@ from flumeng.operations.flow_records import (
     require_revision,
 )
 from flumeng.operations.next_revision import Applied, NextRevision
-from flumeng.operations.revision_groups import in_transactions
+from flumeng.operations.revision_groups import groups
 from flumeng.operations.revisions import next_revisions, revision_writes
 from flumeng.operations.settings import without_chokes
 from flumeng.operations.subscriptions import why_not_deleted
@@ -23,6 +23,7 @@ from flumeng.operations.tombstones import tombstone_writes
 from flumeng.spec import check_flow
 from flumeng.spec.flow_names import is_part, parts_among, whole_of
 from flumeng.store import Check, Put, ReadableStore, Store, Versioned, Write, tree
+from flumeng.store.transaction import portions
 from zkschema import paths, records
 
 FLOWS_AT_ONCE = 50
@@ -66,7 +67,7 @@ def apply_flows(
     ``after: filters`` get a revision of the same text with its filters.
 
     All are written in one transaction while that fits; then in the order of ``texts`` in as few as
-    possible (see ``revision_groups``), and what each has applied is given when it is done. Raises
+    fit (see ``revision_groups``), and what each has applied is given when it is done. Raises
     ``RefusedError`` before anything is written, ``ConflictError`` and ``UnavailableError`` for the
     transaction that failed.
     """
@@ -75,11 +76,18 @@ def apply_flows(
     unchanged = Check(paths.schema(), schema.version)  # it tells which folders a flow has
     _confirm(store, [unchanged], wanted, "flow apply", author=author, reason=reason, now=now)
     yield [one.applied for one in wanted if not one.changed]
-    for revisions in in_transactions(one for one in wanted if one.changed):
+    prepared = [
+        (group, revision_writes(group, schema, author, reason, now))
+        for group in groups(one for one in wanted if one.changed)
+    ]
+    room_bytes = audit.room_bytes(store.scale)
+    for part in portions(
+        store.scale, prepared, lambda one: one[1], each=[unchanged], room_bytes=room_bytes
+    ):
+        revisions = [one for group, _ in part for one in group]
         said = ", ".join(f"{one.flow} (revision {one.number})" for one in revisions)
         entry = records.Audit(who=author, command=f"flow apply {said}", reason=reason, time=now)
-        writes = revision_writes(revisions, schema, author, reason, now)
-        audit.commit(store, [unchanged, *writes], entry)
+        audit.commit(store, [unchanged, *chain.from_iterable(one for _, one in part)], entry)
         yield [one.applied for one in revisions]
 
 

@@ -12,9 +12,10 @@ from dataclasses import replace
 
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
-from flumeng.operations.documents import at, documents, encoded, in_transactions
+from flumeng.operations.documents import at, documents
 from flumeng.operations.live_processes import live_processes
 from flumeng.store import ABSENT, ANY, Put, Remove, Store, Versioned, Write
+from flumeng.store.transaction import singly
 from zkschema import migrations, paths, records, table
 from zkschema.migrations import MIGRATIONS, Delete, Migration
 from zkschema.records import Schema
@@ -56,16 +57,23 @@ def migrate_cluster(
     raised = Put(paths.schema(), replace(schema.value, version=target), schema.version)
     command = f"schema migrate {migration.before} -> {target}"
     entry = records.Audit(who=author, command=command, reason=reason, time=now)
-    count = _carry_out(store, migration, lambda last: audit.commit(store, [*last, raised], entry))
+
+    def end(last: list[Write]) -> None:
+        audit.commit(store, [*last, raised], entry)
+
+    count = _carry_out(store, migration, raised, end)
     # What was written just before the tree was raised may be what the migration did not see.
-    return count + _carry_out(store, migration, lambda last: last and store.commit(last))
+    return count + _carry_out(store, migration, raised, lambda last: last and store.commit(last))
 
 
-def _carry_out(store: Store, migration: Migration, end: Callable[[list[Write]], object]) -> int:
-    """The migration's writes in parts, the last one by ``end``; gives how many it wrote."""
+def _carry_out(
+    store: Store, migration: Migration, schema: Write, end: Callable[[list[Write]], object]
+) -> int:
+    """The migration's writes in parts, the last one by ``end`` with ``schema``; gives how many."""
     for attempt in range(1, ATTEMPTS + 1):
         writes = _writes(store, migration)
-        *parts, last = [*in_transactions(writes)] or [[]]
+        room_bytes = store.scale.weigh(schema) + audit.room_bytes(store.scale)
+        *parts, last = [*singly(store.scale, writes, room_bytes=room_bytes)] or [[]]
         try:
             for part in parts:
                 store.commit(part)
@@ -78,23 +86,23 @@ def _carry_out(store: Store, migration: Migration, end: Callable[[list[Write]], 
     raise AssertionError("the last attempt returns or raises")
 
 
-def _writes(store: Store, migration: Migration) -> list[tuple[Write, int]]:
-    """What is left to write, each with its size. Every write expects what the migration saw."""
+def _writes(store: Store, migration: Migration) -> list[Write]:
+    """What is left to write. Every write expects what the migration saw."""
     named = [path for path, data in store.dump().items() if data]
     seen = store.read_many([at(path, {})[0] for path in named])
     versions = {path: found.version for path, found in zip(named, seen, strict=True) if found}
     found = documents(store.dump())  # after the versions, so that none is newer than what is seen
     schema = str(paths.schema())
-    writes: list[tuple[Write, int]] = []
+    writes: list[Write] = []
     for change in migration.changes({p: doc for p, doc in found.items() if p != schema}):
         assert change.path != schema, "the schema's znode is not a migration's to write"
         folder_or_new = ANY if change.path in found else ABSENT
         expect = versions.get(change.path, folder_or_new)
         if isinstance(change, Delete):
-            writes.append((Remove(at(change.path, None)[0], expect), 0))
+            writes.append(Remove(at(change.path, None)[0], expect))
         else:
             path, value = at(change.path, change.document)
-            writes.append((Put(path, value, expect), len(encoded(change.document))))
+            writes.append(Put(path, value, expect))
     return writes
 
 

@@ -10,10 +10,7 @@ from flumeng.operations.parts import Leaving
 from flumeng.store import Versioned, Write
 from zkschema import records
 
-NEW_FLOW_WRITES = 7
-CHANGED_FLOW_WRITES = 2
-WRITE_BYTES = 150
-"""What a write takes in a transaction besides the text: its path, and a small record."""
+WRITE_CHARACTERS = 1000
 
 
 class RefusedError(ConflictError):
@@ -73,6 +70,12 @@ class NextRevision:
         return self.runs or self.text
 
     @property
+    def characters(self) -> int:
+        """Of its texts, with a generous sum for each of its writes."""
+        writes = 8 + len(self.cursors) + len(self.leaving) + len(self.outdated)
+        return len(self.text) + len(self.runs) + WRITE_CHARACTERS * writes
+
+    @property
     def changed(self) -> bool:
         return self.current is None or self.number != self.current.value.revision
 
@@ -80,10 +83,3 @@ class NextRevision:
     def applied(self) -> Applied:
         left = self.left if self.changed else ()
         return Applied(self.flow, self.number, self.changed, left, self.because)
-
-    @property
-    def weight_bytes(self) -> int:
-        """What it takes of a transaction."""
-        own = CHANGED_FLOW_WRITES if self.current else NEW_FLOW_WRITES
-        writes = own + len(self.cursors) + len(self.leaving) + len(self.outdated)
-        return len((self.text + self.runs).encode()) + writes * WRITE_BYTES

@@ -10,10 +10,9 @@ from flumeng.errors import UserError
 from flumeng.operations import audit
 from flumeng.spec.problems import nearest
 from flumeng.store import Put, Store, Versioned, readable
+from flumeng.store.transaction import singly
 from zkschema import paths, records
 from zkschema.records import QueueFailure
-
-AT_ONCE = 500
 
 Decision = Literal["retry", "skip"]
 
@@ -34,21 +33,15 @@ def decide(
     Raises UserError for one that has not failed, ConflictError, UnavailableError.
     """
     failed = _failed(store, flow, names)
-    listed = list(failed)
-    for first in range(0, len(listed), AT_ONCE):
-        some = listed[first : first + AT_ONCE]
-        writes = [
-            Put(
-                paths.queue_failure(flow, name),
-                replace(failed[name].value, wanted=wanted),
-                failed[name].version,
-            )
-            for name in some
-        ]
-        command = f"queue {wanted} {flow} {' '.join(some)}"
+    writes = (
+        Put(paths.queue_failure(flow, name), replace(one.value, wanted=wanted), one.version)
+        for name, one in failed.items()
+    )
+    for part in singly(store.scale, writes, room_bytes=audit.room_bytes(store.scale)):
+        command = f"queue {wanted} {flow} {' '.join(write.path.name for write in part)}"
         entry = records.Audit(who=author, command=command, reason=reason, time=now)
-        audit.commit(store, writes, entry)
-    return listed
+        audit.commit(store, part, entry)
+    return list(failed)
 
 
 def _failed(store: Store, flow: str, names: Collection[str]) -> dict[str, Versioned[QueueFailure]]:

@@ -20,12 +20,14 @@ from flumeng.state import partitions
 from flumeng.state.assignment_pages import read_assignment
 from flumeng.state.task_map import Tasks, next_version, plan_writes, read_plan
 from flumeng.store import ABSENT, Check, Put, Store, Unreadable, Versioned, Write
+from flumeng.store.transaction import portions
 from zkschema import paths, records
 from zkschema.records import COLLECT
 
 RESTING = ("suspended", "stopped")
-RESETS_AT_ONCE = 200
 """In one transaction."""
+NAMED_WRITES = 400
+"""An audit entry names the partitions of its transaction: two hundred, of two writes each."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,14 @@ def reset_acks(
     )
     unchanged: list[Write] = [Check(paths.flow(flow), current.version), *undecided]
     guards = _raise_epoch(flow, plan, epoch)
-    for start in range(0, len(moves), RESETS_AT_ONCE):
-        part = moves[start : start + RESETS_AT_ONCE]
+    for part in portions(
+        store.scale,
+        moves,
+        lambda move: [move.registered, move.put(epoch)],
+        each=[*guards, *unchanged],
+        room_bytes=audit.room_bytes(store.scale),
+        most=NAMED_WRITES,
+    ):
         fresh = {move.registered: None for move in part if move.ack is None}
         said = ", ".join(str(move.reset) for move in part)
         command = f"flow reset {flow}: {said}"

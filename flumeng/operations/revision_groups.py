@@ -3,56 +3,34 @@ are composed with texts of the same chain."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from flumeng.operations.next_revision import NextRevision
 from flumeng.spec.flow_names import whole_of
-from flumeng.store import WIRE_LIMIT_BYTES
-
-TRANSACTION_BYTES = WIRE_LIMIT_BYTES
 
 
-def in_transactions(wanted: Iterable[NextRevision]) -> Iterator[list[NextRevision]]:
-    """In order and in as few transactions as fit; no group is parted."""
-    transaction: list[NextRevision] = []
-    room = TRANSACTION_BYTES
-    for group in _groups(wanted):
-        size = _bytes(group)
-        if transaction and size > room:
-            yield transaction
-            transaction, room = [], TRANSACTION_BYTES
-        transaction += group
-        room -= size
-    if transaction:
-        yield transaction
-
-
-def too_large(wanted: Iterable[NextRevision]) -> dict[str, str]:
-    """Flow -> why it may not be applied: what is composed with the same flows does not fit into one
-    transaction."""
-    refused = {}
-    for group in _groups(one for one in wanted if one.changed):
-        origin = next((one.origin for one in group if one.origin), "")
-        size = _bytes(group)
-        if origin and size > TRANSACTION_BYTES:
-            refused[group[0].flow] = (
-                f"{len(group)} flows and parts that read flow {origin} through filters of others "
-                f"change together: that takes {size // 1024} KiB, and at most "
-                f"{TRANSACTION_BYTES // 1024} KiB fit into a transaction: let fewer flows read "
-                "`after: filters`, or apply new ones in smaller groups"
-            )
-    return refused
-
-
-def _groups(wanted: Iterable[NextRevision]) -> Iterable[list[NextRevision]]:
+def groups(wanted: Iterable[NextRevision]) -> list[list[NextRevision]]:
+    """Those that change together, in order."""
     ordered = list(wanted)
     origins = {one.flow: one.origin for one in ordered if one.origin}
-    groups: dict[str, list[NextRevision]] = {}
+    found: dict[str, list[NextRevision]] = {}
     for one in ordered:
         whole = whole_of(one.flow)
-        groups.setdefault(origins.get(whole, whole), []).append(one)
-    return groups.values()
+        found.setdefault(origins.get(whole, whole), []).append(one)
+    return list(found.values())
 
 
-def _bytes(group: Iterable[NextRevision]) -> int:
-    return sum(one.weight_bytes for one in group)
+def why_too_large(group: list[NextRevision], size_bytes: int, limit_bytes: int) -> str:
+    """Why the group may not be applied: it does not fit into one transaction."""
+    origin = next((one.origin for one in group if one.origin), "")
+    what, advice = f"flow {group[0].flow}", "make its text shorter"
+    if origin:
+        what = f"{len(group)} flows and parts that read flow {origin} through filters of others"
+        advice = "let fewer flows read `after: filters`, or apply new ones in smaller groups"
+    elif len(group) > 1:
+        what += f" with its {len(group) - 1} isolated parts"
+        advice = "make its text shorter, or isolate fewer of its sinks"
+    return (
+        f"{what} change together: that takes {size_bytes // 1024} KiB, and at most "
+        f"{limit_bytes // 1024} KiB fit into a transaction: {advice}"
+    )

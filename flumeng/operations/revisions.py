@@ -5,16 +5,17 @@ Isolated parts, and flows that are composed with what is applied, change in the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flumeng.errors import ConflictError
 from flumeng.operations import chains, parts
+from flumeng.operations.audit import room_bytes
 from flumeng.operations.flow_records import expect_current, kept_revisions, refuse_deleted
 from flumeng.operations.intents import intents_of
 from flumeng.operations.local_files import on_several_hosts
 from flumeng.operations.next_revision import NextRevision, RefusedError, UnfitError
-from flumeng.operations.revision_groups import too_large
+from flumeng.operations.revision_groups import groups, why_too_large
 from flumeng.operations.subscriptions import subscribe
 from flumeng.operations.tombstones import deleted_in_this_tree
 from flumeng.operations.tree_needs import too_old
@@ -34,6 +35,8 @@ from flumeng.store import (
 from zkschema import bootstrap, paths, records
 
 KEEP_REVISIONS = 50
+SMALL_SHARE = 4
+"""Texts that take less than one in so many bytes of a transaction fit for certain."""
 
 
 def next_revisions(
@@ -56,7 +59,7 @@ def next_revisions(
     changed = [one for one in revisions if one.changed]
     several = on_several_hosts(store, {one.flow: one.effective for one in changed})
     unfit = {whole_of(flow): why for flow, why in several.items()}
-    others = {**too_old(store, changed), **too_large(changed)}
+    others = {**too_old(store, changed), **_too_large(store, changed)}
     _refuse({**unfit, **others}, RefusedError if others else UnfitError)
     return revisions
 
@@ -104,6 +107,21 @@ def revision_writes(
         *writes,
         *(Put(paths.flow(name), found.value, found.version) for name, found in unchanged.items()),
     ]
+
+
+def _too_large(store: ReadableStore, changed: Sequence[NextRevision]) -> dict[str, str]:
+    """Flow -> why it may not be applied. Most are so small that nobody has to weigh them."""
+    schema, scale = store.read(paths.schema()), store.scale
+    refused: dict[str, str] = {}
+    for group in groups(changed) if schema else ():
+        if SMALL_SHARE * sum(one.characters for one in group) < scale.limit_bytes:
+            continue
+        assert schema is not None
+        writes = revision_writes(group, schema, "", "", 0.0)
+        size = scale.total(writes) + room_bytes(scale)
+        if size > scale.limit_bytes:
+            refused[group[0].flow] = why_too_large(group, size, scale.limit_bytes)
+    return refused
 
 
 def _refuse(refused: Mapping[str, str], kind: type[RefusedError] = RefusedError) -> None:

@@ -36,6 +36,9 @@ class Fence:
         assert not self.seen.open, f"{self.task} has a batch that is not acked"
         return replace(self.seen.record, epoch=self.epoch)
 
+    def write(self, flow: str) -> Write:
+        return Put(paths.intent(flow, self.task), self.record, self.seen.version)
+
 
 @dataclass(frozen=True)
 class Replan:
@@ -65,10 +68,7 @@ class Replan:
         return [
             Check(paths.flow(self.flow), self.flow_version),
             *(Check(paths.assignment(node), version) for node, version in self.told),
-            *(
-                Put(paths.intent(self.flow, fence.task), fence.record, fence.seen.version)
-                for fence in self.fences
-            ),
+            *(fence.write(self.flow) for fence in self.fences),
             *plan_writes(self.flow, self.plan, self.before, self.expect),
         ]
 

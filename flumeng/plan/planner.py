@@ -6,7 +6,7 @@ same actions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flumeng.plan import absences
@@ -24,15 +24,19 @@ from flumeng.plan.plan_builder import ChangeSet, PlanBuilder, Recovery
 from flumeng.plan.projection import assign
 from flumeng.plan.rollout import revert, roll
 from flumeng.plan.standbys import choose_standbys
-from flumeng.plan.steps import STEP_BYTES, steps
+from flumeng.plan.steps import steps
 from flumeng.spec.flow_names import is_part, whole_of
 from flumeng.state.endings import history
 from flumeng.state.leases import RunOut
 from flumeng.state.partition_changes import changed_names, changed_partitions
 from flumeng.state.snapshot import FlowView, IntentView, NodeView, Snapshot
-from flumeng.state.task_map import Change, Tasks
-from flumeng.store import Version
-from zkschema.records import COLLECT, INGEST, Journal, PlannedTask
+from flumeng.state.task_map import Bucket, Change, Tasks
+from flumeng.store import ABSENT, ANY, Check, Put, Version
+from zkschema import paths
+from zkschema.records import COLLECT, INGEST, EndedTask, Journal, Plan, PlannedTask
+
+MARK_BYTES = 64
+"""What a plan's own znode says of its buckets and steps."""
 
 
 @dataclass
@@ -341,16 +345,17 @@ def _replans(builder: PlanBuilder) -> list[Replan]:
     why = tuple(builder.why) or (f"{flow.name}: the plan is brought up to date",)
     actions: list[Replan] = []
     over = {entry.task: entry for entry in endings(builder)}
-    before, expect, told = flow.tasks, flow.plan_version, _told_losers(builder)
-    parts = steps(before, after, STEP_BYTES // 6 if builder.fenced else STEP_BYTES)
+    before, expect = flow.tasks, flow.plan_version
+    parts = _steps(builder, plan, tuple(over.values()))
     for number, tasks in enumerate(parts, start=1):
         last = number == len(parts)
+        told = _told_losers(builder, before, tasks)
         news = [over[name] for name in over if _changes_hands(name, before, tasks)]
         plan = replace(plan, ended=history(plan, news))
         step = replace(plan, tasks=tasks, sharing=not last)
         fences = tuple(_fences(builder, before, tasks)) if builder.fenced else ()
         actions.append(Replan(flow.name, flow.version, step, before, expect, told, why, fences))
-        before, expect, told = tasks, actions[-1].version_after, ()
+        before, expect = tasks, actions[-1].version_after
         why = (f"{flow.name}: step {number + 1} of {len(parts)}",)
     return actions
 
@@ -375,13 +380,31 @@ def _loses(old: PlannedTask, new: PlannedTask | None) -> bool:
     return not set(old.partitions) <= set(new.partitions if new else ())
 
 
-def _told_losers(builder: PlanBuilder) -> tuple[tuple[str, Version], ...]:
+def _steps(builder: PlanBuilder, plan: Plan, over: Sequence[EndedTask]) -> list[Tasks]:
+    """The tasks after each step that fits into one transaction."""
+    flow, scale = builder.stored, builder.snapshot.scale
+    rest = replace(plan, tasks={}, ended=history(plan, over))
+    used = scale.total(Replan(flow.name, flow.version, rest, flow.tasks, ANY, (), ()).writes())
+    used += MARK_BYTES
+
+    def cost(number: int, old: Bucket, new: Bucket) -> int:
+        before, after = Tasks((old,)), Tasks((new,))
+        checks = [Check(paths.assignment(n), v) for n, v in _told_losers(builder, before, after)]
+        fences = (one.write(flow.name) for one in _fences(builder, before, after))
+        bucket = Put(paths.plan_bucket(flow.name, str(number)), Plan(tasks=new), ABSENT)
+        return sum(map(scale.weigh, (bucket, *checks, *fences)))
+
+    return steps(flow.tasks, Tasks.of(plan.tasks), scale.limit_bytes - used, cost)
+
+
+def _told_losers(
+    builder: PlanBuilder, before: Tasks, after: Tasks
+) -> tuple[tuple[str, Version], ...]:
     """The versions of the assignments of the nodes that lose a task to another one."""
-    tasks = builder.flow.tasks
     losers = {
-        before.node
-        for name, after in (builder.changes.items() if tasks else ())
-        if (before := tasks.find(name)) and after and after.node != before.node
+        old.node
+        for _, old, new in (after.differences(before) if before else ())
+        if old and new and new.node != old.node
     }
     views = map(builder.snapshot.nodes.get, sorted(filter(None, losers)))
     return tuple(

@@ -14,11 +14,13 @@ from flumeng.plan.actions import Assign
 from flumeng.plan.copies import told_now
 from flumeng.plan.copy_index import CopyIndex
 from flumeng.plan.placement_index import DRAINING, STANDBY, PlacementIndex
-from flumeng.state.assignment_pages import assignment_steps
+from flumeng.state.assignment_pages import assignment_steps, items
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.store import Version
-from zkschema.records import COLLECT, NOTHING, AssignedTask, PlannedTask
+from zkschema.records import COLLECT, NOTHING, AssignedTask, Assignment, PlannedTask
 
+ITEM_BYTES = 1000
+"""No task or partition of an assignment takes more, with the check of its flow's plan."""
 NAMED = 5
 """So many changes of a node's tasks are named one by one."""
 
@@ -159,14 +161,31 @@ def _steps(
     keys = sorted(before.keys() | after.keys()) if before else sorted(after)
     changed = [key for key in keys if before.get(key) is not after.get(key)] if before else keys
     why = _reasons(node.name, before, after, changed)
-    basis = _basis({flow for flow, _ in changed}, snapshot)
     target = replace(node.assignment, tasks=tuple(after[key] for key in keys if key in after))
-    told, expect = node.assignment, node.assignment_version
-    for step in assignment_steps(told, target):
-        action = Assign(node.name, step, told, expect, basis, gives, why)
-        yield action
-        told, expect = step, action.version_after
+    expect = node.assignment_version
+
+    def action(told: Assignment, step: Assignment) -> Assign:
+        whole = told is node.assignment and step is target
+        flows = {flow for flow, _ in changed} if whole else _flows_changed(told, step)
+        basis = _basis(flows, snapshot)
+        return Assign(node.name, step, told, expect, basis, gives, why)
+
+    def fits(told: Assignment, step: Assignment) -> bool:
+        small = (items(told.tasks) + items(step.tasks)) * ITEM_BYTES < snapshot.scale.limit_bytes
+        return small or snapshot.scale.fits(action(told, step).writes())
+
+    told = node.assignment
+    for step in assignment_steps(told, target, fits):
+        yield (done := action(told, step))
+        told, expect = step, done.version_after
         why = (f"{node.name}: more of its assignment",)
+
+
+def _flows_changed(before: Assignment, after: Assignment) -> set[str]:
+    """The flows of tasks that are not as they were."""
+    old = {(task.flow, task.task): task for task in before.tasks}
+    new = {(task.flow, task.task): task for task in after.tasks}
+    return {key[0] for key in old.keys() | new.keys() if old.get(key) is not new.get(key)}
 
 
 def _basis(flows: Iterable[str], snapshot: Snapshot) -> tuple[tuple[str, Version], ...]:

@@ -1,44 +1,48 @@
 """A large change of a plan, in steps that each fit into one transaction and are each legal.
 
-What loses partitions comes first, so that no partition is ever in two tasks.
+Steps that take partitions from tasks come first, so that no partition is ever in two tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from flumeng.state.task_map import Tasks
+from flumeng.state import shards
+from flumeng.state.task_map import Bucket, Tasks
 from zkschema.records import PlannedTask
 
-STEP_BYTES = 1_200_000
-TASK_BYTES = 160
-PARTITION_BYTES = 40
+ITEM_BYTES = 1000
+"""No task or partition of a plan takes more in a transaction, with all that is checked for it."""
+Cost = Callable[[int, Bucket, Bucket], int]
+"""Bytes that a transaction needs for a bucket: its number, its tasks before and after."""
 
 
-def steps(before: Tasks, after: Tasks, step_bytes: int = STEP_BYTES) -> list[Tasks]:
-    """The tasks after each step; the last is ``after``. One step, when all of it fits.
-
-    ``step_bytes`` counts the buckets that a step writes, estimated before they are gzipped, which
-    makes them about a fourth.
-    """
+def steps(before: Tasks, after: Tasks, room_bytes: int, cost: Cost) -> list[Tasks]:
+    """The tasks after each step; the last is ``after``. One step, when all of it fits."""
     if len(after.buckets) == 1:
+        small = _items(after) * ITEM_BYTES <= room_bytes
+        if small or cost(0, dict(before.items()), after.buckets[0]) <= room_bytes:
+            return [after]
+        after = after.spread()
+    spread = before.spread()
+    written = _changed(spread, after) if spread is before else range(len(after.buckets))
+    if sum(cost(n, spread.buckets[n], after.buckets[n]) for n in written) <= room_bytes:
         return [after]
-    before = before.spread()
-    gives = list(_parts(before, after, step_bytes))
-    if len(gives) < 2:
-        return [after]
-    taken = before.changed(_takes(before, after))
-    found = []
-    current = before
-    for target, parts in ((taken, _parts(before, taken, step_bytes)), (after, gives)):
-        for part in parts:
+    found = [] if spread is before else [spread]
+    current = spread
+    for target in (spread.changed(_takes(spread, after)), after):
+        for portion in _portions(current, target, room_bytes, cost):
             buckets = list(current.buckets)
-            for number in part:
+            for number in portion:
                 buckets[number] = target.buckets[number]
             current = Tasks(buckets)
             found.append(current)
     return found
+
+
+def _items(tasks: Tasks) -> int:
+    return len(tasks) + sum(len(task.partitions) for task in tasks.values())
 
 
 def _takes(before: Tasks, after: Tasks) -> dict[str, PlannedTask]:
@@ -54,19 +58,13 @@ def _takes(before: Tasks, after: Tasks) -> dict[str, PlannedTask]:
     }
 
 
-def _parts(before: Tasks, after: Tasks, step_bytes: int) -> Iterator[list[int]]:
-    """The numbers of the buckets that change, in parts that are not too much to write at once."""
-    part: list[int] = []
-    room = step_bytes
-    for number, (old, new) in enumerate(zip(before.buckets, after.buckets, strict=True)):
-        if old is new:
-            continue
-        partitions = sum([len(task.partitions) for task in new.values()])
-        size = TASK_BYTES * max(len(old), len(new)) + PARTITION_BYTES * partitions
-        if part and size > room:
-            yield part
-            part, room = [], step_bytes
-        part.append(number)
-        room -= size
-    if part:
-        yield part
+def _portions(before: Tasks, after: Tasks, room_bytes: int, cost: Cost) -> list[list[int]]:
+    def of(number: int) -> int:
+        return cost(number, before.buckets[number], after.buckets[number])
+
+    return list(shards.portions(_changed(before, after), of, room_bytes))
+
+
+def _changed(before: Tasks, after: Tasks) -> Sequence[int]:
+    pairs = enumerate(zip(before.buckets, after.buckets, strict=True))
+    return [number for number, (old, new) in pairs if old is not new]

@@ -37,7 +37,7 @@ def adopt(
         why = why_refused(push, claim, has_ended, take_over=False)
         if why:
             raise ConflictError(why)
-        part = writes.first_part(copy, changes)
+        part = writes.first_part(copy, changes, push, source, "adopt")
         transaction = writes.transaction(copy, part, push, source, "adopt")
         store.commit(transaction)
         adopted += [change.key for change in part]

@@ -34,11 +34,6 @@ class Change:
     owned_before: str | None
     owned_after: str | None
 
-    @property
-    def weight_bytes(self) -> int:
-        """Of the texts that a transaction carries for it."""
-        return sum(len(text.encode()) for text in (self.before, self.after) if text is not None)
-
 
 @dataclass(frozen=True)
 class Drift:

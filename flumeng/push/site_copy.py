@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from flumeng.errors import ConflictError
 from flumeng.state import discovered, journal_registry, queues
 from flumeng.store import Found, Path, Store, Unreadable, Versioned, readable
+from flumeng.store.transaction import Scale
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Flow, Partitions, Plan, Record
@@ -57,6 +58,7 @@ class SiteCopy:
     znodes: Mapping[str, Found[Any]]
     folders: Mapping[str, Sequence[str]]
     shape: Shape
+    scale: Scale
 
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
         return readable(self._found(path))
@@ -153,6 +155,7 @@ class _Reading:
             {path: self._znodes[path] for path in self._wanted},
             {path: self._folders[path] for path in self._listed},
             shape,
+            self._store.scale,
         )
 
     def _look_for(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flumeng.errors import ConflictError, FlumengError
+from flumeng.errors import ConflictError, FlumengError, UserError
 from flumeng.operations.chains import composed_with
 from flumeng.push import claim as claims
 from flumeng.push import site_state, writes
@@ -137,16 +137,20 @@ class Turn:
         not_now = site_state.why_not_now(copy)
         if not_now:
             raise ConflictError(not_now)
-        part = writes.first_part(copy, changes)
         baseline = tuple(sorted(self._baseline))
         push = replace(push, state="applying", why="", baseline=baseline)
-        transaction = writes.transaction(copy, part, push, self._task.source, self._task.verb)
+        how = (push, self._task.source, self._task.verb)
+        part = writes.first_part(copy, changes, *how)
+        transaction = writes.transaction(copy, part, *how)
         before, self.touched = self.touched, True  # also when the reply is lost
         try:
             store.commit(transaction)
         except ConflictError as error:
             self.touched = before
             raise _Lost(str(error)) from error
+        except UserError:
+            self.touched = before  # refused before anything was sent
+            raise
         self._tell(f"{len(part)} of {len(changes)} changes are written")
         return len(part) == len(changes)
 

@@ -7,7 +7,6 @@ there before, and one for the audit.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -30,38 +29,31 @@ from flumeng.push.resources import (
     of_node,
 )
 from flumeng.push.site_copy import SiteCopy
-from flumeng.store import ABSENT, ANY, WIRE_LIMIT_BYTES, Check, Expected, Path, Put, Remove, Write
+from flumeng.store import ABSENT, ANY, Check, Expected, Path, Put, Remove, Write
+from flumeng.store.transaction import first_that_fit
 from zkschema import paths, records
 from zkschema.records import PushEntry, PushSource, ResourceChange
 
 V = TypeVar("V")
 
 KEEP_ENTRIES = 100
-CHANGES_BYTES = WIRE_LIMIT_BYTES - 64 * 1024
-"""For the texts of one transaction; the rest is for what pushes know of all resources."""
-CHANGE_BYTES = 1200
-"""What a change takes in a transaction besides its texts: a new flow is seven writes."""
 REMOVED_AT_ONCE = 20
 
 
-def first_part(copy: SiteCopy, changes: Sequence[Change]) -> Sequence[Change]:
-    """As many of the changes as fit into one transaction; in almost all cases all. Raises
+def first_part(
+    copy: SiteCopy,
+    changes: Sequence[Change],
+    push: records.Push,
+    source: PushSource,
+    verb: str,
+) -> Sequence[Change]:
+    """As many of the changes as fit into one ``transaction``; in almost all cases all. Raises
     ``RefusedError``."""
-    if _bytes(copy, changes) <= CHANGES_BYTES:
-        return changes
-    counts = range(1, len(changes))
-    fit = bisect_right(counts, CHANGES_BYTES, key=lambda count: _bytes(copy, changes[:count]))
-    return changes[: max(1, fit)]
 
+    def fits(some: Sequence[Change]) -> bool:
+        return copy.scale.fits(transaction(copy, some, push, source, verb))
 
-def _bytes(copy: SiteCopy, changes: Sequence[Change]) -> int:
-    """With the isolated parts of flows, and the flows that are composed anew."""
-    texts = texts_of(changes)
-    own = sum(change.weight_bytes + CHANGE_BYTES for change in changes)
-    revisions = (one for one in next_revisions(copy, texts) if one.changed)
-    return own + sum(
-        len(one.runs.encode()) if one.flow in texts else one.weight_bytes for one in revisions
-    )
+    return first_that_fit(changes, fits)
 
 
 def recomposed_flows(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, str]:

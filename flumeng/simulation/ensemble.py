@@ -13,6 +13,7 @@ from itertools import count
 
 from flumeng.errors import ConflictError
 from flumeng.store import ABSENT, Check, Put, Remove, Version, Write
+from flumeng.store.transaction import Scale
 from zkschema.records import Record
 
 
@@ -43,13 +44,14 @@ _History = list[tuple[int, Znode | None]]
 
 
 class Ensemble:
-    """``zxid`` is that of the newest transaction.
+    """``zxid`` is that of the newest transaction; ``scale`` says which are too large for it.
 
     Each of ``listeners`` is told the session and the changes of every transaction, in order.
     """
 
     def __init__(self) -> None:
         self.zxid = 0
+        self.scale = Scale()
         self.listeners: list[Hear] = []
         self._histories: dict[str, _History] = {"/": [(0, Znode(None, 0, 0, 0, 0))]}
         self._below: dict[str, dict[str, _History]] = {"/": {}}

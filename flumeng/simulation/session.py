@@ -35,6 +35,7 @@ from flumeng.store import (
     data_of,
     readable,
 )
+from flumeng.store.transaction import Scale
 from zkschema import codec
 from zkschema.records import Record
 from zkschema.table import ZPath
@@ -155,10 +156,13 @@ class Session:
     def remove(self, path: Path, expect: Expected) -> None:
         self.commit([Remove(path, expect)])
 
+    @property
+    def scale(self) -> Scale:
+        return self.ensemble.scale
+
     def commit(self, writes: Sequence[Write]) -> list[Version]:
-        for write in writes:
-            if isinstance(write, Put):
-                data_of(write.path, write.value)
+        data = [data_of(one.path, one.value) if isinstance(one, Put) else b"" for one in writes]
+        self.scale.require(writes, data)
         self._reach(writes=True)
         fate = self.network.fate()
         if fate is Fate.ANSWERED:

@@ -1,26 +1,27 @@
 """A node's assignment, as one value and as it lies in ZooKeeper: in one znode while it is small,
-else in pages below it.
+else in pages below it (see ``shards``).
 
-Whatever changes a page writes the assignment's own znode in the same transaction, so that its
-version stands for the whole. A large change is written in steps: each node may learn of its tasks
-bit by bit.
+A large change is written in steps: each node may learn of its tasks bit by bit.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
-from flumeng.store import ABSENT, ANY, Expected, Put, Store, Versioned, Write
+from flumeng.state import shards
+from flumeng.store import Expected, Put, Store, Versioned, Write
+from flumeng.store.transaction import first_that_fit
 from zkschema import paths
 from zkschema.records import AssignedTask, Assignment
 
 INLINE_ITEMS = 12_000
 """Tasks and partitions that one znode holds, also when UUIDs are the names of hosts."""
 PAGES = 64
-STEP_ITEMS = 20_000
-"""Tasks and partitions that one transaction certainly carries."""
+
+Fits = Callable[[Assignment, Assignment], bool]
+"""Whether one transaction makes the second assignment of the first."""
 
 
 def read_assignment(store: Store, node: str) -> Versioned[Assignment] | None:
@@ -54,41 +55,42 @@ def assignment_writes(
     ``assignment_steps``."""
     if not after.pages:
         return [Put(paths.assignment(node), after, expect)]
-    old, new = _pages(before.tasks), _pages(after.tasks)
+    old, new = _pages(before.tasks) if before.pages else (), _pages(after.tasks)
     return [
         Put(paths.assignment(node), replace(after, tasks=()), expect),
-        *(
-            Put(
-                paths.assignment_page(node, str(number)),
-                Assignment(tasks=tuple(new[number])),
-                ANY if before.pages else ABSENT,
-            )
-            for number in range(PAGES)
-            if not before.pages or old[number] != new[number]
+        *shards.shard_writes(
+            partial(paths.assignment_page, node),
+            lambda page: Assignment(tasks=tuple(page.values())),
+            old,
+            new,
         ),
     ]
 
 
-def assignment_steps(before: Assignment, after: Assignment) -> Iterator[Assignment]:
+def assignment_steps(before: Assignment, after: Assignment, fits: Fits) -> Iterator[Assignment]:
     """The assignments on the way, of which each is written in one transaction; ``after`` is last.
-
-    The first step of an assignment that gets its pages writes all that was there as well.
+    One that is paged stays so.
     """
-    if items(after.tasks) <= INLINE_ITEMS and not before.pages:
+    if not before.pages and items(after.tasks) <= INLINE_ITEMS and fits(before, after):
         yield after
         return
-    old, new = _pages(before.tasks), _pages(after.tasks)
-    room = STEP_ITEMS
-    current = dict(enumerate(old))
-    changed = [number for number in range(PAGES) if old[number] != new[number]]
-    for number in changed:
-        size = items(new[number])
-        if size > room and room < STEP_ITEMS:
-            yield _together(after, current)
-            room = STEP_ITEMS
-        current[number] = new[number]
-        room -= size
-    yield replace(after, pages=PAGES)
+    after = replace(after, pages=PAGES)
+    current = before
+    if not before.pages and not fits(before, after):
+        current = replace(after, tasks=tuple(sorted(before.tasks, key=_key)))
+        yield current
+    left = shards.changed(_pages(current.tasks), _pages(after.tasks))
+    while left:
+        portion = first_that_fit(left, _fitting(current, after, fits))
+        current = _with_pages(current, after, portion)
+        left = left[len(portion) :]
+        if left:
+            yield current
+    yield after
+
+
+def _fitting(current: Assignment, after: Assignment, fits: Fits) -> Callable[[Sequence[int]], bool]:
+    return lambda numbers: fits(current, _with_pages(current, after, numbers))
 
 
 def items(tasks: Sequence[AssignedTask]) -> int:
@@ -96,16 +98,17 @@ def items(tasks: Sequence[AssignedTask]) -> int:
     return len(tasks) + sum(len(task.partitions) for task in tasks)
 
 
-def _together(like: Assignment, pages: dict[int, list[AssignedTask]]) -> Assignment:
-    tasks = sorted((task for page in pages.values() for task in page), key=_key)
-    return replace(like, tasks=tuple(tasks), pages=PAGES)
+def _with_pages(current: Assignment, after: Assignment, numbers: Sequence[int]) -> Assignment:
+    """The current tasks, with those pages as they are to be."""
+    pages, target = _pages(current.tasks), _pages(after.tasks)
+    for number in numbers:
+        pages[number] = target[number]
+    tasks = (task for page in pages for task in page.values())
+    return replace(after, tasks=tuple(sorted(tasks, key=_key)))
 
 
-def _pages(tasks: Sequence[AssignedTask]) -> list[list[AssignedTask]]:
-    pages: list[list[AssignedTask]] = [[] for _ in range(PAGES)]
-    for task in tasks:
-        pages[zlib.crc32(f"{task.flow}/{task.task}".encode()) % PAGES].append(task)
-    return pages
+def _pages(tasks: Sequence[AssignedTask]) -> list[dict[str, AssignedTask]]:
+    return shards.split({f"{task.flow}/{task.task}": task for task in tasks}, PAGES)
 
 
 def _key(task: AssignedTask) -> tuple[str, str]:

@@ -7,14 +7,14 @@ what an operator accepts.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
+from flumeng.state import shards
 from flumeng.state.journal_registry import Source
 from flumeng.store import (
-    ABSENT,
     ANY,
     Expected,
     Found,
@@ -77,24 +77,14 @@ def writes(flow: str, before: Partitions, after: Partitions, expect: Expected) -
     buckets = BUCKETS if count > INLINE or (before.buckets and 2 * count > INLINE) else 0
     inline = {} if buckets else dict(after.partitions)
     pointer = replace(after, partitions=inline, buckets=buckets)
-    old = _shares(before.partitions, before.buckets)
-    new = _shares(after.partitions, buckets)
-    changed: list[Write] = [
-        Put(
-            paths.partitions_bucket(flow, str(number)),
-            Partitions(partitions=share),
-            ANY if before.buckets else ABSENT,
-        )
-        for number, share in enumerate(new)
-        if not old or share != old[number]
-    ]
+    old = shards.split(before.partitions, before.buckets) if before.buckets else []
+    new = shards.split(after.partitions, buckets) if buckets else []
+    changed = shards.shard_writes(
+        partial(paths.partitions_bucket, flow),
+        lambda share: Partitions(partitions=share),
+        old,
+        new or old,
+    )
     if not buckets:
         changed += [Remove(bucket, ANY) for bucket in buckets_of(flow, before)]
     return [Put(paths.partitions(flow), pointer, expect), *changed]
-
-
-def _shares(partitions: Mapping[str, Partition], buckets: int) -> list[dict[str, Partition]]:
-    shares: list[dict[str, Partition]] = [{} for _ in range(buckets)]
-    for name, partition in partitions.items() if buckets else ():
-        shares[zlib.crc32(name.encode()) % buckets][name] = partition
-    return shares

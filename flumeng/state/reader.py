@@ -256,6 +256,7 @@ class Reader:
             run_out=self._leases.run_out(now) if leads else (),
             unreadable=self._mirror.unreadable,
             silent_masters=silent_masters,
+            scale=self._store.scale,
         )
         stalled = self._rollouts.stalled(snapshot)
         return replace(snapshot, stalled=stalled, slow=self._slow(snapshot))

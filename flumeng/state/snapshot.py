@@ -19,6 +19,7 @@ from flumeng.state.leases import RunOut
 from flumeng.state.partitions import OBJECTS, input_of, key, subscribed
 from flumeng.state.task_map import Tasks
 from flumeng.store import ABSENT, Expected, Unreadable, Version
+from flumeng.store.transaction import Scale
 from zkschema import paths
 from zkschema.records import (
     COLLECT,
@@ -278,6 +279,7 @@ class Snapshot:
     records that were set aside. While that of the cluster is, ``cluster`` is
     in maintenance mode and ``cluster_known`` is not set. ``silent_masters`` are live and have no
     share, since they plan nothing.
+    ``scale`` weighs what is planned.
     """
 
     flows: Mapping[str, FlowView]
@@ -301,6 +303,7 @@ class Snapshot:
     journal_versions: Mapping[str, Version] = field(default_factory=dict)
     unreadable: tuple[Unreadable, ...] = ()
     silent_masters: frozenset[str] = frozenset()
+    scale: Scale = field(default_factory=Scale)
 
     @property
     def plannable(self) -> frozenset[str]:

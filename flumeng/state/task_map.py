@@ -7,15 +7,14 @@ it read there. A reader who sees a bucket newer than the plan loses with what he
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from typing import Protocol, TypeVar
 
+from flumeng.state import shards
 from flumeng.store import (
-    ABSENT,
-    ANY,
     Expected,
     Found,
     Put,
@@ -131,7 +130,7 @@ class Tasks(Mapping[str, PlannedTask]):
 
 def bucket_of(name: str) -> int:
     """The bucket of a task, in a plan that has buckets."""
-    return zlib.crc32(name.encode()) % BUCKETS
+    return shards.shard_of(name, BUCKETS)
 
 
 def read_plan(store: Store, flow: str) -> Versioned[Plan] | None:
@@ -183,16 +182,13 @@ def plan_writes(flow: str, plan: Plan, before: Tasks, expect: Expected) -> list[
     after = Tasks.of(plan.tasks)
     if len(after.buckets) == 1:
         return [Put(paths.plan(flow), replace(plan, tasks=dict(after), buckets=0), expect)]
-    new = len(before.buckets) == 1
-    writes: list[Write] = [
-        Put(paths.plan(flow), replace(plan, tasks={}, buckets=len(after.buckets)), expect)
+    old = () if len(before.buckets) == 1 else before.buckets
+    return [
+        Put(paths.plan(flow), replace(plan, tasks={}, buckets=len(after.buckets)), expect),
+        *shards.shard_writes(
+            partial(paths.plan_bucket, flow), lambda bucket: Plan(tasks=bucket), old, after.buckets
+        ),
     ]
-    writes += [
-        Put(paths.plan_bucket(flow, str(number)), Plan(tasks=bucket), ABSENT if new else ANY)
-        for number, bucket in enumerate(after.buckets)
-        if new or bucket is not before.buckets[number]
-    ]
-    return writes
 
 
 def next_version(expect: Expected) -> Version:
@@ -209,10 +205,7 @@ def _is_small(tasks: Bucket, changes: Mapping[str, PlannedTask | None]) -> bool:
 
 
 def _spread(tasks: Bucket) -> list[Bucket]:
-    buckets: list[dict[str, PlannedTask]] = [{} for _ in range(BUCKETS)]
-    for name, task in tasks.items():
-        buckets[bucket_of(name)][name] = task
-    return list(buckets)
+    return list(shards.split(tasks, BUCKETS))
 
 
 def _differences(old: Bucket, new: Bucket) -> Iterator[Change]:

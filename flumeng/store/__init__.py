@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from flumeng.errors import ConflictError, CorruptError, FlumengError, ForbiddenError, UserError
 from zkschema import codec
 from zkschema.records import Record
 from zkschema.table import NAME, ZPath
+
+if TYPE_CHECKING:
+    from flumeng.store.transaction import Scale
 
 R = TypeVar("R", bound=Record)
 R_co = TypeVar("R_co", bound=Record, covariant=True)
@@ -127,6 +130,10 @@ Refused = ConflictError | UserError | ForbiddenError | None
 class ReadableStore(Protocol):
     """A cluster that can be looked at: a store, or a copy of what one held."""
 
+    @property
+    def scale(self) -> Scale:
+        """What a transaction would weigh here; see ``flumeng.store.transaction``."""
+
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
         """The record at ``path``, or None when there is no such znode.
 
@@ -191,16 +198,17 @@ class Store(ReadableStore, Protocol):
     def commit(self, writes: Sequence[Write]) -> list[Version]:
         """All writes or none, in one transaction; gives each Put's new version, in order.
 
-        Raises ConflictError that names the first path whose expectation failed, UnavailableError.
+        Raises ConflictError that names the first path whose expectation failed, TooLargeError
+        before anything is sent that no server takes, UnavailableError.
         """
 
     def commit_each(self, transactions: Sequence[Sequence[Write]]) -> list[Refused]:
         """Many transactions with one wait. They are sent together and carried out in this order;
         one that fails does not keep the next ones from being done.
 
-        Gives for each the ConflictError, the UserError of a value over its bound, or the
-        ForbiddenError that it was refused with, or None. Raises UnavailableError as soon as one is
-        not answered.
+        Gives for each the ConflictError, the UserError of a value over its bound or of a
+        transaction that is too large, or the ForbiddenError that it was refused with, or None.
+        Raises UnavailableError as soon as one is not answered.
         """
 
     def watch(self, path: Path, notify: Callable[[str], None]) -> None:

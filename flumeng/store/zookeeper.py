@@ -74,6 +74,7 @@ from flumeng.store import (
     tls,
 )
 from flumeng.store.traffic import Traffic
+from flumeng.store.transaction import Scale
 from zkschema import codec, paths
 from zkschema.access import NAMED, Secured
 from zkschema.records import Record, Schema
@@ -213,6 +214,10 @@ class ZooKeeperStore:
         identity = self._client.client_id
         return int(identity[0] or 0) if identity else 0
 
+    @property
+    def scale(self) -> Scale:
+        return Scale(len(self._client.chroot.encode()), self._secured)
+
     def readings(self) -> Iterator[Reading]:
         """Metrics of the connection; any thread may ask."""
         return self._traffic.readings(lambda: self.connected)
@@ -331,9 +336,11 @@ class ZooKeeperStore:
     def _send(self, writes: Sequence[Write]) -> Any:
         if self._expelled:
             self._learn_access()
+        data = [data_of(one.path, one.value) if isinstance(one, Put) else b"" for one in writes]
+        self.scale.require(writes, data)
         transaction = self._client.transaction()
-        for write in writes:
-            _add(transaction, write, self._acl)
+        for write, value in zip(writes, data, strict=True):
+            _add(transaction, write, value, self._acl)
         return transaction.commit_async()
 
     def watch(self, path: Path, notify: Callable[[str], None]) -> None:
@@ -609,7 +616,9 @@ def _decode(path: ZPath[R], answer: Any) -> Found[R]:
     return decoded(path, data, version, stat.ephemeralOwner, stat.czxid, written=written)
 
 
-def _add(transaction: Any, write: Write, acl: Callable[[Path], list[Any] | None]) -> None:
+def _add(
+    transaction: Any, write: Write, data: bytes, acl: Callable[[Path], list[Any] | None]
+) -> None:
     """``acl`` gives the list of what is created; None leaves it open."""
     if isinstance(write, Check):
         transaction.check(str(write.path), write.version.number)
@@ -619,10 +628,9 @@ def _add(transaction: Any, write: Write, acl: Callable[[Path], list[Any] | None]
         transaction.delete(str(write.path), number)
     elif write.expect is ABSENT:
         ephemeral = write.path.row.lifetime == "ephemeral"
-        data = data_of(write.path, write.value)
         transaction.create(str(write.path), data, acl(write.path), ephemeral=ephemeral)
     else:
-        transaction.set_data(str(write.path), data_of(write.path, write.value), number)
+        transaction.set_data(str(write.path), data, number)
 
 
 def _conflict(write: Write, result: KazooException) -> str:

@@ -14,7 +14,8 @@ from flumeng.errors import ConflictError, UserError
 from flumeng.security.roles import DIRECTORY
 from flumeng.security.testing import Certificates
 from flumeng.simulation import Ensemble, Session
-from flumeng.store import ABSENT, ANY, Check, Put, Remove, Store, Version, Versioned
+from flumeng.store import ABSENT, ANY, Check, Put, Remove, Store, Version, Versioned, Write
+from flumeng.store.transaction import LIMIT_BYTES, TooLargeError
 from flumeng.store.zookeeper import connect
 from flumeng.testing import FakeStore, FakeTree, RealZooKeeper
 from zkschema import paths, records
@@ -306,3 +307,31 @@ def test_a_look_gives_each_znode_and_folder_in_its_place(any_store: Store) -> No
     ]
     assert listed[:-1] == [[] if number % 2 else ["revisions"] for number in range(130)]
     assert sorted(listed[-1]) == sorted(names[::2])
+
+
+def removals_of(store: Store, size: int) -> list[Write]:
+    """Removals of nothing that take so many bytes in one transaction."""
+    long = Remove(paths.flow("x" * 200), ANY)
+    writes: list[Write] = [long] * ((size - 500) // store.scale.weigh(long))
+    least = store.scale.weigh(Remove(paths.flow("x"), ANY)) - 1
+    left = size - store.scale.total(writes)
+    parts = [left // 4 + (n < left % 4) for n in range(4)]
+    return [*writes, *(Remove(paths.flow("y" * (part - least)), ANY) for part in parts)]
+
+
+def test_largest_transaction_that_a_server_takes_is_sent(any_store: Store) -> None:
+    writes = removals_of(any_store, LIMIT_BYTES)
+    assert any_store.scale.total(writes) == LIMIT_BYTES
+    with pytest.raises(ConflictError, match="does not exist"):
+        any_store.commit(writes)
+
+
+def test_transaction_of_one_byte_more_is_refused_and_nothing_else_is_lost(any_store: Store) -> None:
+    writes = removals_of(any_store, LIMIT_BYTES + 1)
+    with pytest.raises(TooLargeError, match=f"takes {LIMIT_BYTES + 1} bytes"):
+        any_store.commit(writes)
+    put = Put(paths.flow("web"), flow(1), ABSENT)
+    refused, done = any_store.commit_each([writes, [put]])
+    assert isinstance(refused, TooLargeError)
+    assert done is None
+    assert any_store.read(paths.flow("web")) is not None

@@ -34,8 +34,9 @@ from flumeng.security.testing import CLUSTER, Certificates
 from flumeng.store import ABSENT, ANY, AccessList, AccessStore, Put, Store, tree
 from flumeng.store import Path as ZnodePath
 from flumeng.store.tls import speaks_tls
+from flumeng.store.transaction import OPEN
 from flumeng.store.zookeeper import ZooKeeperStore, connect
-from flumeng.testing import OPEN, RealZooKeeper
+from flumeng.testing import RealZooKeeper
 from zkschema import bootstrap, paths, records
 from zkschema.access import SECURED
 

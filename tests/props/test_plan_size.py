@@ -4,7 +4,6 @@ enough, however the tasks and their journals come out."""
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,16 +11,19 @@ from hypothesis import strategies as st
 from flumeng.plan.steps import steps
 from flumeng.plan.task_count import PARTITIONS_AT_MOST, task_count
 from flumeng.state.assignment_pages import PAGES, assignment_steps, assignment_writes
-from flumeng.state.task_map import Tasks, next_version, plan_writes
-from flumeng.store import ABSENT, Put, Write, data_of
+from flumeng.state.task_map import Bucket, Tasks, next_version, plan_writes
+from flumeng.store import ABSENT, ANY, Put
+from flumeng.store.transaction import Scale
+from zkschema import paths
 from zkschema.records import COLLECT, INGEST, AssignedTask, Assignment, Plan, PlannedTask
 
-TRANSACTION_BYTES = 1_000_000
+SCALE = Scale()
+ROOM_BYTES = SCALE.limit_bytes - 1000
 
 
-def sent(writes: Sequence[Write]) -> int:
-    """The bytes of a transaction, each of whose values fits into its znode."""
-    return sum(len(data_of(put.path, put.value)) + 150 for put in writes if isinstance(put, Put))
+def bucket_bytes(number: int, _before: Bucket, after: Bucket) -> int:
+    path = paths.plan_bucket("web-logs", str(number))
+    return SCALE.weigh(Put(path, Plan(tasks=after), ABSENT))
 
 
 def names(chance: random.Random, count: int, host: str) -> tuple[str, ...]:
@@ -51,9 +53,9 @@ def test_any_plan_fits(seed: int, sizes: list[int], ingest: int, host: str) -> N
             kind=INGEST, node=f"n{number}", epoch=number, state="assigned"
         )
     before, expect = Tasks(), ABSENT
-    for step in steps(before, Tasks().changed(tasks)):
+    for step in steps(before, Tasks().changed(tasks), ROOM_BYTES, bucket_bytes):
         writes = plan_writes("web-logs", Plan(epoch=1, tasks=step), before, expect)
-        assert sent(writes) < TRANSACTION_BYTES
+        assert SCALE.fits(writes)
         before, expect = step, next_version(expect)  # type: ignore[assignment]
     assert dict(before) == tasks
 
@@ -83,8 +85,12 @@ def test_any_assignment_fits(seed: int, old: list[int], new: list[int]) -> None:
             ),
             pages=told.pages,
         )
-        for step in assignment_steps(told, after):
-            assert sent(assignment_writes("n", step, told, expect)) < TRANSACTION_BYTES
+
+        def fits(one: Assignment, two: Assignment) -> bool:
+            return SCALE.fits(assignment_writes("n", two, one, ANY))
+
+        for step in assignment_steps(told, after, fits):
+            assert fits(told, step)
             told, expect = step, next_version(expect)  # type: ignore[assignment]
         assert told.tasks == after.tasks
         assert told.pages in (0, PAGES)

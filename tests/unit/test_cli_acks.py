@@ -9,10 +9,9 @@ from cli.testing import Reached, Shell
 from flumeng.collector.acks import Acks
 from flumeng.collector.publisher import Publisher
 from flumeng.errors import ConflictError
-from flumeng.operations import documents
 from flumeng.operations.acks import advance_acks
 from flumeng.operations.flows import apply_flow
-from flumeng.store import ABSENT, ANY, Path, tree
+from flumeng.store import ABSENT, ANY, Path, transaction, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 
@@ -184,7 +183,7 @@ def test_an_ack_that_moves_meanwhile_is_not_overwritten(store: FakeStore) -> Non
 def test_thousands_are_moved_in_bounded_transactions(
     store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(documents, "TRANSACTION_WRITES", 1)
+    monkeypatch.setattr(transaction, "MOST_WRITES", 1)
     floors = {name_of(what): kept.floor for what, kept in KEPT.items()}
     before = len(store.children(paths.audits()))
     assert len(advance_acks(store, floors, **SIGN).advanced) == 2

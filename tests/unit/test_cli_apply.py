@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -73,7 +75,8 @@ def failing(store: FakeStore, error: type[Exception], at: int) -> Shell:
 
 def padded(name: str) -> str:
     """So long that a few fill a transaction."""
-    return text(name) + "#" * (MAX_BYTES - 1000)
+    noise = Random(name).randbytes(3 * (MAX_BYTES - 1000) // 4)
+    return f"{text(name)}# {base64.b64encode(noise).decode()}"
 
 
 def test_files_of_one_command_are_one_transaction_with_one_audit_entry(store: FakeStore) -> None:
@@ -120,7 +123,7 @@ def test_what_may_not_be_applied_keeps_all_from_being_written(
 
 
 def test_a_part_that_fails_is_told_with_what_was_applied(store: FakeStore, tmp_path: Path) -> None:
-    files = write(tmp_path, *(f"f{number}" for number in range(6)))
+    files = write(tmp_path, *(f"f{number}" for number in range(10, 34)))
     for file in files:
         file.write_text(padded(file.stem))
     result = failing(store, ConflictError, at=2).run("flow", "apply", *files, "--json")
@@ -134,13 +137,13 @@ def test_a_part_that_fails_is_told_with_what_was_applied(store: FakeStore, tmp_p
 
 
 def test_without_json_it_is_said_how_many_were_applied(store: FakeStore, tmp_path: Path) -> None:
-    files = write(tmp_path, *(f"f{number}" for number in range(6)))
+    files = write(tmp_path, *(f"f{number}" for number in range(10, 34)))
     for file in files:
         file.write_text(padded(file.stem))
     result = failing(store, ConflictError, at=2).run("flow", "apply", *files)
     done = store.children(paths.flows())
     assert result.stdout.splitlines() == [f"flow {flow} revision 1" for flow in done]
-    said = f"flumeng: {len(done)} of 6 files are applied, {6 - len(done)} not\n"
+    said = f"flumeng: {len(done)} of 24 files are applied, {24 - len(done)} not\n"
     assert result.stderr == said + "flumeng: somebody else was first\n"
 
 

@@ -22,6 +22,7 @@ from flumeng.operations.flows import apply_flow
 from flumeng.operations.tombstones import tombstone_writes
 from flumeng.state.task_map import INLINE_TASKS, Tasks, plan_writes, read_plan
 from flumeng.store import ABSENT, Version, Write, tree
+from flumeng.store.transaction import MOST_WRITES
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import bootstrap, paths, records
 
@@ -171,7 +172,7 @@ def test_import_is_for_an_empty_chroot_only(shell: Shell, store: FakeStore, tmp_
 
 
 def test_half_an_import_is_no_cluster_and_can_be_repeated(store: FakeStore) -> None:
-    for number in range(3 * documents.TRANSACTION_WRITES):
+    for number in range(3 * MOST_WRITES):
         add_journal(store, f"web.n1.0.{number}", "web")
     exported = export_cluster(store)
 

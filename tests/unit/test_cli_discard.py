@@ -11,12 +11,12 @@ from cli.context import AuditFields
 from cli.testing import Shell
 from flumeng.errors import ConflictError
 from flumeng.master.daemon import Master
-from flumeng.operations import documents
 from flumeng.operations.cluster import verify_cluster
 from flumeng.operations.discarding import discard_node
 from flumeng.operations.flows import apply_flow
 from flumeng.state.task_map import read_plan
 from flumeng.store import ABSENT, ANY, Version, Write, tree
+from flumeng.store.transaction import MOST_WRITES
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 from zkschema.table import ZPath
@@ -166,7 +166,7 @@ def test_a_node_that_comes_back_meanwhile_keeps_everything(store: FakeStore) -> 
 
 
 def test_a_node_with_very_many_journals_goes_in_several_transactions(store: FakeStore) -> None:
-    count = documents.TRANSACTION_WRITES
+    count = MOST_WRITES
     for number in range(count):
         add_journal(store, f"web.n1.1.{number}", "n1", number, None)
     lost = discard_node(store, "n1", **SIGN)

@@ -20,6 +20,7 @@ from flumeng.operations.cluster import export_cluster, import_cluster
 from flumeng.operations.flows import apply_flow
 from flumeng.operations.migration import migrate_cluster, pending_migrations
 from flumeng.store import ABSENT, ANY, Version, Write, tree
+from flumeng.store.transaction import MOST_WRITES
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import bootstrap, codec, paths, records, table
 from zkschema.migrations import MIGRATIONS, Change, Delete, Migration, Set, Tree, path_to
@@ -264,7 +265,7 @@ def test_a_cluster_is_migrated(store: FakeStore) -> None:
 
 
 def test_an_interrupted_migration_is_gone_on_with(store: FakeStore) -> None:
-    for number in range(2 * documents.TRANSACTION_WRITES):
+    for number in range(2 * MOST_WRITES):
         ack = records.Ack(epoch=1, offset=number)
         store.write(paths.ack("web", "main", f"p{number}"), ack, ABSENT)
     expected = after(documents_of(store), _acks_in_one_znode(documents_of(store)))

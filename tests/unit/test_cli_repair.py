@@ -15,11 +15,11 @@ import pytest
 from cli.context import AuditFields
 from cli.testing import NOON, Shell
 from flumeng.errors import ConflictError
-from flumeng.operations import documents
 from flumeng.operations.cluster import repair_cluster, repairs, verify_cluster
 from flumeng.operations.flows import apply_flow
 from flumeng.state.task_map import read_plan
 from flumeng.store import ABSENT, ANY, Version, Write, tree
+from flumeng.store.transaction import MOST_WRITES
 from flumeng.testing import FakeStore
 from zkschema import codec, paths, records, table
 from zkschema.records import Record
@@ -217,7 +217,7 @@ def test_an_orphan_that_changes_meanwhile_stays(store: FakeStore) -> None:
 
 
 def test_very_many_leaked_acks_go_in_several_transactions(shell: Shell, store: FakeStore) -> None:
-    count = documents.TRANSACTION_WRITES + 50
+    count = MOST_WRITES + 50
     for number in range(count):
         add_ack(store, f"web.n1.0.{number}")
     done = shell.run("schema", "verify", "--fix", "--yes")

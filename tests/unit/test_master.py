@@ -20,6 +20,7 @@ from flumeng.state.assignment_pages import read_assignment
 from flumeng.state.masters import looks_after
 from flumeng.state.task_map import BUCKETS, read_plan
 from flumeng.store import ABSENT, ANY, Put, Remove, Store, Version, Write, tree
+from flumeng.store.transaction import singly
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 
@@ -318,7 +319,9 @@ def add_journals(store: Store, flow: str, node: str, count: int) -> None:
     """As large as journals' names really are: each has a random part that cannot be compressed."""
     journal = records.Journal(flow=flow, node=node, primary=node, term=1, in_sync=(node,))
     names = [new_id(flow, f"{node}-{number:05d}", 0) for number in range(count)]
-    store.commit([Put(paths.journal(name), journal, ABSENT) for name in names])
+    made = [Put(paths.journal(name), journal, ABSENT) for name in names]
+    for part in singly(store.scale, made):
+        store.commit(part)
 
 
 def test_a_task_with_thousands_of_journals_beside_many_tasks_is_planned(cluster: FakeTree) -> None:

@@ -8,6 +8,7 @@ from flumeng.plan import Assign, Replan, plan
 from flumeng.plan.steps import steps
 from flumeng.state.task_map import BUCKETS, Tasks
 from flumeng.store import Version
+from flumeng.store.transaction import Scale
 from tests.unit.planning import (
     at_rest,
     carried_out,
@@ -30,7 +31,7 @@ def task(number: int, *partitions: str) -> PlannedTask:
 def test_a_large_change_is_written_in_steps_and_no_partition_is_in_two_tasks() -> None:
     before = Tasks.of({f"collect.{n}": task(n, f"j{n}") for n in range(2000)})
     after = Tasks.of({f"collect.{n}": task(n, f"j{1999 - n}") for n in range(2000)})
-    found = steps(before, after, step_bytes=40_000)
+    found = steps(before, after, 4_000, lambda _, old, new: 20 * max(len(old), len(new)))
     assert len(found) > 10
     assert found[-1] == after
     for state in found:
@@ -44,13 +45,29 @@ def test_a_large_change_is_written_in_steps_and_no_partition_is_in_two_tasks() -
 
 
 def test_a_plan_in_steps_is_one_chain_of_versions() -> None:
-    empty = cluster([flow(tasks=20_000)], [node(f"n{i:03d}") for i in range(100)])
+    scale = Scale(limit_bytes=100_000)
+    nodes = [node(f"n{i:03d}") for i in range(100)]
+    empty = cluster([flow(tasks=20_000)], nodes, scale=scale)
     parts = [action for action in plan(empty) if isinstance(action, Replan)]
     assert len(parts) > 1
+    assert all(scale.fits(part.writes()) for part in parts)
     assert [part.plan.sharing for part in parts] == [True] * (len(parts) - 1) + [False]
     assert [part.version_after for part in parts[:-1]] == [part.expect for part in parts[1:]]
     interrupted = carried_out(empty, [parts[0]])
     assert at_rest(interrupted).flows["f"].tasks.keys() == parts[-1].plan.tasks.keys()
+
+
+def test_node_with_more_flows_than_one_transaction_checks_gets_its_assignment_in_steps() -> None:
+    """The checks of the flows' plans weigh more than the tasks."""
+    scale = Scale(chroot_bytes=len("/customers/example-corporation/logs/europe-west-1"))
+    flows = [flow(f"team-{n % 40:02}.application-{n:05}.logs", tasks=1) for n in range(10_500)]
+    empty = cluster(flows, [node("a")], scale=scale)
+    steps_of_a = [action for action in plan(empty) if isinstance(action, Assign)]
+    assert len(steps_of_a) > 1
+    assert all(scale.fits(action.writes()) for action in steps_of_a)
+    assert len(steps_of_a[-1].assignment.tasks) == len(flows)
+    checked = [name for action in steps_of_a for name, _ in action.plans]
+    assert sorted(checked) == sorted(view.name for view in flows)
 
 
 def test_every_assignment_derives_from_the_plan_as_it_is_then() -> None:

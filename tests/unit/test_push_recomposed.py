@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from random import Random
 
 import pytest
 
 from cli.push_output import show_plan
 from flumeng.operations.chains import compose
-from flumeng.push import planning, writes
+from flumeng.push import planning, site_state, writes
 from flumeng.push.execution import Manner
 from flumeng.push.plan import PushPlan, from_json, moved_since, to_json
 from flumeng.push.resources import Resources
@@ -16,7 +17,7 @@ from flumeng.push.site_copy import copy_site
 from flumeng.push.testing import NOON, FakeSites
 from flumeng.push.wave_events import Ending, Outcome
 from zkschema import paths
-from zkschema.records import PushClaim
+from zkschema.records import PushClaim, PushSource
 
 NOBODY = PushClaim(who="", push="", boot="", pid=0, since=0.0)
 
@@ -87,16 +88,17 @@ def test_the_push_waits_for_flows_that_are_composed_anew() -> None:
 
 
 def test_flows_that_are_composed_anew_count_for_the_size_of_a_transaction() -> None:
-    padding = "x" * 40_000
+    padding = Random(1).randbytes(30_000).hex()
     sites = with_reader(*(reader(f"r{number}", padding) for number in range(8)))
     others = {
         f"flow/o{number}": web("a")["flow/web"].replace("web", f"o{number}") + f"# {padding}\n"
-        for number in range(5)
+        for number in range(40)
     }
     wanted = {**web("b"), **reader("copy"), **others}
     copy = copy_site(sites.store("s0"))
     changes = planned(sites, wanted).sites["s0"].comparison.changes
-    part = writes.first_part(copy, changes)
+    source = PushSource(push="p", inventory="i", digest="d", author="a", reason="", time=0.0)
+    part = writes.first_part(copy, changes, site_state.push_of(copy), source, "apply")
     assert 0 < len(part) < len(changes)
     assert pushed(sites, wanted).ending == Ending.DONE
     revisions = sites.store("s0").children(paths.revisions("r7"))

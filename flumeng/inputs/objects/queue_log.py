@@ -17,6 +17,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from flumeng.errors import ConflictError, CorruptError, UserError
 from flumeng.inputs.objects.lanes import Weigh
@@ -36,6 +37,7 @@ from flumeng.store import (
     Write,
     readable,
 )
+from flumeng.store.transaction import portions
 from zkschema import codec, paths
 from zkschema.records import Queue, QueueFailure, QueueSeen, QueueSegment
 from zkschema.table import ZPath
@@ -48,7 +50,6 @@ FORGOTTEN_AT_ONCE = 8
 """So many buckets of what was seen are written in one transaction."""
 SEGMENT_BYTES = 48 * 1024
 """Of a segment as it is written; the table allows a little more."""
-REMOVED_AT_ONCE = 200
 RETRY = "retry"
 
 
@@ -326,14 +327,13 @@ class QueueLog:
     def remove(self, done: Mapping[str, Iterable[tuple[Item, ...]]]) -> None:
         """Take these segments out, of which everything is acked."""
         gone = [(lane, part) for lane, parts in done.items() for part in parts]
-        for first in range(0, len(gone), REMOVED_AT_ONCE):
-            some = gone[first : first + REMOVED_AT_ONCE]
-            self._store.commit(
-                [
-                    Check(paths.queue(self._flow), self._head.version),
-                    *(Remove(self._path(lane, part), ANY) for lane, part in some),
-                ]
-            )
+        still = Check(paths.queue(self._flow), self._head.version)
+
+        def removal(one: tuple[str, tuple[Item, ...]]) -> list[Write]:
+            return [Remove(self._path(*one), ANY)]
+
+        for some in portions(self._store.scale, gone, removal, each=[still]):
+            self._store.commit([still, *chain.from_iterable(map(removal, some))])
             for lane, part in some:
                 self.lanes[lane].segments.remove(part)
 
