@@ -34,7 +34,7 @@ def from_regex(pattern: str) -> tuple[str, bool]:
         at = token.end()
         if token["plain"] or token["sign"]:
             sign = token["plain"] or token["sign"]
-            found += f"[{sign}]" if sign in "*?[" else sign
+            found += f"[{sign}]" if sign in "*?[{" else sign
         elif token["one"]:
             found += "."
         elif token["set"]:
@@ -49,4 +49,4 @@ def from_regex(pattern: str) -> tuple[str, bool]:
 
 def escaped(path: str) -> str:
     """A path that means itself."""
-    return re.sub(r"([*?\[])", r"[\1]", path)
+    return re.sub(r"([*?\[{])", r"[\1]", path)

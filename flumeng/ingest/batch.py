@@ -304,6 +304,9 @@ def _runs(
             if block.file_offset is not None:
                 attrs = (*attrs, ("offset", ""))
                 offsets = lines.starts[begin:end] + (block.file_offset - place)
+                if block.file_places is not None:
+                    places_of_rows = np.frombuffer(block.file_places, np.int64)
+                    offsets = places_of_rows[begin - start : end - start] + block.file_offset
             yield Run(end - begin, attrs, offsets)
 
 

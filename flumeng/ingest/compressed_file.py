@@ -10,15 +10,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
 
 from flumeng.ingest.file_position import MARK_BYTES, FileKey, FilePosition, Mark
-from flumeng.ingest.received_block import LineRules
-from flumeng.ingest.tailed_file import ReplacedError, TailedFile
+from flumeng.ingest.tailed_file import Following, ReplacedError, TailedFile
 from flumeng.journal.disk import OUT_OF_DESCRIPTORS
 
 log = logging.getLogger(__name__)
@@ -56,17 +55,8 @@ class CompressedFile(TailedFile):
     when the copy is damaged.
     """
 
-    def __init__(
-        self,
-        key: FileKey,
-        cursor: FilePosition,
-        hostname: str,
-        rules: LineRules,
-        clock_us: Callable[[], int],
-        *,
-        allows: Callable[[str], bool],
-    ) -> None:
-        super().__init__(key, cursor, hostname, rules, clock_us, allows=allows)
+    def __init__(self, key: FileKey, cursor: FilePosition, following: Following) -> None:
+        super().__init__(key, cursor, following)
         self.name = None
         self._stream: pa.CompressedInputStream | None = None
         self.close()

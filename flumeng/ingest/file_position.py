@@ -72,7 +72,8 @@ class FilePosition:
     it lay then, with symlinks resolved: a log behind a link is rotated under that name. Positions
     of older versions have no ``file_name``. ``head`` are its first bytes, ``last`` those before the
     offset.
-    ``skipping``: the offset lies within a line whose rest is not wanted. ``size`` and
+    ``skipping``: the offset lies within a line whose rest is not wanted. ``unterminated``: the
+    line before the offset was taken without its newline. ``size`` and
     ``modified_ns`` are those of the last look. ``identity`` is that of the file that this one goes
     on for, if it had another key: of a copy, or on a device that was attached anew.
     ``suspect``: of what was in a file before it was cut there may have been more than was seen.
@@ -89,6 +90,7 @@ class FilePosition:
     identity: str = ""
     suspect: bool = False
     file_name: str = ""
+    unterminated: bool = False
 
     @property
     def real_path(self) -> str:
@@ -136,6 +138,7 @@ class FilePosition:
             "identity": self.identity,
             "suspect": self.suspect,
             "file_name": self.file_name,
+            "unterminated": self.unterminated,
         }
 
     @classmethod
@@ -153,6 +156,7 @@ class FilePosition:
             cast("str", value["identity"]),
             cast("bool", value.get("suspect", False)),
             cast("str", value.get("file_name", "")),
+            cast("bool", value.get("unterminated", False)),
         )
 
 

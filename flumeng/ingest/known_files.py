@@ -22,8 +22,10 @@ from flumeng.ingest.file_position import (
     reused_key,
     state_key,
 )
-from flumeng.ingest.names import Folders, Sight, matches, matching
+from flumeng.ingest.file_search import FileSearch
+from flumeng.ingest.names import Folders, Sight, regular_files
 from flumeng.ingest.tailed_file import TailedFile
+from flumeng.spec.file_globs import expand, matches
 from flumeng.spec.sources import Tail
 
 log = logging.getLogger(__name__)
@@ -46,7 +48,10 @@ class KnownFiles:
         note: Callable[[Mapping[str, object]], None],
         found: Callable[[FileKey], None],
     ) -> None:
-        self._patterns = options.paths
+        self._patterns = [one for path in options.paths for one in expand(path)]
+        self._excluded = [one for path in options.exclude for one in expand(path)]
+        self._search = FileSearch(self._patterns)
+        self._missing: set[str] = set()
         self._make = make
         self._note = note
         self.skipped = self.missed = 0
@@ -85,7 +90,15 @@ class KnownFiles:
 
     def are_meant(self, path: str) -> bool:
         """Whether the globs mean what has that path."""
-        return any(matches(path, pattern) for pattern in self._patterns)
+        return any(matches(path, one) for one in self._patterns) and not self._is_excluded(path)
+
+    def _is_excluded(self, path: str) -> bool:
+        return any(matches(path, one) for one in self._excluded)
+
+    @property
+    def unsearched(self) -> dict[str, OSError]:
+        """The folders that could not be searched at the last scan, with the reasons."""
+        return self._search.unsearched
 
     def take_changes(self) -> Iterator[dict[str, object]]:
         """Of the state, that are to be journaled now, in parts."""
@@ -152,8 +165,16 @@ class KnownFiles:
         """Take note of what the globs mean now, and where everything else is. Raises OSError when
         there is no descriptor: where directories cannot be opened, files only seem to be gone."""
         require_directories()
-        found = matching(self._patterns)
+        found = regular_files(path for path in self._search.paths() if not self._is_excluded(path))
         require_directories()
+        missing = {
+            folder
+            for folder, error in self._search.unsearched.items()
+            if isinstance(error, FileNotFoundError)
+        }
+        for folder in missing - self._missing:
+            log.warning("%s does not exist: the globs of files in it match nothing", folder)
+        self._missing = missing
         self._packed = {key: path for key, path in self._packed.items() if key in found}
         folders = Folders()
         sights = {

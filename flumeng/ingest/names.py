@@ -1,15 +1,11 @@
-"""Which files the globs of a tail source mean now, where a known file has gone, and how copies of
-it are called.
-"""
+"""Where a known file has gone, and how generations and copies of it are called."""
 
 from __future__ import annotations
 
 import contextlib
-import glob
 import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,28 +18,6 @@ class Sight(NamedTuple):
     path: str
     size: int
     modified_ns: int
-
-
-def matching(patterns: Sequence[str]) -> dict[FileKey, Sight]:
-    """Regular files that match, each under the first of its names."""
-    return _regular_files(
-        path
-        for pattern in patterns
-        for path in sorted(glob.iglob(pattern, recursive=True))  # noqa: PTH207  Path.glob takes no absolute pattern
-    )
-
-
-def matches(path: str, pattern: str) -> bool:
-    """Whether ``glob`` would find a file of that name; ``**`` stands for any folders."""
-    return _match(path.split("/"), pattern.split("/"))
-
-
-def _match(names: list[str], patterns: list[str]) -> bool:
-    if not patterns:
-        return not names
-    if patterns[0] == "**":
-        return any(_match(names[skip:], patterns[1:]) for skip in range(len(names) + 1))
-    return bool(names) and fnmatchcase(names[0], patterns[0]) and _match(names[1:], patterns[1:])
 
 
 _BETWEEN = "[-._:,+@ TZ]"  # the digits of a time: 2026-11-20T09:11:12.000+01:00
@@ -85,7 +59,7 @@ def has_shape(name: str, generation: str) -> bool:
 def copies_beside(cursor: FilePosition) -> dict[FileKey, Sight]:
     """What may be copies of a file, by their names, where it was found."""
     names = {base_name(path) for path in cursor.paths}
-    return _regular_files(
+    return regular_files(
         path
         for folder in _folders(cursor)
         for path in Path(folder).glob("*")
@@ -95,7 +69,7 @@ def copies_beside(cursor: FilePosition) -> dict[FileKey, Sight]:
 
 def successor(cursor: FilePosition) -> dict[FileKey, Sight]:
     """What lies now where a file lay behind a link, which may lead elsewhere by now."""
-    return _regular_files([cursor.real_path])
+    return regular_files([cursor.real_path])
 
 
 def base_name(path: str) -> str:
@@ -117,13 +91,13 @@ class Folders:
         folder was then."""
         for folder in _folders(cursor):
             if folder not in self._files:
-                self._files[folder] = _regular_files(Path(folder).glob("*"))
+                self._files[folder] = regular_files(Path(folder).glob("*"))
             if key in self._files[folder]:
                 return self._files[folder][key]
         return None
 
 
-def _regular_files(paths: Iterable[str | Path]) -> dict[FileKey, Sight]:
+def regular_files(paths: Iterable[str | Path]) -> dict[FileKey, Sight]:
     """Those that can be seen now, each under the first of its names."""
     found: dict[FileKey, Sight] = {}
     for path in paths:

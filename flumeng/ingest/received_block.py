@@ -40,10 +40,12 @@ class ReceivedBlock:
 
     ``state`` is what becomes true of the source once these lines are journaled; both get into one
     frame, so a block with state holds at most ``FRAME_EVENTS`` lines. ``file_offset`` is where
-    ``data`` begins in its file; its events then carry their ``offset``. ``on_durable`` is called in
-    the event loop's thread once all of it is durable, and never when it is not, with a seq of the
-    journal above all of its events; of later blocks that is no lower. ``on_unfit`` is called there
-    with the reason when it can never be stored.
+    ``data`` begins in its file; its events then carry their ``offset``. ``file_places`` are those
+    of its lines from there on, when ``data`` is not what the file holds.
+
+    ``on_durable`` is called in the event loop's thread once all of it is durable, and never when it
+    is not, with a seq of the journal above all of its events; of later blocks that is no lower.
+    ``on_unfit`` is called there with the reason when it can never be stored.
     """
 
     data: bytes
@@ -52,6 +54,7 @@ class ReceivedBlock:
     bounds: tuple[array[int], array[int]] | None = None
     state: Mapping[str, object] | None = None
     file_offset: int | None = None
+    file_places: array[int] | None = None
     on_durable: Callable[[int], None] | None = None
     on_unfit: Callable[[str], None] | None = None
 

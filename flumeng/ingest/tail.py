@@ -83,6 +83,7 @@ class TailSource(Source):
         loop = asyncio.get_running_loop()
         counters = self._context.counters
         skipped, cut, missed = counters.skipped, counters.cut, counters.missed
+        holes = tailer.hole_bytes
         active_until = float("-inf")
         TailSource.followers += 1
         try:
@@ -96,6 +97,8 @@ class TailSource(Source):
                 counters.cut = cut + tailer.cut
                 counters.missed = missed + tailer.missed
                 counters.unread_bytes = tailer.unread_bytes
+                counters.discarded_bytes += tailer.hole_bytes - holes
+                holes = tailer.hole_bytes
                 counters.lost_files = self._lost_lately(tailer, loop.time())
                 self._tell_held(tailer.starved, loop.time())
                 self._tell_problem(tailer)
@@ -139,6 +142,9 @@ class TailSource(Source):
             path, reason = next(iter(unreadable.items()))
             others = len(unreadable) - 1
             problem = f"cannot read {path}: {reason}" + (f" (and {others} more)" if others else "")
+        elif unsearched := tailer.unsearched:
+            folder, reason = next(iter(unsearched.items()))
+            problem = f"files in {folder} cannot be found: {reason}"
         if problem != self.problem:
             self.problem = problem
             self._context.changed()

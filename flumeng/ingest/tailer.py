@@ -8,7 +8,7 @@ Rules
 3. A file that was found is noted durably before it is read, so that it is known under another name
    too. One that was rotated away before it was found is told by its number and its age.
 4. A file that was renamed or deleted has ended when it was quiet for some seconds; then its last
-   line needs no newline.
+   line needs no newline. Nor does that of another file that was quiet for long, by option.
 5. A file that is shorter than its cursor, or begins otherwise than before, was cut or written anew.
    If it was open meanwhile it is read from its beginning. Else it is another file with the inode of
    an old one: it is forgotten, and found like any new file when the globs mean it.
@@ -36,7 +36,7 @@ from flumeng.ingest.descriptors import of_followed_files
 from flumeng.ingest.file_position import FileKey, FilePosition, state_key
 from flumeng.ingest.known_files import KnownFiles
 from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
-from flumeng.ingest.tailed_file import ReplacedError, TailedFile
+from flumeng.ingest.tailed_file import Following, ReplacedError, TailedFile
 from flumeng.ingest.turns import Turns
 from flumeng.journal.disk import OUT_OF_DESCRIPTORS
 from flumeng.spec.sources import Tail
@@ -73,10 +73,9 @@ class Tailer:
         allows: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.cut = 0
-        self._hostname = hostname
-        self._rules = LineRules(options.max_line_bytes, b"\r", keep_empty=True)
-        self._clock_us = clock_us
-        self._allows = allows
+        rules = LineRules(options.max_line_bytes, b"\r", keep_empty=True)
+        self._following = Following(hostname, rules, options.encoding, clock_us, allows)
+        self._last_line_seconds = options.last_line_seconds or float("inf")
         self._poll_seconds = options.poll_seconds
         self._timer = timer
         self._next_scan = self._next_measure = self._next_sum = float("-inf")
@@ -88,6 +87,20 @@ class Tailer:
         self._copies = self._known.copies
         self._turns = Turns(self._files, timer)
         self._unreadable: dict[FileKey, tuple[str, str]] = {}
+
+    @property
+    def hole_bytes(self) -> int:
+        """NUL bytes that were skipped."""
+        return self._following.hole_bytes
+
+    @property
+    def unsearched(self) -> dict[str, str]:
+        """Folders that exist and could not be searched, with the reasons."""
+        return {
+            folder: error.strerror or str(error)
+            for folder, error in self._known.unsearched.items()
+            if not isinstance(error, FileNotFoundError)
+        }
 
     @property
     def skipped(self) -> int:
@@ -152,7 +165,7 @@ class Tailer:
         self._next_sum = now + (self._timer() - began) / SCAN_SHARE
 
     def _make(self, key: FileKey, cursor: FilePosition, kind: type[Kind]) -> Kind:
-        return kind(key, cursor, self._hostname, self._rules, self._clock_us, allows=self._allows)
+        return kind(key, cursor, self._following)
 
     def _on_found(self, key: FileKey) -> None:
         self._turns.found(key)
@@ -216,7 +229,11 @@ class Tailer:
             if not (file.followed or file.cursor.offset or may_be_made_of(file)):
                 return self._forget(file)
             known = file.rests or file.cursor.offset > 0
-            wanted = (file.followed and not known) or file.has_changed(file.name)
+            wanted = (
+                (file.followed and not known)
+                or file.has_changed(file.name)
+                or (file.has_last_line and self._waited_long(file, now))
+            )
             if not wanted or not file.open(file.name):
                 return None
         if file.cursor.offset == 0 and is_compressed(file.beginning(MAGIC_BYTES)):
@@ -243,6 +260,8 @@ class Tailer:
         more = file.look(now)
         file.trusted |= file.followed
         block = file.read() if more else None
+        if block is None and file.has_last_line and self._waited_long(file, now):
+            block = file.read(ended=True)
         renamed = file.name != file.cursor.path
         if block is None and renamed and now - file.quiet_since >= QUIET_SECONDS:
             block = file.read(ended=True)
@@ -252,6 +271,10 @@ class Tailer:
                     return self._hand_over(file, *copy) if copy else self._forget(file)
                 file.close()
         return block
+
+    def _waited_long(self, file: TailedFile, now: float) -> bool:
+        """Whether a line without its newline is waited for no longer."""
+        return now - file.quiet_since >= self._last_line_seconds
 
     def _start_over(self, file: TailedFile) -> ReceivedBlock:
         """It was cut, written anew, or is another file; what was in it before is gone."""
@@ -336,7 +359,10 @@ class Tailer:
 
     def _state_chunk(self, state: Mapping[str, object]) -> ReceivedBlock:
         return ReceivedBlock(
-            b"", Origin(self._hostname, (), self._rules), self._clock_us(), state=state
+            b"",
+            Origin(self._following.hostname, (), self._following.rules),
+            self._following.clock_us(),
+            state=state,
         )
 
     def _not_readable(self, file: TailedFile, error: OSError) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import fcntl
 import os
@@ -13,7 +14,9 @@ from threading import Event, Thread
 from typing import TypeVar
 
 from flumeng.errors import UserError
+from flumeng.ingest.file_text import FileText
 from flumeng.ingest.framing import Framer, Messages
+from flumeng.spec.encodings import UTF_8
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -26,13 +29,14 @@ WAITING = 4
 """So many pieces wait between two threads."""
 
 
-def lines(inputs: Sequence[Path], max_line_bytes: int) -> Iterator[Messages]:
-    """The lines of files, or of standard input when there are none. Of a pipe whatever is there is
-    given at once. Raises UserError for a file that cannot be read."""
+def lines(inputs: Sequence[Path], max_line_bytes: int, encoding: str = UTF_8) -> Iterator[Messages]:
+    """The lines of files, or of standard input when there are none, in UTF-8 and without a byte
+    order mark. Of a pipe whatever is there is given at once. Raises UserError for a file that
+    cannot be read."""
     for path in inputs or [STANDARD_INPUT]:
         try:
             with _opened(path) as descriptor:
-                yield from _lines_of(descriptor, max_line_bytes)
+                yield from _lines_of(descriptor, max_line_bytes, encoding)
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror}") from error
 
@@ -51,10 +55,18 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _lines_of(descriptor: int, max_line_bytes: int) -> Iterator[Messages]:
+def _lines_of(descriptor: int, max_line_bytes: int, encoding: str) -> Iterator[Messages]:
     framer = Framer("newline", max_line_bytes)
-    while piece := os.read(descriptor, PIECE_BYTES):
+    piece = os.read(descriptor, PIECE_BYTES)
+    text = FileText(encoding, piece)
+    piece = piece[text.mark_bytes :]
+    decoder = None if text.codec is None else codecs.getincrementaldecoder(text.codec)("replace")
+    while piece:
+        more = os.read(descriptor, PIECE_BYTES)
+        if decoder is not None:
+            piece = decoder.decode(piece, final=not more).encode()
         yield from framer.feed(piece, len(piece))
+        piece = more
     yield from framer.end()
 
 

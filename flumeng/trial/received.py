@@ -22,6 +22,7 @@ from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.spec import FlowSpec
 from flumeng.spec.component import Component
+from flumeng.spec.encodings import UTF_8
 from flumeng.spec.flow_source import FlowSource
 from flumeng.spec.kafka_source import KafkaSource
 
@@ -54,6 +55,7 @@ class ReceivedLines:
         source = spec.sources[number]
         self.filtered_by = _filtered_by(source)
         self.max_line_bytes = int(getattr(source.options, "max_line_bytes", MAX_LINE_BYTES))
+        self.encoding = str(getattr(source.options, "encoding", UTF_8))
         self._host = _host(source) if host is None else host
         self._attrs = {} if source.name == "kafka" else {"source": source.name}
         self._attrs |= attrs or {}

@@ -76,7 +76,8 @@ def first(
 
 
 def _events(received: ReceivedLines, inputs: Sequence[Path]) -> Iterator[list[pa.RecordBatch]]:
-    pieces = (received.events(piece) for piece in lines(inputs, received.max_line_bytes))
+    cut = lines(inputs, received.max_line_bytes, received.encoding)
+    pieces = (received.events(piece) for piece in cut)
     return joined(pieces, received.multiline)
 
 

@@ -124,6 +124,26 @@ def test_files_are_read_one_after_the_other(flow: str, tmp_path: Path) -> None:
     assert "c: cannot be read: No such file or directory" in missing.stderr
 
 
+@pytest.mark.parametrize(
+    ("encoding", "data"),
+    [
+        ("utf-8", b"\xef\xbb\xbfgr\xc3\xbcn\nb"),
+        ("utf-8", "\ufeffgrün\r\nb".encode("utf-16-le")),
+        ("utf-16", "grün\nb\n".encode("utf-16-le")),
+        ("latin-1", b"gr\xfcn\nb\n"),
+    ],
+)
+def test_files_are_read_in_the_encoding_of_their_source(
+    tmp_path: Path, encoding: str, data: bytes
+) -> None:
+    flow = tmp_path / "flow.yaml"
+    flow.write_text(
+        f"flow: f\nsources:\n  - tail: {{paths: [/x], encoding: {encoding}}}\nsinks: [noop]\n"
+    )
+    found = rows(str(flow), given=data)
+    assert [row["body"] for row in found] == ["grün", "b"]
+
+
 def test_nothing_comes_of_nothing(flow: str) -> None:
     result = run(flow, given=b"")
     assert (result.exit_code, result.stdout) == (0, "")

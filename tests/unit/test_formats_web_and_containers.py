@@ -167,6 +167,8 @@ def test_lines_of_cri(line: str, expected: Any) -> None:
         ('{"log":"a\\n","stream":"stdout","time":"2026-11-09T09:00:15.5Z"}', ("stdout", "F", "a")),
         ('{"log":"a","stream":"stderr","attrs":{"x":"y"}}', ("stderr", "P", "a")),
         ('{"log":"\\n"}', (None, "F", "")),
+        ('{"log":"a\\rb\\r\\n"}', (None, "F", "a\rb")),
+        ('{"log":"a\\r"}', (None, "P", "a\r")),
         ('{"log":"é\\u001b[0m\\n"}', (None, "F", "é\x1b[0m")),
         ('{"log":"a","time":"soon"}', "docker: time is no TIMESTAMP"),
         ('{"stream":"stdout"}', "docker: no log"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.ingest import names, tailed_file
+from flumeng.ingest import tailed_file
 from flumeng.ingest.file_position import cursors
 from flumeng.ingest.tailer import QUIET_SECONDS
 from flumeng.ingest.testing import Follower, write
@@ -404,18 +404,3 @@ def test_an_inode_used_again_with_the_same_beginning_is_another_file(tmp_path: P
     new.write_text(head + "new 1\nnew 2\n")
     follower.crash()
     assert follower.settle()[6:] == ["old 1", *head.splitlines(), "new 1", "new 2"]
-
-
-@pytest.mark.parametrize(
-    ("path", "pattern", "expected"),
-    [
-        ("/a/b.log", "/a/*.log", True),
-        ("/a/x/b.log", "/a/*.log", False),
-        ("/a/x/y/b.log", "/a/**/*.log", True),
-        ("/a/b.log", "/a/**/*.log", True),
-        ("/a/b.log", "/a/[bc].l?g", True),
-        ("/c/b.log", "/a/**", False),
-    ],
-)
-def test_a_recorded_path_is_matched_like_glob_does(path: str, pattern: str, expected: bool) -> None:
-    assert names.matches(path, pattern) is expected

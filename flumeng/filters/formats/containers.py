@@ -76,7 +76,10 @@ class CriReader:
 
 @dataclass(frozen=True)
 class DockerReader:
-    """``{"log":"message\\n","stream":"stdout","time":"2016-10-06T00:17:09.669794202Z"}``"""
+    """``{"log":"message\\n","stream":"stdout","time":"2016-10-06T00:17:09.669794202Z"}``.
+
+    A container with a terminal ends its lines with a carriage return too, which is no text.
+    """
 
     @classmethod
     def of(cls, _options: Parse) -> DockerReader:
@@ -102,7 +105,7 @@ class DockerReader:
         columns = [
             stream,
             pc.if_else(whole, "F", "P"),
-            pc.if_else(whole, pc.utf8_slice_codeunits(log, 0, -1), log),
+            pc.if_else(whole, pc.utf8_rtrim(pc.utf8_slice_codeunits(log, 0, -1), "\r"), log),
             found.ts,
         ]
         return found_of([*CONTAINER, "ts"], columns, reasons)

@@ -1,0 +1,96 @@
+"""Text of a file: which bytes are lines, and what they read as in UTF-8.
+
+A byte order mark is no text, and tells UTF-16. NUL bytes in front of a line are no text either:
+after a log was truncated under a program that writes on at its old place, they fill the hole. Lines
+in UTF-8 pass as they are.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flumeng.spec.encodings import UTF_8, width_of
+
+MARK_BYTES = 3
+_MARKS = ((b"\xef\xbb\xbf", UTF_8), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
+_NEWLINE, _NUL = b"\n", b"\0"
+
+
+class CutLines(NamedTuple):
+    """Lines of a block with newlines behind them, or with ``bounds``; where in the block each
+    begins, when that is not where it stands in ``data``; and how many NUL bytes are in no line."""
+
+    data: bytes
+    bounds: tuple[array[int], array[int]] | None = None
+    places: array[int] | None = None
+    hole_bytes: int = 0
+
+
+class FileText:
+    """Of one file. ``mark_bytes`` is how long its byte order mark is. ``codec`` decodes what is not
+    in UTF-8."""
+
+    def __init__(self, encoding: str, beginning: bytes) -> None:
+        found = next(((mark, name) for mark, name in _MARKS if beginning.startswith(mark)), None)
+        wide = width_of(encoding) == 2
+        if found and (encoding == UTF_8 or wide):
+            encoding = found[1]
+        elif wide and not encoding.endswith(("le", "be")):
+            encoding = "utf-16-le"
+        self.mark_bytes = len(found[0]) if found and encoding == found[1] else 0
+        self.codec = None if encoding == UTF_8 else encoding
+        self.width = width_of(encoding)
+        self.nul = bytes(self.width)
+
+    def ends(self, block: bytes) -> NDArray[np.int64]:
+        """Where each whole line ends, behind its newline."""
+        if self.width == 1:
+            return np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE[0]) + 1
+        order = ">u2" if self.codec == "utf-16-be" else "<u2"
+        units = np.frombuffer(block[: len(block) // 2 * 2], order)
+        return (np.flatnonzero(units == _NEWLINE[0]) + 1) * 2
+
+    def newline_bytes(self, block: bytes) -> int | None:
+        """How many bytes of a line's end a block begins with; None while that is not known."""
+        text = block[: 2 * self.width].decode(self.codec or "latin-1", "replace")
+        if text == "\r" or len(block) < self.width:
+            return None
+        return self.width * (2 if text == "\r\n" else text[:1] == "\n")
+
+    def cut(self, block: bytes) -> CutLines:
+        """The lines of a block, which ends with a line, though perhaps without its newline."""
+        if self.codec is not None:
+            return self._decoded(block)
+        if not block.endswith(_NEWLINE):
+            block += _NEWLINE
+        if _NUL not in block or (_NEWLINE + _NUL not in block and not block.startswith(_NUL)):
+            return CutLines(block)
+        ends = self.ends(block) - 1
+        starts = np.concatenate(([0], ends[:-1] + 1))
+        found, holes = array("q", starts.tolist()), 0
+        for row in np.flatnonzero(np.frombuffer(block, np.uint8)[starts] == 0).tolist():
+            line = block[starts[row] : ends[row]]
+            hole = len(line) - len(line.lstrip(_NUL))
+            found[row] += hole
+            holes += hole
+        return CutLines(block, (found, array("q", ends.tolist())), hole_bytes=holes)
+
+    def _decoded(self, block: bytes) -> CutLines:
+        assert self.codec is not None
+        lines, places, holes, begin = [], array("q"), 0, 0
+        ends = self.ends(block).tolist()
+        if not ends or ends[-1] < len(block):
+            ends.append(len(block))
+        for end in ends:
+            text = block[begin:end].decode(self.codec, "replace")
+            line = text.lstrip("\0")
+            hole = (len(text) - len(line)) * self.width
+            places.append(begin + hole)
+            holes += hole
+            lines.append(line.removesuffix("\n").encode())
+            begin = end
+        return CutLines(_NEWLINE.join([*lines, b""]), places=places, hole_bytes=holes)
