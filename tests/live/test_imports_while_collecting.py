@@ -1,0 +1,62 @@
+"""ZooKeeper is lost and an export is imported in its place while collectors run and senders send.
+
+Protects that tasks claim again without a restart, and that a flow which the export lacks is applied
+again and delivered, though its journals are there.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.live.copy_hosts import can_make_hosts, running
+from tests.live.one_host import eventually
+from tests.live.test_copies_chaos import lake_of
+from tests.live.test_copies_import import export
+from tests.live.test_copies_takeover import Web
+
+pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="hosts need root and ip")
+
+LATE = """
+flow: late
+sources: [{{tail: {{paths: ["{folder}/late.log"]}}}}]
+place: {{ingest: {{labels: {{role: web}}}}}}
+batch: {{seconds: 0.3}}
+sinks: [{{files: {{path: "{folder}/late"}}}}]
+"""
+
+
+def test_tasks_and_flows_go_on_after_an_import(tmp_path: Path) -> None:
+    with running(tmp_path, 2) as hosts:
+        web = Web(hosts)
+        web.begin(least=1)
+        hosts.collect()
+        web.send(1000)
+        web.wait_for_delivery()
+        eventually(hosts.acked, "what is delivered is not acked")
+        exported = export(web)
+        late, lines = hosts.folder / "late.yaml", hosts.folder / "late.log"
+        late.write_text(LATE.format(folder=hosts.folder))
+        lines.write_text("".join(json.dumps({"n": n}) + "\n" for n in range(100)))
+        assert "revision 1" in hosts.command("flow", "apply", str(late))
+        eventually(lambda: len(lake_of(hosts.folder / "late")) == 100, "lines are not delivered")
+
+        hosts.lose_zookeeper()
+        for _ in range(10):
+            web.try_to_send(100)
+            time.sleep(0.5)
+        assert "imported" in hosts.command("schema", "import", str(exported))
+        web.try_to_send(500)
+        web.wait_for_delivery()
+
+        with lines.open("a") as file:
+            file.writelines(json.dumps({"n": n}) + "\n" for n in range(100, 200))
+        eventually(lambda: "(late)" in hosts.command("status"), "nobody says what is kept")
+        applied = hosts.command("flow", "apply", str(late))
+        assert "revision 1" in applied, applied
+        eventually(lambda: len(lake_of(hosts.folder / "late")) == 200, "lines are not delivered")
+        web.try_to_send(500)
+        web.wait_for_delivery()
