@@ -8,6 +8,7 @@ the library would then repeat it without a look, so here it may not.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 from urllib.parse import urlencode
@@ -17,7 +18,7 @@ import pyarrow as pa
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.runtime import secrets
 from flumeng.runtime.scrubbing import Secret
-from flumeng.sinks import BatchId, TaskRevision, partitions, table_schema
+from flumeng.sinks import BatchId, TaskRevision, iceberg_snapshots, partitions, table_schema
 from flumeng.sinks.partitions import Partition
 from flumeng.sinks.table_files import Layout, TableFile
 from flumeng.sinks.tables import (
@@ -35,8 +36,11 @@ NUMBER = "flumeng."
 """The property of a series begins with this."""
 TIME_OUTS = {"connect_timeout": "5", "tcp_user_timeout": "20000", "keepalives_idle": "10"}
 RETRIES = "commit.retry.num-retries"
+MERGING = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "50"}
+"""Unless the table says otherwise: a commit writes a list of all manifests, so these are few."""
 NEW_TABLE = {"write.metadata.delete-after-commit.enabled": "true"}
-"""Each commit writes all metadata anew: old ones go by themselves."""
+"""Each commit writes all metadata again: old ones go by themselves."""
+FIELD_ID = b"PARQUET:field_id"
 STORAGE = {
     "access_key": "s3.access-key-id",
     "secret_key": "s3.secret-access-key",
@@ -70,13 +74,15 @@ class IcebergTable:
             partitions.check(parts, events)
             fit = table_schema.fit(events, _columns(table), add=may, widen=may)
             table_schema.check_types(fit.added)
+            _check_unmapped(table, fit.added)
             if fit.added or fit.widened:
                 with table.update_schema() as update:
                     update.union_by_name(pa.schema([*fit.added, *fit.widened]))
-                fit = table_schema.fit(events, _columns(self._load()), add=False, widen=False)
+                table = self._load()
+                fit = table_schema.fit(events, _columns(table), add=False, widen=False)
         return Layout(
             self._located(_directory(table)),
-            fit.files,
+            _identified(fit.files, _columns(table)),
             parts,
             tuple(events.names),
             self._options.compression,
@@ -97,13 +103,26 @@ class IcebergTable:
         return True
 
     def _append(self, table: Any, files: Sequence[TableFile], batch: BatchId | None) -> None:
-        once = {**table.properties, RETRIES: "0"}
+        """The handle has properties of its own for this commit."""
+        once = {**MERGING, **table.properties, RETRIES: "0"}
         table.metadata = table.metadata.model_copy(update={"properties": once})
-        paths = [file.uri for file in files]
-        with table.transaction() as transaction:
-            transaction.add_files(paths, check_duplicate_files=False)
+        keep = self._options.snapshots
+        gone = []
+        with _transaction(table) as transaction:
+            with transaction.update_snapshot().merge_append() as append:
+                for file in files:
+                    append.append_data_file(_data_file(table.metadata, file))
             if batch is not None:
                 transaction.set_properties({NUMBER + batch.series: str(batch.number)})
+            if keep.expire:
+                gone = iceberg_snapshots.expired(
+                    transaction.table_metadata, keep, round(time.time() * 1000)
+                )
+            if gone:
+                update = imported("pyiceberg.table.update.snapshot", "iceberg").ExpireSnapshots
+                update(transaction).by_ids([one.snapshot_id for one in gone]).commit()
+        if gone:
+            iceberg_snapshots.remove_files(table, gone)
 
     def _located(self, directory: str) -> str:
         """As ``file_store`` reaches it, and as whom."""
@@ -157,11 +176,11 @@ class IcebergTable:
 
     def _fits(self, table: Any, files: Sequence[TableFile]) -> bool:
         """Whether the table still has the columns and the partitions for which they were made."""
-        columns = {field.name: field.type for field in _columns(table)}
+        columns = {field.name: _identity(field) for field in _columns(table)}
         names = [part.name for part in _partitions(table)]
         return all(
             list(file.partition) == names
-            and all(columns.get(field.name) == field.type for field in file.schema)
+            and all(columns.get(field.name) == _identity(field) for field in file.schema)
             for file in files
         )
 
@@ -172,17 +191,93 @@ def _columns(table: Any) -> pa.Schema:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
+    """Inner fields keep their ids."""
     if pa.types.is_large_string(kind):
         return pa.string()
     if pa.types.is_large_binary(kind):
         return pa.binary()
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(_plain(kind.value_type))
+        return pa.list_(_plain_field(kind.value_field))
     if pa.types.is_map(kind):
-        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+        return pa.map_(_plain_field(kind.key_field), _plain_field(kind.item_field))
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(one.name, _plain(one.type)) for one in kind])
+        return pa.struct([_plain_field(one).with_nullable(True) for one in kind])
     return kind
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_plain(field.type))
+
+
+def _identified(files: pa.Schema, table: pa.Schema) -> pa.Schema:
+    """``files`` with the ids of the table's fields: readers find a column by its id, whatever
+    another engine calls it."""
+    return pa.schema(
+        [
+            table.field(one.name).with_nullable(one.nullable)
+            if table.field(one.name).type == one.type
+            else one
+            for one in files
+        ]
+    )
+
+
+def _identity(field: pa.Field) -> tuple[pa.DataType, bytes | None]:
+    return field.type, (field.metadata or {}).get(FIELD_ID)
+
+
+def _check_unmapped(table: Any, added: Sequence[pa.Field]) -> None:
+    """Raises UserError for a new column whose name the table's name mapping has: then files
+    without ids have a column of that name, whose values would come back in the new one."""
+    mapping = table.metadata.name_mapping()
+    names = {name for one in (mapping.root if mapping else ()) for name in one.names}
+    for field in added:
+        if field.name in names:
+            raise UserError(
+                f"the column {field.name} was renamed or deleted by another writer, and files "
+                "without field ids still have it: rename the column in the flow, or rewrite the "
+                "table's files"
+            )
+
+
+def _transaction(table: Any) -> Any:
+    """The library's, which copies all metadata each time that it looks at them: here once for each
+    change."""
+    base: Any = imported("pyiceberg.table", "iceberg").Transaction
+
+    class Transaction(base):  # type: ignore[misc]
+        @property
+        def table_metadata(self) -> Any:
+            changes = len(self._updates)
+            if getattr(self, "_known", (-1, None))[0] != changes:
+                self._known = changes, super().table_metadata
+            return self._known[1]
+
+    return Transaction(table)
+
+
+def _data_file(metadata: Any, file: TableFile) -> Any:
+    """An entry for a manifest, out of the footer that the executor has sent."""
+    files = imported("pyiceberg.io.pyarrow", "iceberg")
+    manifest = imported("pyiceberg.manifest", "iceberg")
+    schema = metadata.schema()
+    statistics = files.data_file_statistics_from_parquet_metadata(
+        parquet_metadata=file.footer,
+        stats_columns=files.compute_statistics_plan(schema, metadata.properties),
+        parquet_column_mapping=files.parquet_path_to_id_mapping(schema),
+    )
+    return manifest.DataFile.from_args(
+        content=manifest.DataFileContent.DATA,
+        file_path=file.uri,
+        file_format=manifest.FileFormat.PARQUET,
+        partition=statistics.partition(metadata.spec(), schema),
+        file_size_in_bytes=file.size_bytes,
+        sort_order_id=None,
+        spec_id=metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
 
 
 def _partitions(table: Any) -> tuple[Partition, ...]:

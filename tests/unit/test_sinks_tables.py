@@ -14,18 +14,23 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.types import StringType
 
 from flumeng.collector.testing import TASK
 from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.sinks import (
+    Attempt,
     BatchId,
     BatchTooWideError,
     Sink,
     Written,
     delta,
     iceberg,
+    iceberg_snapshots,
     open_files,
     table_files,
     tables,
@@ -35,10 +40,10 @@ from flumeng.sinks.delta import DeltaSink
 from flumeng.sinks.iceberg import IcebergSink
 from flumeng.sinks.table_files import Layout
 from flumeng.sinks.tables import OvertakenError, TableSink
-from flumeng.sinks.testing.tables import DeltaDirectory, IcebergDirectory, Lake, staged
+from flumeng.sinks.testing.tables import SPARK, DeltaDirectory, IcebergDirectory, Lake, staged
 from flumeng.spec import SpecError, check_flow, parse_flow
 from flumeng.spec.guarantees import promise
-from flumeng.spec.sinks.lakehouse import Catalog, Delta, Iceberg
+from flumeng.spec.sinks.lakehouse import Catalog, Delta, Iceberg, Snapshots
 
 SERIES = "web.collect.0.abc"
 
@@ -492,3 +497,108 @@ def test_a_flow_that_partitions_by_no_column_of_its_own_is_told_so() -> None:
 def test_options_that_cannot_work_are_problems_of_the_file(options: str, match: str) -> None:
     with pytest.raises(SpecError, match=match):
         parse_flow(flow(options))
+
+
+def test_columns_keep_their_values_when_another_engine_renames_or_deletes_them(
+    tmp_path: Path,
+) -> None:
+    """Files have field ids, also of inner fields, and no mapping by names is made."""
+    lake = IcebergDirectory(tmp_path)
+    write(lake.sink(), events(b"a", host="old"))(batch(1))
+    (task,) = lake.table().scan().plan_files()
+    footer = pq.read_schema(task.file.file_path.removeprefix("file://"))
+    ids = {field.name: (field.metadata or {}).get(b"PARQUET:field_id") for field in footer}
+    assert ids == {"body": b"1", "ts": b"2", "host": b"3", "attrs": b"4"}
+    assert footer.field("attrs").type.key_field.metadata[b"PARQUET:field_id"] == b"5"
+    with lake.table().update_schema() as update:
+        update.rename_column("host", "hostname")
+        update.rename_column("attrs", "labels")
+    write(lake.sink(), events(b"b", host="new"))(batch(2))
+    rows = {row["body"]: row for row in lake.rows().to_pylist()}
+    assert (rows[b"a"]["hostname"], rows[b"a"]["host"]) == ("old", None)
+    assert (rows[b"b"]["hostname"], rows[b"b"]["host"]) == (None, "new")
+    assert (rows[b"a"]["labels"], rows[b"a"]["attrs"]) == ([("k", "v")], None)
+    lake.drop("host")
+    write(lake.sink(), events(b"c", host="again"))(batch(3))
+    assert {row["body"]: row["host"] for row in lake.rows().to_pylist()} == {
+        b"a": None,
+        b"b": None,
+        b"c": "again",
+    }
+    assert lake.table().metadata.name_mapping() is None
+
+
+def test_column_that_files_without_ids_have_is_not_added_again(tmp_path: Path) -> None:
+    lake = IcebergDirectory(tmp_path)
+    lake.sink().stage(LazyBatch(SPARK, 1, None, (), events(b"x").schema), Attempt())
+    file = tmp_path / "old.parquet"
+    pq.write_table(events(b"a", host="old"), file)
+    lake.table().add_files([str(file)])
+    with lake.table().update_schema() as update:
+        update.rename_column("host", "hostname")
+    with pytest.raises(UserError, match="the column host was renamed or deleted by another writer"):
+        staged(lake.sink(), events(b"b", host="new"))
+    assert lake.rows()["hostname"].to_pylist() == ["old"]
+
+
+def test_table_that_is_made_again_with_other_ids_gets_the_batch_written_again(
+    tmp_path: Path,
+) -> None:
+    lake = IcebergDirectory(tmp_path)
+    sink = lake.sink()
+    commit = write(sink, events(b"a"))
+    lake.drop("host")
+    with lake.table().update_schema() as update:
+        update.add_column("host", StringType())
+    with pytest.raises(UnavailableError, match="the table was changed"):
+        commit(batch(1))
+    write(sink, events(b"a"))(batch(1))
+    assert lake.rows()["host"].to_pylist() == ["h1"]
+
+
+def expiring(lake: IcebergDirectory, **keep: Any) -> Sink:
+    return IcebergSink(Iceberg(lake.catalog, "web.events", snapshots=Snapshots(**keep)), TASK)
+
+
+def metadata_files(lake: IcebergDirectory) -> set[str]:
+    place = lake.table().location().removeprefix("file://")
+    return {str(path) for path in Path(place, "metadata").glob("*.avro")}
+
+
+def test_old_snapshots_expire_and_no_row_or_number_is_lost(tmp_path: Path) -> None:
+    """Metadata files that only they had are gone too."""
+    lake = IcebergDirectory(tmp_path)
+    sink = expiring(lake, seconds=0, least=3)
+    for number in range(60):
+        write(sink, events(b"%02d" % number))(batch(number))
+    table = lake.table()
+    assert 3 <= len(table.snapshots()) < 3 + iceberg_snapshots.AT_ONCE
+    assert bodies(lake) == [b"%02d" % number for number in range(60)]
+    write(expiring(lake, seconds=0, least=3), events(b"59"))(batch(59))
+    assert len(bodies(lake)) == 60, "the last number is remembered"
+    needed = {one.manifest_list for one in table.snapshots()}
+    for one in table.snapshots():
+        needed |= {manifest.manifest_path for manifest in one.manifests(table.io)}
+    unneeded = metadata_files(lake) - {path.removeprefix("file://") for path in needed}
+    assert len(unneeded) <= 1, "the library leaves one manifest each time that it merges"
+    assert len(table.current_snapshot().manifests(table.io)) <= 50
+
+
+def test_young_snapshots_and_those_before_a_rewrite_are_kept(tmp_path: Path) -> None:
+    lake = IcebergDirectory(tmp_path)
+    for number in range(15):
+        write(expiring(lake), events(b"%02d" % number))(batch(number))
+    assert len(lake.table().snapshots()) == 15, "they are young"
+    lake.table().overwrite(lake.rows().slice(0, 1))
+    rewritten = len(lake.table().snapshots())
+    before = {one.snapshot_id for one in lake.table().snapshots()}
+    sink = expiring(lake, seconds=0, least=1)
+    for number in range(15, 30):
+        write(sink, events(b"%02d" % number))(batch(number))
+    left = {one.snapshot_id for one in lake.table().snapshots()}
+    assert len(before & left) >= 15, "their files are for the engine that replaced them"
+    assert len(left) < rewritten + 15
+    off = expiring(lake, expire=False, seconds=0, least=1)
+    for number in range(30, 45):
+        write(off, events(b"%02d" % number))(batch(number))
+    assert len(lake.table().snapshots()) == len(left) + 15

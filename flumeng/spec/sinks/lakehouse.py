@@ -179,6 +179,21 @@ class Catalog:
 
 
 @dataclass(frozen=True)
+class Snapshots:
+    """Which snapshots of a table are kept. Each one that is kept makes every commit slower."""
+
+    expire: bool = option(
+        doc="Whether the sink expires snapshots: those behind which rows were only appended, so no "
+        "row is lost. `false` leaves that to the table's own maintenance.",
+        default=True,
+    )
+    seconds: float = option(
+        doc="Younger snapshots are kept.", unit="seconds", default=3600.0, minimum=0
+    )
+    least: int = option(doc="So many of the newest are kept, however old.", default=20, minimum=1)
+
+
+@dataclass(frozen=True)
 class Iceberg:
     """Appends to an Apache Iceberg table, which remembers the last batch of each flow: a reader of
     it sees each event exactly once. Needs `flumeng[iceberg]`."""
@@ -205,6 +220,11 @@ class Iceberg:
         default="add",
     )
     compression: Compression = option(doc="How files are compressed.", default="zstd")
+    snapshots: Snapshots = option(
+        doc="Which snapshots are kept: by default those of the last hour, and the newest 20.",
+        example="{seconds: 86400}",
+        factory=Snapshots,
+    )
     endpoint: str | None = option(
         doc="The S3 server that has the tables, where that is not Amazon's.",
         check=check_endpoint,
