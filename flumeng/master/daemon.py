@@ -171,8 +171,11 @@ class Master:
 
     def _turn(self) -> str:
         snapshot = self._reader.snapshot()
+        goes_on = self.measures.health.turned
+        goes_on()
         with self.measures.planning(snapshot):
             actions = self._planner.plan(snapshot)
+        goes_on()
         held = self._planner.held
         self._reader.note(held)
         if held.keys() - snapshot.intents.keys():
@@ -180,7 +183,7 @@ class Master:
         wrong_access = self._journal_access.follow(self._secured, snapshot, actions)
         if self._journal_access.waiting:
             self._wakes.put(None)
-        outcome = carry_out(self._store, actions, snapshot, self._removals)
+        outcome = carry_out(self._store, actions, snapshot, self._removals, goes_on)
         self.measures.planned(outcome.done)
         if outcome.unfinished:
             self._wakes.put(None)

@@ -7,7 +7,7 @@ up, nor told of a plan that was not written (which its version check would refus
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flumeng.errors import ConflictError, ForbiddenError, UserError
@@ -71,10 +71,12 @@ def carry_out(
     actions: Sequence[Action],
     snapshot: Snapshot,
     removals: Removals | None = None,
+    on_progress: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """All that is not refused, in the order that keeps every moment between legal.
 
-    ``removals`` continues what earlier ticks began to remove.
+    ``removals`` continues what earlier ticks began to remove. ``on_progress`` is called after each
+    group of writes.
 
     Raises UnavailableError; then nobody knows what was done.
     """
@@ -92,6 +94,7 @@ def carry_out(
             elif isinstance(action, Assign):
                 kept.update(_taken(action, snapshot))
         refusals = store.commit_each([action.writes() for action in ready])
+        on_progress()
         for action, refused in zip(ready, refusals, strict=True):
             if refused is None:
                 outcome.done.append(action)

@@ -138,6 +138,7 @@ class Node:
         self.channels: dict[str, Channel] = {}
         self.health = Health(STUCK_SECONDS, clock)
         self.health.needs(self._unready)
+        self._znodes.on_progress = self.health.turned
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._applied: Wanted | None = None
         self._kept: Wanted | None = None
@@ -387,6 +388,7 @@ class Node:
                 raise
             trouble = f"not {what}: {error}"
         self._troubles[what] = trouble
+        self.health.turned()
 
     def _wait_for_holder(self, error: HeldError) -> str:
         """Its session ends, when it is left over; when it is not, this is a copy."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
@@ -102,6 +102,8 @@ class Registration:
         self._proofs = SessionProofs()
         self._own: Claim | None = None
         self._fence: tuple[Check, ...] = ()
+        self.on_progress: Callable[[], None] = lambda: None
+        """Called after each write: one turn of the node may make very many."""
 
     def register(self) -> None:
         """Make sure that ``/nodes/N`` is there and is ours; what we said of us is compared anew.
@@ -547,7 +549,9 @@ class Registration:
     def _write(self, path: Path, value: Record, expect: Expected) -> Version:
         """One Put, as long as nothing has changed in ``/nodes/N``: whoever else has the name now
         has changed that."""
-        return self._store.commit([*self._fence, Put(path, value, expect)])[0]
+        version = self._store.commit([*self._fence, Put(path, value, expect)])[0]
+        self.on_progress()
+        return version
 
     def _read(self, path: ZPath[R]) -> Found[R]:
         return self._read_each([path])[0]

@@ -8,14 +8,22 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from flumeng.master import measures
+from flumeng.master.daemon import Master
 from flumeng.metrics.health import Health
+from flumeng.node import daemon
+from flumeng.node.registration import Identity, Registration
+from flumeng.node.testing import ClaimsInMemory
 from flumeng.runtime import watchdog
 from flumeng.runtime.watchdog import CHECK_SECONDS, EXIT_CODE, ServiceManager, Watchdog
-from tests.unit.test_master_troubles import Clock
+from flumeng.store import Refused, Write, tree
+from flumeng.testing import FakeStore, FakeTree
+from tests.unit.test_master_troubles import Clock, add_node, apply
 
 PATIENCE_SECONDS = 60.0
 LOOP = """
@@ -228,11 +236,58 @@ def test_hung_master_and_node_end_themselves(daemon: str, tmp_path: Path) -> Non
     assert done.returncode == EXIT_CODE
 
 
+class Slow(FakeStore):
+    """Takes 100 s for each group of writes, and notes whether the loop counts as hung."""
+
+    def __init__(self, tree_: FakeTree, clock: Clock) -> None:
+        super().__init__(tree_)
+        self.clock = clock
+        self.master: Master | None = None
+        self.stuck: list[str | None] = []
+
+    def commit_each(self, transactions: Sequence[Sequence[Write]]) -> list[Refused]:
+        self.clock.now += 100.0
+        assert self.master is not None
+        self.stuck.append(self.master.measures.health.stuck)
+        return super().commit_each(transactions)
+
+
+def test_long_tick_that_gets_on_is_no_hang() -> None:
+    clock = Clock()
+    store = FakeStore()
+    tree.init(store)
+    for name in ("n1", "n2"):
+        add_node(store, name)
+    for number in range(5):
+        apply(store, f"f{number}")
+    slow = Slow(store.tree, clock)
+    slow.master = Master(slow, "m1", clock)
+    slow.master.measures.health.turned()
+    began = clock.now
+    slow.master.tick()
+    assert clock.now - began > measures.STUCK_SECONDS
+    slow.master.tick()
+    assert not any(slow.stuck)
+
+
+def test_node_that_registers_many_journals_is_no_hang() -> None:
+    store = FakeStore()
+    tree.init(store)
+    turns: list[None] = []
+    me = Identity("n1", "u", ("ingest",), "", {})
+    znodes = Registration(store, me, ClaimsInMemory())
+    znodes.on_progress = lambda: turns.append(None)
+    znodes.register()
+    local = {
+        f"f.n1.0.{number:08x}": {"flow": "f", "term": 1, "closed": False, "end": 0}
+        for number in range(20)
+    }
+    znodes.enter_journals(local)
+    assert len(turns) == len(local)
+
+
 def test_limit_of_systemd_is_above_the_one_of_the_daemon() -> None:
     """So that the daemon itself can log where it hangs."""
-    from flumeng.master import measures  # noqa: PLC0415
-    from flumeng.node import daemon  # noqa: PLC0415
-
     rests = {"master": measures.STUCK_SECONDS + 10.0, "node": daemon.STUCK_SECONDS}
     units = Path(__file__).parents[2] / "conf" / "systemd"
     for name, seconds in rests.items():
