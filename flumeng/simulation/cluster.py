@@ -26,7 +26,8 @@ from zkschema.records import MaintenanceLimits
 
 @dataclass(frozen=True)
 class Parts:
-    """What a world is made of, so that a test may put something broken into it."""
+    """What a world is made of, so that a test may put something broken into it. Without
+    ``watchdogs`` a process whose loop hangs does not end."""
 
     ensemble: type[Ensemble] = Ensemble
     acks: type[Acks] = Acks
@@ -35,6 +36,7 @@ class Parts:
     discovery: type[DiscoveryTask] = DiscoveryTask
     queue_log: type[QueueLog] = QueueLog
     delivery: type[Delivery] = Delivery
+    watchdogs: bool = True
 
 
 SOUND = Parts()
@@ -44,7 +46,7 @@ class Cluster(Environment):
     """Every second one is ``varied``: nodes differ, hosts go for good, and the operator has
     commands for that. Every third one writes into a target that knows batches by number, and in
     half of all flows have standbys. Two of five are ``brokered``: flows read from Kafka too; one of
-    five is ``queued``: they read objects.
+    five is ``queued``: they read objects. In every third one loops of masters and nodes hang.
     ``masters`` are the names of all masters, also of those that are dead."""
 
     def __init__(self, seed: int, parts: Parts) -> None:
@@ -57,6 +59,7 @@ class Cluster(Environment):
         self.brokered: Final = seed % 5 in (1, 3)
         self.queued: Final = seed % 5 == 4
         self.replicated: Final = seed % 4 in (1, 2)
+        self.hanging: Final = seed % 3 == 2
         self.exactly_once: Final = self.random.random() < 0.5
         self.greedy: Final = self.random.random() < 0.5
         self.masters: Final = [f"m{number}" for number in range(self.random.choice((1, 2, 2, 3)))]

@@ -110,6 +110,7 @@ class Environment:
 
 class Process:
     """``due``: when it wants to run next; ``paused_until``: it gets no processor before that.
+    ``hangs``: its loop makes no turn any more, while its session and its watches live on.
 
     ``busy`` while one of its steps is under way: a step may be interrupted, so that others act in
     between, but it does not begin anew. ``session`` is its session in ZooKeeper, if it has one.
@@ -119,6 +120,7 @@ class Process:
         self.name = name
         self.due = world.now
         self.paused_until = 0.0
+        self.hangs = False
         self.busy = False
         self.session: Session | None = None
         self._environment = world
@@ -133,7 +135,7 @@ class Process:
 
     @property
     def may_run(self) -> bool:
-        return not self.busy and not self.paused
+        return not (self.busy or self.paused or self.hangs)
 
     def step(self) -> None:
         """Do the next thing, and say in ``due`` when there is another."""

@@ -12,6 +12,10 @@ SETTLE_SECONDS = 2.0
 
 
 class MasterProcess(Process):
+    """``unwatched``: its watchdog cannot end it either, such as when its interpreter hangs."""
+
+    unwatched = False
+
     def __init__(self, world: Cluster, name: str) -> None:
         super().__init__(world, name)
         self._world = world
@@ -23,6 +27,11 @@ class MasterProcess(Process):
     @property
     def ready(self) -> bool:
         return super().ready or (self._master.woken and self._world.now >= self._settled)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether its watchdog ends it."""
+        return self.hangs and not self.unwatched and bool(self._master.measures.health.stuck)
 
     def step(self) -> None:
         sentence = self._master.turn()

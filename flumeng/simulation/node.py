@@ -36,6 +36,11 @@ class NodeProcess(Process):
     def ready(self) -> bool:
         return super().ready or self.node.has_news
 
+    @property
+    def stuck(self) -> bool:
+        """Whether its watchdog ends it."""
+        return self.hangs and bool(self.node.health.stuck)
+
     def step(self) -> None:
         self.due = self._world.now + TURN_SECONDS
         if not self._begun:

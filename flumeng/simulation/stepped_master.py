@@ -43,6 +43,7 @@ class SteppedMaster(Master):
         while self.woken:
             self._wakes.get()
         sentence = self.attempt()
+        self.measures.health.turned(next_within_seconds=self.rests_seconds)
         failed = [why for why in self.troubles.values() if "planner failed" in why]
         assert not failed, failed
         return sentence

@@ -9,11 +9,14 @@ from flumeng.simulation.child import ChildProcess
 from flumeng.simulation.cluster import Cluster
 from flumeng.simulation.host import Host
 from flumeng.simulation.master import MasterProcess
+from flumeng.simulation.node import NodeProcess
 from flumeng.simulation.operator import Operator
 
 PAUSE_SECONDS = 20.0
 LONG_SECONDS = 15.0
 MOST_EVENTS = 40
+UNWATCHED = 0.5
+"""Of hung masters: the watchdog cannot end them. At most one at a time, and never the only one."""
 
 
 class Trouble:
@@ -38,6 +41,7 @@ class Trouble:
             *[self._kill_master] * 2,
             *[self._start_master] * 3,
             self._long,
+            *[self._hang] * 2 * world.hanging,
             *[self._produce] * 6 * world.brokered,
             *[self._change_topic] * world.brokered,
             *[*[self._put] * 16, *[self._take_away] * 2, self._silence] * world.queued,
@@ -112,6 +116,24 @@ class Trouble:
         host.node.say(f"is frozen for {seconds:.1f} s, and loses its session")
         host.node.paused_until = self._world.now + seconds
         host.node.session.expire()
+
+    def _hang(self) -> None:
+        """The loop of a master or of a node hangs for good; its session lives on."""
+        living = [
+            process
+            for process in self._world.processes
+            if isinstance(process, MasterProcess | NodeProcess)
+            and not (process.busy or process.hangs)
+        ]
+        if not living:
+            return
+        process = self._world.random.choice(living)
+        process.hangs = True
+        process.say("hangs")
+        if isinstance(process, MasterProcess) and len(self._world.masters) > 1:
+            masters = (p for p in self._world.processes if isinstance(p, MasterProcess))
+            others = any(master.unwatched for master in masters)
+            process.unwatched = not others and self._world.random.random() < UNWATCHED
 
     def _kill_child(self) -> None:
         children = [

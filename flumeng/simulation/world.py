@@ -6,6 +6,7 @@ from typing import Final
 
 from flumeng.simulation.administrator import DISKS, SLOTS, Administrator
 from flumeng.simulation.cluster import SOUND, Cluster, Parts
+from flumeng.simulation.environment import Process
 from flumeng.simulation.host import Host, Profile
 from flumeng.simulation.master import MasterProcess
 from flumeng.simulation.operator import Operator
@@ -44,6 +45,31 @@ class World(Cluster):
         while self.story.step < until:
             self.step()
         Rest(self, self.hosts, self.operator).run()
+
+    def step(self) -> None:
+        if self.parts.watchdogs:
+            self._end_hung()
+        super().step()
+
+    def _end_hung(self) -> None:
+        """Watchdogs end hung masters and nodes; masters are started again at once."""
+        for host in self.hosts.values():
+            if host.node is not None and host.node.stuck:
+                ended: Process = host.node
+                host.kill_node()
+                self._has_ended(ended)
+        for process in list(self.processes):
+            if isinstance(process, MasterProcess) and process.stuck:
+                self.leave(process)
+                self._has_ended(process)
+                self.enter(MasterProcess(self, process.name))
+
+    def _has_ended(self, process: Process) -> None:
+        """In rough times the servers notice late that its session is over."""
+        process.say("is ended by its watchdog")
+        assert process.session is not None
+        if not self.rough:
+            process.session.close()
 
     def _go_wrong(self) -> None:
         self._trouble.happen()

@@ -136,6 +136,18 @@ def master_with(reader: type[Reader]) -> type[SteppedMaster]:
     return Mutant
 
 
+class CountingAllMasters(Reader):
+    """Gives every master that is live its share, whatever it does."""
+
+    def snapshot(self) -> Snapshot:
+        self._masters = {
+            name: replace(live, value=replace(live.value, renew_seconds=0.0))
+            for name, live in self._masters.items()
+            if isinstance(live, Versioned)
+        }
+        return super().snapshot()
+
+
 class ForgettingPages(Ensemble):
     """Servers that lose what is written into the buckets of plans."""
 
@@ -253,6 +265,11 @@ MUTANTS = {
     "a task is taken before it was let go": (
         Parts(master=master_with(ImpatientReader)),
         "still had time",
+    ),
+    "hung masters and nodes do not end": (Parts(watchdogs=False), "does not come to rest"),
+    "nobody notices a hung master": (
+        Parts(master=master_with(CountingAllMasters)),
+        "does not come to rest",
     ),
     "the buckets of a plan are lost": (Parts(ensemble=ForgettingPages), ""),
     "a task is given on under its old epoch": (Parts(ensemble=SameEpoch), "epoch"),
