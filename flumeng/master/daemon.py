@@ -269,7 +269,8 @@ class Master:
         """Write the record of a master that has just planned: once in ``RENEW_SECONDS``, after a
         change once in ``TELL_SECONDS``, and at once when its share has become another."""
         record, told = self._record(), self._told
-        assert told is not None, "a master enters before it plans"
+        if told is None:  # the record of an earlier session of this name was in the way
+            return
         self._tell_at = self._told_at + (RENEW_SECONDS if record == told else TELL_SECONDS)
         new_troubles = record.troubles.keys() - told.troubles.keys()
         if self._clock() >= self._tell_at or record.plans != told.plans or new_troubles:

@@ -14,7 +14,7 @@ from flumeng.master.daemon import Master
 from flumeng.operations.settings import set_setting
 from flumeng.state.masters import MISSED_RENEWALS, looks_after
 from flumeng.state.task_map import read_plans
-from flumeng.store import ANY, Put, Write, tree
+from flumeng.store import ANY, Path, Put, Write, tree
 from flumeng.testing import FakeStore
 from tests.unit.test_master_troubles import Clock, Refusing, add_node, apply, live, settle, told
 from zkschema import paths
@@ -202,3 +202,17 @@ def test_trouble_that_is_over_is_taken_back_within_seconds(store: FakeStore) -> 
         clock.now += max(0.1, master.rests_seconds)
         master.tick()
     assert clock.now - mended <= 10.0
+
+
+def test_master_whose_old_session_ends_late_plans_all_the_same(store: FakeStore) -> None:
+    """The record of that session is still there when it looks, and gone when it writes."""
+
+    class Leaving(FakeStore):
+        def exists(self, path: Path) -> bool:
+            return path == paths.live_master("m1") or super().exists(path)
+
+    clock = Clock()
+    master = Master(Leaving(store.tree), "m1", clock)
+    apply(store, "f0")
+    settle(master)
+    assert planned(store) == {"f0"}
