@@ -9,10 +9,11 @@ it an empty remainder.
 
 from __future__ import annotations
 
+import re
 from array import array
 from typing import Literal, NamedTuple, Protocol
 
-Framing = Literal["auto", "newline", "octet-counted", "length-prefixed"]
+Framing = Literal["auto", "newline", "nul", "octet-counted", "length-prefixed"]
 
 TRAILER_BYTES = 2
 """Up to this many CR and NUL bytes at the end of a message belong to its framing."""
@@ -24,6 +25,13 @@ _MAX_COUNT = 1 << 24
 _MAX_COUNT_DIGITS = len(str(_MAX_COUNT))
 _PRIORITY = b"<"
 """Syslog messages begin with it."""
+
+_FRAME = re.compile(rb"(?<![0-9])([1-9][0-9]{0,7}) <[0-9]{1,3}>")
+_FRAME_BYTES = 15
+"""Of a count and a priority with which a syslog message begins, at most, and a byte before."""
+
+_PROXY = b"PROXY "
+"""A load balancer may send one such line before everything else."""
 
 _PREFIX_BYTES = 4
 _MAX_PREFIX = 1 << 28
@@ -66,15 +74,19 @@ class Cutter(Protocol):
 def cutter(framing: Framing, max_line_bytes: int, *, nul_ends: bool = False) -> Cutter:
     if framing == "length-prefixed":
         return PrefixedFramer(max_line_bytes)
+    if framing == "nul":
+        return NulFramer(max_line_bytes)
     return Framer(framing, max_line_bytes, nul_ends=nul_ends)
 
 
 class Framer:
     """Cuts at newlines, with ``nul_ends`` also at NUL bytes, or by octet counts.
 
-    ``auto`` decides by the connection's first byte: a digit begins an octet count. Bytes that are
-    no octet count end the counting: ``malformed`` becomes true and the rest of the connection is
-    cut at newlines, so that a sender that mixes the two loses nothing. A count over
+    ``auto`` decides by the connection's first byte, behind newlines and a line of the PROXY
+    protocol: a digit begins an octet count. Bytes that are no octet count end the counting:
+    ``malformed`` becomes true and what follows is cut at newlines, up to the next count with a
+    syslog priority behind it, where counting goes on. So one wrong count costs no other message,
+    and a sender that mixes the two loses nothing. A count over
     ``max_line_bytes`` is one only when the framing was asked for, or a syslog message follows: what
     ``auto`` took for a count may be the time with which a line of text begins.
 
@@ -84,17 +96,20 @@ class Framer:
 
     __slots__ = (
         "_counting",
+        "_dropped",
         "_guessing",
         "_limit",
+        "_lost",
         "_most",
         "_needed",
         "_nul_ends",
         "_partial",
+        "_recent",
         "_skip",
         "malformed",
         "skipped",
     )
-    complaint = "a bad octet count; its messages are cut at newlines now"
+    complaint = "a bad octet count; it is cut at newlines up to the next count before a priority"
     hopeless = False
 
     def __init__(self, framing: Framing, max_line_bytes: int, *, nul_ends: bool = False) -> None:
@@ -106,6 +121,9 @@ class Framer:
         self._partial = bytearray()
         self._needed = 0
         self._skip = 0
+        self._dropped = 0  # bytes of the unfinished line that are skipped
+        self._lost = False  # the count of the next message is not known
+        self._recent = b""  # the last bytes since then
         self.skipped = 0
         self.malformed = False
 
@@ -116,8 +134,47 @@ class Framer:
     def feed(self, buffer: bytes | bytearray, size: int) -> list[Messages]:
         """Take the first ``size`` bytes of ``buffer``, which its owner may then overwrite."""
         if self._counting is None:
-            self._counting = b"1" <= buffer[:1] <= b"9"
+            return self._begin(bytes(self._partial) + bytes(memoryview(buffer)[:size]))
+        if self._lost:
+            return self._recover(bytes(memoryview(buffer)[:size]))
         return self._count(buffer, size) if self._counting else self._split(buffer, size)
+
+    def _begin(self, data: bytes) -> list[Messages]:
+        """Decide how the connection is framed, by its first bytes."""
+        self._partial.clear()
+        begin = data.lstrip(b"\r\n\0")
+        proxy = begin.startswith(_PROXY)
+        line_end = begin.find(_NEWLINE) + 1 if proxy else 0
+        undecided = proxy and not line_end and len(begin) < self._limit
+        if not begin or undecided or _PROXY.startswith(begin):
+            self._partial += begin
+            return []
+        if line_end:
+            return [Messages(begin[:line_end]), *self._begin(begin[line_end:])]
+        self._counting = b"1" <= begin[:1] <= b"9"
+        return self.feed(begin, len(begin))
+
+    def _recover(self, data: bytes) -> list[Messages]:
+        """Cut at newlines up to the next octet count before a priority."""
+        seen = self._recent + data
+        first = len(self._recent) == _FRAME_BYTES  # there was something before
+        frames = (found for found in _FRAME.finditer(seen, first) if int(found[1]) <= _MAX_COUNT)
+        frame = next(frames, None)
+        if frame is None:
+            self._recent = seen[-_FRAME_BYTES:]
+            return self._split(data, len(data))
+        begin = frame.start() - len(self._recent)
+        found = self._split(data, begin) if begin > 0 else []
+        if begin < 0:
+            unskipped = min(self._dropped, -begin)
+            self.skipped -= unskipped
+            del self._partial[len(self._partial) + begin + unskipped :]
+        if self._partial:
+            found.append(Messages(bytes(self._partial) + _NEWLINE))
+            self._partial.clear()
+        self._lost, self._counting, self._recent, self._dropped = False, True, b"", 0
+        rest = seen[frame.start() :]
+        return found + self._count(rest, len(rest))
 
     def end(self) -> list[Messages]:
         """The sender closed its side: what follows its last framed message counts as one too."""
@@ -141,6 +198,7 @@ class Framer:
         if len(self._partial) >= self._limit:  # over-long: skip to its end
             begin = self._first_end(buffer, end)
             self.skipped += begin
+        self._dropped = 0
         data = b"".join((self._partial, view[begin:end]))
         self._partial.clear()
         self._keep(view[end:size])
@@ -155,6 +213,7 @@ class Framer:
         kept = rest[: self._limit - len(self._partial)]
         self._partial += kept
         self.skipped += len(rest) - len(kept)
+        self._dropped += len(rest) - len(kept)
 
     def _count(self, buffer: bytes | bytearray, size: int) -> list[Messages]:
         skipped = min(self._skip, size)
@@ -171,9 +230,9 @@ class Framer:
         starts, ends = array("q"), array("q")
         rest = self._walk(data, starts, ends)
         found = [Messages(data, (starts, ends))] if starts else []
-        if self.malformed:
-            self._counting = False
-            return found + self._split(data[rest:], len(data) - rest)
+        if self._lost:
+            self.malformed, self._counting = True, False
+            return found + self._recover(data[rest:])
         self._partial += memoryview(data)[rest:]
         return found
 
@@ -185,20 +244,20 @@ class Framer:
             space = data.find(b" ", position, position + _MAX_COUNT_DIGITS + 1)
             count = data[position : position + _MAX_COUNT_DIGITS + 1 if space < 0 else space]
             if not count.isdigit():
-                if count[:1] in (_NEWLINE, _NUL):  # some senders add one that they do not count
+                if count[:1] in (_NEWLINE, _NUL, b"\r"):  # some senders do not count them
                     position += 1
                     continue
-                self.malformed = True
+                self._lost = True
                 return position
             if space < 0:
-                self.malformed = len(count) > _MAX_COUNT_DIGITS
+                self._lost = len(count) > _MAX_COUNT_DIGITS
                 return position
             start, length = space + 1, int(count)
             if length > self._most:
                 if self._guessing and start == size:
                     return position
                 if not self._believes(length, data[start : start + 1]):
-                    self.malformed = True
+                    self._lost = True
                     return position
             end = start + (length if length <= limit else limit)
             if end > size:
@@ -215,6 +274,34 @@ class Framer:
     def _believes(self, count: int, first: bytes) -> bool:
         """Whether so large a count is one, before a message that begins so."""
         return count <= _MAX_COUNT and (not self._guessing or first == _PRIORITY)
+
+
+class NulFramer(Framer):
+    """A NUL byte ends each message, which may have newlines in it."""
+
+    __slots__ = ()
+
+    def __init__(self, max_line_bytes: int) -> None:
+        super().__init__("newline", max_line_bytes)
+
+    def end(self) -> list[Messages]:
+        return self._split(_NUL, 1) if self._partial else []
+
+    def _split(self, buffer: bytes | bytearray, size: int) -> list[Messages]:
+        view = memoryview(buffer)
+        end = buffer.rfind(_NUL, 0, size) + 1
+        if not end:
+            self._keep(view[:size])
+            return []
+        begin = 0
+        if len(self._partial) >= self._limit:
+            begin = buffer.find(_NUL, 0, end)
+            self.skipped += begin
+        data = b"".join((self._partial, view[begin:end]))
+        self._partial.clear()
+        self._keep(view[end:size])
+        ends = array("q", [found.start() for found in re.finditer(_NUL, data)])
+        return [Messages(data, (array("q", [0, *(one + 1 for one in ends[:-1])]), ends))]
 
 
 class PrefixedFramer(Framer):

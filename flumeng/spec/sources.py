@@ -84,8 +84,9 @@ class Syslog:
         example='"0.0.0.0:5514"',
     )
     protocol: Literal["tcp", "udp"] = option(doc="The transport.", default="tcp")
-    framing: Literal["auto", "newline", "octet-counted"] = option(
-        doc="How TCP messages are told apart (RFC 6587); `auto` looks at the first byte sent.",
+    framing: Literal["auto", "newline", "nul", "octet-counted"] = option(
+        doc="How TCP messages are told apart (RFC 6587); `auto` looks at the first byte sent. With "
+        "`nul` a message may have several lines: Python's `SysLogHandler` ends each with NUL.",
         default="auto",
     )
     max_line_bytes: int = _max_line_bytes()

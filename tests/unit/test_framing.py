@@ -211,30 +211,100 @@ def plainly(stream: bytes, framing: Framing, *, nul_ends: bool) -> list[bytes]:
     """What a whole stream means, said a second time: all messages in their full length."""
     messages: list[bytes] = []
     counting = framing == "octet-counted"
-    if framing == "auto":
+    while framing == "auto":
+        stream = stream.lstrip(b"\r\n\0")
         counting = re.match(rb"[1-9]", stream) is not None
-    while counting:
-        stream = stream.lstrip(b"\n\0")
-        head = re.match(rb"(\d{1,8}) (.?)", stream, re.DOTALL)
-        if head is None:
+        if not stream.startswith(b"PROXY ") or b"\n" not in stream:
             break
-        count, first = int(head[1]), head[2]
-        if count > MAX:
-            if framing == "auto" and not first:
-                return [*messages, b""]
-            if count > 2**24 or (framing == "auto" and first != b"<"):
-                break
-        messages.append(stream[head.end(1) + 1 :][:count])
-        stream = stream[head.end(1) + 1 :][count:]
-    text = stream.replace(b"\0", b"\n") if nul_ends else stream
-    lines = text.split(b"\n")
-    return messages + (lines if lines[-1] else lines[:-1])
+        line, _, stream = stream.partition(b"\n")
+        messages.append(line)
+    while counting:
+        stream = stream.lstrip(b"\r\n\0")
+        head = re.match(rb"(\d{1,8}) (.?)", stream, re.DOTALL)
+        count, first = (int(head[1]), head[2]) if head else (2**25, b"?")
+        if head and count > MAX and framing == "auto" and not first:
+            return [*messages, b""]
+        if head and count <= 2**24 and (count <= MAX or framing != "auto" or first == b"<"):
+            messages.append(stream[head.end(1) + 1 :][:count])
+            stream = stream[head.end(1) + 1 :][count:]
+            continue
+        frames = re.finditer(rb"(?<!\d)([1-9]\d{0,7}) <\d{1,3}>", stream)
+        frame = next((one for one in frames if int(one[1]) <= 2**24), None)
+        if frame is None or re.fullmatch(rb"\d{1,8}", stream):
+            break
+        messages += lines_of(stream[: frame.start()], nul_ends=nul_ends)
+        stream = stream[frame.start() :]
+    return messages + lines_of(stream, nul_ends=nul_ends)
+
+
+def lines_of(text: bytes, *, nul_ends: bool) -> list[bytes]:
+    lines = (text.replace(b"\0", b"\n") if nul_ends else text).split(b"\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+SYSLOG = [
+    b"<13>1 2026-11-20T10:00:0%dZ h app - - - %b" % (number, text)
+    for number, text in enumerate([b"plain", b"gr\xc3\xbcn", b"one", b"two", b"three 7"])
+]
+
+
+@pytest.mark.parametrize("framing", ["auto", "octet-counted"])
+@pytest.mark.parametrize("wrong", [-20, -1, 1, 7, 30])
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_a_wrong_count_costs_no_message_but_its_neighbour(
+    framing: Framing, wrong: int, size: int
+) -> None:
+    """One that is too large has the beginning of the next message in it."""
+    stream = b"".join(
+        b"%d %b" % (len(message) + wrong * (number == 1), message)
+        for number, message in enumerate(SYSLOG)
+    )
+    framer = Framer(framing, 1000)
+    found = feed(framer, [stream[at : at + size] for at in range(0, len(stream), size)])
+    whole = 3 if wrong > 0 else 2
+    damaged = found[1 : whole - 5]
+    assert [found[0], *found[whole - 5 :]] == [SYSLOG[0], *SYSLOG[whole:]]
+    assert damaged[0] == stream[stream.index(SYSLOG[1]) :][: len(SYSLOG[1]) + wrong]
+    assert len(damaged) <= 4
+    assert framer.malformed
+    assert framer.skipped == 0
+
+
+@pytest.mark.parametrize("before", [b"\n", b"\r\n\0", b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n"])
+@pytest.mark.parametrize("between", [b"", b"\r\n", b"\0"])
+@pytest.mark.parametrize("size", [1, 10_000])
+def test_what_is_not_counted_around_counted_messages_does_no_harm(
+    before: bytes, between: bytes, size: int
+) -> None:
+    stream = before + b"".join(b"%d %b%b" % (len(one), one, between) for one in SYSLOG)
+    framer = Framer("auto", 1000)
+    found = feed(framer, [stream[at : at + size] for at in range(0, len(stream), size)])
+    assert found == [*filter(None, [before.strip(b"\n\0")] * (before > b"P")), *SYSLOG]
+    assert not framer.malformed
+
+
+def test_a_syslog_message_whose_end_is_nul_may_have_several_lines() -> None:
+    trace = b"<11>failed\nTraceback (most recent call last):\n  File x\nKeyError: 7"
+    for size in (1, 5, 1000):
+        framer = cutter("nul", 1000, nul_ends=True)
+        stream = trace + b"\0<13>next\0last"
+        assert feed(framer, [stream[at : at + size] for at in range(0, len(stream), size)]) == [
+            trace,
+            b"<13>next",
+        ]
+        assert single(framer.end()) == [b"last"]
+        assert framer.end() == []
+    framer = cutter("nul", MAX)
+    assert feed(framer, [b"x" * 500, b"x\0next\0"]) == [OVERLONG, b"next"]
 
 
 parts = st.one_of(
     st.binary(max_size=90),
     st.sampled_from(
-        [b"\n", b"\0", b" ", b"\r\n", b"0 ", b"5 hello", b"99999999 ", b"16777216 <", b"16777217 <"]
+        [
+            *[b"\n", b"\0", b" ", b"\r\n", b"0 ", b"5 hello", b"99999999 ", b"16777216 <"],
+            *[b"16777217 <", b"9 <13>hello", b"7 <13>hello", b"16777217 <1>", b"PROXY ", b"PR"],
+        ]
     ),
     st.integers(0, 200).map(lambda size: b"%d %b" % (size, b"<" + b"y" * (size - 1))),
     st.integers(0, 200).map(lambda size: b"%d %b\n" % (size + 1, b"z" * size)),
