@@ -11,12 +11,13 @@ from typing import Literal
 from flumeng.spec.option import option
 from flumeng.spec.patterns import check_re2
 
-Preset = Literal["java", "python", "go"]
+Preset = Literal["java", "python", "go", "dotnet", "ruby"]
 
 CONTINUES: Mapping[str, str] = {
     "java": (
         r"^(?:[ \t]|Caused by: |Suppressed: "
-        r"|(?:[a-z_][\w$]*\.)+[A-Z][\w$.]*(?:Exception|Error|Throwable|Failure)(?::|\s*$))"
+        r"|(?:[a-z_][\w$]*\.)+(?:[A-Z][\w$.]*)?(?:Exception|Error|Throwable|Failure)(?::|\s*$)"
+        r"|(?:[a-z_][\w$]*\.)*[A-Z]\w*\$\w+(?::|\s*$))"
     ),
     "python": (
         r"^(?:[ \t]|\s*$|Traceback \(most recent call last\):"
@@ -29,6 +30,11 @@ CONTINUES: Mapping[str, str] = {
         r"^(?:[ \t]|\s*$|goroutine \d+ \[|created by |\[signal |exit status \d+\s*$"
         r"|(?:[\w.%~-]+/)*[\w%~-]+\.\S*\(.*\)\s*$)"
     ),
+    "dotnet": (
+        r"^(?:[ \t]|---> |--- End of "
+        r"|(?:[A-Za-z_]\w*\.)+\w*Exception(?: \(0x[0-9A-Fa-f]+\))?(?::|\s*$))"
+    ),
+    "ruby": r"^(?:[ \t]|\S+:\d+:in [`'])",
 }
 """What is in each line that goes on with the event before it."""
 
@@ -65,7 +71,8 @@ class Multiline:
         default=None,
     )
     preset: Preset | None = option(
-        doc="`java`, `python` or `go`: what the stack traces of this language go on with.",
+        doc="`java`, `python`, `go`, `dotnet` or `ruby`: what the stack traces of this language go "
+        "on with.",
         default=None,
     )
     key: tuple[str, ...] = option(

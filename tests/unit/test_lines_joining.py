@@ -101,9 +101,64 @@ def joined(lines: pa.RecordBatch, multiline: Multiline, *, flush: bool = True) -
     return pa.Table.from_batches(join(lines, groups), READ_SCHEMA)
 
 
+BASE_CLASSES = """\
+2026-11-28 05:00:00,123 ERROR [main] shop.Cart - circular
+java.lang.Exception: circular
+	at Tr.main(Tr.java:13)
+Caused by: java.lang.Exception: two
+	... 8 more
+Caused by: [CIRCULAR REFERENCE: java.lang.Exception: circular]
+2026-11-28 05:00:00,123 ERROR [main] shop.Cart - own class, inner
+Tr$OutOfStock: item 7
+	at Tr.main(Tr.java:9)
+2026-11-28 05:00:00,123 ERROR [main] shop.Cart - base classes
+java.lang.Error
+	at Tr.main(Tr.java:9)
+2026-11-28 05:00:00,123 ERROR [main] shop.Cart - end"""
+BASE_CLASSES_EVENTS = [6, 3, 3, 1]
+
+DOTNET = """\
+2026-11-28 05:00:00 [ERR] order 7 failed
+System.InvalidOperationException: no session
+ ---> System.IO.IOException: broken pipe
+   at Shop.Net.Write(Byte[] data) in /src/Shop/Net.cs:line 99
+   --- End of inner exception stack trace ---
+   at Shop.Server.Call(Int32 id) in /src/Shop/Server.cs:line 31
+--- End of stack trace from previous location ---
+   at Shop.Program.Main(String[] args)
+2026-11-28 05:00:01 [ERR] native
+System.Runtime.InteropServices.COMException (0x80004005): unspecified
+   at Shop.Program.Main(String[] args)
+2026-11-28 05:00:02 [INF] end"""
+DOTNET_EVENTS = [8, 3, 1]
+
+RUBY = """\
+I, [2026-11-28T10:26:25.045791 #10702]  INFO -- : start
+E, [2026-11-28T10:26:25.045879 #10702] ERROR -- : wrapped (RuntimeError)
+t.rb:5:in `rescue in b'
+t.rb:5:in `b'
+t.rb:7:in `<main>'
+I, [2026-11-28T10:26:25.045907 #10702]  INFO -- : after 1
+t.rb:5:in `rescue in b': wrapped (RuntimeError)
+	from t.rb:5:in `b'
+	from t.rb:11:in `<main>'
+t.rb:4:in `a': item 7 (OutOfStock)
+	from t.rb:5:in `b'
+	from t.rb:11:in `<main>'
+I, [2026-11-28T10:26:25.045997 #10702]  INFO -- : end"""
+RUBY_EVENTS = [1, 4, 7, 1]
+
+
 @pytest.mark.parametrize(
     ("preset", "text", "counts"),
-    [("java", JAVA, JAVA_EVENTS), ("python", PYTHON, PYTHON_EVENTS), ("go", GO, GO_EVENTS)],
+    [
+        ("java", JAVA, JAVA_EVENTS),
+        ("java", BASE_CLASSES, BASE_CLASSES_EVENTS),
+        ("python", PYTHON, PYTHON_EVENTS),
+        ("go", GO, GO_EVENTS),
+        ("dotnet", DOTNET, DOTNET_EVENTS),
+        ("ruby", RUBY, RUBY_EVENTS),
+    ],
 )
 def test_a_preset_takes_a_trace_together(preset: str, text: str, counts: list[int]) -> None:
     lines = text.split("\n")
