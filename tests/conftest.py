@@ -23,6 +23,9 @@ from xdist.workermanage import WorkerController
 from flumeng.store import Store
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
+from tests.reaper import pytest_configure
+
+__all__ = ["pytest_configure"]
 
 TOP = Path(__file__).parents[1]
 LANES = 3
