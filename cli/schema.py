@@ -12,6 +12,7 @@ from cli.lazy import CommandGroup
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
 from flumeng.errors import UserError
+from flumeng.operations import membership
 from flumeng.operations.cluster import (
     access_problems,
     export_cluster,
@@ -23,12 +24,13 @@ from flumeng.operations.cluster import (
 )
 from flumeng.operations.live_processes import live_processes
 from flumeng.operations.migration import migrate_cluster, pending_migrations
-from flumeng.operations.securing import secure_cluster, set_access
+from flumeng.operations.securing import repair_access, secure_cluster
 from flumeng.security import process
 from flumeng.store import Store, tree
 from zkschema import table
 from zkschema.migrations import Migration
 
+MEMBERS_SHOWN = 20
 EXPORT_CHARACTERS = 256 * 1024 * 1024
 
 
@@ -128,8 +130,11 @@ def secure(
         )
     who = context.audit_fields(reason)
     count = secure_cluster(store, cluster=cluster, admit=admit, expel=expel, **who)
-    members = tree.require(store).members
-    click.echo(f"{count} access lists set; members: {', '.join(members) or 'none'}")
+    members = membership.names(store, tree.require(store))
+    shown = ", ".join(members[:MEMBERS_SHOWN]) or "none"
+    more = len(members) - MEMBERS_SHOWN
+    shown += f" and {more} more" if more > 0 else ""
+    click.echo(f"{count} access lists set; members: {shown}")
 
 
 @schema.command()
@@ -212,5 +217,5 @@ def _fix(context: CliContext, store: Store, yes: bool, reason: str) -> None:
     if not yes:
         click.confirm(f"Carry out these {count} repairs?", abort=True, err=True)
     done = len(repair_cluster(store, found, **context.audit_fields(reason)))
-    done += set_access(store) if lists else 0
+    done += repair_access(store, **context.audit_fields(reason)) if lists else 0
     click.echo(f"{done} of {count} repairs done", err=True)

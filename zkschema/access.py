@@ -1,10 +1,14 @@
 """Who may do what to which znode of a secured cluster. Pure: paths to access lists.
 
-ZooKeeper compares the subject of a certificate with the entries of a list, and knows no patterns
-and no groups. So those of a role that differ by name (nodes, operators, subscribers) are listed,
-each by its name, once they were admitted: who was not has no rights, whatever certificate it has,
-and who is expelled loses them at once. Lists are not inherited: every znode has its own. Nothing is
-for everybody, and reading is for all of the cluster.
+ZooKeeper compares the subject of a certificate with the entries of a list, and knows no patterns.
+Nodes, operators and subscribers differ by name. Rights that all of such a role have are those of a
+*group*: an identity of ZooKeeper's scheme ``digest``, whose secret only its members can read, each
+in its own record. So no list grows with the members, and a list names single ones only where a path
+or a record does. A node, operator or subscriber that was not admitted has no secret, and so no
+rights, whatever certificate it has. When one is expelled, its groups get other secrets. Lists are
+not inherited: every znode has its own. Nothing is for everybody.
+
+Trees below version 8 have no groups: there all of a role are listed by their names.
 
 An operator may be admitted for some flows, by patterns of their names. He is an operator then where
 a path names one of these, or an isolated part of one, and where it names another or none he reads.
@@ -34,8 +38,11 @@ PERMISSIONS = "rwcda"
 GROUPS = ("master", "discovery", "collector", "executor", "viewer")
 """All processes of such a role have the same rights."""
 NAMED = ("node", "operator", "subscriber")
+ANY_OPERATOR = "any-operator"
+MEMBERS = "@"
+"""Begins the entry of a group of members: ``@node`` are all nodes."""
 Entry = tuple[str, str]
-"""``ROLE`` or ``ROLE:NAME``, and its permissions in the order of PERMISSIONS."""
+"""``ROLE``, ``ROLE:NAME`` or ``@GROUP``, and its permissions in the order of PERMISSIONS."""
 Owner = tuple[str, str]
 """What an ``Access`` calls one whom the znode itself names, and ``ROLE:NAME``."""
 
@@ -70,13 +77,31 @@ class Secured:
 
     cluster: str
     members: tuple[str, ...] = ()
+    groups: tuple[tuple[str, str], ...] = ()
+    """Group and identity. Where there are any, ``members`` are the operators only, and whoever is
+    not ``expelled`` is named where a path or a record names it."""
+    expelled: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, schema: Schema | None) -> Secured | None:
         """None for an open cluster."""
         if schema is None or SECURED not in schema.features:
             return None
-        return cls(schema.certificates, schema.members)
+        groups = tuple(sorted(schema.groups.items()))
+        return cls(schema.certificates, schema.members, groups, frozenset(schema.expelled))
+
+    @property
+    def grouped(self) -> bool:
+        """Whether lists name groups instead of all members."""
+        return bool(self.groups)
+
+    def may_be_named(self, member: str) -> bool:
+        """A name that was never admitted is harmless in a list: nothing is made for it."""
+        return member not in self.expelled if self.grouped else member in self.admitted
+
+    @cached_property
+    def identities(self) -> dict[str, str]:
+        return dict(self.groups)
 
     @cached_property
     def admitted(self) -> dict[str, Member]:
@@ -86,6 +111,14 @@ class Secured:
     @cached_property
     def operators(self) -> tuple[Member, ...]:
         return tuple(one for one in self.admitted.values() if one.name.startswith("operator:"))
+
+
+def groups_of(member: Member) -> tuple[str, ...]:
+    """The groups that a member belongs to. An operator of some flows is none of ``operator``."""
+    role = member.name.partition(":")[0]
+    if role != "operator":
+        return (role,)
+    return (ANY_OPERATOR,) if member.flows is not None else ("operator", ANY_OPERATOR)
 
 
 def acl(path: str, secured: Secured, journal: Journal | None = None) -> tuple[Entry, ...]:
@@ -123,7 +156,9 @@ def _principals(roles: Sequence[str], owners: Collection[Owner], secured: Secure
     for role in roles:
         if role in GROUPS:
             yield role
-        elif role == "any-operator":
+        elif secured.grouped and role in (*NAMED, ANY_OPERATOR):
+            yield MEMBERS + role
+        elif role == ANY_OPERATOR:
             yield from (one.name for one in secured.operators)
         elif role in NAMED:
             yield from (
@@ -144,14 +179,21 @@ def _owners(row: table.Row[Record], names: Sequence[str], secured: Secured) -> I
         if journal is not None and journal.count(".") > 2:
             nodes.append(journal.rsplit(".", 2)[0].partition(".")[2])
     yield from _admitted("own-node", nodes, secured)
+    if "{member}" in named and secured.may_be_named(named["{member}"]):
+        yield "own-member", named["{member}"]
     if "{cursor}" in named:
         yield from _admitted("own-subscriber", [named["{cursor}"]], secured)
     cursor = named.get("{cursor}", CURSOR_MAIN)
     flow = named.get("{flow}") if cursor == CURSOR_MAIN else cursor
     if "{journal}" in named:
         flow = named["{journal}"].partition(".")[0]
-    if flow is not None:
-        yield from (("own-operator", one.name) for one in secured.operators if one.is_for(flow))
+    if flow is None:
+        return
+    if secured.grouped:
+        yield "own-operator", f"{MEMBERS}operator"
+    for one in secured.operators:
+        if one.is_for(flow) and not (secured.grouped and one.flows is None):
+            yield "own-operator", one.name
 
 
 def _holders(journal: Journal, secured: Secured) -> Iterable[Owner]:
@@ -164,4 +206,4 @@ def _holders(journal: Journal, secured: Secured) -> Iterable[Owner]:
 def _admitted(kind: str, names: Iterable[str], secured: Secured) -> Iterable[Owner]:
     """Those who were, of the role that is the last word of ``kind``."""
     members = ((kind, f"{kind.rpartition('-')[2]}:{name}") for name in names)
-    return (one for one in members if one[1] in secured.admitted)
+    return (one for one in members if secured.may_be_named(one[1]))

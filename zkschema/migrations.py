@@ -74,6 +74,10 @@ def _add_leases(tree: Tree) -> list[Change]:
     return [] if "/leases" in tree else [Set("/leases", None)]
 
 
+def _add_members(tree: Tree) -> list[Change]:
+    return [] if "/members" in tree else [Set("/members", None)]
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(
         1, "queues become logs; intents of tasks and pushes get a place", _add_intents_and_logs
@@ -87,6 +91,9 @@ MIGRATIONS: tuple[Migration, ...] = (
         _nothing,
     ),
     Migration(6, "flows poll on a schedule; journals have copies on several nodes", _nothing),
+    Migration(
+        7, "members of a secured cluster have records, and access lists groups", _add_members
+    ),
 )
 
 

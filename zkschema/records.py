@@ -58,7 +58,9 @@ class Schema(Record):
     of an export gives the tree a higher ``generation``: what is absent after that may only be what
     the export did not have. A cluster with the feature ``acl`` is secured: ``certificates`` is its
     name in them, and ``members`` (``ROLE:NAME``, an operator of some flows
-    ``operator:NAME@FLOW,FLOW``) were admitted to it.
+    ``operator:NAME@FLOW,FLOW``) were admitted to it. Since version 8 these are the operators only;
+    ``groups`` has the identity of each group in access lists, ``expelled`` are the members that no
+    list names any more, the last ones, and ``admissions`` counts the changes of who was admitted.
     """
 
     version: int
@@ -67,6 +69,26 @@ class Schema(Record):
     generation: int = 0
     certificates: str = ""
     members: tuple[str, ...] = ()
+    groups: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    expelled: tuple[str, ...] = ()
+    admissions: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Groups(Record):
+    """The secrets of the groups in access lists, the newest first; the one before it is kept while
+    lists that name it are set."""
+
+    secrets: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NOTHING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member(Record):
+    """One that was admitted, with the secrets of its groups. An operator of some ``flows`` has
+    patterns of their names."""
+
+    flows: tuple[str, ...] | None = None
+    secrets: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NOTHING)
 
 
 @dataclass(frozen=True, kw_only=True)

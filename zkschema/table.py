@@ -4,6 +4,9 @@ A row is called with the names in its pattern and gives a path that carries the 
 reader knows what it will find there: ``paths.flow("web")`` is a ``ZPath[Flow]``. No other file
 spells a path. Paths are relative to the cluster's chroot.
 
+A version gets new rows by ``since`` and one migration (``migrations``). A feature that needs more
+than rows has a ``..._SINCE`` here, by which its writers ask the tree whether they may use it.
+
 This flumeng uses trees of the versions from ``OLDEST`` to ``VERSION``, so that it runs beside the
 one before it. A row of a version above the tree's is neither there nor written until
 ``flumeng schema migrate --finish`` has raised the tree.
@@ -21,7 +24,7 @@ from zkschema.records import Record
 
 R_co = TypeVar("R_co", bound=Record, covariant=True)
 
-VERSION = 7
+VERSION = 8
 OLDEST = 1
 KIB = 1024
 PLACEHOLDER = re.compile(r"\{[^}]*\}")
@@ -32,6 +35,9 @@ CHAINS_SINCE = 6
 """Revisions have ``runs`` in trees of this version and above."""
 COPIES_SINCE = 7
 """Journals have copies, and nodes are told of them, in trees of this version and above."""
+GROUPS_SINCE = 8
+"""Access lists name groups of members, and members have znodes, in trees of this version and above.
+"""
 
 EVERYONE = "master node discovery collector executor any-operator viewer subscriber"
 NOT_NODES = "master discovery collector executor any-operator viewer subscriber own-node"
@@ -42,12 +48,13 @@ ROWS: list[Row[Record]] = []
 
 @dataclass(frozen=True)
 class Access:
-    """Roles, with blanks between them, of a secured cluster: who reads and writes a znode, and who
-    creates and deletes its children. ``own-ROLE`` is the one of that role whom the path names, and
-    ``own-operator`` each operator of the flow that it names. ``operator`` is who was admitted for
-    all flows, ``any-operator`` also who was for some. ``primary-node`` leads the journal that the
-    path names, and ``copy-node`` is to hold a copy. An administrator may do everything, who may do
-    anything may read, and ``admin`` may change the access list itself."""
+    """Roles, with blanks between them, of a secured cluster: who reads and writes a znode, and
+    who creates and deletes its children. ``own-ROLE`` is the one of that role whom the path
+    names, and ``own-operator`` each operator of the flow that it names. ``operator`` is who was
+    admitted for all flows, ``any-operator`` also who was for some. ``primary-node`` leads the
+    journal that the path names, and ``copy-node`` is to hold a copy. ``own-member`` is the one
+    whose record it is. An administrator may do everything, who may do anything may read, and
+    ``admin`` may change the access list itself."""
 
     write: str = ""
     create: str = ""
@@ -142,6 +149,31 @@ schema = _row(
     "compare-and-set",
     size_bytes=64 * KIB,
     access=Access(),
+)
+groups = _row(
+    "/groups",
+    records.Groups,
+    "administrators",
+    "secrets of the groups that access lists name",
+    size_bytes=16 * KIB,
+    since=8,
+    access=Access(read=""),
+)
+members = _folder(
+    "/members",
+    "bootstrap",
+    "who was admitted to a secured cluster, beside administrators and the roles of daemons",
+    since=8,
+    access=Access(read=NOT_NODES),
+)
+member = _row(
+    "/members/{member}",
+    records.Member,
+    "administrators",
+    "`ROLE:NAME`: a node, an operator or a subscriber, with the secrets of its groups",
+    size_bytes=16 * KIB,
+    since=8,
+    access=Access(read="own-member"),
 )
 cluster = _row(
     "/cluster",
@@ -600,7 +632,8 @@ def to_markdown() -> str:
         "",
         "In a secured cluster each znode has an access list (see [security](../security.md)). An "
         "administrator may do everything. A node, an operator or a subscriber has these rights "
-        "once it was admitted; `own` is the one whom the path names. `own-operator` is each "
+        "once it was admitted, most of them by a group whose secret its record in `/members` has; "
+        "`own` is the one whom the path names. `own-operator` is each "
         "operator of the flow that the path names, of a cursor's znodes each of the flow that "
         "reads with it; `operator` only who was admitted for all flows, `any-operator` also who "
         "was for some. `primary-node` and `copy-node` are the nodes that lead a journal or are to "
@@ -614,6 +647,8 @@ def to_markdown() -> str:
         roles = (access.write, access.create, access.delete)
         shown = (" ".join(one.split()).replace(" ", ", ") or "-" for one in roles)
         readers = "all" if access.read == EVERYONE else "all but nodes"
+        if "viewer" not in access.read:
+            readers = access.read or "administrators"
         readers += ", own-node" if "own-node" in access.read and "{node}" in pattern else ""
         for holder in ("primary-node", "copy-node"):
             readers += f", {holder}" if holder in access.read else ""

@@ -145,7 +145,7 @@ class Master:
         try:
             schema = tree.require(self._store)
             self._secured = Secured.of(schema)
-            if self._proofs.learn(schema):
+            if self._proofs.learn(self._store, schema):
                 self._reader.invalidate()
         except UnavailableError as error:
             return self._fail(f"waiting for ZooKeeper: {error}")

@@ -14,10 +14,21 @@ from itertools import islice
 
 from flumeng.errors import UserError
 from flumeng.master.sayings import Sayings
+from flumeng.operations.membership import members
 from flumeng.security import process
 from flumeng.security.credentials import keystore_of
 from flumeng.state.snapshot import Snapshot
-from flumeng.store import ANY, Path, Remove, Store, Unreadable, Version, Versioned, Write
+from flumeng.store import (
+    ANY,
+    Path,
+    ReadableStore,
+    Remove,
+    Store,
+    Unreadable,
+    Version,
+    Versioned,
+    Write,
+)
 from zkschema import paths
 from zkschema.access import Secured
 from zkschema.bootstrap import CURSOR_MAIN
@@ -33,7 +44,8 @@ AT_ONCE = 100
 class Trust:
     """Whom a master believes: members of this cluster, with certificates of these authorities."""
 
-    secured: Secured
+    cluster: str
+    nodes: frozenset[str]
     ca: bytes
 
 
@@ -45,16 +57,23 @@ class LiveProofs:
         self._keystore = keystore_of("master")
         self._sayings = Sayings(clock)
         self._trust: Trust | None = None
+        self._learned: Schema | None = None
+        self._nodes: frozenset[str] = frozenset()
         self.unproven: dict[Path, Version] = {}
 
-    def learn(self, schema: Schema) -> bool:
-        """Whether other live znodes may count from now on than did before."""
+    def learn(self, store: ReadableStore, schema: Schema) -> bool:
+        """Whether other live znodes may count from now on than did before. Raises
+        UnavailableError."""
         before, secured = self._trust, Secured.of(schema)
         if secured is None or self._keystore is None:
             self._trust = None
         else:
+            if self._learned != schema:
+                self._nodes = frozenset(members(store, schema))
+                self._learned = schema
             try:
-                self._trust = Trust(secured, process.loaded.of(self._keystore).ca)
+                ca = process.loaded.of(self._keystore).ca
+                self._trust = Trust(secured.cluster, self._nodes, ca)
             except UserError as error:
                 log.debug("the authorities are to be read again: %s", error)
         if self._trust != before:
@@ -75,14 +94,14 @@ class LiveProofs:
             return ""
         if isinstance(found, Unreadable):
             return found.why
-        if f"node:{node}" not in self._trust.secured.members:
+        if f"node:{node}" not in self._trust.nodes:
             return "no node of that name was admitted"
         from flumeng.security import sessions  # noqa: PLC0415  needless in an open cluster
 
         return sessions.why_unproven(
             found.value.certificates,
             found.value.signature,
-            cluster=self._trust.secured.cluster,
+            cluster=self._trust.cluster,
             node=node,
             session=found.session,
             ca=self._trust.ca,

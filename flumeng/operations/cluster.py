@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from flumeng.errors import UserError
-from flumeng.operations import audit
+from flumeng.operations import audit, membership
 from flumeng.operations.documents import AnyRecord, at, documents, encoded
-from flumeng.operations.securing import acl_mismatches
+from flumeng.operations.securing import acl_mismatches, lacks_groups
 from flumeng.replication.membership import node_of
 from flumeng.store import ABSENT, ANY, Put, Remove, Store, Version, Write, tree
 from flumeng.store.transaction import singly
@@ -31,13 +31,14 @@ def init_cluster(store: Store, *, author: str, reason: str, now: float) -> list[
 
 
 def export_cluster(store: Store) -> dict[str, Any]:
-    """Everything but ephemerals as one document, for ``import_cluster``; of any schema version.
+    """Everything but ephemerals and secrets as one document, for ``import_cluster``; of any schema
+    version.
 
     Raises ``UserError`` without a cluster, ``CorruptError`` for a znode that is no document.
     """
     found = documents(store.dump())
     version = _version(found)
-    return {"schema": version, "znodes": dict(sorted(found.items()))}
+    return {"schema": version, "znodes": dict(sorted(membership.without_secrets(found).items()))}
 
 
 def import_cluster(store: Store, exported: object, *, author: str, reason: str, now: float) -> int:
@@ -59,8 +60,9 @@ def import_cluster(store: Store, exported: object, *, author: str, reason: str, 
         raise UserError(f"the document does not keep to the schema:\n{said}")
     led = {p: doc for p, doc in wanted.items() if table.journal.matches(p) and doc is not None}
     wanted |= {path: _primary_alone_in_sync(doc) for path, doc in led.items()}
-    data = {path: encoded(doc) for path, doc in wanted.items()}
     store.make_root()
+    wanted = membership.with_fresh_secrets(store, wanted)
+    data = {path: encoded(doc) for path, doc in wanted.items()}
     there = store.dump()
     if SCHEMA in there or any(data.get(path) != found for path, found in there.items()):
         raise UserError(
@@ -82,7 +84,7 @@ def verify_cluster(store: Store) -> list[Problem]:
     dump = store.dump()
     kept = repair.problems(dump, _without_session(store, dump))
     loose = [one.problem for one in acl_mismatches(store, ["/", *dump])]
-    return sorted([*kept, *loose], key=lambda problem: problem.path)
+    return sorted([*kept, *loose, *lacks_groups(store)], key=lambda problem: problem.path)
 
 
 def repairs(store: Store) -> list[Repair]:
@@ -93,8 +95,9 @@ def repairs(store: Store) -> list[Repair]:
 
 def access_problems(store: Store) -> list[Problem]:
     """What ``set_access`` would put right: znodes of a secured cluster with other access lists than
-    the schema says."""
-    return [one.problem for one in acl_mismatches(store, ["/", *store.dump()])]
+    the schema says, and lists that name each member."""
+    found = [one.problem for one in acl_mismatches(store, ["/", *store.dump()])]
+    return [*found, *lacks_groups(store)]
 
 
 def repair_cluster(

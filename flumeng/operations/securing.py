@@ -1,9 +1,10 @@
 """From an open cluster to a secured one, and who belongs to it.
 
-The schema's znode says first that the cluster is secured and who was admitted: from then on every
-process gives what it creates the right access list. Then the lists of all that is there are set,
-until nothing with another one is found. Interrupted, it is gone on with by calling it again, and
-``schema verify`` tells what is left.
+Members get their records first (see ``membership``). Then the schema's znode says that the
+cluster is secured and which groups there are: from then on every process gives what it creates
+the right access list. Then the lists of all that is there are set, until nothing with another one
+is found. Interrupted, it is gone on with by calling it again, and ``schema verify`` tells what is
+left.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from flumeng.errors import ConflictError, UserError
-from flumeng.operations import audit
+from flumeng.operations import audit, membership
 from flumeng.operations.live_processes import live_processes
+from flumeng.operations.membership import Change
 from flumeng.security.roles import NAMED
 from flumeng.spec.patterns import check_name
 from flumeng.store import ANY, AccessList, AccessStore, Put, Store, Versioned, access_lists, tree
@@ -23,6 +25,10 @@ from zkschema.access import SECURED, Member, Secured
 from zkschema.table import NAME
 from zkschema.verify import Problem
 
+EXPELLED = 1000
+"""The schema names so many members that were expelled."""
+FEW = 10
+"""Members that were admitted are looked for among all znodes when they are no more than this."""
 PASSES = 20
 """Processes create znodes meanwhile; those that did not know yet are looked for so often."""
 
@@ -67,27 +73,94 @@ def secure_cluster(
     for name in expel:
         _require_name(name)
     schema = tree.require_versioned(store)
-    before = schema.value
-    if before.certificates not in ("", cluster):
-        raise UserError(f"this cluster is {before.certificates} in certificates, not {cluster}")
-    known = {**Secured(cluster, before.members).admitted, **admitted}
-    wanted = {name: member for name, member in known.items() if name not in expel}
-    members = tuple(sorted(map(str, wanted.values())))
+    if schema.value.certificates not in ("", cluster):
+        named = schema.value.certificates
+        raise UserError(f"this cluster is {named} in certificates, not {cluster}")
+    before = membership.members(store, schema.value)
+    wanted = {n: member for n, member in {**before, **admitted}.items() if n not in expel}
     _require_none_locked_out(store, wanted, expel)
-    features = tuple(sorted({*before.features, SECURED}))
-    after = replace(before, features=features, certificates=cluster, members=members)
-    if after != before:
-        said = [f"--member {one}" for one in admit] + [f"--without {one}" for one in expel]
-        command = " ".join(["schema secure", *said])
-        entry = records.Audit(who=author, command=command, reason=reason, time=now)
-        audit.commit(store, [Put(paths.schema(), after, schema.version)], entry)
-    count = set_access(store)
+    said = [f"--member {one}" for one in admit] + [f"--without {one}" for one in expel]
+    command = " ".join(["schema secure", *said])
+    entry = records.Audit(who=author, command=command, reason=reason, time=now)
+    secured = replace(
+        schema.value,
+        features=tuple(sorted({*schema.value.features, SECURED})),
+        certificates=cluster,
+        members=tuple(sorted(map(str, wanted.values()))),
+    )
+    if membership.has_groups(schema.value):
+        change = Change.of(before, wanted, schema.value.groups)
+        count = _with_groups(store, schema, secured, change, entry)
+    else:
+        _write(store, schema, secured, entry)
+        count = set_access(store)
     for member in expel:
         role, _, name = member.partition(":")
         if role == "node":
             with contextlib.suppress(ConflictError):  # it is not live
                 store.remove(paths.live_node(name), ANY)
     return count
+
+
+def _with_groups(
+    store: Store,
+    schema: Versioned[records.Schema],
+    after: records.Schema,
+    change: Change,
+    entry: records.Audit,
+) -> int:
+    """In a tree whose lists name groups. They stay as they are when members are only admitted."""
+    identities = membership.renew(store, schema.value, change)
+    operators = tuple(one for one in after.members if one.startswith("operator:"))
+    changed = bool(change.written or change.gone)
+    expelled = [one for one in schema.value.expelled if one not in change.after]
+    expelled += [one for one in change.gone if one not in expelled]
+    after = replace(
+        after,
+        members=operators,
+        groups=identities,
+        expelled=tuple(expelled[-EXPELLED:]),
+        admissions=schema.value.admissions + changed,
+    )
+    _write(store, schema, after, entry)
+    membership.expel(store, change)
+    lists = (schema.value.members, schema.value.groups, schema.value.features)
+    same = lists == (after.members, after.groups, after.features)
+    if change.renewed or not same or not changed or len(change.written) > FEW:
+        return set_access(store)
+    names = [member.partition(":")[2] for member in change.written]
+    return set_access(store, names)
+
+
+def _write(
+    store: Store,
+    schema: Versioned[records.Schema],
+    after: records.Schema,
+    entry: records.Audit,
+) -> None:
+    if after != schema.value:
+        audit.commit(store, [Put(paths.schema(), after, schema.version)], entry)
+
+
+def lacks_groups(store: Store) -> list[Problem]:
+    """Whether the lists of a secured cluster name every member, as they did below version 8."""
+    schema = store.read(paths.schema())
+    if schema is None or not membership.has_groups(schema.value):
+        return []
+    secured = Secured.of(schema.value)
+    if secured is None or secured.grouped:
+        return []
+    what = "access lists name each member, so that they grow with the members"
+    return [Problem(str(paths.schema()), what, "name groups of members instead")]
+
+
+def repair_access(store: Store, *, author: str, reason: str, now: float) -> int:
+    """Set all access lists of a secured cluster as the schema says; gives how many were others.
+    Raises as ``secure_cluster``."""
+    if lacks_groups(store):
+        cluster = tree.require(store).certificates
+        return secure_cluster(store, cluster=cluster, author=author, reason=reason, now=now)
+    return set_access(store)
 
 
 def acl_mismatches(store: Store, znodes: Collection[str]) -> list[AclMismatch]:
@@ -101,7 +174,7 @@ def acl_mismatches(store: Store, znodes: Collection[str]) -> list[AclMismatch]:
     journals = _journals(store, named)
     for path, known in zip(named, store.access_lists(named), strict=True):
         wanted = access_lists.wanted(path, secured, journals.get(path))
-        if known is not None and known != wanted:
+        if known is not None and not access_lists.same(known, wanted):
             found.append(AclMismatch(path, known, wanted))
     return found
 
@@ -123,13 +196,14 @@ def _journals(store: Store, znodes: Sequence[str]) -> dict[str, records.Journal]
     return {path: known[name] for path, name in named.items() if name in known}
 
 
-def set_access(store: Store) -> int:
-    """Give every znode of a secured cluster its access list; gives how many had another one. Each
-    is looked at once, as only an administrator changes lists."""
+def set_access(store: Store, names: Sequence[str] | None = None) -> int:
+    """Give every znode of a secured cluster its access list, or those whose paths have one of the
+    ``names``; gives how many had another one. Each is looked at once, as only an administrator
+    changes lists."""
     assert isinstance(store, AccessStore)
     count, seen = 0, set[str]()
     for _ in range(PASSES):
-        new = [path for path in ("/", *store.znodes()) if path not in seen]
+        new = [path for path in ("/", *store.znodes()) if path not in seen and _names(path, names)]
         wrong = {one.path: one.wanted for one in acl_mismatches(store, new)}
         if not wrong:
             return count
@@ -139,6 +213,12 @@ def set_access(store: Store) -> int:
         f"{next(iter(wrong))} and others are created with other access lists all the time: a "
         "process does not know that the cluster is secured"
     )
+
+
+def _names(path: str, names: Sequence[str] | None) -> bool:
+    """A journal's record may name any node."""
+    journal = table.journal.matches(path) is not None
+    return names is None or journal or any(name in path for name in names)
 
 
 def _by_name(members: Sequence[str]) -> dict[str, Member]:

@@ -24,6 +24,7 @@ from flumeng.metrics.endpoint import Endpoint
 from flumeng.metrics.health import Health
 from flumeng.metrics.instruments import Instruments
 from flumeng.metrics.table import Reading
+from flumeng.operations import membership
 from flumeng.operations.flows import apply_flow
 from flumeng.operations.securing import secure_cluster
 from flumeng.runtime import core_dumps, embedded, private_directory
@@ -35,7 +36,6 @@ from flumeng.state.task_map import read_plans
 from flumeng.store import Store, Versioned, tree
 from flumeng.store.zookeeper import connect
 from zkschema import paths
-from zkschema.access import Secured
 from zkschema.records import TaskStatus
 
 log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ class Standalone:
     def _secure(self, store: Store) -> None:
         cluster = process.administered_cluster()
         if cluster is not None:
-            known = Secured(cluster, tree.require(store).members).admitted
+            known = membership.members(store, tree.require(store))
             members = {f"node:{self.node}", *process.operators()}.difference(known)
             secure_cluster(
                 store,

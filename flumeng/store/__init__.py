@@ -222,7 +222,8 @@ class Store(ReadableStore, Protocol):
         """Call ``notify(connected)`` when the connection comes or goes; same rule as ``watch``."""
 
     def dump(self) -> Mapping[str, bytes]:
-        """Every znode below the chroot: path -> raw data. For verification and export."""
+        """Every znode below the chroot: path -> raw data. For verification and export. What others
+        may not read is left out."""
 
     def close(self) -> None:
         """End the session; its ephemeral znodes go."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from functools import lru_cache
 from typing import cast
 
@@ -12,6 +14,8 @@ from zkschema.access import Secured
 from zkschema.records import Journal
 
 SCHEME = "x509"
+DIGEST = "digest"
+HIDDEN = ":x"
 REFUSED = "ZooKeeper refuses it (NoAuthError)"
 OTHER_CREDENTIAL = f"{REFUSED}: an ACL wants another credential than is given"
 
@@ -25,7 +29,7 @@ def refusal(member: str, secured: Secured | None) -> str:
     if admitted is not None and admitted.flows is not None:
         flows = ", ".join(admitted.flows)
         return f"{REFUSED}: {member} may change no flows but {flows}, and make or delete none"
-    if role in NAMED and admitted is None:
+    if role in NAMED and admitted is None and (role == "operator" or not secured.grouped):
         return (
             f"{REFUSED}: {member} is not admitted to this cluster; "
             f"an administrator admits it with `flumeng schema secure --member {member}`"
@@ -46,12 +50,41 @@ def _may(role: str) -> str:
 
 def wanted(path: str, secured: Secured, journal: Journal | None = None) -> AccessList:
     """The list of the znode at ``path``, relative to the chroot; see ``access.acl``."""
-    return _named(access.acl(path, secured, journal), secured.cluster)
+    return _named(access.acl(path, secured, journal), secured)
+
+
+def identity(group: str, secret: str) -> str:
+    """How ZooKeeper's scheme ``digest`` names who has the secret of a group."""
+    digest = hashlib.sha1(credential(group, secret).encode(), usedforsecurity=False).digest()
+    return f"{group}:{base64.b64encode(digest).decode()}"
+
+
+def credential(group: str, secret: str) -> str:
+    """What such a one shows of itself."""
+    return f"{group}:{secret}"
+
+
+def same(found: AccessList, wanted: AccessList) -> bool:
+    """Whether a list is as it is to be. ZooKeeper hides digests from all but administrators."""
+    if found == wanted:
+        return True
+    hidden = tuple(sorted((_hidden(who), may) for who, may in wanted))
+    return any(who.endswith(HIDDEN) for who, _ in found) and found == hidden
+
+
+def _hidden(who: str) -> str:
+    return f"{who.rpartition(':')[0]}{HIDDEN}" if who.startswith(f"{DIGEST}:") else who
 
 
 @lru_cache(maxsize=4096)
-def _named(entries: tuple[access.Entry, ...], cluster: str) -> AccessList:
-    return tuple(sorted((f"{SCHEME}:{_subject(one, cluster)}", may) for one, may in entries))
+def _named(entries: tuple[access.Entry, ...], secured: Secured) -> AccessList:
+    return tuple(sorted((_identity(one, secured), may) for one, may in entries))
+
+
+def _identity(member: str, secured: Secured) -> str:
+    if member.startswith(access.MEMBERS):
+        return f"{DIGEST}:{secured.identities[member.removeprefix(access.MEMBERS)]}"
+    return f"{SCHEME}:{_subject(member, secured.cluster)}"
 
 
 def _subject(member: str, cluster: str) -> str:

@@ -77,7 +77,7 @@ from flumeng.store.traffic import Traffic
 from flumeng.store.transaction import Scale
 from zkschema import codec, paths
 from zkschema.access import NAMED, Secured
-from zkschema.records import Record, Schema
+from zkschema.records import Member, Record, Schema
 from zkschema.table import ZPath
 
 log = logging.getLogger(__name__)
@@ -127,6 +127,8 @@ def connect(
 class ZooKeeperStore:
     """See ``Store``. kazoo goes on reconnecting by itself until ``close``.
 
+    ``_shown``: the secrets of groups that every connection shows, which kazoo repeats.
+
     ``_expelled``: when this process was last told who belongs to the cluster, it did not. Of what
     comes after that it is not told, so it asks before it creates anything.
 
@@ -155,6 +157,7 @@ class ZooKeeperStore:
         self.too_old = False
         self._secured: Secured | None = None
         self._expelled = False
+        self._shown: set[tuple[str, str]] = set()
         self._changing = threading.Lock()
         self._connection = 0
         self._lease = lease.Lease(clock)
@@ -373,6 +376,10 @@ class ZooKeeperStore:
                     names = _wait(children)
                 except NoNodeError:
                     continue
+                except ForbiddenError:
+                    if not self._belongs():
+                        raise
+                    continue
                 waiting += [f"{path.rstrip('/')}/{name}" for name in names]
         tree.pop("/", None)
         return tree
@@ -427,7 +434,9 @@ class ZooKeeperStore:
         open cluster nothing is asked."""
         if not self._tls:
             return True
+        named = self._member.partition(":")[0] in NAMED
         try:
+            admitted = self._join_groups() if named else True
             found = _if_there(self._client.get_async(str(paths.schema())))
             schema = codec.decode(Schema, found[0]) if found else None
         except ForbiddenError:
@@ -445,11 +454,24 @@ class ZooKeeperStore:
         except UnavailableError as error:
             log.debug("who may do what is to be asked again: %s", error)
             return False
-        self._secured = Secured.of(schema)
-        named = self._member.partition(":")[0] in NAMED
-        self._expelled = (
-            named and self._secured is not None and self._member not in self._secured.admitted
-        )
+        self._secured = secured = Secured.of(schema)
+        if secured is not None and not secured.grouped:
+            admitted = self._member in secured.admitted
+        self._expelled = named and secured is not None and not admitted
+        return True
+
+    def _join_groups(self) -> bool:
+        """Show ZooKeeper the secrets of this member's groups; whether it was admitted. Only it may
+        read its record, and only by its certificate. Raises UnavailableError, DecodeError."""
+        found = _if_there(self._client.get_async(str(paths.member(self._member))))
+        if found is None:
+            return False
+        for group, secrets in codec.decode(Member, found[0]).secrets.items():
+            for secret in secrets:
+                shown = (access_lists.DIGEST, access_lists.credential(group, secret))
+                if shown not in self._shown:
+                    _wait(self._client.add_auth_async(*shown))
+                    self._shown.add(shown)
         return True
 
     def _belongs(self) -> bool:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
-from flumeng.errors import ConflictError, UserError
-from flumeng.operations.cluster import access_problems, verify_cluster
-from flumeng.operations.securing import secure_cluster
-from flumeng.store import ABSENT, ANY, access_lists, tree
+from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.operations import membership
+from flumeng.operations.cluster import (
+    access_problems,
+    export_cluster,
+    import_cluster,
+    verify_cluster,
+)
+from flumeng.operations.flows import apply_flows
+from flumeng.operations.migration import migrate_cluster, pending_migrations
+from flumeng.operations.securing import repair_access, secure_cluster, set_access
+from flumeng.store import ABSENT, ANY, AccessList, access_lists, tree
 from flumeng.testing import FakeStore
-from zkschema import paths, records, table
+from zkschema import bootstrap, paths, records, table
 from zkschema.access import GROUPS, NAMED, PERMISSIONS, Secured, acl
 
 MEMBERS = ("node:n1", "node:n2", "operator:al", "subscriber:job")
@@ -23,6 +33,7 @@ JOURNAL = "web.n1.0.0123abcd"
 COPIED = records.Journal(
     flow="web", node="n1", primary="n1", term=1, in_sync=("n1/a",), copies=("n1",), lineage="l"
 )
+READ_BY_ALL = [row for row in table.ROWS if row not in (table.groups, table.member)]
 LIVE = records.LiveNode(uuid="u", incarnation="i", pid=1, version="1", since=1.0)
 
 
@@ -36,7 +47,7 @@ def test_every_list_is_of_roles_and_members_and_only_an_admin_may_change_most(
     row: table.Row[records.Record],
 ) -> None:
     entries = dict(acl(filled(row.pattern), SECURED))
-    assert entries.keys() <= {"admin", *GROUPS, *MEMBERS}
+    assert entries.keys() <= {"admin", *GROUPS, *MEMBERS, *({"x"} if row is table.member else {})}
     assert entries["admin"] == PERMISSIONS
     changers = {who for who, may in entries.items() if "a" in may}
     by_record = row in (table.journal, table.ack)
@@ -44,13 +55,13 @@ def test_every_list_is_of_roles_and_members_and_only_an_admin_may_change_most(
     assert all("r" in may for may in entries.values())
     access = row.access
     roles = " ".join((access.write, access.create, access.delete, access.read, access.admin))
-    own = {f"own-{role}" for role in NAMED} | {"primary-node", "copy-node"}
+    own = {f"own-{role}" for role in NAMED} | {"primary-node", "copy-node", "own-member"}
     known = {*GROUPS, *NAMED, *own, "any-operator"}
     assert set(roles.split()) <= known
 
 
 def test_viewers_add_audit_entries_and_change_nothing_else() -> None:
-    for row in table.ROWS:
+    for row in READ_BY_ALL:
         entries = dict(acl(filled(row.pattern), SECURED))
         assert entries["executor"] == "r", row.pattern
         assert entries["viewer"] == ("rc" if row is table.audits else "r"), row.pattern
@@ -74,7 +85,7 @@ def named(pattern: str, flow: str) -> str:
     return filled(pattern.replace("{flow}", flow).replace("{cursor}", "main"))
 
 
-@pytest.mark.parametrize("row", table.ROWS, ids=lambda row: row.pattern)
+@pytest.mark.parametrize("row", READ_BY_ALL, ids=lambda row: row.pattern)
 def test_an_operator_of_some_flows_is_one_where_the_path_names_them_and_reads_elsewhere(
     row: table.Row[records.Record],
 ) -> None:
@@ -153,8 +164,12 @@ def test_what_is_there_and_what_comes_has_its_list(store: FakeStore) -> None:
     assert secure(store, *MEMBERS) > 10
     store.write(paths.flow("web"), records.Flow(revision=1), ABSENT)
     said = store.tree.znodes["/flows/web"].access
-    assert said == access_lists.wanted("/flows/web", SECURED)
-    assert ("x509:CN=operator:al,O=c", "rwcd") in said
+    secured = Secured.of(tree.require(store))
+    assert secured is not None
+    assert said == access_lists.wanted("/flows/web", secured)
+    assert dict(said)[group(store, "operator")] == "rwcd"
+    assert dict(said)[group(store, "node")] == "r"
+    assert "x509:CN=operator:al,O=c" not in dict(said)
     assert secure(store) == 0, "it was not settled"
 
 
@@ -175,19 +190,21 @@ def test_who_is_admitted_anew_has_the_flows_that_are_said_then(store: FakeStore)
         secure(store, *admit, expel=() if admit else (BOB,))
         assert tree.require(store).members == ("operator:al", *there)
         lists = {flow: dict(store.tree.znodes[f"/flows/{flow}"].access) for flow in ("app", "web")}
-        may = {flow: said.get(f"x509:CN={BOB},O=c", "") for flow, said in lists.items()}
+        own = {group(store, "operator")} & shown(store, BOB) | {f"x509:CN={BOB},O=c"}
+        may = {
+            flow: max((said.get(who, "") for who in own), key=len) for flow, said in lists.items()
+        }
         assert [flow for flow in may if may[flow] == "rwcd"] == flows
         assert access_problems(store) == []
 
 
 def test_lists_that_still_give_a_flow_are_found_and_set(store: FakeStore) -> None:
-    secure(store, BOB)
+    secure(store, f"{BOB}@web")
     store.write(paths.flow("web"), records.Flow(revision=1), ABSENT)
     schema = tree.require_versioned(store)
     store.write(paths.schema(), replace(schema.value, members=(f"{BOB}@app",)), schema.version)
     said = {problem.path: problem.what for problem in access_problems(store)}
     assert "looser: x509:CN=operator:bob,O=c may rwcd" in said["/flows/web"]
-    assert "/cluster" in said
     assert secure(store) == len(said)
     assert access_problems(store) == []
 
@@ -257,7 +274,128 @@ def test_the_expelled_are_not_live_any_more(store: FakeStore) -> None:
     store.write(paths.live_node("n2"), replace(LIVE, identity="node:n2"), ABSENT)
     secure(store, expel=("node:n2",))
     assert store.children(paths.live_nodes()) == []
-    assert "node:n2" not in tree.require(store).members
+    assert "node:n2" not in store.children(paths.members())
+
+
+def group(store: FakeStore, name: str) -> str:
+    """As access lists name it."""
+    return f"digest:{tree.require(store).groups[name]}"
+
+
+def shown(store: FakeStore, member: str) -> set[str]:
+    """The identities that the member's record lets it show."""
+    found = store.read(paths.member(member))
+    groups = found.value.secrets.items() if found else ()
+    return {f"digest:{access_lists.identity(name, one)}" for name, own in groups for one in own}
+
+
+def entries_of(store: FakeStore) -> set[str]:
+    """All identities in all access lists."""
+    return {who for znode in store.tree.znodes.values() for who, _ in znode.access}
+
+
+def test_every_member_can_show_its_groups_and_no_other(store: FakeStore) -> None:
+    secure(store, *MEMBERS, f"{BOB}@web")
+    own = {"node:n1": {"node"}, "subscriber:job": {"subscriber"}, BOB: {"any-operator"}}
+    own["operator:al"] = {"operator", "any-operator"}
+    for member, names in own.items():
+        assert shown(store, member) == {group(store, name) for name in names}
+        readers = dict(store.tree.znodes[f"/members/{member}"].access)
+        assert readers == {"x509:CN=admin,O=c": "rwcda", f"x509:CN={member},O=c": "r"}
+    assert dict(store.tree.znodes["/groups"].access) == {"x509:CN=admin,O=c": "rwcda"}
+
+
+def test_lists_do_not_grow_with_members(store: FakeStore) -> None:
+    secure(store, "node:n1", "subscriber:job")
+    before = {path: len(znode.access) for path, znode in store.tree.znodes.items()}
+    secure(store, *(f"node:n{number}" for number in range(2, 60)), "subscriber:job2")
+    after = {path: len(store.tree.znodes[path].access) for path in before}
+    assert after == before
+    assert access_problems(store) == []
+
+
+def test_admitting_a_node_sets_no_other_lists(store: FakeStore) -> None:
+    secure(store, *MEMBERS)
+    assert secure(store, "node:n3", "subscriber:job2") == 0
+
+
+@pytest.mark.parametrize("gone", ["node:n1", "operator:al", "subscriber:job"])
+def test_expelled_member_knows_no_secret_of_any_list(store: FakeStore, gone: str) -> None:
+    secure(store, *MEMBERS, "operator:eve", "subscriber:job2")
+    store.write(paths.node("n1"), records.Node(uuid="u", roles=()), ABSENT)
+    known = shown(store, gone)
+    secure(store, expel=(gone,))
+    assert known.isdisjoint(entries_of(store))
+    assert f"x509:CN={gone},O=c" not in entries_of(store)
+    assert store.read(paths.member(gone)) is None
+    for member in {*MEMBERS, "operator:eve", "subscriber:job2"} - {gone}:
+        assert shown(store, member) & entries_of(store)
+    assert access_problems(store) == []
+
+
+def test_operator_of_some_flows_loses_the_secret_of_all(store: FakeStore) -> None:
+    secure(store, *MEMBERS, BOB)
+    before = shown(store, BOB) - {group(store, "any-operator")}
+    secure(store, f"{BOB}@web")
+    assert before.isdisjoint(entries_of(store))
+    assert group(store, "operator") in shown(store, "operator:al")
+
+
+def test_interrupted_expulsion_is_gone_on_with(store: FakeStore) -> None:
+    secure(store, *MEMBERS)
+    known = shown(store, "node:n1")
+
+    class Failing(FakeStore):
+        def set_access_lists(self, _wanted: Mapping[str, AccessList]) -> int:
+            raise UnavailableError("cut")
+
+    with pytest.raises(UnavailableError):
+        secure(Failing(store.tree), expel=("node:n1",))
+    assert shown(store, "node:n2") & entries_of(store), "the members that stay read on meanwhile"
+    secure(store, expel=("node:n1",))
+    assert known.isdisjoint(entries_of(store))
+
+
+def test_tree_of_an_older_version_lists_names_until_its_lists_are_repaired() -> None:
+    store = FakeStore()
+    for path, record in bootstrap.initial("c", 7):
+        store.write(path, record, ABSENT)
+    secure(store, *MEMBERS)
+    assert "x509:CN=node:n1,O=c" in dict(store.tree.znodes["/flows"].access)
+    (migration,) = pending_migrations(store)
+    migrate_cluster(store, migration, author="a", reason="", now=1.0)
+    assert [one.path for one in access_problems(store)] == ["/schema"]
+    repair_access(store, author="a", reason="", now=1.0)
+    assert "x509:CN=node:n1,O=c" not in dict(store.tree.znodes["/flows"].access)
+    assert set(membership.members(store, tree.require(store))) == {*MEMBERS}
+    assert (access_problems(store), verify_cluster(store)) == ([], [])
+
+
+def test_export_has_no_secret_and_its_import_has_new_ones(store: FakeStore) -> None:
+    secure(store, *MEMBERS)
+    text = json.dumps(export_cluster(store))
+    before = store.read(paths.groups())
+    assert before is not None
+    assert not [one for own in before.value.secrets.values() for one in own if one in text]
+    other = FakeStore()
+    import_cluster(other, json.loads(text), author="a", reason="", now=1.0)
+    assert set(other.children(paths.members())) == {*MEMBERS}
+    assert shown(other, "node:n1") == {group(other, "node")} != {group(store, "node")}
+    assert set_access(other) > 0 or access_problems(other) == []
+
+
+def test_flows_and_members_of_a_large_secured_cluster_fit() -> None:
+    """20,000 members: no request to ZooKeeper is larger than it takes."""
+    store = FakeStore()
+    tree.init(store)
+    secure(store, *(f"node:ingest-{number:05}.fra1.example.net" for number in range(20_000)))
+    texts = {
+        f"f{number}": f"flow: f{number}\nsources: [generate: {{}}]\nsinks: [noop]\n"
+        for number in range(200)
+    }
+    made = apply_flows(store, texts, author="a", reason="", now=1.0)
+    assert sum(one.changed for part in made for one in part) == 200
+    assert secure(store, "node:one-more") == 0
 
 
 @pytest.mark.parametrize("member", ["node", "node:", "master:m", "admin", "node:a b", "x:y"])
