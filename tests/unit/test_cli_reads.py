@@ -323,10 +323,10 @@ def test_schema_show_needs_no_cluster(shell: Shell) -> None:
 
 def test_schema_init_makes_a_cluster_once() -> None:
     shell = Shell(FakeTree())
-    assert "schema version 7" in shell.run("schema", "init").stdout
+    assert "schema version 8" in shell.run("schema", "init").stdout
     assert shell.run("schema", "init").stdout == "nothing to do: the cluster is there\n"
     verified = shell.run("schema", "verify")
-    assert (verified.exit_code, verified.stdout) == (0, "every znode keeps to schema version 7\n")
+    assert (verified.exit_code, verified.stdout) == (0, "every znode keeps to schema version 8\n")
 
 
 def test_schema_verify_tells_what_is_wrong(shell: Shell, store: FakeStore) -> None:
