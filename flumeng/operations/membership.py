@@ -26,6 +26,7 @@ from flumeng.store import (
 from flumeng.store.transaction import singly
 from zkschema import paths, records, table
 from zkschema.access import ANY_OPERATOR, NAMED, Member, Secured, groups_of
+from zkschema.table import ZPath
 
 GROUPS = (*NAMED, ANY_OPERATOR)
 
@@ -109,12 +110,22 @@ def renew(store: Store, schema: records.Schema, change: Change) -> dict[str, str
     return {group: access_lists.identity(group, known[0]) for group, known in fresh.items()}
 
 
-def expel(store: Store, change: Change) -> None:
-    """Remove the records of those that are gone."""
-    gone = [paths.member(name) for name in change.gone]
-    there = [path for path, one in zip(gone, store.read_each(gone), strict=True) if one is not None]
-    for part in singly(store.scale, [Remove(path, ANY) for path in there]):
+def revoke(store: Store, change: Change) -> None:
+    """Take the secrets out of the records of those that are gone, so that they know of it."""
+    writes = [Put(path, records.Member(), ANY) for path in _records_left(store, change)]
+    for part in singly(store.scale, writes):
         store.commit(part)
+
+
+def expel(store: Store, change: Change) -> None:
+    """Remove the records of those that are gone. Until then a repeated command sees them."""
+    for part in singly(store.scale, [Remove(path, ANY) for path in _records_left(store, change)]):
+        store.commit(part)
+
+
+def _records_left(store: Store, change: Change) -> list[ZPath[records.Member]]:
+    gone = [paths.member(name) for name in change.gone]
+    return [path for path, one in zip(gone, store.read_each(gone), strict=True) if one is not None]
 
 
 def _records(

@@ -122,6 +122,7 @@ def _with_groups(
         expelled=tuple(expelled[-EXPELLED:]),
         admissions=schema.value.admissions + changed,
     )
+    membership.revoke(store, change)
     _write(store, schema, after, entry)
     membership.expel(store, change)
     lists = (schema.value.members, schema.value.groups, schema.value.features)

@@ -466,13 +466,14 @@ class ZooKeeperStore:
         found = _if_there(self._client.get_async(str(paths.member(self._member))))
         if found is None:
             return False
-        for group, secrets in codec.decode(Member, found[0]).secrets.items():
+        groups = codec.decode(Member, found[0]).secrets
+        for group, secrets in groups.items():
             for secret in secrets:
                 shown = (access_lists.DIGEST, access_lists.credential(group, secret))
                 if shown not in self._shown:
                     _wait(self._client.add_auth_async(*shown))
                     self._shown.add(shown)
-        return True
+        return bool(groups)
 
     def _belongs(self) -> bool:
         """Whether this process has rights in the cluster at all: the schema is for all who do."""

@@ -317,8 +317,8 @@ def test_schema_show_needs_no_cluster(shell: Shell) -> None:
     assert shown.exit_code == 0
     assert "\n/flows/{flow}/plan\tPlan\tpersistent\tmasters\t" in shown.stdout
     table = shell.json("schema", "show")
-    assert table["version"] == 7
-    assert {"znode": "/flows", "record": None}.items() <= table["znodes"][2].items()
+    assert table["version"] == 8
+    assert {"znode": "/flows", "record": None}.items() <= table["znodes"][5].items()
 
 
 def test_schema_init_makes_a_cluster_once() -> None:
