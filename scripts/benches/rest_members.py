@@ -1,0 +1,62 @@
+"""How long it takes to apply a flow in a secured cluster with very many members."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from flumeng.operations.flows import apply_flow
+from flumeng.operations.securing import secure_cluster
+from flumeng.security.roles import DIRECTORY
+from flumeng.security.testing import CLUSTER, Certificates
+from flumeng.store import Store, tree
+from flumeng.store.zookeeper import connect
+from flumeng.testing import RealZooKeeper
+
+FLOW = "flow: web\nsources: [tail: {paths: [/var/log/web.log]}]\nsinks: [noop]\n"
+
+
+def measure(members: int = 20_000) -> dict[str, float]:
+    """Seconds to admit so many nodes, to admit one more, and to apply one flow then; on a real
+    ZooKeeper with TLS."""
+    with tempfile.TemporaryDirectory() as top:
+        certificates = Certificates(Path(top) / "certificates")
+        folder = certificates.folder("zookeeper", "admin", name="zk1")
+        server = RealZooKeeper(Path(top) / "zookeeper", folder)
+        server.start()
+        before = os.environ.get(DIRECTORY)
+        os.environ[DIRECTORY] = str(folder)
+        try:
+            store = connect(f"{server.address}/bench", session_seconds=30.0, roles=["admin"])
+            try:
+                return _measured(store, members)
+            finally:
+                store.close()
+        finally:
+            server.kill()
+            os.environ.pop(DIRECTORY)
+            if before is not None:
+                os.environ[DIRECTORY] = before
+
+
+def _measured(store: Store, members: int) -> dict[str, float]:
+    tree.init(store)
+    names = [f"node:ingest-{number:05}.fra1.example.net" for number in range(members)]
+    admitted = _seconds(store, names)
+    one_more = _seconds(store, ["node:one-more"])
+    started = time.perf_counter()
+    apply_flow(store, FLOW, author="bench", reason="", now=time.time())
+    applied = time.perf_counter() - started
+    return {
+        f"members_{members}_apply_seconds": applied,
+        f"members_{members}_admit_seconds": admitted,
+        "member_admit_seconds": one_more,
+    }
+
+
+def _seconds(store: Store, names: list[str]) -> float:
+    started = time.perf_counter()
+    secure_cluster(store, cluster=CLUSTER, admit=names, author="bench", reason="", now=time.time())
+    return time.perf_counter() - started
