@@ -81,6 +81,8 @@ def show(context: CliContext, store: Store, key: str, as_json: bool) -> None:
         return
     row = found.task
     click.echo(f"task {key} ({row.kind}) is {row.state}{': ' + row.why if row.why else ''}")
+    if row.state == "failed" and row.node:
+        click.echo(f"a traceback, if there is one, is in the log of node {row.node}")
     click.echo(f"node {row.node or '-'}, epoch {row.epoch}")
     if row.shown_standbys:
         click.echo(f"standbys: {row.shown_standbys}")

@@ -19,7 +19,7 @@ from flumeng.inputs.lines.joined import JoinedRange
 Value = TypeVar("Value")
 
 
-class _Entries(AccumulatorParam[Entries[Value]]):
+class MergedEntries(AccumulatorParam[Entries[Value]]):
     """``merge``: what two values of one key are together."""
 
     def __init__(self, merge: Callable[[Value, Value], Value]) -> None:
@@ -32,21 +32,23 @@ class _Entries(AccumulatorParam[Entries[Value]]):
     def addInPlace(  # noqa: N802  # pyspark's
         self, value1: Entries[Value], value2: Entries[Value]
     ) -> Entries[Value]:
-        """A new mapping: another thread may look at the one that there was."""
-        both = value1.keys() & value2.keys()
-        return {**value1, **value2, **{key: self._merge(value1[key], value2[key]) for key in both}}
+        """Changes ``value1``: what it costs grows with ``value2`` alone. Other threads only get
+        single entries of it."""
+        for key, value in value2.items():
+            value1[key] = self._merge(value1[key], value) if key in value1 else value
+        return value1
 
 
 @cache
 def counts(session: SparkSession) -> Accumulator[int]:
     """Sums."""
-    return session.sparkContext.accumulator({}, _Entries[int](operator.add))
+    return session.sparkContext.accumulator({}, MergedEntries[int](operator.add))
 
 
 @cache
 def joined_ranges(session: SparkSession) -> Accumulator[JoinedRange]:
     """By task and partition, what was told last. What is told twice of a range says the same."""
-    return session.sparkContext.accumulator({}, _Entries[JoinedRange](_newest))
+    return session.sparkContext.accumulator({}, MergedEntries[JoinedRange](_newest))
 
 
 def _newest(before: JoinedRange, now: JoinedRange) -> JoinedRange:

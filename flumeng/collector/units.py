@@ -9,6 +9,7 @@ for. One that never stops working ends with its job.
 
 from __future__ import annotations
 
+import logging
 import pickle
 import sys
 import threading
@@ -20,7 +21,11 @@ from types import FrameType
 
 import pyarrow as pa
 
+from flumeng.errors import FlumengError
 from flumeng.filters.lazy_batch import Stage
+from flumeng.runtime.user_functions import FunctionError
+
+log = logging.getLogger(__name__)
 
 AT_ONCE = 4
 """Units of one Spark task. Most of their time goes into waiting for a server and a disk."""
@@ -58,6 +63,7 @@ class Unit:
             rows = list(stage(iter([_number(self.split)])))
             return self.number, ROWS, _stream(rows)
         except Exception as error:
+            _log_trace(error)
             lines = str(error).strip().splitlines() or [""]
             return self.number, ERROR, f"{type(error).__name__}\n{lines[0]}".encode()
 
@@ -186,6 +192,14 @@ def read_rows(stream: bytes) -> list[dict[str, object]]:
     with pa.ipc.open_stream(stream) as reader:
         rows: list[dict[str, object]] = reader.read_all().to_pylist()
         return rows
+
+
+def _log_trace(error: Exception) -> None:
+    """A trace of what somebody has to mend in code, in the log of the executor. A server that is
+    away, and events that do not fit, need none."""
+    cause = error.__cause__ if isinstance(error, FunctionError) else error
+    if cause is not None and not isinstance(cause, FlumengError | OSError):
+        log.error("%s", error, exc_info=cause)
 
 
 def _number(split: int) -> pa.RecordBatch:

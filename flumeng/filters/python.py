@@ -51,7 +51,7 @@ class PythonStage:
             except FlumengError:
                 raise
             except Exception as error:
-                said = last_line(error, __file__)
+                said = last_line(error, self.name.partition(":")[0])
                 raise FunctionError(f"python {self.name} raised {said}") from error
             yield from self._checked(returned)
 

@@ -10,6 +10,7 @@ would load their registry, together as much memory as all the rest of the worker
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, groupby, pairwise
@@ -294,9 +295,8 @@ def _runs(
     for block, place, count in zip(group, places.tolist(), counts.tolist(), strict=False):
         start, stop = stop, stop + count
         edges = {start, stop}
-        for row in cut:
-            if start <= row < stop:
-                edges |= {row, row + 1}
+        for row in cut[bisect_left(cut, start) : bisect_left(cut, stop)]:
+            edges |= {row, row + 1}
         for begin, end in pairwise(sorted(edges)):
             attrs, offsets = block.origin.attrs, None
             if lines.cut_bytes[begin]:

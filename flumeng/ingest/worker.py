@@ -23,6 +23,7 @@ from flumeng.ingest.journal_store import Ended, JournalStore
 from flumeng.ingest.key_search import KeySearch
 from flumeng.ingest.liveness import stay_alive
 from flumeng.ingest.measures import Measures
+from flumeng.ingest.ordered_work import OrderedWork
 from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.ingest.worker_group import ALONE, WorkerGroup
 from flumeng.journal.log import Log
@@ -89,7 +90,8 @@ class Worker:
         self._changed = asyncio.Event()
         self._awaits = asyncio.Event()
         self._said: Message | None = None
-        self._background: set[asyncio.Task[None]] = set()
+        self._orders = OrderedWork(self._changed.set)
+        """The node's orders to the journal store; it asks again for what it still wants."""
         self.health = Health(STUCK_SECONDS)
         self.measures = Measures(lambda: self._flows, journal_store, self._acked)
 
@@ -156,11 +158,11 @@ class Worker:
             for name in message["journals"]:
                 self._acks.pop(name, None)
                 self._delivered.pop(name, None)
-                self._do(self._journal_store.remove, name)
+                self._orders.do(self._journal_store.remove, name)
             for name in message["flows"]:
-                self._do(self._journal_store.forget, name)
+                self._orders.do(self._journal_store.forget, name)
         elif kind == "replicas":
-            self._do(self._on_replicas, message)
+            self._orders.do(self._on_replicas, message)
         elif kind == "quiesce":
             self._quiesce()
         else:
@@ -196,7 +198,7 @@ class Worker:
             if flow is None or not flow.trim(name, ack):
                 others[name] = ack
         if others:
-            self._do(self._trim, others)
+            self._orders.do(self._trim, others)
 
     def _trim(self, acks: Mapping[str, int]) -> None:
         """Blocking. What cannot be done is told, and the rest is done."""
@@ -239,7 +241,7 @@ class Worker:
         for name, task in self._tasks.items():
             if name not in self._flows:
                 self._start(name, task)
-        self._do(self._journal_store.close_all_but, frozenset(self._tasks))
+        self._orders.do(self._journal_store.close_all_but, frozenset(self._tasks))
 
     def _reconcile_soon(self) -> None:
         """Once for all flows that end now."""
@@ -268,20 +270,6 @@ class Worker:
             self._reconcile_soon()
 
         flow.finished.add_done_callback(forget)
-
-    def _do(self, work: Callable[..., None], *args: object) -> None:
-        """Some work on the journal store, aside; the node asks again for what it still wants."""
-
-        async def run() -> None:
-            try:
-                await asyncio.to_thread(work, *args)
-            except (FlumengError, OSError) as error:
-                log.error("%s", error)
-            self._changed.set()
-
-        task = asyncio.create_task(run())
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
     async def _report_changes(self) -> None:
         while True:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 Value = TypeVar("Value")
-Entries = Mapping[tuple[str, str], Value]
+Entries = dict[tuple[str, str], Value]
 """A task, and what the value is about -> the value."""
 
 _adding = threading.Lock()
@@ -24,7 +23,7 @@ class Accumulator(Protocol[Value]):
 
     @property
     def value(self) -> Entries[Value]:
-        """It is replaced and never changed, so any thread may look at it."""
+        """Any thread may get entries of it; none may go through all of them."""
 
     def add(self, term: Entries[Value]) -> None: ...
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from flumeng.errors import FlumengError, UserError
@@ -22,7 +24,7 @@ def imported(place: str) -> UserFunction:
     try:
         found = getattr(import_module(module), name, None)
     except Exception as error:
-        said = last_line(error, __file__)
+        said = last_line(error, module)
         raise UserError(f"python: importing {module} raised {said}") from error
     if not callable(found):
         raise UserError(f"python: there is no function {name} in {module}")
@@ -36,9 +38,26 @@ def imported(place: str) -> UserFunction:
     return function
 
 
-def last_line(error: Exception, but_of: str) -> str:
-    """What a traceback ends with, and where that was outside of the file ``but_of``."""
+def last_line(error: Exception, module: str) -> str:
+    """The error, and the deepest line of the user's package that has ``module``. Libraries that the
+    function calls are deeper. Without such a line the deepest one of all."""
     said = " ".join("".join(traceback.format_exception_only(error)).split())
     frames = traceback.extract_tb(error.__traceback__)
-    where = next((frame for frame in reversed(frames) if frame.filename != but_of), None)
-    return said if where is None else f"{said} (line {where.lineno} of {where.filename})"
+    home = _home(module)
+    own = [frame for frame in frames if home and Path(frame.filename).is_relative_to(home)]
+    others = [frame for frame in frames if frame.filename != __file__]
+    if not (known := own or others):
+        return said
+    return f"{said} (line {known[-1].lineno} of {known[-1].filename})"
+
+
+def _home(module: str) -> Path | None:
+    """The folder of the package that has ``module``, or the file of a module without a package."""
+    try:
+        found = find_spec(module.partition(".")[0])
+    except (ImportError, ValueError):
+        return None
+    if found is None or found.origin is None:
+        return None
+    origin = Path(found.origin)
+    return origin.parent if found.submodule_search_locations else origin

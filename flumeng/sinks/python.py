@@ -66,4 +66,6 @@ def call(
         error.add_note(f"python {name}")
         raise
     except Exception as error:
-        raise FunctionError(f"python {name} raised {last_line(error, __file__)}") from error
+        raise FunctionError(
+            f"python {name} raised {last_line(error, name.partition(':')[0])}"
+        ) from error

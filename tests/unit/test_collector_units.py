@@ -22,7 +22,9 @@ from flumeng.collector.units import (
     read_rows,
     run_together,
 )
+from flumeng.errors import UnavailableError, UserError
 from flumeng.filters.lazy_batch import Stage
+from flumeng.runtime.user_functions import FunctionError
 
 SCHEMA = pa.schema([pa.field("split", pa.int64())])
 may_end = threading.Event()
@@ -83,6 +85,30 @@ def test_a_unit_that_fails_says_so_and_the_others_give_their_rows() -> None:
         found = {result[0]: result[1:] for result in Units((units,), together)([0])}
         assert found[1] == (ERROR, b"OSError\ndisk on fire")
         assert [read_rows(found[n][1]) for n in (0, 2)] == [[{"split": 0}], [{"split": 20}]]
+
+
+@dataclass
+class Raises:
+    error: Exception
+    cause: Exception | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        del batches
+        raise self.error from self.cause
+
+
+def test_trace_of_fault_in_code_is_logged_and_of_absent_server_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    users = Raises(FunctionError("python f raised"), ValueError("in the user's function"))
+    for number, stage in enumerate((users, Raises(KeyError("ours")))):
+        assert unit(number, stage).run()[1] == ERROR
+    assert "ValueError: in the user's function" in caplog.text
+    assert "KeyError: 'ours'" in caplog.text
+    caplog.clear()
+    for error in (UnavailableError("refused"), OSError("away"), UserError("wrong")):
+        unit(0, Raises(error)).run()
+    assert caplog.text == ""
 
 
 def test_what_cannot_be_unpickled_harms_itself_only() -> None:

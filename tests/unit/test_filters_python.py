@@ -19,7 +19,7 @@ from flumeng.spec.filters.python import Python
 
 MODULE = "flumeng_test_filters"
 CODE = """
-import pyarrow as pa
+import json, pyarrow as pa
 import pyarrow.compute as pc
 
 def twice(batch, unit="x"):
@@ -35,6 +35,9 @@ def raises(batch):
 
 def nothing(batch):
     pass
+
+def deep(batch):
+    return json.loads("no JSON")
 
 def loses(batch):
     return batch.select(["n"])
@@ -81,6 +84,7 @@ def test_it_takes_a_condition() -> None:
     ("name", "said"),
     [
         ("raises", rf"^python {MODULE}:raises raised ValueError: no such model \(line 14 of "),
+        ("deep", rf"raised json.*JSONDecodeError: .* \(line 20 of .*{MODULE}\.py\)$"),
         ("nothing", "returned a NoneType: expected a pyarrow.RecordBatch"),
         ("loses", "returned the column host 0 times"),
         ("wrong", "returned other types than there were and adds has"),
@@ -126,3 +130,16 @@ def test_problems_are_told(options: str, message: str) -> None:
         assert message and message in str(error)
     else:
         assert not message
+
+
+def test_error_while_importing_names_line_of_users_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library that the module calls raises, in a module of the user's package."""
+    package = tmp_path / "flumeng_test_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("from flumeng_test_package import tables\n")
+    (package / "tables.py").write_text("import json\n\nKNOWN = json.loads('no JSON')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"JSONDecodeError.* \(line 3 of .*tables\.py\)$"):
+        PythonFilter(Python("flumeng_test_package.tables:twice"))
