@@ -62,6 +62,10 @@ class ScriptedChild:
         self._tasks: list[Mapping[str, Any]] = []
         hear(Said(name, {"type": "ready", "address": f"{node}:1"}))
 
+    def open_journals(self, journals: Mapping[str, dict[str, Any]]) -> None:
+        """It has these already."""
+        self._journals.update(journals)
+
     def tell(self, message: Message) -> None:
         if message["type"] == "configure":
             self._number, self._tasks = message["number"], message["tasks"]
