@@ -341,20 +341,15 @@ class Ack(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Lease(Record):
-    """Journals keep what a cursor has not read until ``keep_seconds`` after ``renewed``. That is a
-    wall clock, the reader's: it decides what is forgotten, never who owns anything. ``holder`` is
-    an id of the reader that took the cursor last, and alone moves its acks; ``reader`` says for
-    people who that is."""
+    """Journals keep what a cursor has not read until ``keep_seconds`` after this was written, by
+    ZooKeeper's clock. ``renewed`` is the reader's wall clock, for people. ``holder`` is an id of
+    the reader that took the cursor last, and alone moves its acks; ``reader`` says for people who
+    that is."""
 
     holder: str
     reader: str
     keep_seconds: float
     renewed: float
-
-    @property
-    def until(self) -> float:
-        """Seconds since the epoch."""
-        return self.renewed + self.keep_seconds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flumeng.errors import ConflictError, ForbiddenError, UnavailableError
-from flumeng.store import ABSENT, ANY, Put, Store, Write
+from flumeng.errors import ForbiddenError, UnavailableError
+from flumeng.store import ABSENT, ANY, Put, Remove, Store, Write
 from flumeng.store.transaction import Scale
 from zkschema import paths, records
 
@@ -18,6 +18,8 @@ KEEP_AUDIT = 500
 COMMAND_CHARACTERS = 8192
 """A longer command, such as one that names many journals, is cut."""
 NAME_CHARACTERS = 60
+MOST_LOOKS = 2000
+"""So many entries are looked at in one portion."""
 SETTLE_SECONDS = 8.0
 LOOK_SECONDS = 0.1
 
@@ -48,10 +50,19 @@ def room_bytes(scale: Scale) -> int:
 
 
 def trim(store: Store) -> None:
-    """Remove what is too old. Raises ForbiddenError, UnavailableError."""
-    for old in store.children(paths.audits())[: -KEEP_AUDIT + 1]:
-        with contextlib.suppress(ConflictError):  # another one removed it
-            store.remove(paths.audit(old), ANY)
+    """Remove the entries that were created first, in a bounded portion. Their names, and the times
+    in them, are chosen by their writers and do not count. Raises ForbiddenError, UnavailableError.
+    """
+    names = store.children(paths.audits())
+    if len(names) < KEEP_AUDIT:
+        return
+    entries = [paths.audit(name) for name in names[:MOST_LOOKS]]
+    known = zip(entries, store.read_each(entries), strict=True)
+    created = sorted((found.created, str(path), path) for path, found in known if found)
+    removals = [[Remove(path, ANY)] for _, _, path in created[: -KEEP_AUDIT + 1]]
+    for refused in store.commit_each(removals):
+        if isinstance(refused, ForbiddenError):
+            raise refused
 
 
 def _appears(store: Store, own: Put) -> bool:

@@ -109,6 +109,7 @@ def rollback_flow(
     why = f"rollback to revision {number}"
     schema = tree.require_versioned(store)
     wanted = next_revisions(store, {flow: text}, expect_revision)
+    unchanged = Check(paths.schema(), schema.version)  # it tells which folders a flow has
     whole = next(one for one in wanted if one.flow == flow)
     if whole.current is None:
         raise ConflictError(f"flow {flow} was deleted meanwhile")
@@ -116,8 +117,9 @@ def rollback_flow(
         because = f"{why}: {reason}" if reason else why
         command = f"flow rollback {flow} {number} (revision {whole.number})"
         entry = records.Audit(who=author, command=command, reason=because, time=now)
-        audit.commit(store, revision_writes(wanted, schema, author, because, now), entry)
-    _confirm(store, [], wanted, "flow rollback", author=author, reason=reason, now=now)
+        writes = revision_writes(wanted, schema, author, because, now)
+        audit.commit(store, [unchanged, *writes], entry)
+    _confirm(store, [unchanged], wanted, "flow rollback", author=author, reason=reason, now=now)
     return whole.applied
 
 

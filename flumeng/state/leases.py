@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flumeng.store import ReadableStore, Unreadable, Version
+from flumeng.store import ReadableStore, Version, Versioned
 from zkschema import paths, table
+from zkschema.records import Lease
 
 LOOK_SECONDS = 60.0
 
@@ -29,9 +30,30 @@ def names(store: ReadableStore) -> list[tuple[str, str]]:
     return [(flow, cursor) for flow, cursor in filter(None, found)]
 
 
-class Leases:
-    """What a master sees of them, seldom: they are renewed all the time, so nobody watches them.
+def until(lease: Versioned[Lease]) -> float:
+    """Seconds since the epoch, by ZooKeeper's clock."""
+    return lease.written + lease.value.keep_seconds
+
+
+class ServerClock:
+    """ZooKeeper's time, never ahead of it: from when a znode of this process was last written.
     ``clock`` gives seconds that only grow."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._written = 0.0
+        self._seen_at = 0.0
+
+    def now(self, written: float) -> float:
+        """Seconds since the epoch. ``written``: when that znode was written, by ZooKeeper."""
+        if written != self._written:
+            self._written, self._seen_at = written, self._clock()
+        return written + self._clock() - self._seen_at
+
+
+class Leases:
+    """Expired leases, as a master sees them. Leases are renewed all the time, so they are not
+    watched, and read once in ``LOOK_SECONDS``. ``clock`` gives seconds that only grow."""
 
     def __init__(self, store: ReadableStore, clock: Callable[[], float]) -> None:
         self._store = store
@@ -39,9 +61,12 @@ class Leases:
         self._look_at = float("-inf")
 
     def run_out(self, now: float) -> tuple[RunOut, ...]:
-        """Those that have run out at ``now``, seconds since the epoch. Leases are read once in
-        ``LOOK_SECONDS``, and at each call until the expired ones are removed. One that cannot be
-        read has not run out."""
+        """Those not renewed for as long as they are kept, at ``now`` by ZooKeeper's clock.
+
+        ZooKeeper says when they were renewed: the clocks of readers do not count. Nothing is read
+        before the next look is due; expired leases are read at each call until they are removed.
+        A lease that cannot be read has not run out.
+        """
         if self._clock() < self._look_at:
             return ()
         known = names(self._store)
@@ -49,7 +74,7 @@ class Leases:
         expired = tuple(
             RunOut(*name, lease.value.reader, lease.version)
             for name, lease in zip(known, found, strict=True)
-            if lease is not None and not isinstance(lease, Unreadable) and lease.value.until <= now
+            if isinstance(lease, Versioned) and until(lease) <= now
         )
         if not expired:
             self._look_at = self._clock() + LOOK_SECONDS

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from flumeng.state.absences import Absences
-from flumeng.state.leases import Leases
+from flumeng.state.leases import Leases, RunOut, ServerClock
 from flumeng.state.masters import looked_after, looks_after, shares, silent
 from flumeng.state.mirror import IsLive, Mirror, changed_in, first_name
 from flumeng.state.resync import LOOK_SECONDS, Round
@@ -87,6 +87,7 @@ class Reader:
         self._absences = Absences(self._moments)
         self._rollouts = Rollouts(self._moments)
         self._leases = Leases(store, clock)
+        self._server_clock = ServerClock(clock)
         self._pauses = Pauses(clock)
 
     def on_watch(self, path: str) -> None:
@@ -253,13 +254,20 @@ class Reader:
             leads=leads,
             now=now,
             journal_versions=self._journal_versions,
-            run_out=self._leases.run_out(now) if leads else (),
+            run_out=self._run_out() if leads else (),
             unreadable=self._mirror.unreadable,
             silent_masters=silent_masters,
             scale=self._store.scale,
         )
         stalled = self._rollouts.stalled(snapshot)
         return replace(snapshot, stalled=stalled, slow=self._slow(snapshot))
+
+    def _run_out(self) -> tuple[RunOut, ...]:
+        """Without a live znode of this master nothing says how late it is."""
+        own = self._masters.get(self._me)
+        if not isinstance(own, Versioned):
+            return ()
+        return self._leases.run_out(self._server_clock.now(own.written))
 
     def _slow(self, snapshot: Snapshot) -> frozenset[str]:
         """Asked for only while lost tasks are given away a few at a time."""

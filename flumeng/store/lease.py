@@ -39,6 +39,11 @@ class Lease:
         self._sent: dict[int | None, float] = {}
 
     @property
+    def granted_seconds(self) -> float:
+        """For how long after its last proof the session is used; 0 before any server granted it."""
+        return self._seconds
+
+    @property
     def left_seconds(self) -> float:
         """For how long owned work may go on; not positive when it must have stopped."""
         return self._proven_at + self._seconds - self._clock()

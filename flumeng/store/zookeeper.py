@@ -64,6 +64,7 @@ from flumeng.store import (
     access_lists,
     data_of,
     decoded,
+    kazoo_hooks,
     kazoo_lists,
     lease,
     lost_history,
@@ -177,6 +178,7 @@ class ZooKeeperStore:
             )
         except ValueError as error:
             raise UserError(f"{hosts!r} is not host:port[,host:port]/chroot: {error}") from error
+        kazoo_hooks.require(self._client)
         recursive_watch.hear_events(self._client, self._heard)
         lease.observe(self._client, self._lease)
         lost_history.observe(self._client)
@@ -196,6 +198,8 @@ class ZooKeeperStore:
         """Why there is no connection, when it is known, and what to do; else empty."""
         if self._ready.is_set():
             return ""
+        if self._client.connected and not self._lease.granted_seconds:
+            return kazoo_hooks.why_not_taken()
         return self._handler.trouble or self._plain_trouble()
 
     def _plain_trouble(self) -> str:
@@ -511,6 +515,9 @@ class ZooKeeperStore:
             self._connection += 1
             self._ready.clear()
             self._greeted.clear()
+        if state == KazooState.CONNECTED and not self._lease.granted_seconds:
+            log.critical("%s", kazoo_hooks.why_not_taken())
+            return
         if state == KazooState.CONNECTED:
             self._client.handler.spawn(self._restore, self._connection)
             return

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from flumeng.state import partitions
 from flumeng.state.journal_registry import journals
+from flumeng.state.leases import until as kept_until
 from flumeng.store import Found, ReadableStore, Unreadable, Versioned
 from flumeng.views.acks import Positions
 from flumeng.views.reading import Reading
@@ -55,7 +56,7 @@ def cursors(source: ReadableStore | Reading, where: Positions) -> list[CursorRow
             flow=flow,
             cursor=name,
             reader=known.reader if known else f"flow {name}" if name in flows else "",
-            until=known.until if known else None,
+            until=kept_until(lease) if isinstance(lease, Versioned) else None,
             journals=len(own),
             lag=_lag(own, {journal: acks[flow, name, journal] for journal in own}, where),
             problem=str(lease) if isinstance(lease, Unreadable) else "",

@@ -258,6 +258,25 @@ def test_local_path_with_two_collectors_is_wrong_input(store: FakeStore, tmp_pat
     assert "shared: true" in refused.stderr
 
 
+def test_rollback_is_refused_when_the_tree_is_upgraded_meanwhile(store: FakeStore) -> None:
+    """The new tree may want folders of a flow that the rollback does not make."""
+    apply_flow(store, lake(), **SIGN)
+    apply_flow(store, f"{lake()}# changed\n", **SIGN)
+
+    class Upgraded(FakeStore):
+        def commit(self, writes: Sequence[Write]) -> list[Version]:
+            schema = store.read(paths.schema())
+            assert schema is not None
+            store.write(paths.schema(), schema.value, schema.version)
+            return super().commit(writes)
+
+    with pytest.raises(ConflictError, match="/schema"):
+        rollback_flow(Upgraded(store.tree), "web", 1, **SIGN)
+    found = store.read(paths.flow("web"))
+    assert found is not None
+    assert found.value.revision == 2
+
+
 def test_status_names_a_local_path_that_several_hosts_write_to(store: FakeStore) -> None:
     add_node(store, "n1")
     apply_flow(store, lake(), **SIGN)

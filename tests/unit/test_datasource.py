@@ -95,6 +95,7 @@ def test_an_option_that_makes_no_sense_is_refused(
 @pytest.fixture
 def store() -> FakeStore:
     store = FakeStore()
+    store.tree.clock = lambda: NOON
     tree.init(store)
     apply_flow(store, WEB, **BY)
     for name in (A, B):
@@ -239,7 +240,8 @@ def test_a_tree_of_before_has_no_place_for_it(store: FakeStore) -> None:
 
 def test_masters_remove_what_was_not_renewed_in_time(store: FakeStore) -> None:
     moment = [0.0]
-    master = Master(FakeStore(store.tree), "m1", lambda: moment[0], lambda: NOON + moment[0])
+    store.tree.clock = lambda: NOON + moment[0]
+    master = Master(FakeStore(store.tree), "m1", lambda: moment[0], lambda: 0.0)
     cursor = take(store, {A: 5})
     master.tick()
     moment[0] = 90.0
@@ -248,7 +250,9 @@ def test_masters_remove_what_was_not_renewed_in_time(store: FakeStore) -> None:
     moment[0] = 160.0
     master.tick()
     assert cursor.offsets() == {A: 5}, "it was renewed"
-    moment[0] = 260.0
+    moment[0] = 260.0  # a master counts from when it last saw its own record written: at 90 s
+    master.tick()
+    moment[0] = 330.0
     said = master.tick()
     assert "cursor report of web is removed" in said
     assert store.children(paths.acks("web")) == ["main"]

@@ -1,0 +1,54 @@
+"""A check that the private parts of kazoo are there which this package replaces and calls.
+
+kazoo has no public place for a lease clock, persistent watches and multi-reads. Another version of
+it could rename these parts, and sessions would then be judged by a clock that never runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from importlib.metadata import version
+
+from kazoo.client import KazooClient
+
+from flumeng.errors import UserError
+
+SUPPORTED = "kazoo>=2.11,<2.12"
+OF_CONNECTION = {
+    "_invoke": ("timeout", "request", "xid"),
+    "_submit": ("request", "timeout", "xid"),
+    "_read_header": ("timeout",),
+    "_read_watch_event": ("buffer", "offset"),
+}
+OF_CLIENT = {"_call": ("request", "async_object")}
+OF_HANDLER = ("select", "create_connection", "async_result", "spawn")
+
+
+def require(client: KazooClient) -> None:
+    """Raises UserError when kazoo is not as this package needs it. Called before any hook."""
+    connection = getattr(client, "_connection", None)
+    missing = [
+        f"{type(owner).__name__}.{name}({', '.join(parameters)})"
+        for owner, parts in ((connection, OF_CONNECTION), (client, OF_CLIENT))
+        for name, parameters in parts.items()
+        if _parameters(owner, name) != parameters
+    ]
+    missing += [f"handler.{name}" for name in OF_HANDLER if not hasattr(client.handler, name)]
+    if not hasattr(connection, "_socket"):
+        missing.append("connection._socket")
+    if missing:
+        raise UserError(f"{_unsupported()}: it has no {missing[0]}")
+
+
+def why_not_taken() -> str:
+    """A session that began without any hook being called."""
+    return f"{_unsupported()}: it opened a session past the clock that says how long it lives"
+
+
+def _unsupported() -> str:
+    return f"kazoo {version('kazoo')} is not supported: install `{SUPPORTED}`"
+
+
+def _parameters(owner: object, name: str) -> tuple[str, ...] | None:
+    part = getattr(owner, name, None)
+    return tuple(inspect.signature(part).parameters) if callable(part) else None

@@ -1,0 +1,61 @@
+"""The audit keeps the entries that were created last, whatever times their writers claim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from flumeng.operations import audit
+from flumeng.store import ABSENT, Found, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    store = FakeStore()
+    tree.init(store)
+    return store
+
+
+def add(store: FakeStore, count: int, time: float, who: str) -> None:
+    """Entries whose writer says that it is ``time``."""
+    for number in range(count):
+        entry = records.Audit(who=who, command="c", reason="", time=time)
+        store.write(paths.audit(entry.name(f"{who}{number:05d}")), entry, ABSENT)
+
+
+def authors(store: FakeStore) -> list[str]:
+    found = store.read_each([paths.audit(name) for name in store.children(paths.audits())])
+    return [one.value.who for one in found if one is not None and hasattr(one, "value")]
+
+
+@pytest.mark.parametrize("off", [-1e9, 1e9])
+def test_wrong_clock_of_a_writer_does_not_decide_which_entries_go(
+    store: FakeStore, off: float
+) -> None:
+    add(store, audit.KEEP_AUDIT - 100, 2e9, "early")
+    add(store, 200, 2e9 + off, "late")
+    audit.trim(store)
+    kept = authors(store)
+    assert kept.count("late") == 200
+    assert kept.count("early") == audit.KEEP_AUDIT - 1 - 200
+
+
+def test_flood_of_entries_is_trimmed_in_bounded_portions(store: FakeStore) -> None:
+    add(store, audit.MOST_LOOKS + audit.KEEP_AUDIT, 2e9, "a")
+
+    class Counting(FakeStore):
+        most = 0
+
+        def read_each(self, wanted: Sequence[Any]) -> list[Found[Any]]:
+            self.most = max(self.most, len(wanted))
+            return super().read_each(wanted)
+
+    counting = Counting(store.tree)
+    for _ in range(3):
+        audit.trim(counting)
+    assert len(authors(store)) == audit.KEEP_AUDIT - 1
+    assert counting.most <= audit.MOST_LOOKS
