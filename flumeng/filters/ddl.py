@@ -41,9 +41,11 @@ def type_of(text: str) -> pa.DataType:
 
 
 def shown(kind: pa.DataType) -> str:
-    """A plain type as DDL has it."""
+    """A type as DDL has it; of a nested one only the kind."""
     if pa.types.is_decimal(kind):
         return f"DECIMAL({kind.precision}, {kind.scale})"
+    if pa.types.is_nested(kind):
+        return "STRUCT" if pa.types.is_struct(kind) else "MAP" if pa.types.is_map(kind) else "ARRAY"
     return next(name for name, plain in _PLAIN.items() if plain == kind).upper()
 
 

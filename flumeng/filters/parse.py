@@ -1,8 +1,8 @@
 """Adds columns for what the body says, in one of the formats of ``flumeng.filters.formats``.
 
-An event that does not parse is never dropped and never an error: it keeps body, ts and host, its
-new columns are null, and ``attrs.parse_error`` says why. The body itself is never changed; text
-taken from it has U+FFFD where it is not UTF-8.
+An event that does not parse is never dropped: it keeps body, ts and host, and
+``attrs.parse_error`` says why. A value that is not of its type is null, and the other columns keep
+theirs. The body itself is never changed; text taken from it has U+FFFD where it is not UTF-8.
 """
 
 from __future__ import annotations

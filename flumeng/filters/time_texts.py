@@ -25,6 +25,7 @@ from flumeng.filters.timestamps import (
 )
 from flumeng.spec import time_formats
 
+_EXPONENT = r"^-?[0-9]+(?:\.[0-9]+)?[eE][+-]?[0-9]+$"
 _MONTH_NAMES = pa.array(MONTHS)
 _LATEST_OF_2000S = 68
 """Of years of two digits; later ones are of the century before, as POSIX has it."""
@@ -65,6 +66,17 @@ class TextFormat:
         if local.any():
             moments = np.where(local, to_utc(micros, self.timezone, received), moments)
         return moments
+
+
+def of_seconds(texts: pa.StringArray) -> tuple[Positions, Mask]:
+    """Decimal seconds since the epoch, exact to the microsecond; an exponent is allowed too."""
+    micros, valid = TextFormat.named("unix", "UTC").read(texts, np.zeros(len(texts), np.int64))
+    others = texts.is_valid().to_numpy(False) & ~valid
+    if others.any():
+        numbers = pc.if_else(pc.match_substring_regex(texts, _EXPONENT), texts, None)
+        found, fits = of_numbers(numbers.cast(pa.float64()), 1)
+        micros, valid = np.where(fits, found, micros), valid | fits
+    return micros, valid
 
 
 def of_numbers(numbers: pa.Array, units: int) -> tuple[Positions, Mask]:

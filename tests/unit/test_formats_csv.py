@@ -75,7 +75,22 @@ def test_columns_have_their_types() -> None:
     assert (str(found[0]["ts"]), str(found[0]["d"])) == ("2026-11-09 10:00:00+00:00", "2026-11-09")
     assert found[1:] == [
         {"n": None, "x": None, "ok": None, "d": None, "s": ""},
-        *["csv: n is no INT"] * 2,
+        {
+            "n": None,
+            "x": None,
+            "ok": None,
+            "d": None,
+            "s": "s",
+            "parse_error": "csv: n is no INT: n",
+        },
+        {
+            "n": None,
+            "x": None,
+            "ok": None,
+            "d": None,
+            "s": "",
+            "parse_error": "csv: n is no INT: 0x7",
+        },
     ]
 
 

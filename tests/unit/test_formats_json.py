@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -22,6 +23,7 @@ from flumeng.spec.filters.parse import Parse
 
 TEXTS = Path(__file__).parent / "corpora" / "json" / "texts.yaml"
 MALFORMED, OTHER = "json: malformed", "json: not of the schema"
+MISFIT = "a value is not of its type"
 
 
 def with_schema(schema: str, *bodies: bytes) -> list[Any]:
@@ -62,7 +64,11 @@ def with_schema(schema: str, *bodies: bytes) -> list[Any]:
         ("TIMESTAMP", '"2026-02-28T01:02:03.5+01:00"', datetime(2026, 2, 28, 0, 2, 3, 500000, UTC)),
         ("TIMESTAMP", '"2026-02-28 01:02:03"', datetime(2026, 2, 28, 1, 2, 3, tzinfo=UTC)),
         ("TIMESTAMP", "1772240523", datetime(2026, 2, 28, 1, 2, 3, tzinfo=UTC)),
-        ("TIMESTAMP", "1772240523.5", OTHER),
+        ("TIMESTAMP", "1772240523.5", datetime(2026, 2, 28, 1, 2, 3, 500000, UTC)),
+        ("TIMESTAMP", "1772240523.4320688", datetime(2026, 2, 28, 1, 2, 3, 432068, UTC)),
+        ("TIMESTAMP", "1.772240523e9", datetime(2026, 2, 28, 1, 2, 3, tzinfo=UTC)),
+        ("TIMESTAMP", "-0.5", datetime(1969, 12, 31, 23, 59, 59, 500000, UTC)),
+        ("TIMESTAMP", "1e30", OTHER),
         ("TIMESTAMP", '"yesterday"', OTHER),
         ("TIMESTAMP", "99999999999999", OTHER),
         ("BINARY", '"AAE="', b"\0\1"),
@@ -77,11 +83,38 @@ def with_schema(schema: str, *bodies: bytes) -> list[Any]:
         ("STRUCT<x: ARRAY<STRUCT<y: INT>>>", '{"x": [{"y": 1}]}', {"x": [{"y": 1}]}),
     ],
 )
-def test_a_value_is_of_its_type_or_the_event_is_not_of_the_schema(
-    kind: str, text: str, value: Any
-) -> None:
-    (found,) = with_schema(f"v {kind}", f'{{"before": [{{}}], "v": {text}}}'.encode())
-    assert found == (value if value is OTHER else {"v": value})
+def test_a_value_is_of_its_type_or_the_reason_names_it(kind: str, text: str, value: Any) -> None:
+    body = f'{{"before": [{{}}], "v": {text}, "w": 1}}'.encode()
+    (found,) = with_schema(f"v {kind}, w INT", body)
+    assert found["w"] == 1
+    if value is OTHER:
+        named = re.escape(kind.partition("<")[0]).replace(",", ", ")
+        assert re.fullmatch(f"json: v is no {named}: {re.escape(text)}", found["parse_error"])
+    else:
+        assert found == {"v": value, "w": 1}
+
+
+@pytest.mark.parametrize(
+    ("number", "unit"),
+    [
+        ("1795169472123", "milliseconds (unix_ms)"),
+        ("1795169472123456", "microseconds (unix_us)"),
+        ("1795169472123456789", "nanoseconds (unix_ns)"),
+    ],
+)
+def test_a_number_that_is_too_large_for_seconds_names_its_unit(number: str, unit: str) -> None:
+    (found,) = with_schema("t TIMESTAMP, a STRING", f'{{"t": {number}, "a": "x"}}'.encode())
+    assert found == {
+        "t": None,
+        "a": "x",
+        "parse_error": f"json: t is no TIMESTAMP: {number} (seconds are expected: take {unit} as a "
+        "BIGINT column, then the filter time)",
+    }
+
+
+def test_a_long_value_is_cut_in_the_reason() -> None:
+    (found,) = with_schema("v INT, w INT", b'{"v": "' + b"x" * 1000 + b'", "w": 1}')
+    assert found["parse_error"] == f'json: v is no INT: "{"x" * 99}...'
 
 
 def test_what_is_missing_is_null_and_what_is_more_is_passed_over() -> None:
@@ -127,7 +160,7 @@ def test_ts_and_host_are_the_events_own() -> None:
     assert reader.columns.names == ["a"]
     assert found.host is not None
     assert found.ts is not None
-    assert found.host.to_pylist() == ["h", None, None]
+    assert found.host.to_pylist() == ["h", "h", None]
     assert found.ts.to_pylist() == [datetime(2026, 2, 28, 1, 2, 3, tzinfo=UTC), None, None]
 
 
@@ -148,7 +181,7 @@ def test_values_at_paths_become_columns() -> None:
             "n": None,
         },
         dict.fromkeys(wanted),
-        "json: ms is no BIGINT",
+        'json: ms is no BIGINT: "x"',
         OTHER,
         MALFORMED,
     ]  # fmt: skip
@@ -239,7 +272,7 @@ bodies = written | st.binary(max_size=20)
 
 
 def model(body: bytes) -> Any:
-    """What ``a INT, b STRING`` makes of one body."""
+    """What ``a INT`` makes of one body."""
     try:
         found = json.loads(body.decode("utf-8", "replace"), parse_float=repr, parse_constant=int)
     except (ValueError, RecursionError):
@@ -248,12 +281,15 @@ def model(body: bytes) -> Any:
         return OTHER
     number = found.get("a")
     fits = type(number) is int and -(2**31) <= number < 2**31
-    return {"a": number} if fits or number is None else OTHER
+    return {"a": number} if fits or number is None else MISFIT
 
 
 @given(st.lists(bodies, max_size=6))
 def test_columns_agree_with_the_standard_library_row_by_row(bodies: list[bytes]) -> None:
-    assert with_schema("a INT", *bodies) == [model(body) for body in bodies]
+    for found, body in zip(with_schema("a INT", *bodies), bodies, strict=True):
+        wanted = model(body)
+        misfit = isinstance(found, str) and found.startswith("json: a is no INT: ")
+        assert wanted == (MISFIT if misfit else found)
 
 
 @given(st.lists(documents, max_size=4))

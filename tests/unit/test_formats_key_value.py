@@ -109,7 +109,7 @@ def test_columns_have_their_types() -> None:
         {"a": 1, "b": "x", "c": 2.5},
         {"a": None, "b": "", "c": None},
         {"a": None, "b": None, "c": None},
-        "key_value: a is no INT",
+        "key_value: a is no INT: x",
     ]
     assert (found[4]["a"], str(found[4]["ts"]), found[5]) == (
         7, "2026-11-09 10:00:00+00:00", "key_value: no pair",

@@ -65,7 +65,8 @@ def test_columns_of_the_extension_have_their_types() -> None:
     options = Parse("cef", schema="src STRING, spt INT", fields={"bytes": "`in` BIGINT"})
     found = read_bodies(options, HEAD + b"spt=80 in=7", HEAD + b"spt=x", HEAD)
     assert [found[0][name] for name in ("src", "spt", "bytes")] == [None, 80, 7]
-    assert found[1] == "cef: spt is no INT"
+    assert found[1]["parse_error"] == "cef: spt is no INT: x"
+    assert (found[1]["name"], found[1]["spt"]) == ("a \\ name", None)
     assert found[2]["name"] == "a \\ name"
 
 

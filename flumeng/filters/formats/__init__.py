@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from flumeng.filters.byte_column import Mask
 from flumeng.spec.filters.parse import Parse
@@ -16,8 +17,11 @@ from flumeng.spec.filters.parse import Parse
 
 @dataclass(frozen=True)
 class Found:
-    """``columns`` in the order of the reader's, null where there is a reason; ``reasons`` is null
-    where the body was read. ``ts`` and ``host`` are null where the body names none."""
+    """``columns`` in the order of the reader's; ``reasons`` is null where all of a body was read.
+
+    A body that could not be read at all has null columns. One in which a value is wrong has null
+    for that value and keeps all others. ``ts`` and ``host`` are null where the body names none.
+    """
 
     columns: Sequence[pa.Array]
     reasons: pa.Array
@@ -62,6 +66,19 @@ def reader(options: Parse) -> Reader:
     return made
 
 
+_MOST_SHOWN = 100
+"""Characters of a value that a reason shows."""
+
+
 def because(why: str, where: Mask) -> pa.Array:
     """The reason ``why`` where that is true."""
     return pa.array([why]).take(pa.array(np.zeros(len(where), np.int8), mask=~where))
+
+
+def misfit(why: str, values: pa.Array, where: Mask) -> pa.Array:
+    """The reason ``why`` with the value itself, a text, where that is true."""
+    shown = values.take(pa.array(np.flatnonzero(where)))
+    cut = pc.utf8_slice_codeunits(shown, 0, _MOST_SHOWN)
+    cut = pc.if_else(pc.equal(cut, shown), cut, pc.binary_join_element_wise(cut, "...", ""))
+    reasons = pc.binary_join_element_wise(why, cut, ": ")
+    return reasons.take(pa.array(np.cumsum(where) - 1, mask=~where))

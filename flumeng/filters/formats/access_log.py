@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.filters.byte_column import ByteColumn, Bytes, Mask, Positions, following, text
-from flumeng.filters.formats import Found, because
+from flumeng.filters.formats import Found, because, misfit
 from flumeng.filters.formats.fields import found_of
 from flumeng.filters.formats.key_value import unescape
 from flumeng.filters.formats.quotes import behind_backslash
@@ -41,8 +41,8 @@ class AccessLogReader:
         lines = _Lines(ByteColumn(bodies))
         lines.read()
         columns = [lines.column(name) for name in ACCESS_LOG]
-        ts = pa.array(lines.micros).cast(EVENT_SCHEMA.field("ts").type)
-        return found_of([*ACCESS_LOG, "ts"], [*columns, ts], lines.reasons)
+        ts = pa.array(lines.micros, mask=~lines.timed).cast(EVENT_SCHEMA.field("ts").type)
+        return found_of([*ACCESS_LOG, "ts"], [*columns, ts], lines.unread, lines.misfits)
 
 
 class _Lines:
@@ -66,10 +66,14 @@ class _Lines:
         bracket = following(flat.find("["), places, flat.ends)
         self.bounds["user"] = places, np.maximum(bracket - 1, places)
         named = (bracket > places + 1) & (flat.at(bracket - 1, flat.ends) == ord(" "))
-        self.micros, timed = times(flat.window(bracket + 1, TIME_WIDTH, flat.ends))
-        timed &= flat.at(bracket + TIME_WIDTH + 1, flat.ends) == ord("]")
-        opening, closing = self._quoted(np.minimum(bracket + TIME_WIDTH + 2, flat.ends))
-        requested = opening == np.minimum(bracket + TIME_WIDTH + 3, flat.ends)
+        self.micros, self.timed = times(flat.window(bracket + 1, TIME_WIDTH, flat.ends))
+        self.time_ends = np.minimum(bracket + TIME_WIDTH + 1, flat.ends)
+        self.timed &= flat.at(self.time_ends, flat.ends) == ord("]")
+        if not self.timed.all():
+            closings = following(flat.find("]"), bracket, flat.ends)
+            self.time_ends = np.where(self.timed, self.time_ends, closings)
+        opening, closing = self._quoted(self.time_ends)
+        requested = opening == np.minimum(self.time_ends + 2, flat.ends)
         requested &= closing < flat.ends
         self.bounds |= request_parts(flat, self.spaces, opening + 1, closing)
         places = closing + 2
@@ -77,13 +81,26 @@ class _Lines:
         for name in _NUMBERS:
             places, read = self._number(name, places)
             counted &= read
-        places = self._referer_and_agent(places)
-        self.reasons = pc.coalesce(
+        self._set_referer_and_agent(places)
+        self.unread = pc.coalesce(
             because("access_log: too few fields", ~named),
-            because("access_log: bad time", ~timed),
             because("access_log: no request", ~requested),
-            because("access_log: no status and bytes", ~counted),
         )
+        self.misfits = self._misfits(bracket, places, counted)
+
+    def _misfits(self, bracket: Positions, behind_numbers: Positions, counted: Mask) -> pa.Array:
+        flat, everything = self.flat, np.ones(len(self.flat), np.bool_)
+        misfits = pa.nulls(len(flat), pa.string())
+        if not self.timed.all():
+            said = text(flat.column(np.minimum(bracket + 1, flat.ends), self.time_ends, everything))
+            misfits = misfit("access_log: bad time", said, ~self.timed)
+        if not counted.all():
+            first = np.minimum(self.bounds["protocol"][1] + 1, flat.ends)
+            last = np.minimum(np.maximum(behind_numbers - 1, first), flat.ends)
+            said = pc.ascii_ltrim_whitespace(text(flat.column(first, last, everything)))
+            why = misfit("access_log: no status and bytes", said, ~counted)
+            misfits = pc.coalesce(misfits, why)
+        return misfits
 
     def _quoted(self, places: Positions) -> tuple[Positions, Positions]:
         """The next quote, and the one that ends what it opens."""
@@ -113,7 +130,7 @@ class _Lines:
         self.numbers[name] = value, whole
         return ends + 1, whole | nothing
 
-    def _referer_and_agent(self, places: Positions) -> Positions:
+    def _set_referer_and_agent(self, places: Positions) -> None:
         """Two texts in quotes; a line that ends before them has neither."""
         for name in ("referer", "agent"):
             places = np.minimum(places, self.flat.ends)
@@ -124,7 +141,6 @@ class _Lines:
                 np.where(there, closing, places),
             )
             places = np.where(there, closing + 2, self.flat.ends)
-        return places
 
     def column(self, name: str) -> pa.Array:
         if name in self.numbers:

@@ -45,13 +45,12 @@ class CefReader:
         header = Header.of(bodies, b"CEF:", len(CEF), pipes[~behind_backslash(flat, pipes)])
         pairs = _extension(header)
         columns, misfits = pairs.columns("cef", self.fields, self.into)
-        reasons = pc.coalesce(
+        unread = pc.coalesce(
             because("cef: no CEF:", ~header.named),
             because("cef: too few fields", ~header.whole),
-            misfits,
         )
         names = [*CEF, *(field.column for field in self.fields), self.into]
-        return found_of(names, [*header.columns(escaped=True), *columns], reasons)
+        return found_of(names, [*header.columns(escaped=True), *columns], unread, misfits)
 
 
 def unescape(texts: pa.Array) -> pa.Array:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from flumeng.filters import timestamps
 from flumeng.filters.byte_column import ByteColumn, following, text
-from flumeng.filters.formats import Found, because
+from flumeng.filters.formats import Found, because, misfit
 from flumeng.filters.formats.fields import Field, found_of
 from flumeng.filters.formats.json import OTHER, FieldsReader
 from flumeng.journal.schema import EVENT_SCHEMA
@@ -60,18 +60,19 @@ class CriReader:
         tagged = ((letter == ord("F")) | (letter == ord("P"))) & (
             (behind == 0) | (behind == ord(" ")) | (behind == ord(":"))
         )
-        reasons = pc.coalesce(
-            because("cri: no time", ~timed),
+        unread = pc.coalesce(
             because("cri: no stream", ~known),
             because("cri: no tag", ~tagged),
         )
+        said = text(flat.column(flat.starts, first, everything))
         columns = [
             stream,
             text(flat.column(tag, tag + 1, tagged)),
             text(flat.column(np.minimum(third + 1, flat.ends), flat.ends, everything)),
-            pa.array(micros).cast(_TIME),
+            pa.array(micros, mask=~timed).cast(_TIME),
         ]
-        return found_of([*CONTAINER, "ts"], columns, reasons)
+        misfits = misfit("cri: no time", said, ~timed)
+        return found_of([*CONTAINER, "ts"], columns, unread, misfits)
 
 
 @dataclass(frozen=True)
@@ -93,14 +94,11 @@ class DockerReader:
         found = _FIELDS.read(bodies, received)
         assert found.ts is not None
         log, stream = found.columns
-        reasons = pc.coalesce(
-            pc.replace_substring_regex(
-                pc.replace_substring(found.reasons, OTHER, "docker: not an object"),
-                "^json:",
-                "docker:",
-            ),
-            because("docker: no log", log.is_null().to_numpy(False)),
-        )
+        named = pc.replace_substring(found.reasons, OTHER, "docker: not an object")
+        misfits = pc.replace_substring_regex(named, "^json:", "docker:")
+        absent = log.is_null()
+        no_log = because("docker: no log", absent.to_numpy(False))
+        unread = pc.coalesce(pc.if_else(absent, misfits, None), no_log)
         whole = pc.ends_with(log, "\n")
         columns = [
             stream,
@@ -108,4 +106,4 @@ class DockerReader:
             pc.if_else(whole, pc.utf8_rtrim(pc.utf8_slice_codeunits(log, 0, -1), "\r"), log),
             found.ts,
         ]
-        return found_of([*CONTAINER, "ts"], columns, reasons)
+        return found_of([*CONTAINER, "ts"], columns, unread, misfits)

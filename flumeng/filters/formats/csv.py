@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from flumeng.filters import ddl
 from flumeng.filters.byte_column import ByteColumn, Mask, Positions, contains, following, text
-from flumeng.filters.formats import Found, because
+from flumeng.filters.formats import Found, because, misfit
 from flumeng.filters.formats.fields import found_of, require_own_types
 from flumeng.filters.formats.key_value import NAMED
 from flumeng.filters.formats.pairs import typed
@@ -56,17 +56,21 @@ class CsvReader:
             malformed[irregular] = [it is None for it in rewritten]
             bodies = pc.replace_with_mask(bodies, mask, pa.array(rewritten, pa.binary()))
             records = _Records(self, pc.fill_null(bodies, b""))
-        reasons = because(MALFORMED, malformed)
         counted = records.counts == len(self.schema)
-        reasons = pc.coalesce(reasons, because(f"csv: not {len(self.schema)} fields", ~counted))
+        unread = pc.coalesce(
+            because(MALFORMED, malformed),
+            because(f"csv: not {len(self.schema)} fields", ~counted),
+        )
+        misfits = pa.nulls(len(bodies), pa.string())
         columns = []
         for place, field in enumerate(self.schema):
-            column, failed = typed(records.column(place, counted), field.type)
+            values = records.column(place, counted)
+            column, failed = typed(values, field.type)
             columns.append(column)
-            reasons = pc.coalesce(
-                reasons, because(f"csv: {field.name} is no {ddl.shown(field.type)}", failed)
-            )
-        return found_of(self.schema.names, columns, reasons)
+            if failed.any():
+                why = f"csv: {field.name} is no {ddl.shown(field.type)}"
+                misfits = pc.coalesce(misfits, misfit(why, values, failed))
+        return found_of(self.schema.names, columns, unread, misfits)
 
     def _regular(self, body: bytes) -> bytes | None:
         """The record with each field in quotes; None when it is none."""

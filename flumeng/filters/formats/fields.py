@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from flumeng.errors import UserError
 from flumeng.filters import ddl
@@ -59,11 +60,18 @@ def columns_of_fields(fields: Sequence[Field], into: str | None) -> pa.Schema:
     return pa.schema(new if into is None else [*new, pa.field(into, TEXTS)])
 
 
-def found_of(names: Sequence[str | None], columns: Sequence[pa.Array], reasons: pa.Array) -> Found:
-    """All of ``columns`` null where there is a reason. ``ts`` and ``host`` are the event's own."""
-    failed = reasons.is_valid().to_numpy(zero_copy_only=False)
+def found_of(
+    names: Sequence[str | None],
+    columns: Sequence[pa.Array],
+    unread: pa.Array,
+    misfits: pa.Array | None = None,
+) -> Found:
+    """``unread`` is why nothing of a body could be read: all its columns become null. ``misfits``
+    is why one of its values is null. ``ts`` and ``host`` are the event's own."""
+    failed = unread.is_valid().to_numpy(zero_copy_only=False)
     kept = dict(zip(names, (without(column, failed) for column in columns), strict=False))
     ts, host = kept.pop("ts", None), kept.pop("host", None)
+    reasons = unread if misfits is None else pc.coalesce(unread, misfits)
     return Found(list(kept.values()), reasons, ts, host)
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from flumeng.errors import UserError
 from flumeng.filters import ddl
 from flumeng.filters.byte_column import Mask, text
-from flumeng.filters.formats import Found, because
+from flumeng.filters.formats import Found, because, misfit
 from flumeng.filters.formats.fields import (
     Field,
     columns_of_fields,
@@ -76,14 +76,16 @@ class GrokReader:
                     else pc.replace_with_mask(said[name], pa.array(rows), values)
                 )
             waiting &= ~rows
-        reasons = because("grok: no match", waiting)
+        unread = because("grok: no match", waiting)
+        misfits = pa.nulls(len(bodies), pa.string())
         columns = []
         for field in self.fields:
             column, failed = typed(said[field.column], field.type)
             columns.append(column)
             if failed.any():
-                reasons = pc.coalesce(reasons, because(f"grok: {field.misfit}", failed))
-        return found_of(list(said), columns, reasons)
+                why = misfit(f"grok: {field.misfit}", said[field.column], failed)
+                misfits = pc.coalesce(misfits, why)
+        return found_of(list(said), columns, unread, misfits)
 
 
 def _from_the_beginning(regex: str) -> tuple[str, ...]:

@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.errors import UserError
 from flumeng.filters import ddl
 from flumeng.filters.byte_column import ByteColumn, Mask, text
-from flumeng.filters.formats import Found, Reader, because, json_values
+from flumeng.filters.formats import Found, Reader, because, json_values, misfit
 from flumeng.filters.formats.fields import (
     Field,
     columns_of_fields,
@@ -35,6 +34,12 @@ _HALVES = re.compile(
     rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
 """Escapes; in the group is half of a surrogate pair without the other."""
+_FINER_EPOCHS = {
+    "milliseconds (unix_ms)": "^[0-9]{13}$",
+    "microseconds (unix_us)": "^[0-9]{16}$",
+    "nanoseconds (unix_ns)": "^[0-9]{19}$",
+}
+"""Whole numbers that are times of this century in a unit that is no second."""
 T = TypeVar("T")
 
 
@@ -64,17 +69,19 @@ class SchemaReader:
         return unless_too_deep(self._read, bodies)
 
     def _read(self, bodies: pa.Array) -> Found:
-        found, reasons = each_object(
+        found, unread = each_object(
             bodies, lambda texts: json_values.objects(texts, self.schema.names)
         )
         columns = []
-        failed = np.zeros(len(bodies), np.bool_)
+        misfits = pa.nulls(len(bodies), pa.string())
         for place, field in enumerate(self.schema):
             raws = json_values.values(found, place)
-            column, other = json_values.column(raws, field.type)
+            column, failed = json_values.column(raws, field.type)
             columns.append(column)
-            failed |= other
-        return found_of(self.schema.names, columns, pc.coalesce(reasons, because(OTHER, failed)))
+            if failed.any():
+                why = f"{field.name} is no {ddl.shown(field.type)}"
+                misfits = pc.coalesce(misfits, _misfit(why, field.type, raws, failed))
+        return found_of(self.schema.names, columns, unread, misfits)
 
 
 @dataclass(frozen=True)
@@ -92,23 +99,40 @@ class FieldsReader:
         return unless_too_deep(self._read, bodies)
 
     def _read(self, bodies: pa.Array) -> Found:
-        names = list(dict.fromkeys(field.path[0] for field in self.fields))
-        found, reasons = each_object(bodies, lambda texts: json_values.objects(texts, names))
-        raws = {name: json_values.values(found, place) for place, name in enumerate(names)}
+        outer = list(dict.fromkeys(field.path[0] for field in self.fields))
+        found, unread = each_object(bodies, lambda texts: json_values.objects(texts, outer))
+        raws = {name: json_values.values(found, place) for place, name in enumerate(outer)}
         columns = []
+        misfits = pa.nulls(len(bodies), pa.string())
         for field in self.fields:
-            column, failed = json_values.column(
-                json_values.inside(raws[field.path[0]], field.path[1:]), field.type
-            )
+            values = json_values.inside(raws[field.path[0]], field.path[1:])
+            column, failed = json_values.column(values, field.type)
             columns.append(column)
-            reasons = pc.coalesce(reasons, because(f"json: {field.misfit}", failed))
+            if failed.any():
+                why = _misfit(field.misfit, field.type, values, failed)
+                misfits = pc.coalesce(misfits, why)
         if self.into is not None:
             columns.append(self._everything(bodies))
-        return found_of([*(field.column for field in self.fields), self.into], columns, reasons)
+        names: list[str | None] = [field.column for field in self.fields]
+        return found_of([*names, self.into], columns, unread, misfits)
 
     def _everything(self, bodies: pa.Array) -> pa.Array:
         found, _ = each_object(bodies, json_values.maps)
         return json_values.as_map(found)
+
+
+def _misfit(why: str, kind: pa.DataType, raws: pa.Array, failed: Mask) -> pa.Array:
+    """The reason, with what a number that is too large for seconds looks like."""
+    values = text(raws)
+    reasons = misfit(f"json: {why}", values, failed)
+    if not pa.types.is_timestamp(kind):
+        return reasons
+    for form, pattern in _FINER_EPOCHS.items():
+        hint = f" (seconds are expected: take {form} as a BIGINT column, then the filter time)"
+        finer = pc.match_substring_regex(values, pattern)
+        hinted = pc.binary_join_element_wise(reasons, pa.scalar(hint), pa.scalar(""))
+        reasons = pc.if_else(finer, hinted, reasons)
+    return reasons
 
 
 def unless_too_deep(read: Callable[[pa.Array], Found], bodies: pa.Array) -> Found:

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from flumeng.filters.byte_column import ByteColumn, Mask, Positions, following, text
 from flumeng.filters.formats.casts import cast
-from flumeng.filters.timestamps import FIRST_MOMENT, LAST_MOMENT, SECOND
+from flumeng.filters.time_texts import of_seconds
 
 _ABSENT = msgspec.Raw(b"null")
 _INFINITE = ("NaN", "INF", "+INF", "-INF", "Infinity", "+Infinity", "-Infinity")
@@ -242,9 +242,7 @@ def _base64(said: str) -> bytes | None:
 def _with_seconds(
     flat: ByteColumn, number: Mask, found: pa.Array, failed: Mask
 ) -> tuple[pa.Array, Mask]:
-    """A whole number is a moment in seconds since the epoch."""
-    seconds, not_whole = cast(text(flat.column(flat.starts, flat.ends, number)), pa.int64())
-    count = seconds.fill_null(0).to_numpy()
-    fits = number & ~not_whole & (count >= FIRST_MOMENT // SECOND) & (count < LAST_MOMENT // SECOND)
-    moments = pa.array(np.where(fits, count, 0) * SECOND, mask=~fits).cast(found.type)
+    """A number is a moment in seconds since the epoch, perhaps with a fraction."""
+    micros, fits = of_seconds(text(flat.column(flat.starts, flat.ends, number)))
+    moments = pa.array(micros, mask=~fits).cast(found.type)
     return pc.if_else(pa.array(fits), moments, found), failed & ~fits

@@ -99,10 +99,10 @@ class PairsReader:
             bodies = pc.replace_with_mask(bodies, mask, pa.array(rewritten, pa.binary()))
             lines = _Lines(self, ByteColumn(bodies))
         pairs = lines.pairs()
-        columns, reasons = pairs.columns(self.form, self.fields, self.into)
-        reasons = pc.coalesce(because(f"{self.form}: no pair", ~lines.paired), reasons)
+        columns, misfits = pairs.columns(self.form, self.fields, self.into)
+        unread = because(f"{self.form}: no pair", ~lines.paired)
         names = [*(field.column for field in self.fields), self.into]
-        return found_of(names, columns, reasons)
+        return found_of(names, columns, unread, misfits)
 
     def _regular(self, body: bytes) -> bytes:
         between, equals = self.separators[0].encode(), self.equals.encode()

@@ -42,13 +42,12 @@ class LeefReader:
         pipes = trimmed(bodies).find("|")
         header = Header.of(bodies, b"LEEF:", len(LEEF), pipes)
         columns, misfits = _attributes(header, pipes).columns("leef", self.fields, self.into)
-        reasons = pc.coalesce(
+        unread = pc.coalesce(
             because("leef: no LEEF:", ~header.named),
             because("leef: too few fields", ~header.whole),
-            misfits,
         )
         names = [*LEEF, *(field.column for field in self.fields), self.into]
-        return found_of(names, [*header.columns(escaped=False), *columns], reasons)
+        return found_of(names, [*header.columns(escaped=False), *columns], unread, misfits)
 
 
 def _delimiters(header: Header, pipes: Positions) -> tuple[Positions, Positions]:

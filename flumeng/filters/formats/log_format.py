@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from flumeng.errors import UserError
 from flumeng.filters import ddl
 from flumeng.filters.byte_column import ByteColumn, Mask, Positions, following, text
-from flumeng.filters.formats import Found, Reader, because
+from flumeng.filters.formats import Found, Reader, because, misfit
 from flumeng.filters.formats.access_log import (
     TIME_WIDTH,
     AccessLogReader,
@@ -65,7 +65,8 @@ class LogFormatReader:
             else:
                 line.places = np.minimum(line.places + len(part.encode()), line.flat.ends)
         line.fail("access_log: more than the format has", line.places < line.flat.ends)
-        return found_of([*line.columns, "ts"], [*line.columns.values(), line.ts], line.reasons)
+        columns = [*line.columns.values(), line.ts]
+        return found_of([*line.columns, "ts"], columns, line.unread, line.misfits)
 
 
 class _Lines:
@@ -78,12 +79,17 @@ class _Lines:
         self._found: dict[bytes, Positions] = {}
         self.columns: dict[str, pa.Array] = {}
         self.ts = pa.nulls(len(flat), EVENT_SCHEMA.field("ts").type)
-        self.reasons = pa.nulls(len(flat), pa.string())
+        self.unread = self.misfits = pa.nulls(len(flat), pa.string())
 
     def fail(self, why: str, where: Mask) -> None:
-        """The first reason stays."""
+        """The line is not of the format. The first reason stays."""
         if where.any():
-            self.reasons = pc.coalesce(self.reasons, because(why, where))
+            self.unread = pc.coalesce(self.unread, because(why, where))
+
+    def misfit(self, why: str, values: pa.Array, where: Mask) -> None:
+        """One value is not of its type. The first reason stays."""
+        if where.any():
+            self.misfits = pc.coalesce(self.misfits, misfit(f"access_log: {why}", values, where))
 
     def value(self, of: Variable, behind: str) -> None:
         """What lies before the text ``behind``, which is told where it is missing, or before the
@@ -96,21 +102,23 @@ class _Lines:
         escaped = behind.startswith('"')
         if of.time == "common_log":
             micros, valid = times(self.flat.window(starts, TIME_WIDTH, ends))
-            self._set_ts(of, micros, valid & (ends - starts == TIME_WIDTH))
+            said = self._texts(starts, ends, escaped=False)
+            self._set_ts(of, said, micros, valid & (ends - starts == TIME_WIDTH))
         elif of.time is not None:
             said = self._texts(starts, ends, escaped=False)
-            self._set_ts(of, *TextFormat.named(of.time, "UTC").read(said, self.received))
+            self._set_ts(of, said, *TextFormat.named(of.time, "UTC").read(said, self.received))
         elif of.column == "":
             bounds = request_parts(self.flat, self._finds(b" "), starts, ends)
             for name, (first, last) in bounds.items():
                 self.columns[name] = self._texts(first, last, escaped=name == "path")
         else:
-            column, failed = typed(self._texts(starts, ends, escaped=escaped), ddl.type_of(of.type))
+            said = self._texts(starts, ends, escaped=escaped)
+            column, failed = typed(said, ddl.type_of(of.type))
             self.columns[of.column] = column
-            self.fail(f"access_log: {of.said} is no {of.type}", failed)
+            self.misfit(f"{of.said} is no {of.type}", said, failed)
 
-    def _set_ts(self, of: Variable, micros: Positions, valid: Mask) -> None:
-        self.fail(f"access_log: {of.said} is no time", ~valid)
+    def _set_ts(self, of: Variable, said: pa.Array, micros: Positions, valid: Mask) -> None:
+        self.misfit(f"{of.said} is no time", pc.fill_null(said, "-"), ~valid)
         self.ts = pa.array(micros, pa.int64(), mask=~valid).cast(self.ts.type)
 
     def _next(self, wanted: bytes) -> Positions:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.filters.byte_column import ByteColumn, Mask, Positions, text
-from flumeng.filters.formats import because
+from flumeng.filters.formats import misfit
 from flumeng.filters.formats.casts import cast
 from flumeng.filters.formats.fields import Field
 
@@ -39,17 +39,19 @@ class Pairs:
     def columns(
         self, form: str, fields: Sequence[Field], into: str | None
     ) -> tuple[list[pa.Array], pa.Array]:
-        """The columns of ``fields`` and ``into``, and why a row does not fit them."""
+        """The columns of ``fields`` and ``into``, and which value of a row does not fit."""
         keys = self._keys()
         codes = keys.indices.to_numpy()
         columns = []
         reasons = pa.nulls(len(self.flat), pa.string())
         for field in fields:
             wanted = keys.dictionary.index(field.path[0]).as_py()
-            column, failed = typed(self._values_of(np.flatnonzero(codes == wanted)), field.type)
+            values = self._values_of(np.flatnonzero(codes == wanted))
+            column, failed = typed(values, field.type)
             columns.append(column)
             if failed.any():
-                reasons = pc.coalesce(reasons, because(f"{form}: {field.misfit}", failed))
+                why = misfit(f"{form}: {field.misfit}", values, failed)
+                reasons = pc.coalesce(reasons, why)
         if into is not None:
             columns.append(self._map(keys, codes))
         return columns, reasons

@@ -33,8 +33,9 @@ READERS = {
 
 
 def read_bodies(options: Parse, *bodies: bytes) -> list[Any]:
-    """Of each body its columns by name, with ``ts`` and ``host`` where it says them, or the reason
-    why it was not read, when all columns are null. Checks that they are of the types they should.
+    """Of each body its columns by name, with ``ts`` and ``host`` where it says them, and with the
+    reason as ``parse_error`` where one is wrong; the reason alone where nothing was read. Checks
+    the types of columns.
     """
     reader = formats.reader(options)
     received = pa.array([RECEIVED] * len(bodies), pa.timestamp("us", "UTC"))
@@ -50,10 +51,14 @@ def read_bodies(options: Parse, *bodies: bytes) -> list[Any]:
             for name, column in zip(reader.columns.names, found.columns, strict=True)
         }
         reason = found.reasons[place].as_py()
-        if reason is not None:
-            assert set(row.values()) <= {None}
         for name, own in (("ts", found.ts), ("host", found.host)):
             if own is not None and own[place].is_valid and own[place].as_py() != RECEIVED:
                 row[name] = own[place].as_py()
-        rows.append(reason or row)
+        if reason is not None:
+            row = reason if _nothing(row) else {**row, "parse_error": reason}
+        rows.append(row)
     return rows
+
+
+def _nothing(row: dict[str, Any]) -> bool:
+    return all(value is None for value in row.values())
