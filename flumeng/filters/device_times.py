@@ -2,13 +2,14 @@
 
 Two forms, each with parts that may be missing::
 
-    [NUMBER:] [*|.] [YEAR] Nov 1[1] [YEAR] 9:15:07[.123] [YEAR | ZONE:] [:]
-    [NUMBER:] [*|.] 2026-11-21(T| )09:15:07[.123][Z|+01:00|+0100|+01] [:]
+    [NUMBER:] [*|.] [YEAR] Nov 1[1] [YEAR] 9:15:07[.123] [AM|PM[.123]] [YEAR] [+01:00] [ZONE] [:]
+    [NUMBER:] [*|.] 2026-11-21(T| )09:15:07[.123][Z|+01:00|+0100|+01] [ZONE] [:]
 
 ``NUMBER:`` counts messages and ``*`` marks a clock that is not synchronised (Cisco IOS). A month
 is written in any case, a fraction behind a point or a comma, and a space or the end follows. A year
-behind the time is one from 1970 to 2099. A ``ZONE`` is a name of capitals that ``: %`` follows, as
-Cisco writes it; only UTC and GMT say where it is.
+behind the time is one from 1970 to 2099. A ``ZONE`` is one of _ZONES, or a name of capitals that
+``: %`` follows, as Cisco writes it; behind a counter or a mark a colon is enough. Only UTC and GMT
+say where they are.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flumeng.filters.byte_column import ByteColumn, Mask, Positions
+from flumeng.filters import iso8601
+from flumeng.filters.byte_column import ByteColumn, Bytes, Mask, Positions
 from flumeng.filters.cursor import Cursor
 from flumeng.filters.timestamps import (
     FRACTION_DIGITS,
@@ -30,66 +32,72 @@ from flumeng.filters.timestamps import (
 )
 
 _ZONE_LETTERS = 5
+_ZONES = (
+    b"UTC GMT WET WEST CET CEST MEZ MESZ EET EEST MSK EST EDT CST CDT MST MDT PST PDT AKST AKDT "
+)
+_ZONES += b"HST BRT ART IST SGT HKT JST KST AWST ACST ACDT AEST AEDT NZST NZDT"
+"""Names that no host has; they are passed over, since most are ambiguous."""
 
 
 @dataclass(frozen=True)
 class DeviceTimes:
     """``micros`` since the epoch, in UTC but where ``local``: there no zone was named.
 
-    ``behind`` is where the time ends; all but ``valid`` is of no meaning where that is false.
+    ``behind`` is where the time ends. ``shaped`` is where one stands, ``valid`` where there is such
+    a moment.
     """
 
     micros: Positions
     local: Mask
     behind: Positions
+    shaped: Mask
     valid: Mask
 
 
-def read(flat: ByteColumn, starts: Positions, ends: Positions, received: Positions) -> DeviceTimes:
-    """The time at each of ``starts``, in the year that ``received`` says where it names none."""
+def read(
+    flat: ByteColumn,
+    starts: Positions,
+    ends: Positions,
+    received: Positions,
+    trusted: Mask | None = None,
+) -> DeviceTimes:
+    """The time at each of ``starts``, in the year that ``received`` says where it names none.
+    ``trusted`` is where other parts of a Cisco header stand before it."""
     cursor = Cursor(flat, starts, ends)
-    _skip_counter(cursor)
-    cursor.skip("*.")
+    counted = skip_counter(cursor)
+    marked = cursor.skip("*.")
     origin = cursor.places
-    year, width = cursor.number(4)
-    dashed = (width == 4) & (cursor.byte() == ord("-"))
-    month, day, valid = _dashed_date(cursor)
-    behind_date = cursor.places
-    cursor.return_to(origin, ~dashed)
-    named_year, named_month, named_day, named_valid = _named_date(cursor)
-    cursor.return_to(behind_date, dashed)
-    year = np.where(dashed, year, named_year)
-    month = np.where(dashed, month, named_month)
-    day = np.where(dashed, day, named_day)
-    valid = np.where(dashed, valid, named_valid)
-    seconds, fraction, clock_valid = _clock(cursor)
-    late_year = _year_behind(cursor, ~dashed & (year < 0))
+    iso = iso8601.read(flat, origin, ends)
+    year, month, day, shaped = _named_date(cursor)
+    seconds, fraction, clocked, clock_valid = _clock(cursor)
+    late_year = _year_behind(cursor, year < 0)
     year = np.where(late_year < 0, year, late_year)
     year = np.where(year < 0, year_of_receipt(month, day, received), year)
-    zone, zoned, zone_valid = _zone(cursor)
+    east, zoned = _offset(cursor)
+    cursor.return_to(iso.behind, iso.shaped)
+    certain = counted | marked
+    universal = _zone_name(cursor, certain if trusted is None else certain | trusted)
     cursor.skip(":")
     days, day_valid = days_since_epoch(year, month, day)
-    valid &= clock_valid & zone_valid & day_valid & cursor.at_break()
-    micros = (days * 86_400 + seconds - zone) * SECOND + fraction
-    return DeviceTimes(micros, ~zoned, cursor.places, valid & in_calendar(micros))
+    named = (days * 86_400 + seconds - east) * SECOND + fraction
+    named_valid = day_valid & clock_valid & in_calendar(named)
+    shaped = ((shaped & clocked) | iso.shaped) & cursor.at_break()
+    valid = shaped & np.where(iso.shaped, iso.valid, named_valid)
+    local = np.where(iso.shaped, iso.local, ~zoned) & ~universal
+    micros = np.where(iso.shaped, iso.micros, named)
+    return DeviceTimes(micros, local, cursor.places, shaped, valid)
 
 
-def _skip_counter(cursor: Cursor) -> None:
-    """``000123: ``, or ``: `` alone as NX-OS writes it."""
+def skip_counter(cursor: Cursor) -> Mask:
+    """``000123: `` of Cisco IOS, ``: `` of NX-OS or ``:`` of ASA: pass over it."""
     cursor.skip_spaces()
     origin = cursor.places
-    cursor.number(10)
+    _, width = cursor.number(10)
     colon = cursor.skip(":")
-    cursor.return_to(origin, ~(cursor.skip_spaces() & colon))
-
-
-def _dashed_date(cursor: Cursor) -> tuple[Positions, Positions, Mask]:
-    """``-11-21`` and what parts it from the time: month, day, validity."""
-    valid = cursor.skip("-")
-    month, width = cursor.number(2)
-    valid &= (width == 2) & cursor.skip("-")
-    day, width = cursor.number(2)
-    return month, day, valid & (width == 2) & cursor.skip("T ")
+    spaced = cursor.skip_spaces()
+    found: Mask = colon & (spaced | (width == 0)) & (cursor.byte() != ord(":"))
+    cursor.return_to(origin, ~found)
+    return found
 
 
 def _named_date(cursor: Cursor) -> tuple[Positions, Positions, Positions, Mask]:
@@ -111,23 +119,37 @@ def _named_date(cursor: Cursor) -> tuple[Positions, Positions, Positions, Mask]:
     return np.where(follows, second_year, year), month, day, valid
 
 
-def _clock(cursor: Cursor) -> tuple[Positions, Positions, Mask]:
-    """``9:15:07.123``: seconds of the day, microseconds, validity."""
+def _clock(cursor: Cursor) -> tuple[Positions, Positions, Mask, Mask]:
+    """``9:15:07.123`` or ``9:15:07 AM.123``: seconds of the day, microseconds, where a clock's time
+    stands, and where there is such a time."""
     hour, width = cursor.number(2)
-    valid = (width > 0) & cursor.skip(":")
+    shaped = (width > 0) & cursor.skip(":")
     minute, width = cursor.number(2)
-    valid &= (width == 2) & cursor.skip(":")
+    shaped &= (width == 2) & cursor.skip(":")
     second, width = cursor.number(2)
-    seconds, clock_valid = clock_seconds(hour, minute, second)
-    valid &= (width == 2) & clock_valid
+    shaped &= width == 2
+    halved, late = _half_of_day(cursor, shaped & (hour >= 1) & (hour <= 12))
+    hour = np.where(halved, hour % 12 + 12 * late, hour)
+    seconds, valid = clock_seconds(hour, minute, second)
     pointed = cursor.skip(".,")
     if not pointed.any():
-        return seconds, np.zeros(len(seconds), np.int64), valid
+        return seconds, np.zeros(len(seconds), np.int64), shaped, valid
     unpointed = cursor.places
     fraction, width = cursor.number(FRACTION_DIGITS)
     cursor.return_to(unpointed, ~pointed)
     nanos = fraction * 10 ** (FRACTION_DIGITS - width)
-    return seconds, np.where(pointed, nanos // 1000, 0), valid & (~pointed | (width > 0))
+    micros = np.where(pointed, nanos // 1000, 0)
+    return seconds, micros, shaped & (~pointed | (width > 0)), valid
+
+
+def _half_of_day(cursor: Cursor, where: Mask) -> tuple[Mask, Mask]:
+    """Pass over `` AM`` or `` PM``, and tell where one stands and where it is the latter."""
+    letter, behind = cursor.byte(1), cursor.byte(3)
+    late = letter == ord("P")
+    found = where & (cursor.byte() == ord(" ")) & (late | (letter == ord("A")))
+    found &= (cursor.byte(2) == ord("M")) & ((behind == ord(".")) | (behind == ord(" ")))
+    cursor.move(found, 3)
+    return found, found & late
 
 
 def _year_behind(cursor: Cursor, where: Mask) -> Positions:
@@ -141,47 +163,59 @@ def _year_behind(cursor: Cursor, where: Mask) -> Positions:
     return np.where(found, year, -1)
 
 
-def _zone(cursor: Cursor) -> tuple[Positions, Mask, Mask]:
-    """Seconds east of UTC, where a zone says so, and where what stands here is well formed."""
-    zulu = cursor.skip("Z")
-    sign = cursor.byte()
-    signed = cursor.skip("+-")
-    seconds = np.zeros(len(zulu), np.int64)
-    valid = np.ones(len(zulu), np.bool_)
-    if signed.any():
-        unsigned = cursor.places
-        hour, width = cursor.number(2)
-        valid = ~signed | ((width == 2) & (hour < 24))
-        colon = cursor.skip(":")
-        minute, width = cursor.number(2)
-        valid &= ~signed | ((minute < 60) & ((width == 2) | ((width == 0) & ~colon)))
-        seconds = np.where(sign == ord("-"), -1, 1) * (hour * 3600 + minute * 60)
-        cursor.return_to(unsigned, ~signed)
-    universal = _zone_name(cursor)
-    return np.where(signed, seconds, 0), zulu | signed | universal, valid
+def _zone_name(cursor: Cursor, trusted: Mask) -> Mask:
+    """Pass over `` CET`` before ``: %``, and tell where it is UTC or GMT.
 
-
-def _zone_name(cursor: Cursor) -> Mask:
-    """Pass over `` CET`` before ``: %``, and tell where it is UTC or GMT."""
+    Where ``trusted``, a Cisco header is certain, and capitals before a colon are a zone.
+    """
     origin = cursor.places
-    found = cursor.skip(" ")
-    letters = [cursor.byte(ahead) for ahead in range(3)]
-    count = np.zeros(len(found), np.int64)
-    going = found.copy()
+    spaced = cursor.skip(" ")
+    letters = [cursor.byte(ahead) for ahead in range(_ZONE_LETTERS)]
+    count = np.zeros(len(spaced), np.int64)
+    going = spaced.copy()
     for _ in range(_ZONE_LETTERS):
         byte = cursor.byte()
-        going &= (byte >= ord("A")) & (byte <= ord("Z"))
+        going = going & (byte >= ord("A")) & (byte <= ord("Z"))
         if not going.any():
             break
         count += going
         cursor.move(going)
-    found &= (count >= 3) & (cursor.byte() == ord(":"))
-    found &= (cursor.byte(1) == ord(" ")) & (cursor.byte(2) == ord("%"))
-    cursor.return_to(origin, ~found)
-    universal = np.zeros(len(found), np.bool_)
-    for name in ("UTC", "GMT"):
-        spelled = found & (count == 3)
-        for byte, letter in zip(letters, name, strict=True):
-            spelled &= byte == ord(letter)
-        universal |= spelled
+    zone_end = cursor.places
+    attached = ~cursor.skip(" ")
+    found = spaced & (count >= 3) & (cursor.byte() == ord(":")) & (cursor.byte(1) == ord(" "))
+    found &= trusted | (attached & (cursor.byte(2) == ord("%")))
+    cursor.return_to(zone_end, ~found)
+    named = spaced & (count >= 3) & ~found & cursor.at_break()
+    named &= _is_one_of(letters, count, _ZONES.split())
+    cursor.return_to(origin, ~(found | named))
+    universal: Mask = (found | named) & _is_one_of(letters, count, [b"UTC", b"GMT"])
     return universal
+
+
+def _is_one_of(letters: list[Bytes], count: Positions, names: list[bytes]) -> Mask:
+    found = np.zeros(len(count), np.bool_)
+    for name in names:
+        spelled = count == len(name)
+        for byte, letter in zip(letters, name, strict=False):
+            spelled &= byte == letter
+        found |= spelled
+    return found
+
+
+def _offset(cursor: Cursor) -> tuple[Positions, Mask]:
+    """``Z``, ``+01:00`` or `` +0100`` behind the time: seconds east of UTC, and where it stands."""
+    origin = cursor.places
+    zulu = cursor.skip("Z") & cursor.at_break()
+    cursor.return_to(origin, ~zulu)
+    cursor.move(~zulu & (cursor.byte() == ord(" ")))
+    sign = cursor.byte()
+    found = cursor.skip("+-") & ~zulu
+    hour, width = cursor.number(2)
+    found &= width == 2
+    cursor.skip(":")
+    minute, width = cursor.number(2)
+    found &= (width == 2) & (hour < 24) & (minute < 60) & cursor.at_break()
+    cursor.return_to(origin, ~(zulu | found))
+    cursor.return_to(origin + 1, zulu)
+    east = np.where(sign == ord("-"), -1, 1) * (hour * 3600 + minute * 60)
+    return np.where(found, east, 0), zulu | found

@@ -6,7 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.filters.byte_column import Mask
+
 PARSE_ERROR = "parse_error"
+_MOST_SHOWN = 100
+"""Characters of a value that a reason shows."""
 
 
 def note(attrs: pa.MapArray, reasons: pa.Array, key: str = PARSE_ERROR) -> pa.MapArray:
@@ -28,3 +32,17 @@ def note(attrs: pa.MapArray, reasons: pa.Array, key: str = PARSE_ERROR) -> pa.Ma
     items = pa.concat_arrays([attrs.items, reasons.take(pa.array(noted))])
     grown = np.concatenate([[0], np.cumsum(np.diff(offsets) + wanted)]).astype(np.int32)
     return pa.MapArray.from_arrays(pa.array(grown), keys, items.take(pa.array(item_order)))
+
+
+def because(why: str, where: Mask) -> pa.Array:
+    """The reason ``why`` where that is true."""
+    return pa.array([why]).take(pa.array(np.zeros(len(where), np.int8), mask=~where))
+
+
+def misfit(why: str, values: pa.Array, where: Mask) -> pa.Array:
+    """The reason ``why`` with the value itself, a text, where that is true."""
+    shown = values.take(pa.array(np.flatnonzero(where)))
+    cut = pc.utf8_slice_codeunits(shown, 0, _MOST_SHOWN)
+    cut = pc.if_else(pc.equal(cut, shown), cut, pc.binary_join_element_wise(cut, "...", ""))
+    reasons = pc.binary_join_element_wise(why, cut, ": ")
+    return reasons.take(pa.array(np.cumsum(where) - 1, mask=~where))

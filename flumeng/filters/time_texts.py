@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.filters import iso8601
 from flumeng.filters.byte_column import Mask, Positions
 from flumeng.filters.local_times import to_utc
 from flumeng.filters.timestamps import (
@@ -38,13 +39,18 @@ class TextFormat:
     pattern: str
     units: int
     timezone: str
+    iso: bool = False
+    """Read by the one reader of ISO 8601; of a profile only what has its ``pattern``."""
 
     @classmethod
     def named(cls, name: str, timezone: str) -> TextFormat:
-        return cls(time_formats.pattern(name), time_formats.UNITS.get(name, 1), timezone)
+        units = time_formats.UNITS.get(name, 1)
+        return cls(time_formats.pattern(name), units, timezone, name in time_formats.ISO)
 
     def read(self, texts: pa.StringArray, received: Positions) -> tuple[Positions, Mask]:
         """The moments of ``texts``, in the years that ``received`` says where they name none."""
+        if self.iso:
+            return self._read_iso(texts, received)
         found = pc.extract_regex(texts, self.pattern)
         groups = _Groups(found)
         if "n" in groups:
@@ -56,6 +62,17 @@ class TextFormat:
         micros, valid = _of_calendar(groups, received)
         micros = self._in_utc(groups, micros.clip(FIRST_MOMENT, LAST_MOMENT), received)
         return micros, groups.matched & valid & in_calendar(micros)
+
+    def _read_iso(self, texts: pa.StringArray, received: Positions) -> tuple[Positions, Mask]:
+        found = iso8601.read_texts(texts)
+        local = np.flatnonzero(found.local & found.valid)
+        micros = found.micros
+        if len(local):
+            micros[local] = to_utc(micros[local], self.timezone, received[local])
+        valid = found.valid & in_calendar(micros)
+        fits = pc.match_substring_regex(texts, self.pattern).fill_null(False)
+        valid &= fits.to_numpy(False)
+        return micros, valid
 
     def _in_utc(self, groups: _Groups, micros: Positions, received: Positions) -> Positions:
         if "z" not in groups:

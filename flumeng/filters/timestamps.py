@@ -69,9 +69,14 @@ def read_bsd(window: Bytes, received: Positions) -> tuple[Positions, Mask]:
 
 
 def _goes_on(window: Bytes) -> Mask:
-    """Where a year or a zone's name may follow the time, so that more than BSD_WIDTH is time."""
+    """Where a year, a half of the day or a zone's name may follow the time, so that more than
+    BSD_WIDTH is time."""
     century = (window[16] == ord("1")) | (window[16] == ord("2"))
     found: Mask = century & _is_break(window[20])
+    capitals = ((window[16:18] >= ord("A")) & (window[16:18] <= ord("Z"))).all(axis=0)
+    for behind_name in (18, 19, 20):
+        found |= capitals & (_is_break(window[behind_name]) | (window[behind_name] == ord(".")))
+    found |= ((window[16] == ord("+")) | (window[16] == ord("-"))) & (window[17] <= ord("9"))
     for behind_colon in (21, 22, 23):
         found |= window[behind_colon] == ord("%")
     return found

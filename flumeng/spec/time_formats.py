@@ -43,15 +43,10 @@ _SAME = {"B": "b", "h": "b", "A": "a", "e": "d", "k": "H", "l": "I", "Z": "z"}
 _SHORT = {"T": "%H:%M:%S", "R": "%H:%M", "F": "%Y-%m-%d", "D": "%m/%d/%y"}
 
 NAMED: Mapping[str, str] = {
-    "iso8601": (
-        r"(?P<Y>[0-9]{4})-?(?P<m>[0-9]{2})-?(?P<d>[0-9]{2})"
-        r"(?:[Tt _](?P<H>[0-9]{2}):?(?P<M>[0-9]{2})(?::?(?P<S>[0-9]{2})(?:[.,]"
-        rf"{_FRACTION})?)? ?{_DIRECTIVES['z']}?)?"
-    ),
+    "iso8601": ".*",
     "rfc3339": (
-        r"(?P<Y>[0-9]{4})-(?P<m>[0-9]{2})-(?P<d>[0-9]{2})[Tt ]"
-        r"(?P<H>[0-9]{2}):(?P<M>[0-9]{2}):(?P<S>[0-9]{2})"
-        rf"(?:\.{_FRACTION})?(?P<z>[Zz]|{_OFFSET}:(?P<zm>[0-9]{{2}}))"
+        r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,18})?"
+        r"(?:[Zz]|[+-][0-9]{2}:[0-9]{2})"
     ),
     "rfc2822": (
         rf"(?:{_SHORT_DAY},? +)?(?P<d>[0-9]{{1,2}}) +{_SHORT_MONTH} +(?P<Y>[0-9]{{4}}) +"
@@ -68,6 +63,8 @@ NAMED: Mapping[str, str] = {
     "unix_us": r"(?P<n>-?[0-9]{1,18})",
     "unix_ns": r"(?P<n>-?[0-9]{1,18}|-?[1-8][0-9]{18})",
 }
+ISO = ("iso8601", "rfc3339")
+"""Formats that the reader of ISO 8601 reads; their patterns only say which texts they take."""
 UNITS: Mapping[str, int] = {"unix": 1, "unix_ms": 10**3, "unix_us": 10**6, "unix_ns": 10**9}
 """How many of them are a second: these formats are of numbers too."""
 

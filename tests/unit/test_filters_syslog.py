@@ -207,22 +207,12 @@ def test_cisco_names_the_zone_and_the_message(zone: str) -> None:
 @pytest.mark.parametrize(
     "stamp",
     [
-        "Nov 31 09:15:07",
-        "Nov 0 09:15:07",
-        "Nov 5 24:15:07",
-        "Nov 5 09:60:07",
-        "Nov 5 09:15:60",
         "Nov 5 9:5:7",
         "Nov 5 09:15:07.",
         "Nov 5 09:15:07.1234567890",
         "Nov 5 09:15:07x",
         "Nov 5 09:15",
         "Nov 5  2025",
-        "Nov 5 0000 09:15:07",
-        "0000-01-01T00:00:00",
-        "2025-02-29T00:00:00",
-        "2025-11-05T09:15:07+24:00",
-        "2025-11-05T09:15:07+01:",
         "Foo 5 09:15:07",
         "99999999999: Nov  5 09:15:07",
         "34:Nov  5 09:15:07",
@@ -230,6 +220,168 @@ def test_cisco_names_the_zone_and_the_message(zone: str) -> None:
 )
 def test_what_is_no_time_is_message(stamp: str) -> None:
     one(f"<13>{stamp} h".encode(), facility=1, severity=5, message=f"{stamp} h")
+
+
+@pytest.mark.parametrize(
+    "stamp",
+    [
+        "Nov 31 09:15:07",
+        "Nov  0 09:15:07",
+        "Nov  5 24:15:07",
+        "Nov  5 09:60:07",
+        "Nov  5 09:15:60",
+        "Nov  5 0000 09:15:07",
+        "0000-01-01T00:00:00",
+        "2025-02-29T00:00:00",
+        "2025-11-05T09:15:07+24:00",
+        "7: Feb 30 09:15:07.123",
+    ],
+)
+def test_a_bad_time_leaves_the_rest_of_the_line(stamp: str) -> None:
+    rest = {"facility": 1, "severity": 5, "host": "h", "app": "a", "procid": "1", "message": "x"}
+    one(f"<13>{stamp} h a[1]: x".encode(), reason=f"syslog: bad timestamp: {stamp}", **rest)
+
+
+@pytest.mark.parametrize(
+    ("stamp", "hour"),
+    [
+        ("Nov  5 09:15:07 PM", 21),
+        ("Nov  5 2025 12:15:07 AM.041", 0),
+        ("Nov  5 09:15:07Z", 9),
+        ("Nov  5 09:15:07+01:00", 8),
+        ("Nov  5 09:15:07 +0100", 8),
+        ("Nov  5 09:15:07 2025 -01:00", 10),
+        ("Nov  5 09:15:07 UTC", 9),
+        ("Nov  5 09:15:07 CEST", 8),
+        ("2025-11-05T09:15:07+01:", 8),
+    ],
+)
+def test_what_follows_a_time_is_no_host(stamp: str, hour: int) -> None:
+    (found,) = parse(f"<13>{stamp} h a: x".encode(), timezone="Europe/Berlin")
+    expected = hour - 1 if "M" in stamp.split("07")[1] else hour
+    assert (found["host"], found["app"], found["message"]) == ("h", "a", "x")
+    assert found["ts"].replace(minute=0, second=0, microsecond=0) == datetime(
+        2025, 11, 5, tzinfo=UTC
+    ) + timedelta(hours=expected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "last message repeated 3 times",
+        "message repeated 2 times: [ link down]",
+        "--- last message repeated 3 times ---",
+        "-- MARK --",
+        "date=2026-11-20 time=10:11:12 devname=fg1",
+        "1,2026/11/20 10:11:12,0012,TRAFFIC,end",
+        '"quoted" text',
+        "{json} text",
+    ],
+)
+def test_words_that_are_no_hosts_are_message(text: str) -> None:
+    one(f"<13>Nov  5 09:15:07 {text}".encode(), facility=1, severity=5, message=text, ts=TIME)
+
+
+@pytest.mark.parametrize("before", ["Message forwarded from", "Forwarded from", "From"])
+def test_a_forwarded_line_has_its_first_host(before: str) -> None:
+    wanted = {"facility": 1, "severity": 5, "ts": TIME, "app": "sshd", "procid": "7"}
+    line = f"<13>Nov  5 09:15:07 {before} aix1: sshd[7]: hi"
+    one(line.encode(), host="aix1", message="hi", **wanted)
+
+
+def test_a_host_of_a_dash_is_none() -> None:
+    wanted = {"facility": 1, "severity": 5, "ts": TIME, "app": "a", "message": "x"}
+    one(b"<13>Nov  5 09:15:07 - a: x", **wanted)
+
+
+CISCO = [
+    "%LINK-3-UPDOWN: Interface Gi0/1, changed state to down",
+    "44: %LINK-3-UPDOWN: ...",
+    "44: 001234: %LINK-3-UPDOWN: ...",
+    "44: 00:01:01: %LINK-3-UPDOWN: ...",
+    "44: 1w2d: %LINK-3-UPDOWN: ...",
+    "44: 2y18w: %LINK-3-UPDOWN: ...",
+    "44: sw1: 3d04h: %LINK-3-UPDOWN: ...",
+    "sw1: %LINK-3-UPDOWN: ...",
+    "44: TIME: %LINK-3-UPDOWN: ...",
+    "44: TIME CET: %LINK-3-UPDOWN: ...",
+    "44: *TIME.131: %LINK-3-UPDOWN: ...",
+    "44: .TIME.131 UTC: %LINK-3-UPDOWN: ...",
+    "44: 001234: *TIME.131: %LINK-3-UPDOWN: ...",
+    "001234: TIME: %LINK-3-UPDOWN: ...",
+    "44: sw1: TIME.131: %LINK-3-UPDOWN: ...",
+    "44: sw1: 001234: TIME.131 CET: %LINK-3-UPDOWN: ...",
+    "44: 10.0.0.9: *TIME.131: %LINK-3-UPDOWN: ...",
+    "44: 2001:db8::9: *TIME.131: %LINK-3-UPDOWN: ...",
+    "sw1: TIME: %LINK-3-UPDOWN: ...",
+    "sw1: *TIME: %LINK-3-UPDOWN: ...",
+    "nx1: 2025 TIME.345 CET: %LINK-3-UPDOWN: ...",
+    ": 2025 TIME CET: %LINK-3-UPDOWN: ...",
+    ": 2025 TIME UTC: %$ VDC-1 %$ %LINK-3-UPDOWN: ...",
+    "123: RP/0/RSP0/CPU0:TIME.123 : pim[1234]: %LINK-3-UPDOWN : ...",
+    "123: RP/0/RP0/CPU0:2025 TIME.539 UTC: smartlicserver[198]: %LINK-3-UPDOWN : ...",
+    "123: xr1 RP/0/RSP0/CPU0:TIME.123 CET: pim[1234]: %LINK-3-UPDOWN : ...",
+    "123: LC/0/0/CPU0:TIME: ifmgr[214]: %LINK-3-UPDOWN : ...",
+    "wlc1: *spamApTask1: TIME.958: %LINK-3-UPDOWN: ...",
+    "*spamApTask1: TIME.958: %LINK-3-UPDOWN: ...",
+    ":TIME UTC: %LINK-3-UPDOWN: ...",
+    ":TIME: %LINK-3-UPDOWN: ...",
+    "TIME: %LINK-3-UPDOWN: ...",
+    "TIME sw1 : %LINK-3-UPDOWN: ...",
+    "TIME sw1: %LINK-3-UPDOWN: ...",
+    "48: Nov  5 2025 09:15:07 AM.041 UTC : %LINK-3-UPDOWN: ...",
+    "2025-11-05T09:15:07Z: %LINK-3-UPDOWN: ...",
+    "2025-11-05T09:15:07Z sw1 : %LINK-3-UPDOWN: ...",
+    "44: 2025-11-05T09:15:07.123Z: %LINK-3-UPDOWN: ...",
+    "TIME 10.0.0.9 44: %LINK-3-UPDOWN: ...",
+    "TIME 10.0.0.9 44: 001234: Nov  5 09:15:06.115: %LINK-3-UPDOWN: ...",
+    "TIME 10.0.0.1 44: sw1: Nov  5 09:15:06.115: %LINK-3-UPDOWN: ...",
+    "TIME 10.0.0.9 : 2025 Nov  5 09:15:06 CET: %LINK-3-UPDOWN: ...",
+    "TIME 10.0.0.9 *Nov  5 09:15:06: %LINK-3-UPDOWN: ...",
+]
+"""Headers by the documentation of IOS, IOS XE, IOS XR, NX-OS, ASA, WLC and CUCM."""
+
+
+@pytest.mark.parametrize("line", CISCO)
+def test_headers_of_cisco_are_passed_over(line: str) -> None:
+    (found,) = parse(b"<189>" + line.replace("TIME", "Nov  5 09:15:07").encode())
+    timed = "TIME" in line or "09:15:07" in line
+    assert found["ts"].replace(microsecond=0) == (TIME if timed else RECEIVED)
+    host = re.search(r"\b(sw1|nx1|xr1|wlc1|10\.0\.0\.9|2001:db8::9)\b", line)
+    assert found["host"] == (host[0] if host else None)
+    assert (found["app"], found["reason"]) == ("%LINK-3-UPDOWN", None)
+    assert found["message"] == line.partition("UPDOWN")[2].lstrip(" :")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "app: Nov  5 09:15:07 was a day",
+        "44: app: text",
+        "app: 100% of it: %d",
+        "a/b:c: %x",
+        "*app: text",
+        "1w2d: text",
+    ],
+)
+def test_what_only_begins_as_a_header_of_cisco_keeps_its_words(text: str) -> None:
+    (found,) = parse(f"<13>{text}".encode())
+    tag = "app: " if text.startswith("app: ") else ""
+    assert (found["host"], found["ts"], found["reason"]) == (None, RECEIVED, None)
+    assert found["message"] == text.removeprefix(tag)
+
+
+def test_a_byte_order_mark_before_the_priority_is_passed_over() -> None:
+    one(b"\xef\xbb\xbf<13>Nov  5 09:15:07 h a: x", facility=1, severity=5, host="h", app="a",
+        message="x", ts=TIME)  # fmt: skip
+
+
+def test_epochs_of_meraki_are_times() -> None:
+    wanted = {"facility": 16, "severity": 6, "ts": datetime(2026, 11, 20, 10, 11, 12, 123456, UTC)}
+    text = "src=10.0.0.1 dst=10.0.0.2 protocol=tcp pattern: allow all"
+    for message in (text, "type=association radio=0"):
+        line = f"<134>1 1795169472.123456789 MX84 flows {message}"
+        one(line.encode(), host="MX84", app="flows", message=message, **wanted)
 
 
 def test_a_tag_needs_no_time() -> None:
@@ -272,7 +424,6 @@ def test_an_hour_that_never_came_is_the_moment_of_the_jump() -> None:
 def test_without_a_time_all_behind_the_priority_is_message() -> None:
     one(b"<189>34: link down", facility=23, severity=5, message="34: link down")
     one(b"<189>", facility=23, severity=5, message="")
-    one(b"<13>Feb 30 23:59:59 h a: x", facility=1, severity=5, message="Feb 30 23:59:59 h a: x")
 
 
 @pytest.mark.parametrize(
@@ -285,19 +436,53 @@ def test_without_a_time_all_behind_the_priority_is_message() -> None:
         (b"<192>x", "syslog: no priority"),
         (b"<1234>x", "syslog: no priority"),
         (b"<12", "syslog: no priority"),
-        (b"<13>1 x", "syslog: too few fields"),
-        (b"<13>1 - h a p m", "syslog: too few fields"),
-        (b"<13>1 -  a p m - x", "syslog: too few fields"),
-        (b"<13>1 2003-13-11T22:14:15Z h a p m - x", "syslog: bad timestamp"),
-        (b"<13>1 2003-12-11 h a p m - x", "syslog: bad timestamp"),
-        (b"<13>1 2003-12-11T22:14:15 h a p m - x", "syslog: bad timestamp"),
-        (b"<13>1 - h a p m [x y", "syslog: bad structured data"),
-        (b"<13>1 - h a p m -x", "syslog: bad structured data"),
-        (b"<13>1 - h a p m zz", "syslog: bad structured data"),
     ],
 )
 def test_what_does_not_parse_has_a_reason_and_no_columns(line: bytes, reason: str) -> None:
     assert parse(line) == [{**dict.fromkeys([*NAMES, "host"]), "ts": RECEIVED, "reason": reason}]
+
+
+READ = {"facility": 1, "severity": 5, "host": "h", "app": "a", "procid": "p", "msgid": "m"}
+
+
+@pytest.mark.parametrize(
+    ("rest", "reason", "read"),
+    [
+        ("x", "bad timestamp: x", dict.fromkeys(("host", "app", "procid", "msgid"))),
+        ("- h", "too few fields: - h", dict.fromkeys(("app", "procid", "msgid"))),
+        ("- h a p m", "too few fields: - h a p m", {}),
+        ("-  a p m - x", "too few fields: -  a p m - x", {"host": None}),
+        (
+            "2003-13-11T22:14:15Z h a p m - x",
+            "bad timestamp: 2003-13-11T22:14:15Z",
+            {"message": "x"},
+        ),
+        ("2003-12-11 h a p m - x", "bad timestamp: 2003-12-11", {"message": "x"}),
+        (
+            "2016-12-31T23:59:60Z h a p m - x",
+            "bad timestamp: 2016-12-31T23:59:60Z",
+            {"message": "x"},
+        ),
+        ("- h a p m [x y", "bad structured data: [x y", {"message": "[x y"}),
+        ("- h a p m -x", "bad structured data: -x", {"message": "-x"}),
+        ("- h a p m zz", "bad structured data: zz", {"message": "zz"}),
+    ],
+)
+def test_a_wrong_part_of_rfc_5424_leaves_the_others(
+    rest: str, reason: str, read: dict[str, str | None]
+) -> None:
+    one(f"<13>1 {rest}".encode(), reason=f"syslog: {reason}", **{**READ, **read})
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        "2025-11-05T09:15:07", "2025-11-05T09:15:07,0Z", "2025-11-05 10:15:07+01:00",
+        "2025-11-05T10:15:07+0100", "2025-11-05t09:15:07z",
+    ],
+)  # fmt: skip
+def test_rfc_5424_takes_other_forms_of_iso_8601(time: str) -> None:
+    one(f"<13>1 {time} h a p m - x".encode(), ts=TIME, message="x", **READ)
 
 
 @pytest.mark.parametrize(
@@ -399,7 +584,10 @@ def test_no_time_leaves_the_calendar() -> None:
         found = parse(*(b"<13>" + stamp + b" h a: x" for stamp in stamps), timezone=timezone)
         assert {row["ts"].year for row in found} == {1, 9999}
     for beyond in (b"9999-12-31T23:59:59-00:01", b"0001-01-01T00:00:00+00:01"):
-        assert parse(b"<13>1 " + beyond + b" h a - - - x")[0]["reason"] == "syslog: bad timestamp"
+        assert (
+            parse(b"<13>1 " + beyond + b" h a - - - x")[0]["reason"]
+            == f"syslog: bad timestamp: {beyond.decode()}"
+        )
         assert parse(b"<13>" + beyond + b" h a: x")[0]["ts"] == RECEIVED
         assert parse(b"<13>7: " + beyond + b" h a: x")[0]["ts"] == RECEIVED
 

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from flumeng.filters.byte_column import Mask
 from flumeng.spec.filters.parse import Parse
 
 
@@ -64,21 +61,3 @@ def reader(options: Parse) -> Reader:
         found = getattr(found, part)
     made: Reader = found(options)
     return made
-
-
-_MOST_SHOWN = 100
-"""Characters of a value that a reason shows."""
-
-
-def because(why: str, where: Mask) -> pa.Array:
-    """The reason ``why`` where that is true."""
-    return pa.array([why]).take(pa.array(np.zeros(len(where), np.int8), mask=~where))
-
-
-def misfit(why: str, values: pa.Array, where: Mask) -> pa.Array:
-    """The reason ``why`` with the value itself, a text, where that is true."""
-    shown = values.take(pa.array(np.flatnonzero(where)))
-    cut = pc.utf8_slice_codeunits(shown, 0, _MOST_SHOWN)
-    cut = pc.if_else(pc.equal(cut, shown), cut, pc.binary_join_element_wise(cut, "...", ""))
-    reasons = pc.binary_join_element_wise(why, cut, ": ")
-    return reasons.take(pa.array(np.cumsum(where) - 1, mask=~where))

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.filters.byte_column import ByteColumn, Bytes, Mask, Positions, following, text
-from flumeng.filters.formats import Found, because, misfit
+from flumeng.filters.formats import Found
 from flumeng.filters.formats.fields import found_of
 from flumeng.filters.formats.key_value import unescape
 from flumeng.filters.formats.quotes import behind_backslash
+from flumeng.filters.reasons import because, misfit
 from flumeng.filters.timestamps import (
     SECOND,
     clock_seconds,

@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.filters import timestamps
+from flumeng.filters import iso8601
 from flumeng.filters.byte_column import ByteColumn, following, text
-from flumeng.filters.formats import Found, because, misfit
+from flumeng.filters.formats import Found
 from flumeng.filters.formats.fields import Field, found_of
 from flumeng.filters.formats.json import OTHER, FieldsReader
+from flumeng.filters.reasons import because, misfit
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.spec.filters.parse import CONTAINER, Parse
 
@@ -49,9 +50,8 @@ class CriReader:
         first = following(spaces, flat.starts, flat.ends)
         second = following(spaces, np.minimum(first + 1, flat.ends), flat.ends)
         third = following(spaces, np.minimum(second + 1, flat.ends), flat.ends)
-        window = flat.window(flat.starts, timestamps.ISO_WIDTH, flat.ends)
-        micros, width, timed = timestamps.read_iso(window)
-        timed &= flat.starts + width == first
+        time = iso8601.read(flat, flat.starts, flat.ends)
+        timed = time.valid & (time.behind == first)
         everything = np.ones(len(flat), np.bool_)
         stream = text(flat.column(np.minimum(first + 1, flat.ends), second, everything))
         known = pc.is_in(stream, value_set=pa.array(["stdout", "stderr"])).to_numpy(False)
@@ -69,7 +69,7 @@ class CriReader:
             stream,
             text(flat.column(tag, tag + 1, tagged)),
             text(flat.column(np.minimum(third + 1, flat.ends), flat.ends, everything)),
-            pa.array(micros, mask=~timed).cast(_TIME),
+            pa.array(time.micros, mask=~timed).cast(_TIME),
         ]
         misfits = misfit("cri: no time", said, ~timed)
         return found_of([*CONTAINER, "ts"], columns, unread, misfits)

@@ -17,11 +17,12 @@ import pyarrow.compute as pc
 
 from flumeng.filters import ddl
 from flumeng.filters.byte_column import ByteColumn, Mask, Positions, contains, following, text
-from flumeng.filters.formats import Found, because, misfit
+from flumeng.filters.formats import Found
 from flumeng.filters.formats.fields import found_of, require_own_types
 from flumeng.filters.formats.key_value import NAMED
 from flumeng.filters.formats.pairs import typed
 from flumeng.filters.formats.quotes import Quotes
+from flumeng.filters.reasons import because, misfit
 from flumeng.spec.filters.parse import Parse
 
 MALFORMED = "csv: malformed quotes"

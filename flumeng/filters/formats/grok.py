@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from flumeng.errors import UserError
 from flumeng.filters import ddl
 from flumeng.filters.byte_column import Mask, text
-from flumeng.filters.formats import Found, because, misfit
+from flumeng.filters.formats import Found
 from flumeng.filters.formats.fields import (
     Field,
     columns_of_fields,
@@ -20,6 +20,7 @@ from flumeng.filters.formats.fields import (
     require_own_types,
 )
 from flumeng.filters.formats.pairs import typed
+from flumeng.filters.reasons import because, misfit
 from flumeng.spec import grok
 from flumeng.spec.filters.parse import Parse
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from flumeng.errors import UserError
 from flumeng.filters import ddl
 from flumeng.filters.byte_column import ByteColumn, Mask, text
-from flumeng.filters.formats import Found, Reader, because, json_values, misfit
+from flumeng.filters.formats import Found, Reader, json_values
 from flumeng.filters.formats.fields import (
     Field,
     columns_of_fields,
@@ -24,6 +24,7 @@ from flumeng.filters.formats.fields import (
     require_own_types,
 )
 from flumeng.filters.json_check import are_json
+from flumeng.filters.reasons import because, misfit
 from flumeng.spec.filters.parse import Parse
 
 MALFORMED, OTHER = "json: malformed", "json: not of the schema"

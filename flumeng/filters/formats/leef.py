@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.filters.byte_column import ByteColumn, Positions, following
-from flumeng.filters.formats import Found, because
+from flumeng.filters.formats import Found
 from flumeng.filters.formats.fields import Field, columns_of_fields, fields_of, found_of
 from flumeng.filters.formats.key_value import unescape
 from flumeng.filters.formats.pairs import Pairs
 from flumeng.filters.formats.security_header import Header, trimmed
+from flumeng.filters.reasons import because
 from flumeng.spec.filters.parse import LEEF, Parse
 
 _HEX = np.full(256, -1)

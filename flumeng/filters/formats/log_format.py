@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from flumeng.errors import UserError
 from flumeng.filters import ddl
 from flumeng.filters.byte_column import ByteColumn, Mask, Positions, following, text
-from flumeng.filters.formats import Found, Reader, because, misfit
+from flumeng.filters.formats import Found, Reader
 from flumeng.filters.formats.access_log import (
     TIME_WIDTH,
     AccessLogReader,
@@ -23,6 +23,7 @@ from flumeng.filters.formats.fields import found_of
 from flumeng.filters.formats.key_value import unescape
 from flumeng.filters.formats.pairs import typed
 from flumeng.filters.formats.quotes import behind_backslash
+from flumeng.filters.reasons import because, misfit
 from flumeng.filters.time_texts import TextFormat
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.spec import log_formats

@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 
 from flumeng.errors import UserError
 from flumeng.filters.byte_column import text
-from flumeng.filters.formats import Found, because
+from flumeng.filters.formats import Found
+from flumeng.filters.reasons import because
 from flumeng.spec.filters.parse import Parse
 
 

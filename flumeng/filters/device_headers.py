@@ -1,0 +1,193 @@
+"""What Cisco's devices write between the priority and the message's name, for many rows at once.
+
+::
+
+    [NUMBER:] [HOST:] [NUMBER:] [*TASK:] [HOST] [RP/0/RSP0/CPU0:] TIME [ZONE] : [pim[12]:] %A-5-B:
+
+``HOST:`` is of ``logging origin-id``, a location of IOS XR, ``*TASK:`` of a wireless controller.
+For ``TIME`` there may be none, or the time since the start (``00:01:01``, ``1w2d``), which is no
+time of day. A word is taken for a host only where a message's name such as ``%SYS-5-CONFIG_I``
+ends the header, or where a counter begins it and a time with a colon ends it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flumeng.filters import device_times
+from flumeng.filters.byte_column import ByteColumn, Mask, Positions, following
+from flumeng.filters.cursor import Cursor
+from flumeng.filters.device_times import DeviceTimes
+
+_LONGEST_NAME = 100
+
+
+@dataclass(frozen=True)
+class DeviceHeaders:
+    """``found`` is where such a header stands; all else is of no meaning elsewhere.
+
+    ``behind`` is where the message or its name begins. ``time.shaped`` is where the header has a
+    time; ``hosted`` is where it has a host, from ``host_starts`` to ``host_ends``. ``named`` is
+    where a message's name ends the header, ``counted`` where a counter stands in it.
+    """
+
+    time: DeviceTimes
+    behind: Positions
+    host_starts: Positions
+    host_ends: Positions
+    hosted: Mask
+    named: Mask
+    counted: Mask
+    found: Mask
+
+
+class Marks:
+    """Sorted places of the bytes that part words of a header."""
+
+    def __init__(self, flat: ByteColumn) -> None:
+        self.flat = flat
+        self.spaces = flat.find(" ")
+        self.colons = flat.find(":")
+        self.slashes = flat.find("/")
+        self.dashes = flat.find("-")
+        self.brackets = flat.find("]")
+        self.percents = flat.find("%")
+
+
+def read(marks: Marks, starts: Positions, ends: Positions, received: Positions) -> DeviceHeaders:
+    flat = marks.flat
+    cursor = Cursor(flat, starts, ends)
+    counted = device_times.skip_counter(cursor)
+    counted |= device_times.skip_counter(cursor)
+    host_starts = cursor.places
+    hosted, host_ends = _skip_origin(cursor, marks, ends)
+    counted |= device_times.skip_counter(cursor)
+    _skip_task(cursor, marks, ends)
+    named_host, located, prefix_starts, prefix_ends = _skip_location(cursor, marks, ends)
+    host_starts = np.where(named_host, prefix_starts, host_starts)
+    host_ends = np.where(named_host, prefix_ends, host_ends)
+    time = device_times.read(flat, cursor.places, ends, received, counted | located)
+    cursor.return_to(time.behind, time.shaped)
+    timed_colon = flat.at(cursor.places - 1, ends) == ord(":")
+    _skip_uptime(cursor, marks, ends, ~time.shaped)
+    cursor.skip_spaces()
+    timed_colon |= cursor.skip(":")
+    cursor.skip_spaces()
+    _skip_process(cursor, marks, ends, located)
+    _skip_context(cursor, marks, ends)
+    named = is_name(marks, cursor.places, ends)
+    found = (cursor.places > starts) & (named | (counted & time.shaped & timed_colon))
+    return DeviceHeaders(
+        time, cursor.places, host_starts, host_ends, hosted | named_host, named, counted, found
+    )
+
+
+def is_name(marks: Marks, places: Positions, ends: Positions) -> Mask:
+    """Where ``%FACILITY-5-MNEMONIC`` and a colon stand."""
+    flat = marks.flat
+    first = flat.at(places + 1, ends)
+    found: Mask = (flat.at(places, ends) == ord("%")) & (first >= ord("A")) & (first <= ord("Z"))
+    colon = following(marks.colons, places, ends)
+    found &= (colon < ends) & (colon - places < _LONGEST_NAME)
+    found &= following(marks.dashes, places, ends) < colon
+    found &= following(marks.spaces, places, ends) + 1 >= colon
+    return found
+
+
+def _skip_origin(cursor: Cursor, marks: Marks, ends: Positions) -> tuple[Mask, Positions]:
+    """``sw1: ``: pass over it, and tell where one stands and where its name ends."""
+    places, flat = cursor.places, marks.flat
+    space = following(marks.spaces, places, ends)
+    first = flat.at(places, ends)
+    found = (space < ends) & (space > places + 1) & (flat.at(space - 1, ends) == ord(":"))
+    found &= _is_word(first) & ~_is_uptime(marks, places, space - 1)
+    cursor.return_to(space + 1, found)
+    cursor.skip_spaces()
+    cursor.return_to(places, ~found)
+    return found, space - 1
+
+
+def _is_word(first: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Mask:
+    small = first | np.uint8(0x20)
+    found: Mask = (small >= ord("a")) & (small <= ord("z"))
+    found |= (first >= ord("0")) & (first <= ord("9"))
+    return found
+
+
+def _skip_task(cursor: Cursor, marks: Marks, ends: Positions) -> None:
+    """``*spamApTask1: ``"""
+    places, flat = cursor.places, marks.flat
+    space = following(marks.spaces, places, ends)
+    found = (flat.at(places, ends) == ord("*")) & (space < ends) & (space > places + 2)
+    found &= flat.at(space - 1, ends) == ord(":")
+    cursor.return_to(space, found)
+    cursor.skip_spaces()
+    cursor.return_to(places, ~found)
+
+
+def _skip_location(
+    cursor: Cursor, marks: Marks, ends: Positions
+) -> tuple[Mask, Mask, Positions, Positions]:
+    """``[HOST ]RP/0/RSP0/CPU0:``: where a host stands, where a location does, and the host."""
+    places = cursor.places
+    alone, behind = _location(marks, places, ends)
+    space = following(marks.spaces, places, ends)
+    second, second_behind = _location(marks, np.minimum(space + 1, ends), ends)
+    second &= ~alone & (space > places) & (space < ends) & _is_word(marks.flat.at(places, ends))
+    cursor.return_to(behind, alone)
+    cursor.return_to(second_behind, second)
+    return second, alone | second, places, space
+
+
+def _location(marks: Marks, places: Positions, ends: Positions) -> tuple[Mask, Positions]:
+    colon = following(marks.colons, places, ends)
+    slash = following(marks.slashes, places, ends)
+    found = (slash < colon) & (colon < following(marks.spaces, places, ends)) & (colon < ends)
+    return found, np.minimum(colon + 1, ends)
+
+
+def _skip_uptime(cursor: Cursor, marks: Marks, ends: Positions, where: Mask) -> None:
+    """``00:01:01:`` or ``1w2d:``"""
+    places = cursor.places
+    space = following(marks.spaces, places, ends)
+    colon = np.maximum(space - 1, places)
+    found = where & (marks.flat.at(colon, ends) == ord(":")) & (space < ends)
+    found &= _is_uptime(marks, places, colon)
+    cursor.return_to(space, found)
+
+
+def _is_uptime(marks: Marks, starts: Positions, ends: Positions) -> Mask:
+    """Digits, each run of them before a colon or a letter of a unit."""
+    window = marks.flat.window(starts, 12, ends)
+    digit = (window - np.uint8(ord("0"))) <= 9
+    unit = np.isin(window, np.frombuffer(b":ywdhm", np.uint8))
+    found: Mask = digit[0] & (digit | unit | (window == 0)).all(axis=0) & unit.any(axis=0)
+    return found & (ends - starts <= 12)
+
+
+def _skip_process(cursor: Cursor, marks: Marks, ends: Positions, where: Mask) -> None:
+    """``pim[1234]: `` or ``pim[1234] : `` before a message's name, as IOS XR writes it."""
+    places, flat = cursor.places, marks.flat
+    behind = following(marks.brackets, places, ends) + 1
+    found = where & (behind < ends) & (behind <= following(marks.spaces, places, ends) + 1)
+    cursor.return_to(behind, found)
+    cursor.skip_spaces()
+    found &= cursor.skip(":")
+    cursor.skip_spaces()
+    found &= flat.at(cursor.places, ends) == ord("%")
+    cursor.return_to(places, ~found)
+
+
+def _skip_context(cursor: Cursor, marks: Marks, ends: Positions) -> None:
+    """``%$ VDC-1 %$ `` of NX-OS."""
+    places, flat = cursor.places, marks.flat
+    found = (flat.at(places, ends) == ord("%")) & (flat.at(places + 1, ends) == ord("$"))
+    if not found.any():
+        return
+    second = following(marks.percents, np.minimum(places + 2, ends), ends)
+    found &= flat.at(second + 1, ends) == ord("$")
+    cursor.return_to(np.minimum(second + 2, ends), found)
+    cursor.skip_spaces()
+    cursor.return_to(places, ~found)

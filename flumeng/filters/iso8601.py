@@ -1,0 +1,183 @@
+"""The one reader of ISO 8601 for columns: headers of lines, typed columns and the filter ``time``.
+
+::
+
+    2026-11-21(T|t| |_)09:15[:07[(.|,)123]][Z|z|+01:00|+0100|+01]
+    20261121T091507
+
+The usual form of RFC 3339 is read from a window of bytes; all others take a longer scan, for their
+rows only. A second 60 is refused: Arrow's timestamps have no leap seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.filters import timestamps
+from flumeng.filters.byte_column import ByteColumn, Bytes, Mask, Positions
+from flumeng.filters.cursor import Cursor
+from flumeng.filters.timestamps import (
+    FRACTION_DIGITS,
+    SECOND,
+    clock_seconds,
+    days_since_epoch,
+    in_calendar,
+)
+
+_ZONES = (b"UTC", b"GMT")
+
+
+@dataclass(frozen=True)
+class IsoTimes:
+    """``micros`` since the epoch, in UTC except where ``local``: no zone is named there.
+
+    ``behind`` is where the time ends. ``shaped`` is where date and time of day stand in extended
+    form, whether or not there is such a moment; ``valid`` is where there is, in any form.
+    """
+
+    micros: Positions
+    local: Mask
+    behind: Positions
+    shaped: Mask
+    valid: Mask
+
+
+def read(flat: ByteColumn, starts: Positions, ends: Positions) -> IsoTimes:
+    """The times that begin at ``starts``. A date alone, and a zone behind a space, are not read."""
+    return _read(flat, starts, ends, whole=False)
+
+
+def read_texts(texts: pa.Array) -> IsoTimes:
+    """Texts that are a time, perhaps between spaces, and nothing else; a date alone is its begin.
+
+    A zone may stand behind a space, and may be ``UTC`` or ``GMT``.
+    """
+    flat = ByteColumn(texts.cast(pa.binary()))
+    starts, ends = flat.starts, flat.ends
+    spaced = (flat.at(starts, ends) <= ord(" ")) | (flat.at(ends - 1, ends) <= ord(" "))
+    if (spaced & (ends > starts)).any():
+        stripped = pc.utf8_trim_whitespace(texts)
+        return read_texts(stripped) if not stripped.equals(texts) else _texts(flat)
+    return _texts(flat)
+
+
+def _texts(flat: ByteColumn) -> IsoTimes:
+    found = _read(flat, flat.starts, flat.ends, whole=True)
+    whole = found.behind == flat.ends
+    return IsoTimes(
+        found.micros, found.local, found.behind, found.shaped & whole, found.valid & whole
+    )
+
+
+def _read(flat: ByteColumn, starts: Positions, ends: Positions, *, whole: bool) -> IsoTimes:
+    window = flat.window(starts, timestamps.ISO_WIDTH, ends)
+    micros, width, valid = timestamps.read_iso(window)
+    behind = starts + width
+    local = np.zeros(len(starts), np.bool_)
+    shaped = valid.copy()
+    others = np.flatnonzero(~valid & _is_digit(window[0]) & _is_digit(window[3]))
+    if len(others):
+        found = _scan(Cursor(flat, starts[others], ends[others]), whole=whole)
+        micros[others], local[others], behind[others] = found.micros, found.local, found.behind
+        shaped[others], valid[others] = found.shaped, found.valid
+    return IsoTimes(micros, local, behind, shaped, valid)
+
+
+def _is_digit(column: Bytes) -> Mask:
+    found: Mask = column - np.uint8(ord("0")) <= 9
+    return found
+
+
+def _scan(cursor: Cursor, *, whole: bool) -> IsoTimes:
+    year, width = cursor.number(4)
+    dated = width == 4
+    dashed = cursor.skip("-")
+    month, width = cursor.number(2)
+    dated &= (width == 2) & (cursor.skip("-") == dashed)
+    day, width = cursor.number(2)
+    dated &= width == 2
+    date_end = cursor.places
+    parted = cursor.skip("Tt _")
+    hour, minute, second, clocked, extended = _clock(cursor)
+    clocked &= parted & dated
+    cursor.return_to(date_end, ~clocked)
+    hour, minute, second = (np.where(clocked, part, 0) for part in (hour, minute, second))
+    fraction = _fraction(cursor, clocked)
+    east, zoned, zone_valid = _zone(cursor, clocked, whole=whole)
+    days, day_valid = days_since_epoch(year, month, day)
+    seconds, clock_valid = clock_seconds(hour, minute, second)
+    micros = (days * 86_400 + seconds - east) * SECOND + fraction
+    valid = dated & day_valid & clock_valid & zone_valid & in_calendar(micros)
+    if not whole:
+        valid &= clocked & dashed & extended
+    return IsoTimes(micros, ~zoned, cursor.places, clocked & dashed & extended, valid)
+
+
+def _clock(cursor: Cursor) -> tuple[Positions, Positions, Positions, Mask, Mask]:
+    """``09:15[:07]`` or ``0915[07]``: the parts, where they stand, and where seconds and colons
+    do too."""
+    hour, width = cursor.number(2)
+    clocked = width == 2
+    colon = cursor.skip(":")
+    minute, width = cursor.number(2)
+    clocked &= width == 2
+    origin = cursor.places
+    second_colon = cursor.skip(":")
+    second, width = cursor.number(2)
+    finer = (width == 2) & (second_colon == colon)
+    cursor.return_to(origin, ~finer)
+    return hour, minute, np.where(finer, second, 0), clocked, finer & colon
+
+
+def _fraction(cursor: Cursor, where: Mask) -> Positions:
+    """Microseconds of ``.123`` or ``,123``; of more than nine digits the rest is passed over."""
+    origin = cursor.places
+    pointed = cursor.skip(".,") & where
+    if not pointed.any():
+        cursor.return_to(origin, ~pointed)
+        return np.zeros(len(origin), np.int64)
+    digits, width = cursor.number(FRACTION_DIGITS)
+    cursor.number(FRACTION_DIGITS)
+    pointed &= width > 0
+    cursor.return_to(origin, ~pointed)
+    nanos = digits * 10 ** (FRACTION_DIGITS - width)
+    return np.where(pointed, nanos // 1000, 0)
+
+
+def _zone(cursor: Cursor, where: Mask, *, whole: bool) -> tuple[Positions, Mask, Mask]:
+    """Seconds east of UTC, where a zone stands, and where it is one that exists."""
+    origin = cursor.places
+    if whole:
+        cursor.skip(" ")
+    zoned = cursor.skip("Zz") & where
+    sign = cursor.byte()
+    signed = cursor.skip("+-") & where & ~zoned
+    seconds = np.zeros(len(origin), np.int64)
+    valid = np.ones(len(origin), np.bool_)
+    if signed.any():
+        hour, width = cursor.number(2)
+        signed &= width == 2
+        behind_hour = cursor.places
+        cursor.skip(":")
+        minute, width = cursor.number(2)
+        cursor.return_to(behind_hour, width < 2)
+        minute = np.where(width < 2, 0, minute)
+        valid = ~signed | ((hour < 24) & (minute < 60))
+        east = np.where(sign == ord("-"), -1, 1) * (hour * 3600 + minute * 60)
+        seconds = np.where(signed, east, 0)
+    named = _named_zone(cursor, where & ~zoned & ~signed) if whole else np.zeros_like(zoned)
+    cursor.return_to(origin, ~(zoned | signed | named))
+    return seconds, zoned | signed | named, valid
+
+
+def _named_zone(cursor: Cursor, where: Mask) -> Mask:
+    letters = [cursor.byte(ahead) for ahead in range(3)]
+    found = np.zeros(len(where), np.bool_)
+    for name in _ZONES:
+        found |= where & (letters[0] == name[0]) & (letters[1] == name[1]) & (letters[2] == name[2])
+    cursor.move(found, 3)
+    return found

@@ -1,0 +1,188 @@
+"""Lines of RFC 3164 as hosts and devices write them: time, host, tag and message."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flumeng.filters import device_headers, device_times, host_words, iso8601, timestamps
+from flumeng.filters.byte_column import Mask, Positions, following
+from flumeng.filters.cursor import Cursor
+from flumeng.filters.device_headers import DeviceHeaders
+from flumeng.filters.syslog_fields import SyslogFields
+
+_LONGEST_HEADER = 150
+
+
+class _Header:
+    """Of rows of RFC 3164: the time, where it ends, and where one stands; ``valid`` where there is
+    such a moment. No host can follow where ``nameless``."""
+
+    def __init__(self, rows: int, micros: Positions, behind: Positions, timed: Mask) -> None:
+        self.micros, self.behind, self.timed = micros, behind, timed
+        self.valid, self.local = timed.copy(), timed.copy()
+        self.nameless = np.zeros(rows, np.bool_)
+
+    def set_time(self, rows: Positions, micros: Positions, behind: Positions, local: Mask) -> None:
+        self.micros[rows], self.behind[rows], self.local[rows] = micros, behind, local
+        self.timed[rows] = self.valid[rows] = True
+
+
+class Rfc3164(SyslogFields):
+    def read_3164(self, rows: Positions, header: Positions, ends: Positions) -> None:
+        """``TIME HOST TAG[PID]: MESSAGE``, of which only the message must be there."""
+        found = self._read_time(rows, header, ends)
+        cursor = Cursor(self.flat, found.behind, ends)
+        cursor.skip_spaces()
+        nameless = self._skip_lone_colon(cursor) | found.nameless
+        after_time = np.where(found.timed, cursor.places, found.behind)
+        after_time, forwarded = host_words.skip_forwarded(self.flat, after_time, ends)
+        marks = self.flat.find(" ", ":", "[")
+        spaces = marks[self.flat.data[marks] == ord(" ")]
+        host_end = following(spaces, after_time, ends)
+        mark = following(marks, after_time, ends)
+        is_tag = (mark < host_end) & (
+            (self.flat.at(mark, ends) == ord("[")) | (mark + 1 == host_end)
+        )
+        word_end = host_end
+        named = is_tag & (self._is_cisco(host_end, ends) | (forwarded & (mark + 1 == host_end)))
+        if named.any():
+            is_tag &= ~named
+            word_end = np.where(named, mark, host_end)
+        hosted = found.timed & ~is_tag & ~nameless & (host_end > after_time)
+        pairs = self.flat.find("=", ",")
+        hosted &= host_words.are_hosts(self.flat, after_time, word_end, ends, pairs)
+        after_time = np.where(forwarded & ~hosted, found.behind, after_time)
+        self.set("host", rows[hosted], after_time[hosted], word_end[hosted], hosted[hosted])
+        nil = found.timed & ~nameless & (host_end == after_time + 1)
+        nil &= self.flat.at(after_time, ends) == ord("-")
+        cursor.places = np.where(hosted | nil, np.minimum(host_end + 1, ends), after_time)
+        self._skip_lone_colon(cursor)
+        content = self._skip_inner_header(rows, cursor.places, ends)
+        self._read_tag(rows, content, ends, found.timed, marks)
+
+    def _read_time(self, rows: Positions, header: Positions, ends: Positions) -> _Header:
+        """The time and what stands before it."""
+        received = self.ts[rows]
+        window = self.flat.window(header, timestamps.ISO_WIDTH, ends)
+        micros, timed = timestamps.read_bsd(window, received)
+        found = _Header(len(rows), micros, header + timestamps.BSD_WIDTH, timed)
+        others = np.flatnonzero(~timed)
+        if len(others):
+            iso = iso8601.read(self.flat, header[others], ends[others])
+            fits = iso.valid & self.is_break(iso.behind, ends[others])
+            found.set_time(others[fits], iso.micros[fits], iso.behind[fits], iso.local[fits])
+            others = others[~fits]
+        if len(others):
+            times = device_times.read(self.flat, header[others], ends[others], received[others])
+            self._take_device_time(others, times, times.shaped, found)
+            found.behind[others] = np.where(times.shaped, times.behind, header[others])
+            others = others[~times.shaped]
+        if len(others):
+            marks = device_headers.Marks(self.flat)
+            it = device_headers.read(marks, header[others], ends[others], received[others])
+            self._take_device_time(others, it.time, it.found & it.time.shaped, found)
+            chosen = others[it.found]
+            found.behind[chosen] = it.behind[it.found]
+            found.nameless[chosen] = True
+            self._set_host(rows[others], it, it.found & it.hosted)
+        self.fail("bad timestamp", rows, found.timed & ~found.valid, header, found.behind)
+        self.set_local(rows, found.micros, found.local & found.valid)
+        self.set_time(rows, found.micros, found.valid)
+        return found
+
+    def _take_device_time(
+        self, rows: Positions, times: device_times.DeviceTimes, where: Mask, found: _Header
+    ) -> None:
+        chosen = rows[where]
+        found.set_time(chosen, times.micros[where], times.behind[where], times.local[where])
+        found.valid[chosen] = times.valid[where]
+
+    def _skip_inner_header(self, rows: Positions, places: Positions, ends: Positions) -> Positions:
+        """Where a relay has put its header before that of a device: the device's own is passed
+        over up to the message's name, and its host counts."""
+        percents = self.flat.find("%")
+        if not len(percents):
+            return places
+        name = following(percents, places, ends)
+        context = (name == places) & (self.flat.at(places + 1, ends) == ord("$"))
+        near = (name > places + 1) & (name < np.minimum(places + _LONGEST_HEADER, ends))
+        near |= context
+        chosen = np.flatnonzero(near)
+        if not len(chosen):
+            return places
+        marks = device_headers.Marks(self.flat)
+        starts, last = places[chosen], ends[chosen]
+        found = device_headers.read(marks, starts, last, self.ts[rows[chosen]])
+        known = found.found & found.named & (found.time.shaped | found.counted | context[chosen])
+        places = places.copy()
+        places[chosen[known]] = found.behind[known]
+        self._set_host(rows[chosen], found, known & found.hosted)
+        return places
+
+    def _set_host(self, rows: Positions, found: DeviceHeaders, where: Mask) -> None:
+        chosen = rows[where]
+        everything = np.ones(len(chosen), np.bool_)
+        self.set("host", chosen, found.host_starts[where], found.host_ends[where], everything)
+
+    def _skip_lone_colon(self, cursor: Cursor) -> Mask:
+        """Pass over a colon that is a word, as Cisco ASA writes it behind a host, or for none."""
+        alone: Mask = cursor.byte() == ord(":")
+        if alone.any():
+            alone &= (cursor.byte(1) == ord(" ")) | (cursor.byte(1) == 0)
+            cursor.move(alone)
+            cursor.move(alone & (cursor.byte() == ord(" ")))
+        return alone
+
+    def _is_cisco(self, places: Positions, ends: Positions) -> Mask:
+        """Where `` %ASA`` or the like stands, so that what ends before is no tag but a host."""
+        window = self.flat.window(places, 3, ends)
+        capital = (window[2] >= ord("A")) & (window[2] <= ord("Z"))
+        found: Mask = capital & (window[0] == ord(" ")) & (window[1] == ord("%"))
+        return found
+
+    def _read_tag(
+        self, rows: Positions, content: Positions, ends: Positions, timed: Mask, marks: Positions
+    ) -> None:
+        """``TAG:`` or ``TAG[PID]:`` at ``content``; without either, all of it is message."""
+        mark = following(marks, content, ends)
+        kind = self.flat.at(mark, ends)
+        tagged = mark > content
+        bracketed = tagged & (kind == ord("["))
+        closing = mark
+        if bracketed.any():
+            closing = following(self.flat.find("]"), mark, ends)
+            bracketed &= closing < ends
+        numbered = bracketed & (closing > mark + 1)
+        spaced_colon = self._is_spaced_colon(content, mark, ends)
+        tagged &= bracketed | (kind == ord(":")) | spaced_colon
+        if not timed.all():
+            tagged &= timed | self._is_lone_tag(
+                content, np.where(bracketed, closing + 1, mark), ends
+            )
+            bracketed, numbered = bracketed & tagged, numbered & tagged
+        self.set("app", rows, content, mark, tagged)
+        self.set("procid", rows, mark + 1, closing, numbered)
+        message = np.where(tagged, np.where(bracketed, closing, mark) + 1, content)
+        message = message + (spaced_colon & tagged)
+        message = message + (bracketed & (self.flat.at(message, ends) == ord(":")))
+        message = message + (tagged & (self.flat.at(message, ends) == ord(" ")))
+        self.set("message", rows, message, ends, np.ones(len(rows), np.bool_))
+
+    def _is_spaced_colon(self, content: Positions, mark: Positions, ends: Positions) -> Mask:
+        """Where ``%A-5-B : `` stands, as IOS XR writes it."""
+        found: Mask = self.flat.at(content, ends) == ord("%")
+        if found.any():
+            found &= (self.flat.at(mark, ends) == ord(" ")) & (mark > content + 2)
+            found &= self.flat.at(mark + 1, ends) == ord(":")
+        return found
+
+    def _is_lone_tag(self, content: Positions, colon: Positions, ends: Positions) -> Mask:
+        """What may be a tag although no time stands before it: it begins with a letter, ``%``,
+        ``/`` or ``_``, and a colon and a space, or the end, follow."""
+        first = self.flat.at(content, ends)
+        letter = ((first | np.uint8(0x20)) >= ord("a")) & ((first | np.uint8(0x20)) <= ord("z"))
+        letter |= np.isin(first, np.frombuffer(b"%/_", np.uint8))
+        behind = self.flat.at(colon + 1, ends)
+        closed = (self.flat.at(colon, ends) == ord(":")) & ((behind == ord(" ")) | (behind == 0))
+        found: Mask = letter & closed
+        return found

@@ -1,0 +1,125 @@
+"""Lines of RFC 5424, whose fields single spaces part."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from flumeng.filters import iso8601, timestamps
+from flumeng.filters.byte_column import Mask, Positions, following
+from flumeng.filters.cursor import Cursor
+from flumeng.filters.syslog_fields import SyslogFields
+
+
+class Rfc5424(SyslogFields):
+    def read_5424(self, rows: Positions, header: Positions, ends: Positions) -> None:
+        """``1 TIME HOST APP PROCID MSGID STRUCTURED [MESSAGE]``; ``-`` stands for nothing."""
+        spaces = self.flat.find(" ")
+        padded = np.append(spaces, np.full(6, np.iinfo(np.int64).max))
+        time = iso8601.read(self.flat, header + 2, ends)
+        first = np.searchsorted(spaces, np.where(time.shaped, time.behind, header + 2))
+        breaks = [np.minimum(padded[first + place], ends) for place in range(5)]
+        breaks = [np.minimum(header + 1, ends), *breaks]
+        present, short = [], np.zeros(len(rows), np.bool_)
+        for before, behind in itertools.pairwise(breaks):
+            length = behind - before - 1
+            short |= length < 1
+            nil = (length == 1) & (self.flat.at(before + 1, ends) == ord("-"))
+            present.append((length > 0) & ~nil)
+        structured = np.minimum(breaks[5] + 1, ends)
+        short |= structured >= ends
+        timed = time.valid & (time.behind == breaks[1])
+        micros = time.micros
+        self.set_local(rows, micros, timed & time.local)
+        wrong = present[0] & ~timed
+        for place, name in enumerate(("host", "app", "procid", "msgid"), start=1):
+            self.set(name, rows, breaks[place] + 1, breaks[place + 1], present[place])
+        structured_end, bracketed, valid = self._structured(structured, ends)
+        valid |= short
+        self.set("structured", rows, structured, structured_end, bracketed & valid & ~short)
+        behind = np.where(valid, np.minimum(structured_end + 1, ends), structured)
+        message = self.skip_byte_order_mark(behind, ends)
+        self.set("message", rows, message, ends, ~short)
+        if wrong.any():
+            counted = self._read_counted_seconds(rows, breaks, ends, wrong)
+            wrong, short, valid = wrong & ~counted, short & ~counted, valid | counted
+        self.fail("bad timestamp", rows, wrong, breaks[0] + 1, breaks[1])
+        self.fail("too few fields", rows, short, breaks[0] + 1, ends)
+        self.fail("bad structured data", rows, ~valid, structured, ends)
+        self.set_time(rows, micros, timed)
+
+    def _read_counted_seconds(
+        self, rows: Positions, breaks: list[Positions], ends: Positions, where: Mask
+    ) -> Mask:
+        """``1 1795169472.123456789 HOST APP MESSAGE``, as Meraki writes it, and where it does."""
+        chosen = np.flatnonzero(where)
+        cursor = Cursor(self.flat, breaks[0][chosen] + 1, ends[chosen])
+        seconds, width = cursor.number(10)
+        found = (width == 10) & cursor.skip(".")
+        fraction, width = cursor.number(timestamps.FRACTION_DIGITS)
+        found &= (width > 0) & (cursor.byte() == ord(" ")) & (breaks[2] < ends)[chosen]
+        nanos = fraction * 10 ** (timestamps.FRACTION_DIGITS - width)
+        chosen = chosen[found]
+        meant = rows[chosen]
+        self.ts[meant] = (seconds * timestamps.SECOND + nanos // 1000)[found]
+        self.timed[meant] = True
+        for name in ("procid", "msgid", "structured"):
+            self.present[name][meant] = False
+        self.present["message"][meant] = True
+        self.starts["message"][meant] = np.minimum(breaks[3] + 1, ends)[chosen]
+        counted = np.zeros(len(rows), np.bool_)
+        counted[chosen] = True
+        return counted
+
+    def _structured(self, starts: Positions, ends: Positions) -> tuple[Positions, Mask, Mask]:
+        """End of the structured data, where it has elements, and where it is well formed.
+
+        An element ends at the first ``]`` outside of quotes, the data at the first that no ``[``
+        follows; a space or the line's end must stand there. What is in the elements is not read.
+        """
+        opening = self.flat.window(starts, 2, ends)
+        nil = (opening[0] == ord("-")) & ((opening[1] == ord(" ")) | (opening[1] == 0))
+        structured_end = starts + 1
+        bracketed = opening[0] == ord("[")
+        closed = np.zeros(len(starts), np.bool_)
+        if bracketed.any():
+            closings = self._closing_brackets(starts[bracketed], ends[bracketed])
+            structured_end = np.where(
+                bracketed, following(closings, starts, ends) + 1, structured_end
+            )
+            behind = self.flat.at(structured_end, ends)
+            closed = bracketed & ((structured_end == ends) | (behind == ord(" ")))
+        return structured_end, bracketed, nil | closed
+
+    def _closing_brackets(self, starts: Positions, ends: Positions) -> Positions:
+        """In each of these rows every ``]`` outside of quotes that no ``[`` follows.
+
+        Quotes are counted along all rows at once, and those before a row are taken off again.
+        """
+        marks = self.flat.find('"', "]")
+        marks = marks[np.searchsorted(marks, starts[0]) :]
+        is_bracket = self.flat.data[marks] == ord("]")
+        is_quote = ~is_bracket
+        is_quote[is_quote] = ~self._escaped(marks[is_quote])
+        quotes = np.append(0, np.cumsum(is_quote))
+        first_of_row = np.searchsorted(marks, starts)
+        marks_of_row = np.diff(first_of_row, append=len(marks))
+        within = quotes[1:] - np.repeat(quotes[first_of_row], marks_of_row)
+        last = self.flat.data.take(marks + 1, mode="clip") != ord("[")
+        last |= marks + 1 == np.repeat(ends, marks_of_row)
+        closings: Positions = marks[is_bracket & last & (within % 2 == 0)]
+        return closings
+
+    def _escaped(self, quotes: Positions) -> Mask:
+        """Where an odd number of backslashes stands before the quote."""
+        escaped: Mask = self.flat.data[quotes - 1] == ord("\\")
+        if escaped.any():
+            backslashes = self.flat.find("\\")
+            first_of_run = np.diff(backslashes, prepend=-2) != 1
+            run_start = np.maximum.accumulate(np.where(first_of_run, backslashes, 0))
+            before_quote = self.flat.data.take(backslashes + 1, mode="clip") == ord('"')
+            before_quote &= backslashes >= quotes[0] - 1
+            odd = (backslashes - run_start) % 2 == 0
+            escaped[escaped] = odd[before_quote]
+        return escaped
