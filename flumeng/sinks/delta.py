@@ -33,6 +33,22 @@ from flumeng.sinks.tables import (
 from flumeng.spec.sinks.lakehouse import Delta, partition
 
 UNNAMEABLE = set(" ,;{}()\n\t=")
+WRITABLE = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "deletionVectors",
+        "generatedColumns",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+        "variantType",
+    }
+)
+"""The writer features that the library commits with, and those that ``_check_table`` looks at by
+what they are used for."""
 SHORT_BYTES = 64
 """Of texts: longer ones are not told among a file's least and greatest values."""
 _DAY = "_day"
@@ -239,6 +255,8 @@ def _check_table(table: Any) -> None:
         if key in ("delta.generationExpression", "delta.invariants")
         or key.startswith("delta.identity.")
     ]
+    features = table.protocol().writer_features or ()
+    asked += [f"the feature {name}" for name in sorted(set(features) - WRITABLE)]
     if asked:
         raise UserError(f"flumeng does not write into a Delta table with {asked[0]}")
 

@@ -2,8 +2,9 @@
 
 Texts say what Arrow's types say: times are RFC 3339 in UTC with microseconds (years beyond 9999 and
 before 0 with a sign, as in ISO 8601), maps are objects, decimals keep their digits, other binary
-than the body is base64. A number that JSON does not know (NaN, infinity) is null. JSON is text: a
-body that is not UTF-8 has U+FFFD where it is not, and comes as ``body_base64`` too.
+than the body is base64, and a UUID is its usual text. A number that JSON does not know (NaN,
+infinity) is null. JSON is text: a body that is not UTF-8 has U+FFFD where it is not, and comes as
+``body_base64`` too.
 """
 
 from __future__ import annotations
@@ -136,6 +137,9 @@ def merged(parts: Iterable[bytes | pa.Array]) -> Iterator[bytes | pa.Array]:
 
 def _texts(name: str, column: pa.Array, nulls: bool) -> _Texts:
     kind = column.type
+    if isinstance(column, pa.UuidArray):
+        values = (None if value is None else str(value).encode() for value in column.to_pylist())
+        return _Texts(pa.array(values, pa.binary()), b'"', b'"')
     if isinstance(column, pa.ExtensionArray):
         return _texts(name, column.storage, nulls)
     if pa.types.is_dictionary(kind):
@@ -176,6 +180,8 @@ def _wide_texts(name: str, column: pa.Array, nulls: bool) -> _Texts:
     if pa.types.is_duration(kind):
         return _Texts(_cast(column.cast(pa.int64())))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return _Texts(_base64(column), b'"', b'"')
+    if pa.types.is_fixed_size_binary(kind):
         return _Texts(_base64(column), b'"', b'"')
     raise UserError(f"the column {name} is {kind}, which JSON cannot show")
 

@@ -8,6 +8,7 @@ what had been written of it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -165,7 +166,7 @@ class _Messages:
             values = pc.fill_null(texts(events.column("body")), b"")
         else:
             values = json_text.rows(identity.strip(events))
-        return zip(topics, values.to_pylist(), keys, self._headers(), strict=True)
+        return zip(topics, values.to_pylist(), keys, self._headers(), _times(events), strict=True)
 
     def send_alone(self, single: KafkaProducer, values: Collection[bytes], refuse: Refuse) -> None:
         """Those of ``values`` once more; those that are refused again are dead letters."""
@@ -202,6 +203,19 @@ def _topics(events: pa.RecordBatch, template: str) -> pa.BinaryArray:
         for number, part in enumerate(COLUMN.split(template))
     ]
     return pc.binary_join_element_wise(*parts, b"")
+
+
+def _times(events: pa.RecordBatch) -> Iterable[int]:
+    """The time of each event in milliseconds, and 0, which is now, where it has none, or one before
+    1970 or in the future: brokers refuse those."""
+    place = events.schema.get_field_index("ts")
+    if place < 0 or not pa.types.is_timestamp(events.schema.field(place).type):
+        return repeat(0, events.num_rows)
+    times = events.column(place).cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
+    now = pa.scalar(round(time.time() * 1000), pa.int64())
+    known = pc.and_(pc.greater(times, 0), pc.less_equal(times, now))
+    found: list[int] = pc.if_else(pc.fill_null(known, False), times, 0).to_pylist()
+    return found
 
 
 def _shown(name: bytes | None) -> str:

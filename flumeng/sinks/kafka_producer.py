@@ -31,7 +31,11 @@ PROBES = 100
 """So many topics that are not listed are asked for one by one, at most, each time."""
 CREATED_SECONDS = 1.0
 """Brokers that create a topic which is asked for have it after that."""
-REFUSED_ALONE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD)
+REFUSED_ALONE = (
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+)
 """A broker that refuses a message for that refuses all that came with it in one request."""
 NOT_YET = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
 NO_TOPIC = (
@@ -51,8 +55,8 @@ PERSONS = (
 """Errors that a person has to mend."""
 
 Header = tuple[str, bytes]
-Message = tuple[str, bytes, bytes | None, Sequence[Header] | None]
-"""Topic, value, key, headers."""
+Message = tuple[str, bytes, bytes | None, Sequence[Header] | None, int]
+"""Topic, value, key, headers, and the time in milliseconds: 0 is now."""
 Failure = tuple[Any, bytes]
 """librdkafka's error, and the value of the message."""
 
@@ -107,11 +111,11 @@ class KafkaProducer:
     def send(self, messages: Iterable[Message]) -> None:
         """Hand them over; ``refusals`` says which the brokers did not take."""
         produce: Callable[..., None] = self._producer.produce
-        for number, (topic, value, key, headers) in enumerate(messages):
+        for number, (topic, value, key, headers, time_ms) in enumerate(messages):
             try:
-                produce(topic, value, key, -1, None, None, 0, headers)
+                produce(topic, value, key, -1, None, None, time_ms, headers)
             except BufferError:
-                self._send_when_there_is_room(topic, value, key, headers)
+                self._send_when_there_is_room(topic, value, key, headers, time_ms)
             except KafkaException as error:
                 self._failures.append((error.args[0], value))
             if number % LOOK_EVERY == 0:
@@ -167,13 +171,13 @@ class KafkaProducer:
         return since is not None and time.monotonic() - since > FRESH_SECONDS
 
     def _send_when_there_is_room(
-        self, topic: str, value: bytes, key: bytes | None, headers: Any
+        self, topic: str, value: bytes, key: bytes | None, headers: Any, time_ms: int
     ) -> None:
         """There will be: each message is answered, or its time is over."""
         while True:
             self._look(LOOK_SECONDS)
             try:
-                self._producer.produce(topic, value, key, -1, None, None, 0, headers)
+                self._producer.produce(topic, value, key, -1, None, None, time_ms, headers)
                 return
             except BufferError:
                 continue

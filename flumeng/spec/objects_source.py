@@ -31,6 +31,7 @@ _TAG = re.compile(r"[\w .:/=+@-]*")
 _OF_FORMATS = {
     "delimiter": ("csv",),
     "quote": ("csv",),
+    "escape": ("csv",),
     "header": ("csv",),
     "names": ("csv",),
     "records": ("json",),
@@ -113,6 +114,13 @@ class ObjectsSource:
         check=check_quote,
         example='"\'"',
         default='"',
+    )
+    escape: str = option(
+        doc="For `csv`: the character before a quote, delimiter or line end that belongs to the "
+        "value, as Redshift and Spark write it; by default there is none, and a quote is doubled.",
+        check=check_quote,
+        example='"\\\\"',
+        default="",
     )
     header: bool | None = option(
         doc="For `csv`: whether the first row has the names of the columns, and is no event. Not "
@@ -313,6 +321,8 @@ class ObjectsSource:
             yield "columns", f"not in names: {', '.join(unknown)}"
         if self.quote == self.separator:
             yield "quote", "it is the delimiter too"
+        if self.escape and self.escape in (self.separator, self.quote):
+            yield "escape", "it is the delimiter or the quote too"
 
     def _problems_of_tag(self) -> Iterator[tuple[str, str]]:
         if self.after != "tag":

@@ -305,6 +305,25 @@ def test_an_item_that_is_not_what_its_name_says_is_damaged(tmp_path: Path) -> No
     assert "gzip" in error.why
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "why"),
+    [
+        ("a.gz", gzip.compress(gzip.compress(b"line\n")), "compressed again, by gzip"),
+        ("a", gzip.compress(bz2.compress(b"line\n")), "compressed again, by bz2"),
+        ("a", b"\xff\x06\x00\x00sNaPpY....", "compressed by snappy, which is not read"),
+        ("a", b"\x1f\x9d....", "compressed by compress, which is not read"),
+        ("a.br", b"\x0b\x02\x80line\x03", "compressed by brotli, which is not read"),
+        ("a.7z", b"7z\xbc\xaf\x27\x1c....", "compressed by 7z, which is not read"),
+    ],
+)
+def test_compressed_content_that_is_not_read_is_no_text(
+    tmp_path: Path, name: str, data: bytes, why: str
+) -> None:
+    got, error = until_damage(reader(), [written(tmp_path / name, data)])
+    assert got == []
+    assert why in error.why
+
+
 def test_events_of_earlier_items_come_before_the_damage_of_a_later_one(tmp_path: Path) -> None:
     found = [written(tmp_path / f"{n}", b"%d\n" % n, n) for n in range(40)]
     (tmp_path / "30").unlink()

@@ -169,9 +169,11 @@ def test_csv_in_another_encoding(tmp_path: Path) -> None:
     assert bodies("csv", item, encoding="utf-16") == ['{"ä;b":"ö","c":"ü"}'.encode()]
 
 
-def marked(item: Item, start: int = 0, end: int | None = None, **options: Any) -> list[Any]:
+def marked(
+    item: Item, start: int = 0, end: int | None = None, form: Format = "csv", **options: Any
+) -> list[Any]:
     """Where each event is, its body, and why it could not be read."""
-    reader = ObjectsReader.of(ObjectsSource(paths=("/in/*",), format="csv", **options))
+    reader = ObjectsReader.of(ObjectsSource(paths=("/in/*",), format=form, **options))
     piece = Range(LANE, start, item.end if end is None else end)
     return [
         (event["seq"], event["body"], dict(event["attrs"]).get("parse_error"))
@@ -438,14 +440,100 @@ def test_types_of_avro(tmp_path: Path) -> None:
     assert "n" not in second
 
 
-@pytest.mark.parametrize(
-    ("kind", "why"),
-    [(["int", "string"], "union of several types"), (["null", "r"], "which no column can hold")],
-)
-def test_types_of_avro_that_no_column_can_hold(tmp_path: Path, kind: Any, why: str) -> None:
-    schema = {"type": "record", "name": "r", "fields": [{"name": "a", "type": kind}]}
+def test_types_of_avro_that_no_column_can_hold(tmp_path: Path) -> None:
+    schema = {"type": "record", "name": "r", "fields": [{"name": "a", "type": ["null", "r"]}]}
     item = written(tmp_path / "a.avro", avro([], schema))
-    assert why in until_damage("avro", item)[1].why
+    assert "which no column can hold" in until_damage("avro", item)[1].why
+
+
+def of_avro(kind: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "r", "fields": [{"name": "a", "type": kind}]}
+
+
+def test_unions_of_avro_are_the_value_that_is_there(tmp_path: Path) -> None:
+    kind = ["null", "string", "long", {"type": "long", "logicalType": "timestamp-micros"}]
+    rows = [{"a": one} for one in ("x", 5, None)]
+    item = written(tmp_path / "a.avro", avro(rows, of_avro(kind)))
+    assert bodies("avro", item) == [b'{"a":"x"}', b'{"a":5}', b"{}"]
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate", "snappy", "zstandard", "bzip2", "xz"])
+def test_codecs_of_avro(tmp_path: Path, codec: str) -> None:
+    rows = [{"a": n} for n in range(1000)]
+    item = written(tmp_path / "a.avro", avro(rows, of_avro("long"), codec))
+    assert bodies("avro", item) == [b'{"a":%d}' % n for n in range(1000)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad", "shown"),
+    [
+        ({"type": "long", "logicalType": "timestamp-millis"}, 0, 253402300800000, 253402300800000),
+        ({"type": "long", "logicalType": "timestamp-micros"}, 0, 2**63 - 1, 2**63 - 1),
+        ({"type": "int", "logicalType": "date"}, 0, 2932897, 2932897),
+        ({"type": "int", "logicalType": "time-millis"}, 0, 86400000, 86400000),
+        ({"type": "string", "logicalType": "uuid"}, str(uuid.UUID(int=1)), "none", "none"),
+    ],
+)
+def test_one_value_of_avro_beyond_its_type_costs_its_own_row(
+    tmp_path: Path, kind: Any, good: Any, bad: Any, shown: Any
+) -> None:
+    rows = [{"a": good if n != 500 else bad} for n in range(1000)]
+    item = written(tmp_path / "a.avro", untyped_avro(rows, of_avro(kind)))
+    got = marked(item, form="avro")
+    assert len(got) == 1000
+    assert [n for n, one in enumerate(got) if one[2]] == [500]
+    assert got[500][2] == "avro: a: the value is beyond its type"
+    assert json.loads(got[500][1]) == {"a": shown}
+
+
+def untyped_avro(rows: list[Any], schema: Any) -> bytes:
+    """A file of ``schema`` whose values are written as they are, whatever its logical types say."""
+    (field,) = schema["fields"]
+    plain = avro(rows, of_avro(field["type"]["type"]), "null")
+    typed = avro([], schema, "null")
+    marker = plain[-16:]
+    head = typed[: -len(typed) + typed.index(typed[-16:])]
+    return head + marker + plain[plain.index(marker) + 16 :]
+
+
+def test_large_decimals_and_uuids_of_avro(tmp_path: Path) -> None:
+    kind = {"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 2}
+    value = decimal.Decimal("1" * 45 + ".25")
+    item = written(tmp_path / "a.avro", avro([{"a": value}], of_avro(kind)))
+    assert bodies("avro", item) == [b'{"a":' + str(value).encode() + b"}"]
+    fixed = {"type": "fixed", "name": "u", "size": 16, "logicalType": "uuid"}
+    item = written(tmp_path / "b.avro", avro([{"a": b"\1" * 16}], of_avro(fixed)))
+    assert json.loads(bodies("avro", item)[0]) == {"a": str(uuid.UUID(bytes=b"\1" * 16))}
+
+
+def test_times_of_int96_beyond_nanoseconds_are_what_they_are(tmp_path: Path) -> None:
+    micros = [253_402_214_400_000_000, -62_135_596_800_000_000, 1_764_292_323_000_000]
+    times = pa.table({"at": pa.array(micros, pa.timestamp("us"))})
+    path = tmp_path / "a.parquet"
+    pq.write_table(times, path, use_deprecated_int96_timestamps=True)
+    assert [json.loads(body)["at"] for body in bodies("parquet", listed(path))] == [
+        "9999-12-31T00:00:00.000000",
+        "0001-01-01T00:00:00.000000",
+        "2025-11-28T01:12:03.000000",
+    ]
+
+
+def test_uuids_and_other_binary_of_fixed_size(tmp_path: Path) -> None:
+    raw = pa.array([b"\1" * 16, None], pa.binary(16))
+    table = pa.table({"id": pa.ExtensionArray.from_storage(pa.uuid(), raw), "raw": raw})
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path)
+    first, second = map(json.loads, bodies("parquet", listed(path)))
+    assert first == {"id": str(uuid.UUID(bytes=b"\1" * 16)), "raw": "AQEBAQEBAQEBAQEBAQEBAQ=="}
+    assert second == {}
+
+
+def test_escapes_of_csv(tmp_path: Path) -> None:
+    text = b'id,j\n1,"{\\"a\\":\\"b,c\\"}"\n2,x\n'
+    item = written(tmp_path / "a.csv", text)
+    first, second = marked(item, escape="\\")
+    assert json.loads(first[1]) == {"id": "1", "j": '{"a":"b,c"}'}
+    assert json.loads(second[1]) == {"id": "2", "j": "x"}
 
 
 def test_avro_is_read_up_to_the_block_that_is_damaged(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ Codec = Literal["gzip", "zstd", "lz4", "bz2", "xz", "deflate"]
 """The last one is only in archives."""
 Counted = Callable[[Iterator[bytes]], Iterator[bytes]]
 
-MAGIC_BYTES = 6
+MAGIC_BYTES = 10
 _MAGIC: tuple[tuple[bytes, Codec], ...] = (
     (b"\x1f\x8b\x08", "gzip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
@@ -36,6 +36,26 @@ _MAGIC: tuple[tuple[bytes, Codec], ...] = (
     *((b"BZh%d\x17\x72" % level, "bz2") for level in range(1, 10)),  # empty
     (b"\xfd7zXZ\x00", "xz"),
 )
+_UNKNOWN: tuple[tuple[bytes, str], ...] = (
+    (b"\xff\x06\x00\x00sNaPpY", "snappy"),
+    (b"\x82SNAPPY\x00", "snappy"),
+    (b"\x89LZO\x00\r\n\x1a\n", "lzop"),
+    (b"\x1f\x9d", "compress"),
+    (b"LZIP\x01", "lzip"),
+    (b"7z\xbc\xaf\x27\x1c", "7z"),
+    (b"Rar!\x1a\x07", "rar"),
+)
+"""How items begin that are compressed in a way that is not read."""
+_UNKNOWN_SUFFIXES = {
+    ".snappy": "snappy",
+    ".sz": "snappy",
+    ".lzo": "lzop",
+    ".br": "brotli",
+    ".Z": "compress",
+    ".lz": "lzip",
+    ".7z": "7z",
+    ".rar": "rar",
+}
 UNPACK_BYTES = 1 << 20
 XZ_BYTES = 256 << 20
 """An item that takes more memory is damaged; ``xz -9`` takes 65 MiB."""
@@ -54,7 +74,14 @@ _MEMBERS: dict[Codec, Callable[[], Any]] = {
 
 def codec_of(beginning: bytes, location: str) -> Codec | None:
     """How an item that begins so is compressed. Raises CorruptError when it is not compressed in
-    the way that its name says."""
+    the way that its name says, or in one that is not read."""
+    unknown = next((name for magic, name in _UNKNOWN if beginning.startswith(magic)), None)
+    unknown = unknown or _UNKNOWN_SUFFIXES.get(PurePosixPath(location).suffix)
+    if unknown is not None and beginning:
+        raise CorruptError(
+            f"it is compressed by {unknown}, which is not read: expected "
+            f"{', '.join(SUFFIXES.values())}"
+        )
     found = next((codec for magic, codec in _MAGIC if beginning.startswith(magic)), None)
     named = SUFFIXES.get(PurePosixPath(location).suffix)
     if found is None and named is not None and beginning:
@@ -68,7 +95,22 @@ def content_of(packed: Content, counted: Counted = lambda blocks: blocks) -> Con
     codec = codec_of(packed.beginning(MAGIC_BYTES), packed.name)
     if codec is None:
         return packed
-    return Streamed(packed.name, lambda: counted(unpacked(packed.blocks, codec)), packed.explained)
+    return Streamed(
+        packed.name, lambda: counted(_once(unpacked(packed.blocks, codec), codec)), packed.explained
+    )
+
+
+def _once(blocks: Iterator[bytes], codec: Codec) -> Iterator[bytes]:
+    """``blocks`` as they are. Raises CorruptError where they are compressed again."""
+    first = next(blocks, b"")
+    while 0 < len(first) < MAGIC_BYTES and (more := next(blocks, b"")):
+        first += more
+    inner = codec_of(first[:MAGIC_BYTES], "")
+    if inner is not None:
+        raise CorruptError(f"what is in its {codec} is compressed again, by {inner}")
+    if first:
+        yield first
+    yield from blocks
 
 
 def unpacked(blocks: Blocks, codec: Codec) -> Iterator[bytes]:

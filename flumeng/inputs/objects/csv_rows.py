@@ -70,6 +70,7 @@ def _names(beginning: bytes, source: ObjectsSource) -> tuple[list[str], int]:
         lines(),
         delimiter=source.separator,
         quotechar=source.quote or None,
+        escapechar=source.escape or None,
         quoting=csv.QUOTE_MINIMAL if source.quote else csv.QUOTE_NONE,
     )
     try:
@@ -123,6 +124,7 @@ class _Reading:
             pc.ParseOptions(
                 delimiter=source.separator,
                 quote_char=source.quote or False,
+                escape_char=source.escape or False,
                 newlines_in_values=True,
                 invalid_row_handler=self._note,
             ),

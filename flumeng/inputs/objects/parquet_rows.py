@@ -18,7 +18,7 @@ BATCH_BYTES = 4 << 20
 def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iterator[Rows]:
     """Rows [start, end). Raises CorruptError behind the last one that can be read."""
     with content.explained():
-        file = pq.ParquetFile(content.file(), pre_buffer=True)
+        file = pq.ParquetFile(content.file(), pre_buffer=True, coerce_int96_timestamp_unit="us")
         columns = source.columns and chosen(source, file.schema_arrow.names)
         first = 0
         for number in range(file.num_row_groups):

@@ -30,8 +30,9 @@ GRACE_SECONDS = 5.0
 IDLE_SECONDS = 60
 """So long may a transaction wait for its client, before the server ends it and frees its locks."""
 MESSAGE_CHARACTERS = 500
-REFUSING = ("21", "22", "23")
-"""Classes of errors that are about rows: they would be refused again."""
+REFUSING = ("21", "22", "23", "44", "54", "P0")
+"""Classes of errors that are about rows, also of limits of the server (54) and of errors that a
+trigger raises (P0): they would be refused again."""
 PASSING = ("08", "25", "40", "53", "55", "57", "58")
 """Classes of errors that may be gone when it is tried again."""
 _PRIMARY = str(b"PG_DIAG_MESSAGE_PRIMARY")
