@@ -114,6 +114,19 @@ def test_an_event_is_a_message_with_key_headers_and_id(kafka: RealKafka, topic: 
     assert dict(found["three"].headers())["event_id"] == b"web.n1-2"
 
 
+def test_a_message_has_the_time_of_its_event(kafka: RealKafka, topic: str) -> None:
+    """Without one that a broker takes, the time at which it is written."""
+    began = round(time.time() * 1000)
+    times = [1_772_323_200_123_456, None, -5, 253_402_214_400_000_000]
+    batch = events(b"a", b"b", b"c", b"d")
+    ts = batch.schema.get_field_index("ts")
+    batch = batch.set_column(ts, "ts", pa.array(times, pa.timestamp("us", "UTC")))
+    produce(Kafka(brokers=(kafka.address,), topic=topic, value="body"), batch)
+    found = {one.value(): one.timestamp()[1] for one in kafka.messages(topic)}
+    assert found[b"a"] == 1_772_323_200_123
+    assert all(found[body] >= began - 1000 for body in (b"b", b"c", b"d"))
+
+
 def test_a_body_is_a_message_byte_for_byte(kafka: RealKafka, topic: str) -> None:
     bodies = (b"\x00\xff\n", b"", None, "grün".encode())
     produce(Kafka(brokers=(kafka.address,), topic=topic, value="body"), events(*bodies))

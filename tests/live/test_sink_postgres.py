@@ -125,6 +125,25 @@ def test_a_repeat_of_a_batch_adds_nothing_and_the_next_one_does(postgres: RealPo
     assert rows == [("series sinks[0].sql", 0, 2, None)]
 
 
+def test_rows_beyond_limits_and_rows_that_a_trigger_refuses_are_dead_letters(
+    postgres: RealPostgres,
+) -> None:
+    deep = b"[" * 50_000 + b"]" * 50_000
+    postgres.run("CREATE TABLE ev (seq bigint, body jsonb)")
+    postgres.run(
+        "CREATE FUNCTION no_two() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "IF NEW.seq = 2 THEN RAISE EXCEPTION 'no two here'; END IF; RETURN NEW; END $$"
+    )
+    postgres.run("CREATE TRIGGER no_two BEFORE INSERT ON ev FOR EACH ROW EXECUTE FUNCTION no_two()")
+    bodies = pa.array([b"1", deep, b"2", b"3"], pa.binary())
+    batch = events(0, 4, {"body": bodies}).select(["body", "seq", "__journal", "__seq", "__split"])
+    letters = Letters()
+    to = target(postgres, batch.schema, table="ev", create=False)
+    write(to, FIRST, batch, refuse=letters)
+    assert letters.found == {1: "stack depth limit exceeded", 2: "no two here"}
+    assert seqs(postgres, "ev") == [0, 3]
+
+
 def test_sinks_and_splits_of_a_batch_are_told_apart(postgres: RealPostgres) -> None:
     to = target(postgres)
     write(to, FIRST, events(0, 5))

@@ -6,6 +6,7 @@ One suite for both formats, on real tables in a directory.
 from __future__ import annotations
 
 import datetime as dt
+import json
 import threading
 from collections.abc import Callable
 from decimal import Decimal
@@ -363,6 +364,24 @@ def test_a_table_that_asks_for_more_than_we_do_is_refused(tmp_path: Path) -> Non
     DeltaTable.create(place, events().schema).alter.add_constraint({"known": "host != 'x'"})
     with pytest.raises(UserError, match=r"constraints\.known"):
         staged(DeltaSink(Delta(place), TASK), events(b"a"))
+
+
+@pytest.mark.parametrize("feature", ["clustering", "domainMetadata", "rowTracking", "unheardOf"])
+def test_delta_feature_that_the_library_cannot_write_is_refused_without_orphans(
+    tmp_path: Path, feature: str
+) -> None:
+    lake = DeltaDirectory(tmp_path)
+    lake.sink().stage(LazyBatch(SPARK, 1, None, (), events(b"x").schema), Attempt())
+    log = Path(lake.place, "_delta_log", "00000000000000000000.json")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for line in lines:
+        if "protocol" in line:
+            features = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": [feature]}
+            line["protocol"] = features
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(UserError, match=f"a Delta table with the feature {feature}"):
+        staged(lake.sink(), events(b"a"))
+    assert list(Path(lake.place).rglob("*.parquet")) == []
 
 
 def test_files_of_many_partitions_are_closed_by_least_recent_use(
