@@ -36,6 +36,7 @@ NAMES = (
     "push",
     "queue",
     "replication",
+    "rest",
     "scaling",
     "secure",
     "seen",
