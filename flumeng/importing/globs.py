@@ -8,29 +8,31 @@ _TOKEN = re.compile(
     r"\.[*+]\??(?P<any>)"
     r"|(?P<one>\.)(?![*+?{])"
     r"|\\d[*+]|\[0-9\][*+](?P<digits>)"
+    r"|(?:\\d|\[0-9\])\{(?P<count>[0-9]{1,2})\}(?![*+?])"
     r"|(?P<digit>\\d|\[0-9\])(?![*+?{])"
     r"|\\w[*+](?P<word>)"
-    r"|\\(?P<sign>[^0-9A-Za-z])"
+    r"|\\(?P<sign>[^0-9A-Za-z])(?![*+?{])"
     r"|(?P<set>\[!?[^\]\[\\^]+\])(?![*+?{])"
     r"|(?P<plain>[^\\\[\](){}*+?|^$.])(?![*+?{])"
 )
 
 
+_GROUPING = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|(?P<flags>\(\?[a-zA-Z]+\))|(?P<mark>[()|])")
+
+
 def from_regex(pattern: str) -> tuple[str, bool]:
     """The glob for names that the expression matches whole, and whether it means exactly those; a
-    glob that means more has ``*`` where it cannot be said. A dot that stands alone is taken for the
-    dot that nearly everybody means by it."""
+    glob that means more has ``*`` from where it cannot be said. A dot that stands alone is taken
+    for the dot that nearly everybody means by it."""
     text = re.sub(r"^\^|(?<!\\)\$$", "", pattern)
+    if _is_of_branches(text):
+        return "*", False
     found, exact, at = "", True, 0
     while at < len(text):
         token = _TOKEN.match(text, at)
         if token is None:
-            end = re.compile(r"(?:\((?:[^()\\]|\\.)*\)|\[(?:[^\]\\]|\\.)*\]|\\.|.)[*+?]*").match(
-                text, at
-            )
-            at = end.end() if end else len(text)
             found, exact = found + "*", False
-            continue
+            break
         at = token.end()
         if token["plain"] or token["sign"]:
             sign = token["plain"] or token["sign"]
@@ -41,10 +43,22 @@ def from_regex(pattern: str) -> tuple[str, bool]:
             found += token["set"]
         elif token["digit"]:
             found += "[0-9]"
+        elif token["count"]:
+            found += "[0-9]" * int(token["count"])
         else:
             exact = exact and token["any"] is not None and "+" not in token[0]
             found += "*"
     return re.sub(r"\*+", "*", found) or "*", exact
+
+
+def _is_of_branches(text: str) -> bool:
+    """Whether ``|`` stands outside of groups, or flags change what the rest means."""
+    depth = 0
+    for token in _GROUPING.finditer(text):
+        if token["flags"] or (token["mark"] == "|" and depth == 0):
+            return True
+        depth += {"(": 1, ")": -1}.get(token["mark"] or "", 0)
+    return False
 
 
 def escaped(path: str) -> str:

@@ -84,6 +84,12 @@ class Variable:
     time: str | None = None
 
     @property
+    def listed(self) -> bool:
+        """Whether nginx writes a list: of the servers that it asked, or of proxies."""
+        name = self.said.strip("${}")
+        return name.startswith("upstream_") or name.endswith("_x_forwarded_for")
+
+    @property
     def columns(self) -> dict[str, str]:
         if self.time is not None:
             return {}

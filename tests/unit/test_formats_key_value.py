@@ -189,3 +189,17 @@ def test_a_slice_of_a_column_is_read_like_a_column() -> None:
     bodies = pa.array([b'x="', b"a=1", b'b="2"', b'"c'], pa.binary()).slice(1, 2)
     found = formats.reader(Parse("key_value", into="all")).read(bodies, pa.nulls(2))
     assert found.columns[0].to_pylist() == [[("a", "1")], [("b", "2")]]
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (r"\x1b[31mred\x1b[0m\nsecond\tx", "\x1b[31mred\x1b[0m\nsecond\tx"),
+        (r"\a\v\U0001f600\303\251", "\a\v\U0001f600\u00e9"),
+        (r"\xe2\x82\xac \xff \ud83d\ude00", "\u20ac \ufffd \U0001f600"),
+        (r"c:\dir\new", r"c:\dir\new"),
+    ],
+)
+def test_escapes_of_go_are_read_and_others_stay(written: str, said: str) -> None:
+    (found,) = read_bodies(Parse("logfmt", schema="m STRING"), f'm="{written}"'.encode())
+    assert found == {"m": said}

@@ -168,3 +168,19 @@ def test_only_access_logs_have_it() -> None:
     with pytest.raises(UserError, match="nothing stands between"):
         formats.reader(Parse("access_log", log_format="$a$b"))
     assert {*log_formats.columns(APACHE)} == {*ACCESS_LOG}
+
+
+def test_lists_of_nginx_are_one_value() -> None:
+    wanted = "$upstream_addr $upstream_status $request_id"
+    found = read(
+        wanted, "10.1.0.1:80 200 a", "10.1.0.1:80, 10.1.0.2:80 502, 200 b",
+        "10.1.0.1:80, unix:/s : 10.1.0.2:80 502, 502 : 200 c", "- - d",
+    )  # fmt: skip
+    assert [tuple(row.values()) for row in found] == [
+        ("10.1.0.1:80", "200", "a"),
+        ("10.1.0.1:80, 10.1.0.2:80", "502, 200", "b"),
+        ("10.1.0.1:80, unix:/s : 10.1.0.2:80", "502, 502 : 200", "c"),
+        (None, None, "d"),
+    ]
+    (long,) = read(wanted, "a, " * 100_000 + "a 200 e")
+    assert long == "access_log: a list of over 64 values"

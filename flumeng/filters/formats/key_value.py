@@ -33,6 +33,13 @@ NAMED = {"space": " ", "tab": "\t"}
 _MOST_SPACES = 8
 _QUOTED = rb'"(?:[^"\\]|\\.)*"'
 _IN_QUOTES = re.compile(_QUOTED, re.DOTALL)
+_GO_ESCAPE = re.compile(
+    rb"\\(?:x(?P<hex>[0-9a-fA-F]{2})|(?P<octal>[0-3][0-7]{2})|U(?P<long>[0-9a-fA-F]{8})"
+    rb"|(?P<short>u[0-9a-fA-F]{4}(?:\\u[0-9a-fA-F]{4})*)|(?P<letter>[abfnrtv\\'\"/]))"
+)
+_GO_LETTERS = dict(zip((b"%c" % letter for letter in b"abfnrtv\\'\"/"),
+    (b"%c" % byte for byte in b"\a\b\f\n\r\t\v\\'\"/"), strict=True))  # fmt: skip
+_LAST_CHARACTER = 0x110000
 _decode_texts = msgspec.json.Decoder(list[str]).decode
 _decode_text = msgspec.json.Decoder(str).decode
 
@@ -43,20 +50,35 @@ def unescape(texts: pa.Array) -> pa.Array:
 
 
 def unescape_as_json(texts: pa.Array) -> pa.Array:
-    """All escapes of JSON; a value with any other keeps its backslashes."""
+    """All escapes of JSON and of Go; a value with any other keeps its backslashes."""
     written = pc.binary_join_element_wise('"', texts, '"', "")
     try:
         return pa.array(_decode_texts(b"[" + in_one(written, b",") + b"]"), pa.string())
     except msgspec.DecodeError:
-        pairs = zip(written.to_pylist(), unescape(texts).to_pylist(), strict=True)
-        return pa.array([_json_or(text, other) for text, other in pairs], pa.string())
+        pairs = zip(texts.to_pylist(), unescape(texts).to_pylist(), strict=True)
+        return pa.array([_unescaped_as_go(text) or other for text, other in pairs], pa.string())
 
 
-def _json_or(written: str, other: str) -> str:
-    try:
-        return _decode_text(written)
-    except msgspec.DecodeError:
-        return other
+def _unescaped_as_go(written: str) -> str | None:
+    if "\\" in _GO_ESCAPE.sub(b"", written.encode()).decode():
+        return None
+    return _GO_ESCAPE.sub(_go_escape, written.encode()).decode("utf-8", "replace")
+
+
+def _go_escape(escape: re.Match[bytes]) -> bytes:
+    if byte := escape["hex"]:
+        return bytes([int(byte, 16)])
+    if byte := escape["octal"]:
+        return bytes([int(byte, 8)])
+    if code := escape["long"]:
+        number = int(code, 16)
+        return chr(number).encode("utf-8", "replace") if number < _LAST_CHARACTER else escape[0]
+    if escape["short"]:
+        try:
+            return _decode_text(b'"' + escape[0] + b'"').encode()
+        except msgspec.DecodeError:
+            return "\ufffd".encode()
+    return _GO_LETTERS[escape["letter"]]
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ from flumeng.spec import log_formats
 from flumeng.spec.filters.parse import Parse
 from flumeng.spec.log_formats import Part, Variable
 
+_MOST_LISTED = 64
+
 
 def reader(options: Parse) -> Reader:
     """Of the flow's own format, or of those that all servers know. Raises UserError."""
@@ -96,6 +98,8 @@ class _Lines:
         """What lies before the text ``behind``, which is told where it is missing, or before the
         end of the line."""
         starts, ends = self.places, self._next(behind.encode())
+        if of.listed and behind.startswith(" "):
+            ends = self._list_end(starts, ends, behind.encode())
         self.places = ends
         if behind:
             missing = ends == self.flat.ends
@@ -127,6 +131,21 @@ class _Lines:
         if not wanted:
             return self.flat.ends
         return following(self._finds(wanted), self.places, self.flat.ends)
+
+    def _list_end(self, starts: Positions, ends: Positions, wanted: bytes) -> Positions:
+        """The end of a list of nginx, which parts servers by ``, `` and groups of them by
+        `` : ``."""
+        for _ in range(_MOST_LISTED):
+            group = self.is_at(b" : ", ends)
+            more = group | ((self.flat.at(ends - 1, ends) == ord(",")) & (ends > starts))
+            more &= ends < self.flat.ends
+            if not more.any():
+                return ends
+            behind = np.minimum(np.where(group, ends + 3, ends + 1), self.flat.ends)
+            further = following(self._finds(wanted), behind, self.flat.ends)
+            ends = np.where(more, further, ends)
+        self.fail(f"access_log: a list of over {_MOST_LISTED} values", more)
+        return ends
 
     def _finds(self, wanted: bytes) -> Positions:
         """All places where that stands whole in a line, sorted."""

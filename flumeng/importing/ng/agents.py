@@ -90,6 +90,12 @@ def read(
     for key, setting in settings.items():
         _file_in(key, setting, agents, log)
     if not any(agent.parts["sources"] or agent.parts["channels"] for agent in agents.values()):
+        if agents:
+            named = ", ".join(agents)
+            raise UserError(
+                f"{file}: no agent of Flume NG found: the lists of sources and channels of {named} "
+                "are empty"
+            )
         raise UserError(
             f"{file}: no agent of Flume NG found: expected lines like `a1.sources = r1`"
         )

@@ -162,7 +162,18 @@ def _set_path(part: Part, setting: Setting, options: Options, stream: Stream, lo
         log.differs(setting.place, f"path: {text}; {'; '.join(notes)}")
     else:
         log.mapped(setting.place, f"path: {text}")
-    if (prefix := part.first("hdfs.filePrefix")) is not None:
+    _report_prefix(part, log)
+
+
+def _report_prefix(part: Part, log: Log) -> None:
+    """Files have names of flumeng; a prefix with escapes parts events too, which no name does."""
+    prefix = part.first("hdfs.filePrefix")
+    if prefix is not None and "%" in prefix.value:
+        log.missing(
+            prefix.place,
+            "events that it parts are mixed in files: name the header or time in the path",
+        )
+    elif prefix is not None:
         log.differs(prefix.place, "files have names of flumeng, and show when they are whole")
 
 
