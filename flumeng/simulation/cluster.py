@@ -20,14 +20,25 @@ from flumeng.simulation.session import Session
 from flumeng.simulation.stepped_master import SteppedMaster
 from flumeng.simulation.target import Target
 from flumeng.store import tree
+from flumeng.store.transaction import Scale
 from zkschema import paths
+from zkschema.access import ANY_OPERATOR, NAMED, Secured
 from zkschema.records import MaintenanceLimits
+
+ROOMY = Scale()
+TIGHT = Scale(
+    secured=Secured("c", groups=tuple((group, group) for group in (*NAMED, ANY_OPERATOR))),
+    limit_bytes=40_000,
+)
+"""Of a secured cluster whose servers take small requests, since simulated clusters are small."""
 
 
 @dataclass(frozen=True)
 class Parts:
     """What a world is made of, so that a test may put something broken into it. Without
     ``watchdogs`` a process whose loop hangs does not end."""
+
+    scale: Scale = ROOMY
 
     ensemble: type[Ensemble] = Ensemble
     acks: type[Acks] = Acks
@@ -51,6 +62,7 @@ class Cluster(Environment):
 
     def __init__(self, seed: int, parts: Parts) -> None:
         ensemble = parts.ensemble()
+        ensemble.scale = parts.scale
         tree.init(Session(ensemble))
         super().__init__(seed, ensemble)
         self.parts: Final = parts

@@ -19,6 +19,7 @@ from flumeng.simulation.cluster import Cluster
 from flumeng.simulation.environment import Process
 from flumeng.simulation.host import Host
 from flumeng.simulation.session import Session
+from flumeng.store.transaction import TooLargeError
 from zkschema import paths
 from zkschema.records import COLLECT
 
@@ -186,6 +187,8 @@ class Operator(Process):
     def _do(self, command: Callable[[], object], what: str) -> None:
         try:
             command()
+        except TooLargeError as error:  # flows are small: something else has grown
+            raise self.world.story.violation(f"{what}: {error}") from error
         except (ConflictError, UserError, UnavailableError) as error:
             self.say(f"{what}: {type(error).__name__}: {error}")
         else:

@@ -24,6 +24,7 @@ from flumeng.discovery.task import DiscoveryTask
 from flumeng.inputs import Progress, Range
 from flumeng.inputs.objects.queue_log import QueueLog
 from flumeng.simulation import Ensemble, Parts, SteppedMaster, ViolationError, World
+from flumeng.simulation.cluster import TIGHT
 from flumeng.simulation.delivery import Delivery
 from flumeng.simulation.ensemble import Znode
 from flumeng.simulation.output import Events
@@ -32,6 +33,7 @@ from flumeng.state.reader import Reader
 from flumeng.state.snapshot import Snapshot
 from flumeng.store import Check, Expected, Put, Store, Version, Versioned, Write
 from zkschema import paths
+from zkschema.access import Secured
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Ack, Intent, Partitions, Plan, Queue
 
@@ -252,6 +254,8 @@ class BlindDiscovery(DiscoveryTask):
         return found if isinstance(found, Versioned) else None
 
 
+NAMING_MEMBERS = replace(TIGHT, secured=Secured("c", tuple(f"node:n{n:04}" for n in range(200))))
+
 MUTANTS = {
     "epochs are not compared in a claim": (Parts(acks=BlindClaims), "fenced, and yet accepted"),
     "versions are not compared in an ack": (
@@ -286,6 +290,7 @@ MUTANTS = {
         "while a batch is decided",
     ),
     "who has lost partitions is not fenced": (Parts(ensemble=WithoutFences), ""),
+    "access lists name every member": (Parts(scale=NAMING_MEMBERS), "jute.maxbuffer"),
     "partitions are found under an old epoch": (
         Parts(discovery=BlindDiscovery),
         "are written under",
@@ -303,6 +308,11 @@ NOTICED_SOON_FROM = {
     "partitions leave a task whose batch is decided": 235,
     "who has lost partitions is not fenced": 1035,
 }
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_request_of_a_small_secured_cluster_fits_a_tight_server(seed: int) -> None:
+    World(seed, Parts(scale=TIGHT)).run()
 
 
 @pytest.mark.parametrize("fault", MUTANTS)
