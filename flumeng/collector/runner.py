@@ -207,6 +207,7 @@ class Runner:
 
     def _stand_by(self, assignment: Assignment) -> float:
         """Be ready to take over; nothing is claimed."""
+        self._around.measures.lags.forget(assignment.key)
         if self._standby is None or self._standby.assignment != assignment:
             pipeline = self._pipeline(assignment)
             self._standby = Standby(assignment, pipeline, self._around.store, self._partitions)
@@ -343,6 +344,7 @@ class Runner:
             claim.handoff = self._handoff
             task.hand_off()
         backlog = task.look(eager=draining)
+        self._around.measures.lags.see(claim.assignment.key, task.places)
         if task.handed_off:
             self._handed_off = claim.handoff
         if task.proven:
@@ -393,6 +395,7 @@ class Runner:
             self._leave_by = self._clock() + LEAVE_SECONDS
         if not self._stopping:
             self._around.measures.failed(assignment.flow, error)
+            self._around.measures.lags.lose(assignment.key)
             self._judge(assignment, error)
         return 0.0
 
@@ -439,10 +442,12 @@ class Runner:
         self, assignment: Assignment, error: str | None = None, *, epoch_seen: int = 0
     ) -> None:
         self._settled = assignment
+        self._around.measures.lags.forget(assignment.key)
         self._say(assignment, STOPPED, error, epoch_seen)
 
     def _end(self) -> None:
         self._partitions.close()
+        self._around.measures.lags.forget(self._wanted.key)
         self._around.scheduler.remove(self)
         self._ended.set()
 

@@ -36,6 +36,7 @@ from flumeng.collector.gaps import gaps as find_gaps
 from flumeng.collector.gaps import gone, left_out
 from flumeng.collector.handoff import Handoff
 from flumeng.collector.intents import Intents
+from flumeng.collector.lags import Place
 from flumeng.collector.line_joins import LineJoins, progress_of
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import COUNTED, MOST, BatchSize, Scale, backlog, next_ranges
@@ -108,6 +109,7 @@ class Task:
         self._revision = assignment.revision
         self._last_end = 0.0
         self._caught_up = False
+        self._ends: dict[str, int] = {}
         self._next_look = -math.inf
         self._commits = Commits(store, assignment.flow, assignment.task, open_store)
         leftovers = self._commits.leftovers(
@@ -146,6 +148,12 @@ class Task:
     def proven(self) -> bool:
         """Whether this claim has committed a batch, or has found that there is none to do."""
         return self._last_end > 0 or self.caught_up
+
+    @property
+    def places(self) -> dict[str, Place]:
+        """Where each partition is acked, and where it ended when last looked."""
+        acked = self._acks.emitted.items()
+        return {name: Place(ack, self._ends.get(name)) for name, ack in acked}
 
     @property
     def running(self) -> bool:
@@ -392,6 +400,7 @@ class Task:
             self._joins.note(reached)
         self._look_at_acks(reached)
         self._mark_replayed(reached)
+        self._ends = {name: reach.safe + reach.held for name, reach in reached.items()}
         return reached
 
     def _safe(self, reached: Mapping[str, Reach]) -> dict[str, int]:

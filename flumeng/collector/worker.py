@@ -127,6 +127,7 @@ class Worker:
         self._ending = [runner for runner in self._ending if not runner.join(0)]
         self._measures.keep({task.flow for task in wanted.values()})
         self._measures.tasks.keep(wanted.keys())
+        self._measures.lags.keep(wanted.keys())
         fresh = wanted.keys() - self._runners.keys()
         for key, assignment in wanted.items():
             if key in fresh:

@@ -339,6 +339,22 @@ JOURNAL_DISK_FREE = _gauge(
     "flumeng_journal_disk_free_bytes", INGEST, "Free bytes of the disk on which journals lie."
 )
 
+FLOW_LAG_EVENTS = _gauge(
+    "flumeng_flow_lag_events",
+    COLLECT,
+    "The lag in events of a flow, or of an isolated part (`FLOW~PART`), whatever its input: those "
+    "between its acks and the ends of its partitions. Of objects and polls each counts as one.",
+    FLOW,
+)
+FLOW_LAG_SECONDS = _gauge(
+    "flumeng_flow_lag_seconds",
+    COLLECT,
+    "The lag in time of a flow, or of an isolated part: everything that had arrived so long ago is "
+    "delivered, or the end of a partition has been unknown for so long. At most a quarter too "
+    "large. It begins again with 0 when a task moves to another node.",
+    FLOW,
+    largest=True,
+)
 COLLECT_EVENTS = _counter(
     "flumeng_collect_events_total", COLLECT, "Events that are in all sinks and acked.", FLOW
 )

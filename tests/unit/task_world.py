@@ -81,6 +81,7 @@ class World(StillPositions):
     safe: dict[str, int] = field(default_factory=lambda: {JOURNAL: 0})
     closed: set[str] = field(default_factory=set)
     full: set[str] = field(default_factory=set)
+    held: dict[str, int] = field(default_factory=dict)
     store: LossyStore = field(default_factory=LossyStore)
     statuses: list[Status] = field(default_factory=list)
     runners: list[Runner] = field(default_factory=list)
@@ -102,7 +103,13 @@ class World(StillPositions):
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
         return {
-            name: Reach("", self.safe[name], closed=name in self.closed, full=name in self.full)
+            name: Reach(
+                "",
+                self.safe[name],
+                self.held.get(name, 0),
+                closed=name in self.closed,
+                full=name in self.full,
+            )
             for name in partitions
             if name in self.safe
         }

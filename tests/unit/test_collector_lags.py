@@ -1,0 +1,133 @@
+"""The lag of each flow and part, as a collector's metrics show it, whatever the input is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from flumeng.collector.lags import Lag, Lags, Place
+from flumeng.collector.testing import ScriptedPipeline
+from flumeng.errors import UnavailableError
+from flumeng.inputs import Range
+from flumeng.metrics import table
+from flumeng.state.partitions import step_of
+from tests.unit.task_world import JOURNAL, PATIENCE_SECONDS, World, running, spec, until
+
+PART = "web~errors/collect.0"
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def lags(clock: Clock) -> Lags:
+    return Lags(clock)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with running() as world:
+        yield world
+
+
+def test_lag_of_part_whose_sink_is_away_grows_until_all_is_delivered(
+    lags: Lags, clock: Clock
+) -> None:
+    for second in range(191):
+        clock.now = 100.0 + second
+        lags.see(PART, {"web.n1.0.aa@flow": Place(50, 51 + second)})
+    assert lags.by_flow() == {"web~errors": Lag(191, 190.0)}
+    lags.see(PART, {"web.n1.0.aa@flow": Place(241, 241)})
+    assert lags.by_flow() == {"web~errors": Lag(0, 0.0)}
+
+
+def test_flow_that_always_has_events_on_their_way_has_a_small_lag(lags: Lags, clock: Clock) -> None:
+    """Each event is delivered eight seconds after it came, for an hour, and never all of them."""
+    for second in range(3600):
+        clock.now = 100.0 + second
+        lags.see("web/collect.0", {"web.n1.0.aa": Place(10 * second, 10 * (second + 8))})
+        if second > 30:
+            events, seconds = lags.by_flow()["web"]
+            assert events == 80
+            assert 8.0 <= seconds <= 8.0 * 1.25 + 1.0
+
+
+def test_partition_that_stands_still_is_the_lag_of_its_flow(lags: Lags, clock: Clock) -> None:
+    for second in range(0, 400, 10):
+        clock.now = 100.0 + second
+        places = {"aa": Place(second, second), "bb": Place(7, 9)}
+        lags.see("web/collect.0", places)
+    lags.see("web/collect.1", {"cc": Place(0, 5)})
+    assert lags.by_flow() == {"web": Lag(7, 390.0)}
+
+
+def test_a_task_that_failed_does_not_count_as_delivered(lags: Lags, clock: Clock) -> None:
+    """Nobody looks whether its partitions grow."""
+    lags.see("web/collect.0", {"aa": Place(7, 7)})
+    clock.now += 60.0
+    assert lags.by_flow() == {"web": Lag(0, 0.0)}
+    lags.lose("web/collect.0")
+    clock.now += 45.0
+    assert lags.by_flow() == {"web": Lag(0, 45.0)}
+    lags.see("web/collect.0", {"aa": Place(7, None)})
+    assert lags.by_flow() == {"web": Lag(0, 45.0)}
+    lags.see("web/collect.0", {"aa": Place(7, 9)})
+    assert lags.by_flow() == {"web": Lag(2, 45.0)}
+
+
+def test_partitions_and_tasks_that_are_gone_are_forgotten(lags: Lags) -> None:
+    lags.see("web/collect.0", {"aa": Place(0, 5), "bb": Place(0, 5)})
+    lags.see("web/collect.0", {"bb": Place(0, 5)})
+    lags.see("old/collect.0", {"aa": Place(0, 5)})
+    lags.see("ended/collect.0", {"aa": Place(0, 5)})
+    assert lags.by_flow()["web"].events == 5
+    lags.forget("ended/collect.0")
+    lags.lose("ended/collect.0")
+    lags.keep(["web/collect.0"])
+    assert lags.by_flow().keys() == {"web"}
+
+
+@pytest.mark.parametrize("partition", ["orders-0@kafka", "lane-0@objects", "users@polls"])
+def test_other_inputs_count_what_flow_lag_counts(lags: Lags, partition: str) -> None:
+    step = step_of(partition)
+    lags.see("web/collect.0", {partition: Place(2 * step, 5 * step)})
+    assert lags.by_flow()["web"].events == 3
+
+
+def test_metrics_show_the_lag_of_a_task_whose_sink_is_away(world: World) -> None:
+    back = threading.Event()
+
+    def away(_: Sequence[Range]) -> None:
+        if not back.is_set():
+            raise UnavailableError("http: refused")
+
+    world.safe[JOURNAL] = 250
+    world.run(ScriptedPipeline(spec(), away))
+    until(lambda: world.counted(table.FLOW_LAG_EVENTS) == {("web",): 250})
+    before = world.counted(table.FLOW_LAG_SECONDS)["web",]
+    until(lambda: world.counted(table.FLOW_LAG_SECONDS)["web",] > before)  # type: ignore[operator]
+    back.set()
+    until(lambda: world.counted(table.FLOW_LAG_EVENTS) == {("web",): 0})
+    assert world.counted(table.FLOW_LAG_SECONDS) == {("web",): 0.0}
+    world.runners[0].stop()
+    assert world.runners[0].join(PATIENCE_SECONDS)
+    assert world.counted(table.FLOW_LAG_EVENTS) == {}
+
+
+def test_events_that_cannot_be_read_are_part_of_the_lag(world: World) -> None:
+    world.held = {JOURNAL: 30}
+    world.safe[JOURNAL] = 100
+    world.run(ScriptedPipeline(spec()))
+    until(lambda: world.ack() == 100)
+    until(lambda: world.counted(table.FLOW_LAG_EVENTS) == {("web",): 30})
