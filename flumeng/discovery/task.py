@@ -18,7 +18,7 @@ from flumeng.inputs.finding import Before, Bounds, Finder, Findings
 from flumeng.journal.account import Account
 from flumeng.operations import audit
 from flumeng.state import discovered
-from flumeng.state.partitions import FLOW, ack_path, input_of, step_of
+from flumeng.state.partitions import FLOW, POLLS, ack_path, input_of, step_of
 from flumeng.state.task_map import read_plans
 from flumeng.store import (
     ABSENT,
@@ -45,6 +45,9 @@ GONE_LOOKS = 3
 """What is not there in so many looks is gone: a server that has just started may not know yet."""
 FORGET_SECONDS = 600.0
 """The acks of what is gone go after this time: it may only be hidden for a while."""
+OWN_CLOCKS = (FLOW, POLLS)
+"""Inputs whose events are stamped with clocks of this cluster: they are late by now's clock, also
+when none has come since."""
 AUTHOR = "flumeng"
 NAMED = 3
 
@@ -119,7 +122,13 @@ class DiscoveryTask:
         found = {name: _account(name, known[name], bounds[name], acks.get(name)) for name in bounds}
         behind = {name: one for name, one in found.items() if one.unacked > 0}
         oldest = self._times({name: max(one.acked, one.floor) for name, one in behind.items()})
-        newest = self._times({name: one.safe - one.step for name, one in behind.items()})
+        newest = self._times(
+            {
+                name: one.safe - one.step
+                for name, one in behind.items()
+                if input_of(name) not in OWN_CLOCKS
+            }
+        )
         return {
             name: replace(one, oldest_unacked_us=oldest.get(name), newest_us=newest.get(name))
             for name, one in found.items()

@@ -1,0 +1,81 @@
+"""How late an isolated part is, by journals on a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flumeng.discovery.accounts import PartitionAccounts
+from flumeng.discovery.task import DiscoveryTask
+from flumeng.inputs.flows.finder import FlowFinder
+from flumeng.journal.journal import Journal
+from flumeng.journal.server import JournalServer
+from flumeng.journal.testing import numbered_events
+from flumeng.operations.flows import apply_flow
+from flumeng.spec.flow_source import FlowSource
+from flumeng.state.partitions import ack_path
+from flumeng.store import ABSENT, ANY, tree
+from flumeng.testing import FakeStore
+from flumeng.views.partition_lag import LagOfFlow, lag_of_flow
+from zkschema import paths, records
+
+WEB = (
+    "flow: web\nsources: [{syslog: {listen: '127.0.0.1:5514'}}]\n"
+    "sinks:\n  - noop\n  - {files: {path: /data/web}, isolated: true}\n"
+)
+PART = "web~files"
+JOURNAL = "web.n1.0.00000000"
+AWAY_SECONDS = 190.0
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    store = FakeStore()
+    tree.init(store)
+    apply_flow(store, WEB, author="a", reason="", now=0.0)
+    return store
+
+
+@pytest.fixture
+def address(store: FakeStore, tmp_path: Path) -> Iterator[str]:
+    journal = Journal.create(tmp_path / "journal", JOURNAL)
+    journal.append(numbered_events(0, 5))
+    journal.sync()
+    server = JournalServer("127.0.0.1", 0, journals=lambda: {JOURNAL: journal})
+    record = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=())
+    live = records.LiveNode(
+        uuid="u", incarnation="i", addresses=(server.address,), pid=1, version="1", since=0.0
+    )
+    store.write(paths.journal(JOURNAL), record, ABSENT)
+    store.write(paths.live_node("n1"), live, ABSENT)
+    store.write(paths.ack("web", "main", JOURNAL), records.Ack(epoch=1, offset=5), ABSENT)
+    yield server.address
+    server.stop()
+    journal.close()
+
+
+def lag(store: FakeStore, seconds_later: float) -> LagOfFlow:
+    """Of the part, so long after its last event came."""
+    task = DiscoveryTask(store, PART, 1, [FlowFinder(FlowSource("web"), store)])
+    task.look()
+    accounts = PartitionAccounts(lambda: {PART: task}).accounts()
+    came = max(one["ts"] for one in numbered_events(0, 5).to_pylist()).timestamp()
+    whole = lag_of_flow(store, lambda _: accounts, "web", came + seconds_later)
+    (part,) = whole.parts
+    return part
+
+
+@pytest.mark.usefixtures("address")
+def test_lag_of_part_is_the_age_of_its_oldest_event_though_none_has_come_since(
+    store: FakeStore,
+) -> None:
+    mine = ack_path(PART, f"{JOURNAL}@flow")
+    store.write(mine, records.Ack(epoch=1, offset=4), ABSENT)
+    part = lag(store, AWAY_SECONDS)
+    assert part.events == 1
+    assert part.seconds == pytest.approx(AWAY_SECONDS, abs=0.01)
+    store.write(mine, records.Ack(epoch=1, offset=5), ANY)
+    part = lag(store, AWAY_SECONDS)
+    assert (part.events, part.seconds) == (0, 0.0)
