@@ -7,6 +7,7 @@ interleaved; so they have one time together, ``write``.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 
@@ -58,6 +59,7 @@ class Measures:
         self._counts: defaultdict[Metric, Counter[tuple[str, ...]]] = defaultdict(Counter)
         """By metric and labels, of which the first is the flow."""
         self._used: dict[str, Used] = {}
+        self._last_success: dict[str, float] = {}
         self._batch_events = Histogram(EVENTS)
         self._seconds = {stage: Histogram() for stage in ("wait", "write", "commit")}
         self._lock = threading.Lock()
@@ -83,6 +85,7 @@ class Measures:
             self._counts[table.COLLECT_DEAD_LETTERS][flow,] += dead_letters
             self._counts[table.COLLECT_GONE][flow,] += gone
             self._counts[table.COLLECT_BATCHES][flow,] += 1
+            self._last_success[flow] = time.time()
 
     def filtered(self, flow: str, taken: Mapping[str, int], failed: Mapping[str, int]) -> None:
         """How many events of a batch went into each branch, and how many each filter dropped since
@@ -115,16 +118,19 @@ class Measures:
             for counts in self._counts.values():
                 for labels in [labels for labels in counts if labels[0] not in flows]:
                     del counts[labels]
-            for flow in self._used.keys() - set(flows):
-                del self._used[flow]
+            for by_flow in (self._used, self._last_success):
+                for flow in by_flow.keys() - set(flows):
+                    del by_flow[flow]
 
     def readings(self) -> Iterator[Reading]:
         with self._lock:
             counts = {metric: dict(of) for metric, of in self._counts.items()}
-            spark = dict(self._used)
+            spark, successes = dict(self._used), dict(self._last_success)
         for metric, of in counts.items():
             for labels, count in of.items():
                 yield metric.of(count, *labels)
+        for flow, moment in successes.items():
+            yield table.COLLECT_LAST_SUCCESS.of(moment, flow)
         for flow, lag in self.lags.by_flow().items():
             yield table.FLOW_LAG_EVENTS.of(lag.events, flow)
             yield table.FLOW_LAG_SECONDS.of(lag.seconds, flow)

@@ -409,6 +409,13 @@ COLLECT_REFUSED = _counter(
 COLLECT_BATCHES = _counter(
     "flumeng_collect_batches_total", COLLECT, "Batches that were committed.", FLOW
 )
+COLLECT_LAST_SUCCESS = _gauge(
+    "flumeng_collect_last_success_timestamp_seconds",
+    COLLECT,
+    "When a batch was committed last, in seconds since the epoch; an idle flow commits none.",
+    FLOW,
+    largest=True,
+)
 COLLECT_FAILURES = _counter(
     "flumeng_collect_failures_total",
     COLLECT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -131,3 +132,24 @@ def test_events_that_cannot_be_read_are_part_of_the_lag(world: World) -> None:
     world.run(ScriptedPipeline(spec()))
     until(lambda: world.ack() == 100)
     until(lambda: world.counted(table.FLOW_LAG_EVENTS) == {("web",): 30})
+
+
+def test_last_success_is_the_time_of_the_last_committed_batch(world: World) -> None:
+    back = threading.Event()
+
+    def away(_: Sequence[Range]) -> None:
+        if not back.is_set():
+            raise UnavailableError("http: refused")
+
+    world.safe[JOURNAL] = 10
+    began = time.time()
+    world.run(ScriptedPipeline(spec(), away))
+    until(lambda: world.counted(table.COLLECT_FAILURES))
+    assert world.counted(table.COLLECT_LAST_SUCCESS) == {}
+    back.set()
+    until(lambda: world.counted(table.COLLECT_LAST_SUCCESS))
+    (moment,) = world.counted(table.COLLECT_LAST_SUCCESS).values()
+    assert isinstance(moment, float)
+    assert began <= moment <= time.time()
+    world.measures.keep([])
+    assert world.counted(table.COLLECT_LAST_SUCCESS) == {}

@@ -158,3 +158,30 @@ def test_every_metric_in_the_docs_is_there() -> None:
         for name in re.findall(r"\bflumeng_\w+", page.read_text()):
             if name.removeprefix("flumeng_").split("_")[0] in parts:
                 assert name in LABELS or f"{name}_count" in LABELS, page
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "flumeng_flow_lag_seconds",
+        "flumeng_flow_lag_events",
+        "flumeng_collect_failures_total",
+        "flumeng_collect_dead_letters_total",
+        "flumeng_collect_gone_total",
+        "flumeng_ingest_missed_files_total",
+        "flumeng_ingest_cut_files_total",
+        "flumeng_ingest_skipped_files_total",
+        "flumeng_ingest_unauthorized_total",
+    ],
+)
+def test_lags_losses_and_refusals_have_an_alert_and_a_panel(metric: str) -> None:
+    alerts = {rule["alert"] for rule in rules()}
+    naming = {where for where, text in EXPRESSIONS if re.search(rf"\b{metric}\b", text)}
+    assert naming & alerts, "no alert"
+    assert naming - alerts, "no panel"
+
+
+def test_a_panel_shows_the_lag_of_isolated_parts_alone() -> None:
+    (matcher,) = re.findall(r'flumeng_flow_lag_seconds\{flow=~"(\.\+[^"]+)"', str(dashboard()))
+    assert re.fullmatch(matcher, "web~errors")
+    assert not re.fullmatch(matcher, "web")
