@@ -7,7 +7,7 @@ batches go into one job.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from pyspark import RDD
@@ -18,8 +18,16 @@ from flumeng.collector.forks import Run
 from flumeng.collector.pipeline import SparkPipeline, of_kind, one_line
 from flumeng.collector.units import Result, Unit, Units
 from flumeng.collector.warming import Warming
-from flumeng.collector.work import BrokenTogetherError, HungError, Outcome, Pipeline, Work
-from flumeng.errors import FlumengError
+from flumeng.collector.work import (
+    BrokenTogetherError,
+    HungError,
+    Outcome,
+    Pipeline,
+    SinkUnavailableError,
+    Work,
+    places_of,
+)
+from flumeng.errors import FlumengError, UnavailableError
 from flumeng.filters.lazy_batch import LargeRowsError
 from flumeng.inputs import Range
 from flumeng.sinks import Row, Written
@@ -119,13 +127,24 @@ def _write_frames(pipeline: SparkPipeline, work: Work) -> list[Written]:
 def _attempt(pipeline: SparkPipeline, work: Work) -> list[Written]:
     plan = pipeline.plan(work)
     rows: list[list[Row]] = [[] for _ in work.pipeline.spec.all_sinks]
+    places = places_of(pipeline.spec)
     try:
         for run in plan.runs:
-            for sink, of in run.rows([row.asDict() for row in run.batch.collect()]):
+            for sink, of in run.rows(_collected(run, [places[number] for number in run.sinks])):
                 rows[sink] += of
     finally:
         plan.release()
     return pipeline.written(rows)
+
+
+def _collected(run: Run, places: Sequence[str]) -> list[Row]:
+    try:
+        return [row.asDict() for row in run.batch.collect()]
+    except Exception as error:
+        found = _of_sink(one_line(error), places)
+        if isinstance(found, SinkUnavailableError):
+            raise found from error
+        raise
 
 
 class _Part:
@@ -161,9 +180,9 @@ class _Part:
         elif self._error is None:
             self._error = _error(kind, content, self._sinks(run))
 
-    def _sinks(self, run: int) -> list[str]:
-        places = [*(leaf.place for leaf in self._pipeline.spec.leaves), "dead_letters"]
-        return [places[number] for number in self._runs[run].sinks]
+    def _sinks(self, run: int) -> dict[int, str]:
+        places = places_of(self._pipeline.spec)
+        return {number: places[number] for number in self._runs[run].sinks}
 
     def outcome(self) -> Outcome:
         if self._error is not None:
@@ -206,13 +225,22 @@ def spread(weights: Sequence[int], most: int) -> list[list[int]]:
     return shares
 
 
-def _error(kind: str, content: bytes, sinks: Sequence[str]) -> Exception:
+def _error(kind: str, content: bytes, sinks: Mapping[int, str]) -> Exception:
+    """``sinks``: number -> place, of those that the unit was for."""
     if kind == units.HUNG:
-        return HungError.after(units.LIMIT_SECONDS, sinks, content.decode())
+        return HungError.after(units.LIMIT_SECONDS, list(sinks.values()), content.decode())
     if kind == units.LEFT:
         return BrokenTogetherError("too many batches of one job have hung")
-    name, _, text = content.decode().partition("\n")
-    return of_kind(name, text)
+    name, text, number = content.decode().split("\n")
+    return _of_sink(of_kind(name, text), [sinks[int(number)]] if number else [*sinks.values()])
+
+
+def _of_sink(error: FlumengError, places: Sequence[str]) -> FlumengError:
+    """What is unavailable is a sink: reads that fail are UnreadableErrors. With several ``places``
+    it is unknown which one."""
+    if isinstance(error, UnavailableError) and len(places) == 1:
+        return SinkUnavailableError(places[0], str(error))
+    return error
 
 
 def _pipeline(work: Work) -> SparkPipeline:

@@ -15,7 +15,7 @@ from flumeng.collector.acks import SupersededError
 from flumeng.collector.lags import Lags
 from flumeng.collector.task_counts import TaskCounts
 from flumeng.collector.task_metrics import Used
-from flumeng.collector.work import BrokenTogetherError, HungError
+from flumeng.collector.work import BrokenTogetherError, HungError, SinkUnavailableError
 from flumeng.errors import ConflictError, UnavailableError
 from flumeng.inputs import UnreadableError
 from flumeng.metrics import table
@@ -106,6 +106,8 @@ class Measures:
         """A task of the flow has to begin anew."""
         cause = next(cause for kind, cause in CAUSES if isinstance(error, kind))
         self._add(table.COLLECT_FAILURES, flow, {cause: 1})
+        if isinstance(error, SinkUnavailableError):
+            self._add(table.SINK_RETRIES, flow, {error.place: 1})
 
     def used(self, flow: str, used: Used) -> None:
         """What Spark's tasks took for a job of the flow."""

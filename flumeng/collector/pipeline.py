@@ -21,7 +21,14 @@ from flumeng.collector.prepared import PreparedBatches
 from flumeng.collector.ranges import Scale, share_out, split
 from flumeng.collector.segments import Outputs, filtered, tree_of
 from flumeng.collector.warming import modules_of
-from flumeng.collector.work import BatchFailedError, Filtered, Intent, Work
+from flumeng.collector.work import (
+    BatchFailedError,
+    Filtered,
+    Intent,
+    Work,
+    places_of,
+    written_to,
+)
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.filters import identity, on_error
 from flumeng.filters.lazy_batch import LargeRowsError, LazyBatch, Parameter, Stage
@@ -174,7 +181,11 @@ class SparkPipeline:
         own = [[row for row in of if not dead_letters.is_letters(row)] for of in rows]
         if self._dead_letters is not None:
             own[-1] += [letter for of in rows for letter in dead_letters.rows(of)]
-        written = [sink.written(of) for sink, of in zip(self._sinks, own, strict=True)]
+        written = []
+        places = places_of(self.spec)[: len(self._sinks)]
+        for place, sink, of in zip(places, self._sinks, own, strict=True):
+            with written_to(place):
+                written.append(sink.written(of))
         if self._dead_letters is not None:
             written[-1] = replace(written[-1], dead_letters=written[-1].events)
         return written

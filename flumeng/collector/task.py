@@ -40,11 +40,12 @@ from flumeng.collector.lags import Place
 from flumeng.collector.line_joins import LineJoins, progress_of
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import COUNTED, MOST, BatchSize, Scale, backlog, next_ranges
-from flumeng.collector.work import Outcome, Pipeline
+from flumeng.collector.work import Outcome, Pipeline, places_of, written_to
 from flumeng.errors import ConflictError, UnavailableError
 from flumeng.inputs import Parts, Progress, Range, Reach
 from flumeng.runtime import file_store
 from flumeng.sinks import BatchId, Written
+from flumeng.spec import FlowSpec
 from flumeng.store import Store
 from zkschema.records import Intent
 
@@ -309,7 +310,7 @@ class Task:
             self._commit_once(batch, batch.outcome, staging, files, joined)
         else:
             self._commits.publish(staging, files)
-            _show(batch.outcome, None)
+            _show(self._pipeline.spec, batch.outcome, None)
             if batch.identity is not None:
                 self._acks.advance(batch.ranges, [self._intents.end(), *also], joined)
                 self._end_intent()
@@ -344,7 +345,7 @@ class Task:
             unread = [gap.piece for gap in batch.gaps or batch.left_out]
             decided = self._intents.decide(batch.ranges, self._revision, splits, unread)
             identity = _identity(decided)
-        _show(outcome, identity)
+        _show(self._pipeline.spec, outcome, identity)
         if identity is None:
             self._commits.commit(self._acks, batch.ranges, record, also, joined)
         else:
@@ -424,10 +425,11 @@ class Task:
             self._replayed_below[name] = reach.safe + reach.held
 
 
-def _show(outcome: Sequence[Written], identity: BatchId | None) -> None:
-    for part in outcome:
+def _show(spec: FlowSpec, outcome: Sequence[Written], identity: BatchId | None) -> None:
+    for place, part in zip(places_of(spec), outcome, strict=False):
         if part.commit is not None:
-            part.commit(identity)
+            with written_to(place):
+                part.commit(identity)
 
 
 def _identity(decided: Intent) -> BatchId:

@@ -22,7 +22,7 @@ from types import FrameType
 import pyarrow as pa
 
 from flumeng.errors import FlumengError
-from flumeng.filters.lazy_batch import Stage
+from flumeng.filters.lazy_batch import FAILED_SINK, Stage
 from flumeng.runtime.user_functions import FunctionError
 
 log = logging.getLogger(__name__)
@@ -45,8 +45,8 @@ ROWS, ERROR, HUNG, LEFT = "rows", "error", "hung", "left"
 
 Result = tuple[int, str, bytes]
 """Number of the unit, how it ended, and: its rows as an Arrow stream; or kind and text of the
-error; or of one that hangs the step that it is in, when that is known. LEFT: it was not begun,
-since too many others hang."""
+error, and the number of its sink if several share the unit; or of one that hangs the step that it
+is in, when that is known. LEFT: it was not begun, since too many others hang."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,9 @@ class Unit:
         except Exception as error:
             _log_trace(error)
             lines = str(error).strip().splitlines() or [""]
-            return self.number, ERROR, f"{type(error).__name__}\n{lines[0]}".encode()
+            sink = getattr(error, FAILED_SINK, "")
+            told = f"{type(error).__name__}\n{lines[0]}\n{sink}"
+            return self.number, ERROR, told.encode()
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from flumeng.collector.gaps import Gap
 from flumeng.collector.ranges import COUNTED, Scale
-from flumeng.errors import FlumengError
+from flumeng.errors import FlumengError, UnavailableError
 from flumeng.inputs import Range
 from flumeng.inputs.lines.joined import JoinedRange
 from flumeng.sinks import BatchId, Written
@@ -21,6 +22,28 @@ UnreadableError, BatchFailedError, HungError, BrokenTogetherError and whatever w
 
 class BatchFailedError(FlumengError):
     """A filter, a sink or a read of the batch failed; the message is the cause in one line."""
+
+
+class SinkUnavailableError(UnavailableError):
+    """The sink at ``place`` in its flow does not take a batch now."""
+
+    def __init__(self, place: str, text: str) -> None:
+        super().__init__(text)
+        self.place = place
+
+
+@contextmanager
+def written_to(place: str) -> Iterator[None]:
+    """UnavailableErrors inside are of the sink at ``place``."""
+    try:
+        yield
+    except UnavailableError as error:
+        raise SinkUnavailableError(place, str(error)) from error
+
+
+def places_of(spec: FlowSpec) -> list[str]:
+    """Of its sinks by their numbers, the one for dead letters last."""
+    return [*(leaf.place for leaf in spec.leaves), "dead_letters"]
 
 
 class HungError(FlumengError):

@@ -224,6 +224,8 @@ def _strip(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 HELD_BYTES = 64 * 1024 * 1024
+FAILED_SINK = "flumeng_sink"
+"""The attribute of an error with the number of the sink behind which it was raised."""
 BRANCH_SCHEMA = pa.schema([pa.field("branch", pa.int32()), pa.field("rows", pa.binary())])
 
 
@@ -245,7 +247,11 @@ class Branches:
                     yield from found
                     continue
                 rows = pa.BufferOutputStream()
-                write_stream(found, rows)
+                try:
+                    write_stream(found, rows)
+                except Exception as error:
+                    setattr(error, FAILED_SINK, number)
+                    raise
                 row = {"branch": number, "rows": rows.getvalue().to_pybytes()}
                 yield pa.RecordBatch.from_pylist([row], BRANCH_SCHEMA)
 

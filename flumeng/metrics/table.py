@@ -24,6 +24,7 @@ LABELS = {
     "kind": "of what kind it is",
     "stage": "which part of the work",
     "cause": "why",
+    "sink": "its place in the flow's text, with the names of branches",
     "filter": "its place in the flow's text, with the names of branches",
     "branch": "its name, behind those of the branches that it is in",
 }
@@ -422,6 +423,14 @@ COLLECT_FAILURES = _counter(
     "How often a task had to begin anew, by what had happened.",
     FLOW,
     "cause",
+)
+SINK_RETRIES = _counter(
+    "flumeng_sink_retries_total",
+    COLLECT,
+    "How often a batch has to be written again since the sink did not take it in time: its server "
+    "is away, or overloaded. `flumeng flow show` has the last error.",
+    FLOW,
+    "sink",
 )
 COLLECT_BATCH_EVENTS = _histogram(
     "flumeng_collect_batch_events", COLLECT, "How many events a batch had."

@@ -57,6 +57,7 @@ def test_state_survives_a_restart_and_a_deleted_flow_drains(standalone: Standalo
     unseen = {metric.name for metric in METRICS} - {name_of(sample) for sample in page}
     assert unseen == {
         "flumeng_collect_failures_total",
+        "flumeng_sink_retries_total",
         "flumeng_collect_dead_letter_files_deleted_total",
         "flumeng_collect_branch_events_total",
         "flumeng_collect_filter_failed_total",

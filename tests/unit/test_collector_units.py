@@ -83,7 +83,7 @@ def test_a_unit_that_fails_says_so_and_the_others_give_their_rows() -> None:
     units = (unit(0, Echo()), unit(1, Fail()), unit(2, Echo()))
     for together in (False, True):
         found = {result[0]: result[1:] for result in Units((units,), together)([0])}
-        assert found[1] == (ERROR, b"OSError\ndisk on fire")
+        assert found[1] == (ERROR, b"OSError\ndisk on fire\n")
         assert [read_rows(found[n][1]) for n in (0, 2)] == [[{"split": 0}], [{"split": 20}]]
 
 

@@ -166,6 +166,7 @@ def test_every_metric_in_the_docs_is_there() -> None:
         "flumeng_flow_lag_seconds",
         "flumeng_flow_lag_events",
         "flumeng_collect_failures_total",
+        "flumeng_sink_retries_total",
         "flumeng_collect_dead_letters_total",
         "flumeng_collect_gone_total",
         "flumeng_ingest_missed_files_total",
