@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.filters import text_casts
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -84,7 +86,36 @@ class Call:
         return pc.call_function(self.function, [part.of(batch) for part in self.arguments])
 
 
-Expression = Column | Constant | Entry | Call
+@dataclass(frozen=True)
+class Cast:
+    """A CAST of Spark's: of a text into a whole number, of a whole number into a larger one, or
+    of a whole number or boolean into a text."""
+
+    argument: Expression
+    source: pa.DataType
+    target: pa.DataType
+
+    @property
+    def reads(self) -> bool:
+        return self.argument.reads
+
+    def of(self, batch: pa.RecordBatch) -> Any:
+        value = self.argument.of(batch)
+        if self.source == pa.string():
+            return text_casts.whole_numbers(value, self.target)
+        return pc.cast(value, self.target)
+
+
+CASTS = {
+    (pa.string(), pa.int32()),
+    (pa.string(), pa.int64()),
+    (pa.int32(), pa.int64()),
+    (pa.int32(), pa.string()),
+    (pa.int64(), pa.string()),
+    (pa.bool_(), pa.string()),
+}
+"""From which type into which; all others are left to Spark."""
+Expression = Column | Constant | Entry | Call | Cast
 
 
 @dataclass(frozen=True)
@@ -100,14 +131,14 @@ class FilterStage:
 
 @dataclass(frozen=True)
 class ProjectStage:
-    """A stage: the columns ``sources`` under the names of ``schema``."""
+    """A stage: the columns that ``sources`` give, under the names of ``schema``."""
 
-    sources: tuple[str, ...]
+    sources: tuple[Expression, ...]
     schema: pa.Schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            columns = [batch[name] for name in self.sources]
+            columns = [source.of(batch) for source in self.sources]
             yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
@@ -125,24 +156,31 @@ def condition(spark: SparkSession, schema: pa.Schema, text: str) -> FilterStage 
 
 
 def columns(spark: SparkSession, schema: pa.Schema, texts: Sequence[str]) -> ProjectStage | None:
-    """A stage for ``texts`` when each just names a column, perhaps with another name."""
+    """A stage for ``texts`` when each names a column or casts one, perhaps with another name."""
     rows = _empty(spark, schema)
     plan = _analysed(rows.selectExpr(*texts))
     if not _is_directly("Project", plan):
         return None
     reader = _Reader(rows, schema)
-    sources = []
+    sources: list[Expression] = []
     fields: dict[str, pa.Field] = {}
     for item in _items(plan.projectList()):
         try:
             source = reader.read(item.child() if _kind(item) == "Alias" else item)
         except LeftToSparkError:
             return None
-        if not isinstance(source, Column) or item.name() in fields:
+        if not isinstance(source, Column | Cast) or item.name() in fields:
             return None
-        sources.append(source.name)
-        fields[item.name()] = schema.field(source.name).with_name(item.name())
+        sources.append(source)
+        fields[item.name()] = field_of(source, schema, item.name())
     return ProjectStage(tuple(sources), pa.schema(fields.values()))
+
+
+def field_of(source: Column | Cast, schema: pa.Schema, name: str) -> pa.Field:
+    """The column ``name`` that ``source`` gives of rows of ``schema``."""
+    if isinstance(source, Cast):
+        return pa.field(name, source.target)
+    return schema.field(source.name).with_name(name)
 
 
 class _Reader:
@@ -160,6 +198,8 @@ class _Reader:
             return Column(self._names[node.exprId().id()])
         if kind == "GetMapValue":
             return self._entry(*parts)
+        if kind == "Cast":
+            return self._cast(node, parts[0])
         if kind in LOGIC:
             return Call(LOGIC[kind], tuple(map(self.read, parts)))
         if kind in COMPARISONS:
@@ -171,6 +211,14 @@ class _Reader:
                 found = Call("or_kleene", (found, self._comparison("EqualTo", value, other)))
             return found
         return self._constant(node)
+
+    def _cast(self, node: Any, part: Any) -> Expression:
+        source = TYPES.get(part.dataType().simpleString())
+        target = TYPES.get(node.dataType().simpleString())
+        inner = self.read(part)
+        if not inner.reads or (source, target) not in CASTS:
+            return self._constant(node)
+        return Cast(inner, source, target)
 
     def _comparison(self, kind: str, left: Any, right: Any) -> Call:
         types = {part.dataType().simpleString() for part in (left, right)}

@@ -2,7 +2,8 @@
 
 Of what ``arrow_sql`` finds in Spark's analysed plan this finds the same stages, as far as a text
 leaves no doubt of how Spark reads it and of which types it makes its values: comparisons of columns
-and entries of maps with constants, AND, OR, NOT, IN and IS NULL, and columns by their names. Any
+and entries of maps with constants, AND, OR, NOT, IN and IS NULL, casts between texts and whole
+numbers, and columns by their names. Any
 other text is for Spark to read.
 """
 
@@ -15,11 +16,13 @@ import pyarrow as pa
 from sqlglot import exp
 
 from flumeng.filters.arrow_sql import (
+    CASTS,
     COMPARISONS,
     LOGIC,
     ORDERED,
     TYPES,
     Call,
+    Cast,
     Column,
     Constant,
     Entry,
@@ -27,6 +30,7 @@ from flumeng.filters.arrow_sql import (
     FilterStage,
     LeftToSparkError,
     ProjectStage,
+    field_of,
 )
 from flumeng.spec import sql_text
 
@@ -37,6 +41,7 @@ _COMPARISONS: dict[type[exp.Expr], str] = {
     exp.GT: "GreaterThan",
     exp.GTE: "GreaterThanOrEqual",
 }
+_CAST_TYPES = {"int": "int", "integer": "int", "bigint": "bigint", "string": "string"}
 _QUOTES = "'\""
 _INT = range(-(2**31), 2**31)
 _BIGINT = range(-(2**63), 2**63)
@@ -54,18 +59,18 @@ def condition(schema: pa.Schema, text: str) -> FilterStage | None:
 
 
 def columns(schema: pa.Schema, texts: Sequence[str]) -> ProjectStage | None:
-    """A stage for ``texts`` when each just names a column, perhaps with another name."""
+    """A stage for ``texts`` when each names a column or casts one, perhaps with another name."""
     reader = _Reader(schema)
-    sources: list[str] = []
+    sources: list[Expression] = []
     fields: dict[str, pa.Field] = {}
     try:
         for text in texts:
-            named = zip(schema.names, schema.names, strict=True)
-            for source, name in named if text.strip() == "*" else [reader.named(_parsed(text))]:
+            every = [(Column(name), name) for name in schema.names]
+            for source, name in every if text.strip() == "*" else [reader.named(_parsed(text))]:
                 if name in fields:
                     return None
                 sources.append(source)
-                fields[name] = schema.field(source).with_name(name)
+                fields[name] = field_of(source, schema, name)
     except LeftToSparkError:
         return None
     return ProjectStage(tuple(sources), pa.schema(fields.values()))
@@ -89,12 +94,24 @@ class _Reader:
         for name in schema.names:
             self._names.setdefault(name.lower(), []).append(name)
 
-    def named(self, tree: exp.Expr) -> tuple[str, str]:
-        """The column of which ``tree`` is the name, and its name behind that."""
+    def named(self, tree: exp.Expr) -> tuple[Column | Cast, str]:
+        """The column or cast of ``tree``, and its name behind that. A cast has a name only where
+        the text gives it one."""
         of, name = (tree.this, tree.alias) if isinstance(tree, exp.Alias) else (tree, tree.name)
+        if isinstance(of, exp.Cast) and isinstance(tree, exp.Alias):
+            return self._cast(of)[0], name
         if not isinstance(of, exp.Column) or of.table or not name:
             raise LeftToSparkError(type(of).__name__)
-        return self._column(of.this), name
+        return Column(self._column(of.this)), name
+
+    def _cast(self, node: exp.Cast) -> tuple[Cast, pa.DataType]:
+        if node.args.get("safe"):  # TRY_CAST takes fewer texts for numbers than CAST
+            raise LeftToSparkError("TryCast")
+        value, source = self._value(node.this)
+        target = TYPES.get(_CAST_TYPES.get(node.to.sql(dialect="spark").lower(), ""))
+        if not value.reads or (source, target) not in CASTS:
+            raise LeftToSparkError("Cast")
+        return Cast(value, source, target), target
 
     def logic(self, node: Any) -> Expression:
         """What gives true, false or null."""
@@ -157,6 +174,8 @@ class _Reader:
             if node.this.table or not isinstance(key, exp.Literal) or not key.is_string:
                 raise LeftToSparkError("Bracket")
             return self._entry(node.this.this, _text(key))
+        if isinstance(node, exp.Cast):
+            return self._cast(node)
         if isinstance(node, exp.Boolean):
             return Constant(pa.scalar(bool(node.this), pa.bool_())), pa.bool_()
         if isinstance(node, exp.Literal) and node.is_string:

@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from flumeng.errors import UserError
 from flumeng.filters import ddl, identity, refreshed_table, spark_statement
-from flumeng.filters.arrow_sql import ProjectStage
+from flumeng.filters.arrow_sql import Column, ProjectStage
 from flumeng.filters.conditional_sql import ConditionalSql
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.refreshed_table import RefreshedTable
@@ -148,7 +148,7 @@ def _events(batch: LazyBatch, used: tuple[str, ...]) -> DataFrame:
     if not batch.pending and batch.source is not None:
         return batch.rows()
     schema = pa.schema([batch.schema.field(name).with_nullable(True) for name in used])
-    rows = batch.arrow(ProjectStage(used, schema), schema).sql_input()
+    rows = batch.arrow(ProjectStage(tuple(map(Column, used)), schema), schema).sql_input()
     wanted = from_arrow_schema(batch.schema, prefer_timestamp_ntz=False)
     return rows.select(
         *(

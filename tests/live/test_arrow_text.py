@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from flumeng.filters import arrow_sql, arrow_text
+from flumeng.filters.text_casts import whole_numbers
 from flumeng.spec.testing import CONDITIONS
 from tests.unit.test_filters_arrow_text import SCHEMA
 
@@ -15,6 +17,9 @@ VALUES = (
     "severity", "Facility", "seq", "`app`", "HOST", "replayed", "attrs['k']", "attrs.K", "(app)",
     "0", "-1", "007", "2147483647", "-2147483648", "2147483648", "9223372036854775807",
     "9223372036854775808", "''", "'su'", '"ü"', "'it''s'", "true", "FALSE", "null",
+    "CAST(app AS INT)", "cast(host AS bigint)", "CAST(severity AS BIGINT)", "CAST(seq AS STRING)",
+    "CAST(attrs['k'] AS INT)", "CAST(replayed AS STRING)", "CAST(CAST(app AS INT) AS BIGINT)",
+    "CAST(seq AS INT)", "CAST('7' AS INT)", "CAST(app AS DOUBLE)", "CAST(ts AS BIGINT)",
 )  # fmt: skip
 SIGNS = ("=", "==", "<>", "!=", "<", "<=", ">", ">=", "<=>")
 values = st.sampled_from(VALUES)
@@ -72,6 +77,7 @@ def test_any_condition_is_read_as_spark_reads_it(spark: SparkSession, text: str)
         ["App", "host AS Journal", "`seq`"],
         ["*", "host AS sender", "Sender x"],
         ["severity `my severity`", "attrs"],
+        ["CAST(app AS INT) AS code", "cast(seq AS string) AS n", "CAST(attrs['k'] AS BIGINT) k"],
     ],
 )
 def test_columns_are_read_as_spark_reads_them(spark: SparkSession, texts: list[str]) -> None:
@@ -81,3 +87,25 @@ def test_columns_are_read_as_spark_reads_them(spark: SparkSession, texts: list[s
     else:
         assert found is not None
         assert found == arrow_sql.columns(spark, SCHEMA, texts)
+
+
+NUMBERS = st.one_of(
+    st.text(st.sampled_from("0123456789+-. \t\x00\x7f\u00a0eEx"), max_size=24),
+    st.integers(-(2**65), 2**65).map(str),
+    st.sampled_from([str(sign * 2**bits + more) for sign in (1, -1) for bits in (31, 63)
+                     for more in (-1, 0, 1)]),
+)  # fmt: skip
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(st.one_of(st.none(), NUMBERS), min_size=1, max_size=200))
+def test_texts_become_the_numbers_that_spark_makes(
+    spark: SparkSession, texts: list[str | None]
+) -> None:
+    rows = spark.createDataFrame([(text,) for text in texts], "t STRING")
+    wanted = rows.selectExpr("CAST(t AS INT) AS i", "CAST(t AS BIGINT) AS l").collect()
+    column = pa.array(texts, pa.string())
+    assert whole_numbers(column, pa.int32()).to_pylist() == [row.i for row in wanted]
+    assert whole_numbers(column, pa.int64()).to_pylist() == [row.l for row in wanted]

@@ -91,6 +91,37 @@ def test_columns_that_are_only_named_are_read_from_their_texts() -> None:
     assert whole.schema.names == [*SCHEMA.names, "sender"]
 
 
-@pytest.mark.parametrize("texts", [["upper(app) AS app"], ["app", "host AS app"], ["attrs.k"]])
+def test_casts_between_texts_and_whole_numbers_need_no_spark() -> None:
+    rows = ROWS.set_column(
+        ROWS.schema.get_field_index("app"), "app", pa.array([" 7 ", "-1.9", "2147483648"])
+    )
+    texts = ["CAST(app AS INT) AS code", "CAST(app AS BIGINT) AS large", "CAST(seq AS STRING) AS n"]
+    stage = arrow_text.columns(SCHEMA, texts)
+    assert stage is not None
+    (found,) = stage(iter([rows]))
+    assert found.to_pylist() == [
+        {"code": 7, "large": 7, "n": "0"},
+        {"code": -1, "large": -1, "n": "1"},
+        {"code": None, "large": 2**31, "n": str(2**40)},
+    ]
+    condition = arrow_text.condition(SCHEMA, "CAST(app AS INT) >= 0 OR CAST(attrs['k'] AS INT) = 1")
+    assert condition is not None
+    (kept,) = condition(iter([rows]))
+    assert kept.num_rows == 1
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["upper(app) AS app"],
+        ["app", "host AS app"],
+        ["attrs.k"],
+        ["CAST(app AS INT)"],  # Spark makes its name
+        ["CAST(app AS DOUBLE) AS d"],
+        ["CAST(seq AS INT) AS wraps"],
+        ["CAST('7' AS INT) AS constant"],
+        ["TRY_CAST(app AS INT) AS t"],
+    ],
+)
 def test_columns_that_are_computed_are_for_spark(texts: list[str]) -> None:
     assert arrow_text.columns(SCHEMA, texts) is None
