@@ -315,6 +315,7 @@ def test_an_item_that_is_not_what_its_name_says_is_damaged(tmp_path: Path) -> No
         ("a.br", b"\x0b\x02\x80line\x03", "compressed by brotli, which is not read"),
         ("a.7z", b"7z\xbc\xaf\x27\x1c....", "compressed by 7z, which is not read"),
     ],
+    ids=["gzip", "bz2", "snappy", "compress", "brotli", "7z"],
 )
 def test_compressed_content_that_is_not_read_is_no_text(
     tmp_path: Path, name: str, data: bytes, why: str
