@@ -147,7 +147,9 @@ class Planner:
         cluster, flows = snapshot.cluster, frozenset(snapshot.flows)
         moves = snapshot.balance_moves
         limits = (cluster.maintenance, cluster.throttles, moves, flows, snapshot.mine)
-        changed = any(round_.change_sets.values()) or any(builder.changes for builder in builders)
+        changed = any(round_.change_sets.values()) or any(
+            builder.changes or builder.flow is not builder.stored for builder in builders
+        )
         if changed or limits != self._balanced:
             balance(round_.builders, snapshot, self._index)
             begun = any(builder.changes for builder in builders)

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from flumeng.plan import Revert, plan
+from flumeng.plan import Planner, Revert, plan
 from flumeng.spec import CollectPlace, IngestPlace, Place, Rollout
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.store import Unreadable, Version
@@ -260,3 +260,30 @@ def test_a_rollout_that_is_paused_stands_still_and_one_promoted_by_hand_is_over(
     assert plan(with_record(rollout_paused=2)) == []
     assert plan(with_record(rollout_paused=1)), "it was another rollout that was paused"
     assert told(carried_out(with_record(rollout_promoted=2))) == {2: 6}
+
+
+def test_weights_that_change_with_the_end_of_a_rollout_are_balanced_at_once() -> None:
+    """Also by a planner that has found before that no move was worth it."""
+    settled = at_rest(cluster([flow(tasks=1)], [node("a", slots=2.0), node("b")]))
+    view = settled.flows["f"]
+    heavy = CollectPlace(tasks=1, weight={"slots": 4.0})
+    applied_ = replace(
+        view,
+        record=Flow(revision=2),
+        version=Version(1),
+        place=Place(collect=heavy),
+        place_before=view.place,
+        rollout=Rollout(canary=1, max_parallel=1),
+    )
+    on_small = {name: replace(task, node="a", epoch=9) for name, task in view.plan.tasks.items()}
+    begun = replace(applied_, plan=replace(view.plan, tasks=on_small, epoch=9))
+    planner = Planner()
+    state = replace(settled, flows={"f": begun})
+    for _ in range(12):
+        for seen in (state, proven(state)):
+            actions = planner.plan(seen)
+            assert actions == plan(seen)
+            state = carried_out(seen, actions)
+        state = obeyed(state)
+    (task,) = state.flows["f"].tasks.values()
+    assert task.node == "b"
