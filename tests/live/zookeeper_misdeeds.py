@@ -1,9 +1,10 @@
 """What somebody tries at ZooKeeper who has stolen a certificate: a process of its own.
 
-``python -m tests.live.zookeeper_misdeeds HOSTS FOLDER ROLE`` tries all that no certificate of this
-role allows, over a client of strangers, and prints one line of JSON that has of each misdeed what
-was said to it: the class of kazoo's error, ``no session``, or ``done``. They come in an order in
-which somebody who may do everything can do all of them.
+``python -m tests.live.zookeeper_misdeeds HOSTS FOLDER ROLE MEMBER`` tries all that no certificate
+of this role allows, with the secrets of the member's groups, over a client of strangers, and
+prints one line of JSON that has of each misdeed what was said to it: the class of kazoo's error,
+``no session``, or ``done``. They come in an order in which somebody who may do everything can do
+all of them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ START_SECONDS = 6.0
 EVERYBODY = [ACL(Permissions.ALL, Id("world", "anyone"))]
 
 READS = {
+    "reads the secrets of groups": "/groups",
+    "reads the secrets of another member": "/members/node:n1",
     "reads a flow's text": "/flows/web/revisions/1",
     "reads settings": "/cluster",
     "reads acks": f"/acks/web/main/{JOURNAL}",
@@ -43,6 +46,8 @@ CHANGES = {
     "changes the text of a revision": "/flows/web/revisions/1",
     "changes the cluster's settings": "/cluster",
     "admits itself": "/schema",
+    "gives a member other groups": "/members/node:n1",
+    "changes the secrets of groups": "/groups",
     "changes an entry of the audit": "/audit/1",
     "ends a journal": f"/journals/{JOURNAL}",
     "changes a commit": "/commits/web/c@1",
@@ -58,6 +63,7 @@ CHANGES = {
     "forges what a push did": "/push/1",
 }
 CREATIONS = {
+    "admits a member": "/members/node:n9",
     "adds a revision": "/flows/web/revisions/2",
     "adds a flow": "/flows/eve",
     "adds an ack": f"/acks/web/main/{JOURNAL}0",
@@ -80,6 +86,7 @@ CREATIONS = {
     "hides a deleted flow": "/tombstones/eve",
 }
 REMOVALS = {
+    "expels a member": "/members/node:n1",
     "removes an ack": f"/acks/web/main/{JOURNAL}",
     "removes a heartbeat": "/live/nodes/n1",
     "removes a node's status": "/nodes/n1/status",
@@ -96,6 +103,7 @@ REMOVALS = {
     "removes what failed": "/queues/web/failed/0.1",
 }
 LISTS = {
+    "opens the record of a member to everybody": "/members/node:n1",
     "opens the schema to everybody": "/schema",
     "opens acks to everybody": "/acks/web/main",
     "opens a node's work to everybody": "/nodes/n1/assignment",
@@ -118,8 +126,19 @@ def attempts(client: KazooClient, chroot: str) -> dict[str, Callable[[], object]
     }
 
 
+def show_groups(client: KazooClient, record: str) -> None:
+    """What the member's own process does first: it shows the secrets that its record has."""
+    try:
+        found = json.loads(client.get(record)[0])
+    except KazooException:
+        return
+    for group, secrets in found["secrets"].items():
+        for secret in secrets:
+            client.add_auth("digest", f"{group}:{secret}")
+
+
 def main() -> None:
-    hosts, folder, role = sys.argv[1:]
+    hosts, folder, role, member = sys.argv[1:]
     servers, _, chroot = hosts.partition("/")
     client = KazooClient(
         servers,
@@ -134,6 +153,7 @@ def main() -> None:
     except KazooTimeoutError:
         print(json.dumps(dict.fromkeys(acts, OUTSIDE)))
         return
+    show_groups(client, f"/{chroot}/members/{member}")
     said = {}
     for name, act in acts.items():
         try:
