@@ -262,7 +262,7 @@ class Reader:
             sql_patterns.check(pattern)
         elif re.sub(r"\\[\\%_]", "", pattern).count("\\"):
             raise ValueError(r"expected %, _ or \ after each \ of a LIKE pattern")
-        if set(given(node)) - {"this", "expression"}:
+        if set(given(node)) - {"this", "expression", "negate"}:
             raise TextError(f"not allowed in expressions: {shown(node)}")
         return Kind(BOOLEAN, growth=0)
 

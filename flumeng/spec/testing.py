@@ -19,6 +19,8 @@ CONDITIONS = (
     "severity in (1, null)",
     "app like 's%'",
     "app ilike 'S_%'",
+    "app not like 's%' and not app ilike 'x%'",
+    "app not ilike 'S_%' or app not rlike '^s'",
     "severity <=> null",
     "severity not between 1 and 3",
     "length(body) > 4",
