@@ -1,6 +1,7 @@
 """A filter that is only for the events for which its condition is true; all others pass it by.
 
-Columns that only some of the events have are null for the others, and all keep their places.
+Columns that only some of the events have are null for the others, and all keep their places. A
+column that an earlier filter made too keeps its values in the events that pass by.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ ROW = "_flumeng_row"
 
 class ConditionalFilter:
     """``inner``, which Arrow runs, for the events for which ``condition`` is true. It has to keep
-    columns that it does not know."""
+    columns that it does not know, and makes the columns ``again``, which it is not given."""
 
-    def __init__(self, inner: Filter, condition: str) -> None:
+    def __init__(self, inner: Filter, condition: str, again: frozenset[str] = frozenset()) -> None:
         self._inner = inner
+        self._again = again
         self._marks = Marks({WHEN: condition})
 
     @property
@@ -43,12 +45,15 @@ class ConditionalFilter:
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
         before = batch.schema
-        inner = self._inner.apply(batch.beginning(before.append(pa.field(ROW, pa.int64()))))
+        given = pa.schema([field for field in before if field.name not in self._again])
+        inner = self._inner.apply(batch.beginning(given.append(pa.field(ROW, pa.int64()))))
         stage = inner.all_arrow
         if stage is None:
             raise UserError("when: a filter that Spark SQL runs takes no condition")
         behind = either(before, inner.schema.remove(inner.schema.get_field_index(ROW)))
-        return self._marks.mark(batch).arrow(ConditionalStage(stage, before, behind), behind)
+        return self._marks.mark(batch).arrow(
+            ConditionalStage(stage, before, behind, self._again), behind
+        )
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,8 @@ class ConditionalStage:
     inner: Stage
     before: pa.Schema
     behind: pa.Schema
+    again: frozenset[str] = frozenset()
+    """Columns of ``before`` that ``inner`` makes, so that it is not given them."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -74,7 +81,8 @@ class ConditionalStage:
         self, events: pa.RecordBatch, marks: np.ndarray[tuple[int], np.dtype[np.bool_]]
     ) -> list[pa.RecordBatch]:
         rows = pa.array(np.arange(len(events)))
-        chosen = events.append_column(ROW, rows)
+        given = [name for name in self.before.names if name not in self.again]
+        chosen = events.select(given).append_column(ROW, rows)
         if not marks.all():
             chosen = chosen.filter(pa.array(marks))
         return list(self.inner(iter([chosen]))) if len(chosen) else []

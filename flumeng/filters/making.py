@@ -11,6 +11,7 @@ from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.on_error import DropFailures, MarkFailures
 from flumeng.spec import registry
 from flumeng.spec.component import KEEP, Component
+from flumeng.spec.filters import made_again
 
 if TYPE_CHECKING:
     from flumeng.filters.refreshed_table import RefreshedTable
@@ -32,15 +33,15 @@ def marking(part: Component) -> Filter:
     step: Filter = cls(options)
     if part.on_error != KEEP:
         step = MarkFailures(step)
-    return step if part.when is None else _under(step, part.when)
+    return step if part.when is None else _under(step, part.when, made_again(options))
 
 
-def _under(step: Filter, condition: str) -> Filter:
+def _under(step: Filter, condition: str, again: frozenset[str]) -> Filter:
     """Filters that do more than change each event where it is say themselves what they do under a
     condition."""
     if hasattr(step, "under"):
         return cast("Filter", step.under(condition))
-    return ConditionalFilter(step, condition)
+    return ConditionalFilter(step, condition, again)
 
 
 class _InOrder:

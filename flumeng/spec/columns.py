@@ -16,7 +16,7 @@ from flumeng.spec.filters.sql import Sql
 from flumeng.spec.flow import FlowSpec
 from flumeng.spec.functions import ATOMIC, BINARY, BOOLEAN, DATE, INTEGER, TEXT, TIMESTAMP
 from flumeng.spec.kafka_source import KafkaSource
-from flumeng.spec.kinds import EVENT, MESSAGE, RECEIVED, Columns, either
+from flumeng.spec.kinds import EVENT, MESSAGE, RECEIVED, Columns
 from flumeng.spec.letters_source import LettersSource
 from flumeng.spec.lineage import unsteady_places
 from flumeng.spec.partial import Unreadable
@@ -114,9 +114,7 @@ def _through(
             errors.append((f"{place}.when", error))
     path = f"{place}.{part.name}"
     try:
-        columns = behind(part.options, events.columns)
-        if part.when is not None:
-            columns = either(events.columns, columns)
+        columns = behind(part.options, events.columns, conditional=part.when is not None)
     except EntriesError as entries:
         errors += [(f"{path}[{number}]", error) for number, error in entries.errors.items()]
     except ValueError as error:

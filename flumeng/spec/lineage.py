@@ -14,7 +14,7 @@ from sqlglot import exp
 from flumeng.spec import expressions, sql_text, statements
 from flumeng.spec.branch import Located
 from flumeng.spec.component import Component
-from flumeng.spec.filters import behind
+from flumeng.spec.filters import behind, made_again
 from flumeng.spec.filters.python import Python
 from flumeng.spec.filters.rename import Rename
 from flumeng.spec.filters.select import Select
@@ -40,7 +40,7 @@ def unsteady_places(
         if isinstance(part.options, Unreadable):
             return
         try:
-            after = behind(part.options, columns)
+            after = behind(part.options, columns, conditional=part.when is not None)
         except ValueError:
             return
         looked_up = _behind(part, columns, after, looked_up)
@@ -65,6 +65,8 @@ def _behind(
     if not (looks_up or (known and reads)):
         return known & after.keys()
     made = set(after.keys() - before.keys())
+    if part.when is not None:
+        made |= made_again(options)
     if isinstance(options, Sql):
         made = after.keys() - _taken_over(options.query, before)
     elif isinstance(options, Select):

@@ -130,3 +130,21 @@ def test_sinks_that_cannot_take_it_refuse_the_flow(spark: SparkSession) -> None:
         text = flow(f'sql: "{query}"', "host = 'a'").replace("sinks: [noop]\n", sink)
         with pytest.raises(UserError, match=message):
             SparkPipeline(spark, parse_flow(text), TASK, JournalReader())
+
+
+def test_formats_of_different_events_make_the_same_columns(spark: SparkSession) -> None:
+    """One that has no body of its format has null in them, whatever was there before."""
+    steps = (
+        ("parse: {format: regex, pattern: '^(?P<number>[0-9])$'}", "seq < 4"),
+        ("parse: {format: json, fields: {number: '$.n'}}", "seq = 3"),
+        ("parse: {format: regex, pattern: '(?P<number>[0-9]*)$'}", "seq > 5"),
+    )
+    filters = "".join(f'  - {step}\n    when: "{when}"\n' for step, when in steps)
+    text = f"flow: f\nsources: [tail: {{paths: [/a]}}]\nfilters:\n{filters}sinks: [noop]\n"
+    batch = LazyBatch.of_splits(spark, 2, read, SCHEMA)
+    for part in check_flow(text).filters:
+        batch = made(part).apply(batch)
+    rows = {row["seq"]: row["number"] for row in batch.rows().collect()}
+    for seq, number in rows.items():
+        assert number == (None if seq in (3, 4, 5) else str(seq)), seq
+    assert len(rows) == 2 * EVENTS > 6

@@ -122,3 +122,49 @@ def test_columns_of_both_have_a_type_that_holds_both() -> None:
     assert fitted(batch, found).to_pylist() == [{"a": 1, "b": "x", "c": [2], "d": None}]
     with pytest.raises(UserError, match=r"when: .*another type"):
         either(pa.schema([("a", pa.int32())]), pa.schema([("a", pa.list_(pa.int32()))]))
+
+
+ALPHA = "parse: {format: key_value, schema: 'level STRING, code INT'}\n    when: \"host = 'a'\""
+BETA = "parse: {format: json, schema: 'code BIGINT, level STRING'}\n    when: \"host = 'b'\""
+
+
+def test_formats_behind_conditions_make_the_same_columns() -> None:
+    check_flow(flow(ALPHA, BETA, "where: \"code > 1 AND level = 'x'\""))
+    check_flow(flow(ALPHA.partition("\n")[0], BETA))
+    for later, message in [
+        (BETA.partition("\n")[0], "there is a column code already"),
+        (BETA.replace("code BIGINT", "code STRING"), "code is a integer of the events that pass"),
+        (BETA.replace("code BIGINT", "Code BIGINT"), "there is a column Code already"),
+        (BETA.replace("code BIGINT", "seq BIGINT"), "there is a column seq already"),
+    ]:
+        with pytest.raises(SpecError, match=message):
+            check_flow(flow(ALPHA, later))
+
+
+def test_places_of_events_are_checked_behind_a_column_made_twice() -> None:
+    """A table decides which events the second filter reads, and so the place of each event."""
+    table = "{csv: /a.csv, schema: 'host STRING, team STRING'}"
+    text = flow(
+        ALPHA, f"lookup: {{on: [host], table: {table}}}", BETA.replace("host = 'b'", "team = 'b'")
+    )
+    sink = "elasticsearch: {hosts: ['https://e:9200'], index: 'logs-{level}'}"
+    with pytest.raises(SpecError, match="depends on level"):
+        check_flow(text.replace("noop", sink) + "delivery: exactly-once\n")
+
+
+def test_events_that_pass_by_keep_a_column_that_is_made_twice() -> None:
+    def again(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            assert batch.schema.names == ["n", ROW]
+            yield from add_text(iter([batch]))
+
+    stage = ConditionalStage(again, BEHIND, BEHIND, frozenset({"text"}))
+    numbers, texts = pa.array([1, 2, 3], pa.int64()), pa.array(["a", "b", None])
+    for marks, expected in [
+        ([True, False, False], ["n1", "b", None]),
+        ([True, True, True], ["n1", "n2", "n3"]),
+        ([False, False, False], ["a", "b", None]),
+    ]:
+        columns = [numbers, texts, pa.array(marks, pa.bool_())]
+        (found,) = stage(iter([pa.RecordBatch.from_arrays(columns, ["n", "text", WHEN])]))
+        assert found["text"].to_pylist() == expected

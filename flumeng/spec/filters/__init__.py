@@ -10,7 +10,8 @@ is run for the events that meet it: its implementation keeps columns that it doe
 ``attrs.parse_error`` why it could not process an event, which makes it take ``on_error``; it too
 has to keep columns that it does not know; ``multiplies``, that several rows of an event leave it;
 ``regroups``, that its rows depend on where batches are cut; ``keeps_columns``, that events have the
-same columns behind it as before it.
+same columns behind it as before it; ``makes()``, the columns that it adds, which under a condition
+an earlier filter may have added too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flumeng.spec.kinds import Columns
+from flumeng.spec.kinds import EVENT, Columns, either
 
 
 class EntriesError(ValueError):
@@ -29,10 +30,21 @@ class EntriesError(ValueError):
         self.errors = errors
 
 
-def behind(options: Any, columns: Columns) -> Columns:
-    """The columns of events behind the filter with these options. Raises ValueError."""
-    found: Columns = options.behind(columns)
-    return found
+def behind(options: Any, columns: Columns, *, conditional: bool = False) -> Columns:
+    """The columns of events behind the filter with these options; of those too that pass it by
+    when it is ``conditional``. Raises ValueError."""
+    if not conditional:
+        found: Columns = options.behind(columns)
+        return found
+    again = made_again(options)
+    given = {name: kind for name, kind in columns.items() if name not in again}
+    return either(columns, options.behind(given))
+
+
+def made_again(options: Any) -> frozenset[str]:
+    """Columns that an earlier filter may have made too, under a condition. Raises ValueError."""
+    makes = getattr(options, "makes", None)
+    return frozenset() if makes is None else frozenset(makes().keys() - EVENT.keys())
 
 
 def unconditional(options: Any) -> str | None:

@@ -240,11 +240,11 @@ class Parse:
                 raise ValueError(
                     f"needs the column {name} as it was received: put select behind parse"
                 )
-        more = self._columns()
+        more = self.makes()
         require_new(columns, more)
         return {**columns, **more}
 
-    def _columns(self) -> Columns:
+    def makes(self) -> Columns:
         form = _FORMATS[self.format]
         if self.format == "regex":
             return dict.fromkeys(group_names(self.pattern_list[0]), _TEXT)
