@@ -326,11 +326,14 @@ class Joined(Record):
 @dataclass(frozen=True, kw_only=True)
 class Ack(Record):
     """Everything of the partition below ``offset`` is durably in every sink of the cursor, and is
-    not read again. ``joined`` is there when events above it are in the sinks too."""
+    not read again. ``joined`` is there when events above it are in the sinks too. The leader of
+    ``leader_epoch`` had all below ``offset`` in its log; None where no leaders are elected, and
+    where ``offset`` is an operator's."""
 
     epoch: int
     offset: int
     joined: Joined | None = None
+    leader_epoch: int | None = None
 
     @property
     def emitted(self) -> int:

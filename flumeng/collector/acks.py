@@ -58,6 +58,8 @@ class Acks:
         self.epoch = epoch
         self.offsets: dict[str, int] = {}
         self.emitted: dict[str, int] = {}
+        self.leader_epochs: dict[str, int | None] = {}
+        """Of those in ``offsets``: see ``Ack``."""
         self.inherited: set[str] = set()
         """Partitions that someone has acked, or at least claimed, before."""
 
@@ -100,13 +102,15 @@ class Acks:
                     )
                 self.inherited.add(name)
                 progress = self._progress(ack.value)
+                self.leader_epochs[name] = ack.value.leader_epoch
             elif name not in registered:
                 log.info("%s is not registered any more: it has no ack, and gets none", name)
                 continue
             else:
                 progress = Progress(registered[name].start, registered[name].start)
                 claims[name] = [registered[name].check]
-            put = self._put(name, progress, ack.version if ack else ABSENT)
+            leader_epoch = self.leader_epochs.setdefault(name, None)
+            put = self._put(name, progress, leader_epoch, ack.version if ack else ABSENT)
             claims[name] = [*claims.get(name, ()), put]
             self.offsets[name], self.emitted[name] = progress.offset, progress.emitted
         for part in portions(self._store.scale, claims, claims.__getitem__):
@@ -140,28 +144,33 @@ class Acks:
         """Move the acks to the ends of ``ranges``, together with ``also``: all or nothing. Where
         lines are ``joined``, they move as far as it says, which may be nowhere.
 
-        Each range begins where its partition's ack is, and is not empty. Raises ConflictError when
-        someone else has claimed, UnavailableError when nobody knows whether it was written.
+        Each range begins where its partition's ack is. One is empty only for its leader's epoch,
+        which is written too. Raises ConflictError when someone else has claimed, UnavailableError
+        when nobody knows whether it was written.
         """
         moved: dict[str, Progress] = {}
+        epochs = {piece.partition: piece.leader_epoch for piece in ranges}
         for piece in ranges:
             name = piece.partition
             ack, emitted = self.offsets[name], self.emitted[name]
-            assert piece.start == ack < piece.end, f"{piece} does not follow the ack {ack}"
+            assert piece.start == ack <= piece.end, f"{piece} does not follow the ack {ack}"
             at = Progress(piece.end, max(emitted, piece.end)) if joined is None else joined[name]
             assert ack <= at.offset <= at.emitted >= emitted, f"{at} of {name} goes back"
-            if at != Progress(ack, emitted):
+            if at != Progress(ack, emitted) or epochs[name] != self.leader_epochs[name]:
                 moved[name] = at
         if not moved:
             if also:
                 self._store.commit([self.check(ranges[0].partition), *also])
             return
-        writes = [self._put(name, at, self._versions[name]) for name, at in moved.items()]
+        writes = [
+            self._put(name, at, epochs[name], self._versions[name]) for name, at in moved.items()
+        ]
         with self._moving:
             versions = self._publisher.commit(writes, also)
             for (name, at), version in zip(moved.items(), versions, strict=True):
                 self._versions[name] = version
                 self.offsets[name], self.emitted[name] = at.offset, at.emitted
+                self.leader_epochs[name] = epochs[name]
 
     def check(self, partition: str) -> Check:
         """Fails a transaction once somebody else has claimed or moved the ack of ``partition``."""
@@ -182,9 +191,9 @@ class Acks:
             return Progress(ack.offset, ack.emitted)
         return Progress(ack.emitted, ack.emitted)
 
-    def _put(self, partition: str, at: Progress, expect: Expected) -> Put:
+    def _put(self, partition: str, at: Progress, leader_epoch: int | None, expect: Expected) -> Put:
         joined = None
         if at.emitted > at.offset:
             joined = Joined(offset=at.offset, emitted=at.emitted, rules=self._rules)
-        ack = Ack(epoch=self.epoch, offset=at.offset, joined=joined)
+        ack = Ack(epoch=self.epoch, offset=at.offset, joined=joined, leader_epoch=leader_epoch)
         return Put(self._paths[partition], ack, expect)

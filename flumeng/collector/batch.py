@@ -48,8 +48,8 @@ class Batch:
 
     @property
     def gone(self) -> int:
-        """How many offsets it passes over, of events that were deleted before they were read."""
-        return self._offsets if self.gaps else 0
+        """How many offsets it passes over, of events that are not read."""
+        return self.scale.total(gap.told for gap in self.gaps)
 
     @property
     def _offsets(self) -> int:

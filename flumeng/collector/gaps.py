@@ -25,15 +25,29 @@ NO_COLUMNS = pa.schema([])
 
 @dataclass(frozen=True)
 class Gap:
-    """A range that is gone, why, and what is written with its ack."""
+    """A range that is gone, why, and what is written with its ack. What was ``cut`` lies below the
+    ack: then the range is empty, and only its leader's epoch is acked."""
 
     piece: Range
     why: str
     also: tuple[Write, ...] = ()
+    cut: Range | None = None
+
+    @property
+    def told(self) -> Range:
+        """What the record is about."""
+        return self.cut or self.piece
+
+    @property
+    def source(self) -> str:
+        """The partition in the record's id. Events that were at offsets of a cut log may have
+        records of their own."""
+        name = self.piece.partition
+        return name if self.cut is None else f"{name}.cut-{self.cut.end}"
 
     @property
     def reason(self) -> str:
-        piece = self.piece
+        piece = self.told
         where = f"{piece.partition} from {piece.start} to {piece.end - 1}"
         return f"gap: the events of {where}: {self.why}"
 
@@ -41,9 +55,10 @@ class Gap:
 def gaps(planned: Mapping[str, int], reached: Mapping[str, Reach], most: int) -> tuple[Gap, ...]:
     """What is gone of the partitions that are read on from ``planned``; at most ``most`` ranges."""
     found = (
-        _gap(Range(name, start, reached[name].gone_below), reached[name])
+        _gap(Range(name, start, max(start, reached[name].gone_below)), reached[name])
         for name, start in sorted(planned.items())
-        if name in reached and reached[name].gone_from <= start < reached[name].gone_below
+        if name in reached
+        and (reached[name].cut or reached[name].gone_from <= start < reached[name].gone_below)
     )
     return tuple(gap for gap, _ in zip(found, range(most), strict=False))
 
@@ -68,11 +83,16 @@ def left_out(ranges: Iterable[Range], reached: Mapping[str, Reach]) -> tuple[Gap
 
 
 def _is_gone(piece: Range, reach: Reach) -> bool:
+    if not piece.events:
+        return reach.cut is not None
     return reach.gone_from <= piece.start and piece.end <= reach.gone_below
 
 
 def _gap(piece: Range, reach: Reach) -> Gap:
     """Of what begins before it the one before has told, see ``left_out``."""
+    if reach.cut is not None and not piece.events:
+        cut = replace(piece, start=reach.cut.start, end=reach.cut.end)
+        return Gap(piece, reach.cut.why, cut=cut)
     told = (one.also for one in reach.left_out if piece.start <= one.start < piece.end)
     return Gap(piece, reach.gone_why, tuple(chain.from_iterable(told)))
 
@@ -85,28 +105,29 @@ class RefuseGaps:
     Executors get ranges and reasons only: the writes of a gap are for the driver.
     """
 
-    refused: tuple[tuple[Range, str], ...]
+    refused: tuple[tuple[Range, str, str], ...]
     schema: pa.Schema
 
     @classmethod
     def of(cls, gaps: Iterable[Gap], schema: pa.Schema) -> RefuseGaps:
-        return cls(tuple((gap.piece, gap.reason) for gap in gaps), schema)
+        return cls(tuple((gap.told, gap.source, gap.reason) for gap in gaps), schema)
 
     def __call__(
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
     ) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            events = pa.RecordBatch.from_pylist([self._event(piece) for piece, _ in self.refused])
-            refuse(self._fit(events), [reason for _, reason in self.refused])
+            events = [self._event(piece, source) for piece, source, _ in self.refused]
+            reasons = [reason for _, _, reason in self.refused]
+            refuse(self._fit(pa.RecordBatch.from_pylist(events)), reasons)
         yield from ()
 
-    def _event(self, piece: Range) -> dict[str, Any]:
+    def _event(self, piece: Range, source: str) -> dict[str, Any]:
         what = {"partition": piece.partition, "start": piece.start, "end": piece.end}
         return {
             "body": json.dumps(what).encode(),
             "journal": piece.partition,
             "seq": piece.start,
-            identity.JOURNAL: piece.partition,
+            identity.JOURNAL: source,
             identity.SEQ: piece.start,
             identity.SPLIT: 0,
         }

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
+from flumeng.collector.cuts import Cuts
 from flumeng.errors import UnavailableError
 from flumeng.inputs import (
     Kind,
@@ -76,6 +77,8 @@ class Partitions:
         """The last place of a partition behind which its input goes on."""
         self._waits: dict[str, _Wait] = {}
         self._troubles: dict[str, str] = {}
+        self._cuts = Cuts(positions, clock)
+        self._leader_epochs: Mapping[str, int | None] = {}
 
     @property
     def trouble(self) -> str | None:
@@ -97,13 +100,15 @@ class Partitions:
             self._stops.setdefault(name, replace(stop, look_at=self._clock()))
             self._waits.setdefault(name, _Wait(LOOK_SECONDS))
         self._given_up = {}
+        self._leader_epochs = {}
         self._positions.open(spec)
 
     def of(self, starts: Mapping[str, int]) -> dict[str, Reach]:
         """How far each partition can be read that is to be read on from ``starts``.
 
         Never beyond a place that is known to be unreadable. Lacks those that cannot be reached now,
-        and those whose end makes no sense.
+        those whose end makes no sense, and those of which another leader is asked whether it has
+        all below their starts too.
         """
         found = self._positions.of(starts.keys())
         self._forget(starts)
@@ -111,8 +116,12 @@ class Partitions:
         bounded: dict[str, Reach] = {}
         troubles: dict[str, str] = {}
         for name, start in starts.items():
-            if name in found:
-                reach, text = self._bound(name, start, found[name])
+            reach = found.get(name)
+            cut: Standstill | None = None
+            if reach is not None:
+                reach, cut = self._cuts.look(name, start, self._leader_epochs.get(name), reach)
+            if reach is not None:
+                reach, text = self._bound(name, start, reach, cut)
                 if reach is not None:
                     bounded[name] = reach
             else:
@@ -121,6 +130,11 @@ class Partitions:
                 troubles[name] = text
         self._tell(starts, troubles)
         return bounded
+
+    def follow(self, leader_epochs: Mapping[str, int | None]) -> None:
+        """Until the claim ends: the leaders that had all below the starts, which the task keeps
+        current."""
+        self._leader_epochs = leader_epochs
 
     def leave_out(self, parts: Parts) -> None:
         """Of the batch that is repeated; until the claim ends."""
@@ -140,6 +154,7 @@ class Partitions:
 
     def _forget(self, starts: Mapping[str, int]) -> None:
         """What is no longer ours, and what lies behind us: at most once acks before it reads."""
+        self._cuts.forget(starts)
         self._waits = {name: wait for name, wait in self._waits.items() if name in starts}
         for name, stop in list(self._stops.items()):
             if stop.offset < starts.get(name, stop.offset + 1):
@@ -191,7 +206,9 @@ class Partitions:
         why = textwrap.shorten(why, WHY_CHARACTERS)
         self._stops[name] = _Stop(offset, why, damaged, now + seconds)
 
-    def _bound(self, name: str, start: int, reach: Reach) -> tuple[Reach | None, str]:
+    def _bound(
+        self, name: str, start: int, reach: Reach, cut: Standstill | None
+    ) -> tuple[Reach | None, str]:
         """As far as the partition can be read, and what is wrong with it."""
         stop = self._stops.get(name)
         end = reach.safe + reach.held
@@ -200,7 +217,9 @@ class Partitions:
             return None, self._describe(Standstill("nonsense", name, start, start, reach.trouble))
         if end < start:
             return None, self._describe(Standstill("lost", name, end, start))
-        if start < reach.floor:
+        if cut is not None:
+            safe, still = start, cut
+        elif start < reach.floor:
             safe, still = start, Standstill("gone", name, reach.floor, start)
         elif reach.held and (stop is None or reach.safe <= stop.offset):
             safe, still = max(reach.safe, start), Standstill("held", name, reach.safe, start)

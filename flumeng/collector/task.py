@@ -60,6 +60,8 @@ class Readable(Protocol):
 
     def of(self, starts: Mapping[str, int]) -> dict[str, Reach]: ...
 
+    def follow(self, leader_epochs: Mapping[str, int | None]) -> None: ...
+
     def leave_out(self, parts: Parts) -> None: ...
 
     def refresh(self, partitions: Collection[str]) -> None: ...
@@ -136,6 +138,9 @@ class Task:
         inherited = bool(self._acks.inherited)  # what is there has waited for an owner long enough
         self._waiting_since: float | None = -math.inf if inherited else None
         self.planned = dict(self._acks.emitted)
+        self._leader_epochs = dict(self._acks.leader_epochs)
+        """Of each partition the leader that had all below ``planned``."""
+        readable.follow(self._leader_epochs)
         self._handoff = Handoff()
         self._replayed_below: dict[str, int] = {}
 
@@ -247,6 +252,7 @@ class Task:
         self._waiting_since = None
         if not ranges:
             return None
+        ranges = self._under_leaders(ranges, reached, cut_is_told=bool(gaps))
         for gap in gaps or lacks:
             log.warning("%s", gap.reason)
         scale = _scale(reached)
@@ -264,6 +270,7 @@ class Task:
         reread = 0 if gaps or self._joins is None else self._reread(ranges, scale)
         for piece in ranges:
             self.planned[piece.partition] = max(self.planned[piece.partition], piece.end)
+            self._leader_epochs[piece.partition] = piece.leader_epoch
         spare, commits = self._pipeline.spare_roots, self._commits
         staging = {
             root: (commits.name if root in spare else commits.stage)(
@@ -341,7 +348,7 @@ class Task:
         record = self._commits.record(self._acks.epoch, staging, files)
         identity = batch.identity
         if identity is None and any(part.commit for part in outcome):
-            splits = self._pipeline.splits(batch.ranges, batch.scale)
+            splits = 1 if batch.gaps else self._pipeline.splits(batch.ranges, batch.scale)
             unread = [gap.piece for gap in batch.gaps or batch.left_out]
             decided = self._intents.decide(batch.ranges, self._revision, splits, unread)
             identity = _identity(decided)
@@ -371,6 +378,19 @@ class Task:
             return fresh
         quiet = self._quiet_seconds(reached)
         return self._joins.ranges(fresh, reached, quiet, self._replayed_below)
+
+    def _under_leaders(
+        self, ranges: Sequence[Range], reached: Mapping[str, Reach], *, cut_is_told: bool
+    ) -> tuple[Range, ...]:
+        """Until a record of a cut is written, acks keep the epoch that shows it: a batch that was
+        decided before it was seen may be repeated first. The record counts what that read too."""
+
+        def epoch(partition: str) -> int | None:
+            reach = reached[partition]
+            untold = reach.cut is not None and not cut_is_told
+            return self._leader_epochs[partition] if untold else reach.leader_epoch
+
+        return tuple(replace(piece, leader_epoch=epoch(piece.partition)) for piece in ranges)
 
     def _joined(self, batch: Batch) -> Mapping[str, Progress] | None:
         """How far the acks move. None: to the ends of the batch's ranges."""

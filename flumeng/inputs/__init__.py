@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
-from flumeng.errors import FlumengError
+from flumeng.errors import CorruptError, FlumengError
 from flumeng.spec import FlowSpec
 from flumeng.store import Write
 
@@ -33,7 +33,7 @@ class Range:
 
     Offsets only grow. Where an input leaves some out, a range has fewer events than ``events``.
     Where lines are joined, ``emitted`` is where the ``Progress`` was before it, and ``flush`` says
-    that no line is waited for any more.
+    that no line is waited for any more. ``leader_epoch``: see ``Reach``.
     """
 
     partition: str
@@ -42,6 +42,7 @@ class Range:
     replayed: bool = False
     emitted: int = 0
     flush: bool = False
+    leader_epoch: int | None = None
 
     @property
     def events(self) -> int:
@@ -102,6 +103,9 @@ class Reach:
     that is ``left_out``: the parts of what is gone, and of what was before. A batch that is
     repeated exactly can be read up to ``repeatable`` too. One that is ``full`` takes no more until
     something is acked.
+
+    ``leader_epoch`` is of the server that has all below ``safe``. A partition without one is never
+    cut. ``cut``: its log was cut below the ack, and the flow goes on without what is there now.
     """
 
     address: str
@@ -117,6 +121,8 @@ class Reach:
     repeatable: int = 0
     left_out: tuple[Gone, ...] = ()
     full: bool = False
+    leader_epoch: int | None = None
+    cut: Gone | None = None
 
 
 Kind = Literal["nonsense", "lost", "gone", "held", "damaged", "unanswered"]
@@ -127,7 +133,7 @@ class Standstill:
     """Why a partition is read up to ``offset`` only, which is its ack or lies above it.
 
     - ``nonsense``: its server says something that makes none, see ``why``;
-    - ``lost``: it ends at ``offset``, below its ack;
+    - ``lost``: it ends at ``offset``, below its ack, or its log was cut there, see ``why``;
     - ``gone``: it keeps nothing below ``offset``, and only ``acked`` is acked;
     - ``held``: from there on there is something that cannot be read, as its server says;
     - ``damaged``: what a batch has found there makes no sense, see ``why``;
@@ -181,6 +187,28 @@ class LeavingOut(Protocol):
     def leave_out(self, parts: Parts) -> None:
         """A batch that is repeated was written without these, whether they can be read by now or
         not. Called after ``open``, and holds until the next."""
+
+
+class CutError(CorruptError):
+    """The log was cut at ``end``, below the offset that is to be read from: see ``FindingCuts``."""
+
+    def __init__(self, text: str, end: int) -> None:
+        super().__init__(text, end)
+        self.text, self.end = text, end
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@runtime_checkable
+class FindingCuts(Protocol):
+    """Positions of partitions whose servers elect leaders, as KIP-320 describes for Kafka."""
+
+    def find_cut(self, partition: str, offset: int, leader_epoch: int) -> Future[Gone | None]:
+        """Where the log of today leaves the one that the leader of ``leader_epoch`` had, if that is
+        below ``offset``; from there to ``offset`` it is given. Fails with CutError when the flow
+        does not go on without that, else as a reader does. There is an event at or above
+        ``offset``. The task is woken afterwards."""
 
 
 OpenPositions = Callable[[Callable[[], None]], Positions]

@@ -15,7 +15,17 @@ from typing import Protocol
 import pyarrow as pa
 
 from flumeng.errors import UserError
-from flumeng.inputs import LeavingOut, Parts, Positions, Range, Reach, Split, Standstill
+from flumeng.inputs import (
+    FindingCuts,
+    Gone,
+    LeavingOut,
+    Parts,
+    Positions,
+    Range,
+    Reach,
+    Split,
+    Standstill,
+)
 from flumeng.inputs.reading import Admitting, Reader
 from flumeng.spec import FlowSpec
 from flumeng.state.partitions import input_of
@@ -83,6 +93,11 @@ class RoutedPositions:
             positions = self._opened[name]
             if isinstance(positions, LeavingOut):
                 positions.leave_out({one: parts[one] for one in share})
+
+    def find_cut(self, partition: str, offset: int, leader_epoch: int) -> Future[Gone | None]:
+        positions = self._opened[input_of(partition)]
+        assert isinstance(positions, FindingCuts), f"{partition} has leaders"
+        return positions.find_cut(partition, offset, leader_epoch)
 
     def refresh(self, partitions: Collection[str]) -> None:
         for name, share in self._by_input(partitions).items():

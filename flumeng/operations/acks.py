@@ -85,7 +85,9 @@ def _found(
             continue
         before = ack.value if ack else records.Ack(epoch=0, offset=0)
         if before.offset < floors[name]:
-            moved = replace(before, offset=max(floors[name], before.emitted), joined=None)
+            moved = replace(
+                before, offset=max(floors[name], before.emitted), joined=None, leader_epoch=None
+            )
             put = Put(paths.ack(flow, cursor, name), moved, ack.version if ack else ABSENT)
             found.append((Advanced(name, flow, cursor, before.offset, floors[name]), put))
     return found, tuple(one for one in (*journals, *acks) if isinstance(one, Unreadable))

@@ -65,7 +65,9 @@ class _Move:
     def put(self, epoch: int) -> Put:
         before = self.ack.value if self.ack else records.Ack(epoch=0, offset=0)
         path = partitions.ack_path(self.flow, self.reset.partition)
-        after = replace(before, epoch=epoch, offset=self.reset.after, joined=None)
+        after = replace(
+            before, epoch=epoch, offset=self.reset.after, joined=None, leader_epoch=None
+        )
         return Put(path, after, self.ack.version if self.ack else ABSENT)
 
 
@@ -180,7 +182,7 @@ def _on_nodes(store: Store, flow: str) -> Iterator[str]:
 
 
 def _moves(store: Store, flow: str, offsets: Mapping[str, int]) -> list[_Move]:
-    """Without those that are there already."""
+    """Without those that are there already, by an operator's word."""
     names = sorted(offsets)
     registered = partitions.registered(store, flow, names)
     for name in names:
@@ -194,7 +196,8 @@ def _moves(store: Store, flow: str, offsets: Mapping[str, int]) -> list[_Move]:
         if isinstance(ack, Unreadable):
             raise ack.error
         before = ack.value.emitted if ack else registered[name].start
-        if before != offsets[name] or (ack and ack.value.joined):
+        bound = ack and (ack.value.joined or ack.value.leader_epoch is not None)
+        if before != offsets[name] or bound:
             reset = Reset(name, before, offsets[name])
             moves.append(_Move(flow, reset, ack, registered[name].check))
     return moves

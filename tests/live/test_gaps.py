@@ -21,13 +21,17 @@ from flumeng.spec import parse_flow
 RANGES = (Range("orders.0.MkTRfQ2n@kafka", 100, 250), Range("orders.1.MkTRfQ2n@kafka", 0, 1))
 
 
-def write_gaps(spark: SparkSession, text: str) -> list[Written]:
+def write_gaps(
+    spark: SparkSession,
+    text: str,
+    gaps: tuple[Gap, ...] = tuple(Gap(one, DELETED) for one in RANGES),
+) -> list[Written]:
     pipeline = SparkPipeline(spark, parse_flow(text), TASK, JournalReader())
     staging = {root: f"{root}/staged" for root in pipeline.roots}
     for directory in staging.values():
         Path(directory).mkdir(parents=True)
-    gaps = tuple(Gap(piece, DELETED) for piece in RANGES)
-    work = Work(pipeline, RANGES, {}, staging, 60.0, lambda _: None, gaps=gaps)
+    ranges = tuple(gap.piece for gap in gaps)
+    work = Work(pipeline, ranges, {}, staging, 60.0, lambda _: None, gaps=gaps)
     (outcome,) = SparkEngine(spark).write([work], "job", "slot")
     assert isinstance(outcome, list), outcome
     return outcome
@@ -72,6 +76,19 @@ def test_a_gap_is_a_dead_letter_whatever_the_filters_are(
             ("orders.0.MkTRfQ2n@kafka", 100),
             ("orders.1.MkTRfQ2n@kafka", 0),
         ]
+
+
+def test_cut_below_an_ack_is_a_dead_letter_of_the_offsets_that_are_not_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    name = RANGES[0].partition
+    cut = Gap(Range(name, 60, 60), "the log was cut", cut=Range(name, 40, 60))
+    *_, dead = write_gaps(spark, (FLOW + DEAD).format(folder=tmp_path, filters=""), (cut,))
+    assert dead.dead_letters == 1
+    ((staged, _),) = dead.files
+    (letter,) = [json.loads(line) for line in Path(staged).read_text().splitlines()]
+    assert letter["dead_reason"] == f"gap: the events of {name} from 40 to 59: the log was cut"
+    assert (letter["journal"], letter["seq"]) == (name, 40)
 
 
 def test_a_gap_of_a_flow_without_dead_letters_writes_nothing(

@@ -59,6 +59,8 @@ def acks(store: FakeStore) -> dict[str, tuple[int, int]]:
 def test_one_is_moved_to_what_its_journal_keeps_and_its_epoch_stays(
     shell: Shell, store: FakeStore
 ) -> None:
+    led = records.Ack(epoch=3, offset=ACKED["lost"], leader_epoch=5)
+    store.write(paths.ack("web", "main", name_of("lost")), led, ANY)
     done = shell.run("ack", "advance", name_of("lost"), "--reason", "zk restored")
     assert done.exit_code == 0
     assert done.stdout == (
@@ -66,6 +68,9 @@ def test_one_is_moved_to_what_its_journal_keeps_and_its_epoch_stays(
         "more (cursor main was at 100)\n"
     )
     assert acks(store) == {"lost": (3, 500), "sound": (3, 40)}
+    moved = store.read(paths.ack("web", "main", name_of("lost")))
+    assert moved is not None
+    assert moved.value.leader_epoch is None, "the offset is an operator's"
 
 
 def test_what_was_discovered_is_listed_beside_journals(shell: Shell, store: FakeStore) -> None:

@@ -434,3 +434,14 @@ def test_exit_codes(shell: Shell, store: FakeStore) -> None:
     assert to(shell, "latest").exit_code == 0
     shell.cut = True
     assert to(shell, "latest").exit_code == 4
+
+
+def test_reset_drops_the_leader_epoch_of_an_ack_also_where_its_offset_stays(
+    shell: Shell, store: FakeStore
+) -> None:
+    for place in ("orders.3=1200", "orders.3=5000"):
+        led = records.Ack(epoch=7, offset=5000, leader_epoch=3)
+        store.write(paths.ack("web", "main", ORDERS), led, ANY)
+        assert to(shell, place).exit_code == 0
+        assert read(store, ORDERS).value.leader_epoch is None
+        assert read(store, ORDERS).value.offset == int(place.partition("=")[2])

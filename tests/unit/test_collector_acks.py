@@ -239,3 +239,15 @@ def test_an_ack_that_moves_is_not_taken_for_somebody_elses(store: SizingStore) -
         assert written.wait(10)
         looks.append(pool.submit(acks.require_ours, ["a"]))
         assert (advanced.result(), looks[0].result()) == (None, None)
+
+
+def test_ack_keeps_the_leader_epoch_that_its_range_was_read_under(store: FakeStore) -> None:
+    acks = claim(store, 1, ["a", "b"])
+    acks.advance([Range("a", 0, 7, leader_epoch=4), Range("b", 0, 7)])
+    assert ack(store, "a") == Ack(epoch=1, offset=7, leader_epoch=4)
+    assert ack(store, "b") == Ack(epoch=1, offset=7)
+    again = claim(store, 2, ["a", "b"])
+    assert again.leader_epochs == {"a": 4, "b": None}
+    assert ack(store, "a") == Ack(epoch=2, offset=7, leader_epoch=4)
+    again.advance([Range("a", 7, 7, leader_epoch=6)])
+    assert ack(store, "a") == Ack(epoch=2, offset=7, leader_epoch=6)

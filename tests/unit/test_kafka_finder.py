@@ -44,6 +44,9 @@ class FakeBrokers:
     def times(self, at: Mapping[Place, int]) -> dict[Place, int]:
         return dict.fromkeys(at, 7)
 
+    def compare(self, place: Place, offset: int, leader_epoch: int) -> None:
+        raise NotImplementedError
+
     def close(self) -> None:
         self.topics = {}
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from flumeng.errors import UnavailableError, UserError
-from flumeng.inputs import Reach, Standstill
+from flumeng.inputs import CutError, Gone, Reach, Standstill
 from flumeng.inputs.kafka import watcher
 from flumeng.inputs.kafka.admin import Bound
 from flumeng.inputs.kafka.brokers import Described, Offsets, Place, Topic
-from flumeng.inputs.kafka.positions import KafkaPositions, Watchers
+from flumeng.inputs.kafka.positions import CUT, KafkaPositions, Watchers
 from flumeng.spec import parse_flow
 
 PATIENCE_SECONDS = 60.0
@@ -24,7 +24,8 @@ P0, P1 = "orders.0.MkTRfQ2n@kafka", "orders.1.MkTRfQ2n@kafka"
 
 @dataclass
 class ScriptedBrokers:
-    """One topic. ``wrong`` is raised by all calls."""
+    """One topic. ``wrong`` is raised by all calls. ``log_ends``: where the log of today leaves that
+    of the leader of an epoch."""
 
     topic_id: str = ID
     partitions: int = 2
@@ -32,6 +33,8 @@ class ScriptedBrokers:
     floors: dict[Place, int] = field(default_factory=lambda: {("orders", 0): 0, ("orders", 1): 2})
     absent: bool = False
     wrong: Exception | None = None
+    log_ends: dict[int, int] = field(default_factory=dict)
+    epochs: dict[Place, int] = field(default_factory=dict)
     looks: int = 0
     asked: threading.Event = field(default_factory=threading.Event)
     may_answer: threading.Event = field(default_factory=threading.Event)
@@ -52,13 +55,22 @@ class ScriptedBrokers:
 
     def offsets(self, places: Collection[Place], bound: Bound) -> Offsets:
         known = self.floors if bound == "earliest" else self.ends
-        found = Offsets({place: known[place] for place in places if place in known})
+        found = Offsets(
+            {place: known[place] for place in places if place in known}, "", {**self.epochs}
+        )
         self.asked.set()
         assert self.may_answer.wait(PATIENCE_SECONDS)
         return found
 
     def times(self, _at: Mapping[Place, int]) -> dict[Place, int]:
         raise NotImplementedError
+
+    def compare(self, place: Place, offset: int, leader_epoch: int) -> None:
+        if self.wrong is not None:
+            raise self.wrong
+        end = self.log_ends[leader_epoch]
+        if end < offset:
+            raise CutError(f"{place}: truncation detected", end)
 
     def close(self) -> None: ...
 
@@ -279,4 +291,35 @@ def test_a_fault_of_ours_is_told_and_the_watch_goes_on(
     eventually(lambda: "KeyError" in task.of(P0).get(P0, Reach("", 0)).trouble)
     brokers.wrong = None
     task.becomes({P0: Reach(ID, 9)}, P0)
+    task.positions.close()
+
+
+def test_partition_reaches_under_the_leader_that_says_so(
+    brokers: ScriptedBrokers, watchers: Watchers
+) -> None:
+    brokers.epochs["orders", 0] = 4
+    task = Task(watchers, flow())
+    task.becomes({P0: Reach(ID, 9, leader_epoch=4), P1: Reach(ID, 5, floor=2)})
+    brokers.epochs["orders", 0] = 5
+    task.becomes({P0: Reach(ID, 9, leader_epoch=5)}, P0)
+    task.positions.close()
+
+
+def test_log_that_was_cut_is_a_gap_or_an_error_as_the_flow_says(
+    brokers: ScriptedBrokers, watchers: Watchers
+) -> None:
+    brokers.log_ends = {4: 6, 5: 9}
+    task = Task(watchers, flow(on_gone="earliest"))
+    assert task.positions.find_cut(P0, 6, 4).result(PATIENCE_SECONDS) is None
+    assert task.positions.find_cut(P0, 8, 4).result(PATIENCE_SECONDS) == Gone(6, 8, CUT)
+    assert task.positions.find_cut(P0, 8, 5).result(PATIENCE_SECONDS) is None
+    eventually(lambda: task.wakes >= 3)
+    task.positions.close()
+    task = Task(watchers, flow())
+    with pytest.raises(CutError) as caught:
+        task.positions.find_cut(P0, 8, 4).result(PATIENCE_SECONDS)
+    assert caught.value.end == 6
+    told = task.positions.describe(Standstill("lost", P0, 6, 8, str(caught.value)))
+    assert told.startswith("the log of orders.0 was cut at offset 6, and 8 is acked")
+    assert f"flow reset --to orders.0=6 --partitions {P0}" in told
     task.positions.close()

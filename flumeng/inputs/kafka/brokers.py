@@ -5,6 +5,7 @@ A call waits for a bounded time. One answer that is refused costs the others not
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -16,16 +17,27 @@ from typing import Any, Protocol
 from confluent_kafka import Consumer, TopicPartition
 
 from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.inputs import CutError
 from flumeng.inputs.kafka import admin
 from flumeng.inputs.kafka.access import Access, consumer_settings
 from flumeng.inputs.kafka.admin import Bound, KafkaAdmin
-from flumeng.inputs.kafka.library import NO_TOPIC, KafkaException
+from flumeng.inputs.kafka.library import (
+    GROUP,
+    NO_TOPIC,
+    PASSING,
+    KafkaError,
+    KafkaException,
+    meaning,
+)
 from flumeng.inputs.kafka.names import id_text
 
 TIMES_SECONDS = 1.0
 TIMES_AT_ONCE = 256
 """Of so many partitions the time of a message is read, at most, each time that one asks."""
 AHEAD_KBYTES = 64
+COMPARE_SECONDS = 8.0
+CUT = re.compile(r"log truncation detected .*broker end offset is (\d+)")
+"""librdkafka says only in this text where the log was cut."""
 
 Place = tuple[str, int]
 """A topic and the number of a partition."""
@@ -51,10 +63,12 @@ class Described:
 
 @dataclass(frozen=True)
 class Offsets:
-    """``why`` says it for one of those that are not among them."""
+    """``why`` says it for one of those that are not among them. ``epochs`` are of the leaders that
+    answered, where they say it."""
 
     found: Mapping[Place, int]
     why: str = ""
+    epochs: Mapping[Place, int] = field(default_factory=dict)
 
 
 class Brokers(Protocol):
@@ -71,6 +85,10 @@ class Brokers(Protocol):
     def times(self, at: Mapping[Place, int]) -> dict[Place, int]:
         """The times of these messages, in microseconds, or of the next ones, as far as they come in
         a bounded time."""
+
+    def compare(self, place: Place, offset: int, leader_epoch: int) -> None:
+        """Raises CutError when the log was cut below ``offset`` since the leader of that epoch had
+        it. There is a message at or above ``offset``."""
 
     def close(self) -> None: ...
 
@@ -111,26 +129,31 @@ class KafkaBrokers:
         if not places:
             return Offsets({})
         futures = self._admin.offsets(places, bound, committed=self._committed)
-        found, why = self._answers(futures)
-        beyond = [place for place, offset in found.items() if offset < 0]
+        first = self._answers(futures)
+        beyond = [place for place, offset in first.found.items() if offset < 0]
         if not beyond:
-            return Offsets(found, why)
+            return first
         ends = self.offsets(beyond, "latest")
-        before = {place: offset for place, offset in found.items() if offset >= 0}
-        return Offsets({**before, **ends.found}, why or ends.why)
+        found = {**first.found, **ends.found}
+        return Offsets(found, first.why or ends.why, {**first.epochs, **ends.epochs})
 
-    def _answers(self, futures: Mapping[Place, Future[Any]]) -> tuple[dict[Place, int], str]:
+    def _answers(self, futures: Mapping[Place, Future[Any]]) -> Offsets:
         """Raises UnavailableError when there is none at all."""
         found: dict[Place, int] = {}
+        epochs: dict[Place, int] = {}
         trouble: FlumengError | None = None
         for place, future in futures.items():
             try:
-                found[place] = self._admin.answer(future).offset
+                answer = self._admin.answer(future)
             except (UnavailableError, UserError) as error:
                 trouble = error
+                continue
+            found[place] = answer.offset
+            if answer.leader_epoch is not None and answer.leader_epoch >= 0:
+                epochs[place] = answer.leader_epoch
         if trouble is not None and not found:
             raise trouble
-        return found, str(trouble or "")
+        return Offsets(found, str(trouble or ""), epochs)
 
     def times(self, at: Mapping[Place, int]) -> dict[Place, int]:
         found: dict[Place, int] = {}
@@ -162,6 +185,33 @@ class KafkaBrokers:
                 if message.error() is None:
                     yield message
         consumer.unassign()
+
+    def compare(self, place: Place, offset: int, leader_epoch: int) -> None:
+        """By a client of its own: librdkafka compares only where it did not know the leader."""
+        consumer = Consumer(self._settings() | {"enable.partition.eof": True})
+        try:
+            consumer.assign([TopicPartition(*place, offset, leader_epoch=leader_epoch)])
+            deadline = time.monotonic() + COMPARE_SECONDS
+            while time.monotonic() < deadline:
+                message = consumer.poll(0.1)
+                if message is not None and self._is_same(message, place):
+                    return
+        finally:
+            consumer.close()
+        raise UnavailableError(f"{self._access}: {place[0]} [{place[1]}] sends nothing")
+
+    def _is_same(self, message: Any, place: Place) -> bool:
+        """Whether librdkafka reads on, as it does when its leader has all below."""
+        error = message.error()
+        if error is None or error.code() == KafkaError._PARTITION_EOF:
+            return True
+        cut = CUT.search(error.str())
+        if cut is not None:
+            text = f"{self._access}: {place[0]} [{place[1]}]: {error.str()}"
+            raise CutError(text, int(cut[1]))
+        if error.code() not in PASSING and error.code() not in GROUP:
+            raise meaning(error, self._access)
+        return False
 
     def close(self) -> None:
         with self._reading:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from flumeng.inputs import Range, Reach, Standstill
+from flumeng.inputs import CutError, Gone, Range, Reach, Standstill
 from flumeng.inputs.kafka.access import Access
 from flumeng.inputs.kafka.brokers import Brokers, KafkaBrokers
 from flumeng.inputs.kafka.names import parsed
@@ -18,6 +18,10 @@ from flumeng.spec.kafka_source import KafkaSource
 from flumeng.state.partitions import label_of
 
 PROBE_THREADS = 4
+CUT = (
+    "Kafka has cut the log there, and another leader has written other messages at these offsets, "
+    "which were acked: they are not read"
+)
 UNKNOWN = Reach("", 0, trouble="this is not the name of a partition of Kafka")
 
 
@@ -100,6 +104,25 @@ class KafkaPositions:
         probe.add_done_callback(lambda _: self._wake())
         return probe
 
+    def find_cut(self, partition: str, offset: int, leader_epoch: int) -> Future[Gone | None]:
+        """See ``FindingCuts``."""
+        source, watcher = self._source, self._watcher
+        assert source is not None, "nothing is compared that could not be reached"
+        assert watcher is not None, "so it is open"
+
+        def find() -> Gone | None:
+            try:
+                watcher.compare(partition, offset, leader_epoch)
+            except CutError as error:
+                if source.on_gone != "earliest":
+                    raise
+                return Gone(error.end, offset, CUT)
+            return None
+
+        search = self._watchers.probes.submit(find)
+        search.add_done_callback(lambda _: self._wake())
+        return search
+
     def describe(self, standstill: Standstill) -> str:
         return describe(standstill)
 
@@ -123,5 +146,6 @@ class KafkaPositions:
             safe,
             floor=0 if passes else extent.floor,
             closed=end is not None and extent.safe >= end,
+            leader_epoch=extent.leader_epoch,
             gone_below=min(extent.floor, safe) if passes else 0,
         )

@@ -12,6 +12,14 @@ def describe(standstill: Standstill) -> str:
     match standstill.kind:
         case "nonsense":
             return f"{label} stands still: {standstill.why}"
+        case "lost" if standstill.why:
+            return (
+                f"the log of {label} was cut at offset {offset}, and {acked} is acked: another "
+                f"leader of Kafka has written other messages from {offset} to {acked - 1}, which "
+                "were not read; to read them: pause the flow, and `flumeng flow reset --to "
+                f"{label}={offset} --partitions {standstill.partition}`; to pass over them: the "
+                f"same with {label}={acked}, or say on_gone: earliest"
+            )
         case "lost":
             return (
                 f"{label} ends at offset {offset}, but {acked} is acked: Kafka has lost messages "

@@ -36,13 +36,15 @@ BACKOFF_MOST_SECONDS = 10.0
 class Extent:
     """A partition holds offsets from ``floor`` up to ``safe``. ``topic_id`` is the whole id.
     ``trouble``: the brokers say something else instead. Where the topic was ``remade``, ``safe`` is
-    the last known end of the old one, or 0."""
+    the last known end of the old one, or 0. ``leader_epoch`` is of the leader that said ``safe``.
+    """
 
     topic_id: str = ""
     floor: int = 0
     safe: int = 0
     trouble: str = ""
     remade: bool = False
+    leader_epoch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,8 @@ class _Owner:
 
 
 class ExtentWatcher:
-    """Its methods may be called from any thread, and none blocks. The thread runs while somebody
-    watches. ``clock`` gives seconds that only grow."""
+    """Its methods may be called from any thread, and none but ``compare`` blocks. The thread runs
+    while somebody watches. ``clock`` gives seconds that only grow."""
 
     def __init__(self, brokers: Brokers, clock: Callable[[], float] = time.monotonic) -> None:
         self._brokers = brokers
@@ -95,6 +97,11 @@ class ExtentWatcher:
         """Lacks those of which the brokers say nothing now."""
         found = ((name, self._extents.get(name)) for name in partitions)
         return {name: extent for name, extent in found if extent is not None}
+
+    def compare(self, partition: str, offset: int, leader_epoch: int) -> None:
+        """See ``Brokers``. This one waits for them."""
+        place = parse(partition)
+        self._brokers.compare((place.topic, place.number), offset, leader_epoch)
 
     def refresh(self, partitions: Collection[str]) -> None:
         """What ``of`` says of these next is from after this call."""
@@ -158,7 +165,8 @@ class ExtentWatcher:
             for name, one in partitions.items()
             if name not in troubles and one.topic in described.topics
         }
-        ends = self._brokers.offsets(places, "latest").found
+        latest = self._brokers.offsets(places, "latest")
+        ends = latest.found
         self._find_floors(places)
         found = {
             name: self._ended(name, partitions[name], described, why)
@@ -168,7 +176,8 @@ class ExtentWatcher:
             if place in ends and place in self._floors:
                 topic_id = described.topics[place[0]].id
                 floor = min(self._floors[place], ends[place])
-                found[name] = Extent(topic_id, floor, ends[place])
+                epoch = latest.epochs.get(place)
+                found[name] = Extent(topic_id, floor, ends[place], leader_epoch=epoch)
         sound = {name: extent for name, extent in found.items() if not extent.trouble}
         self._last = {n: one for n, one in self._last.items() if n in partitions} | sound
         return found
