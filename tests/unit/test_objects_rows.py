@@ -7,6 +7,7 @@ import decimal
 import gzip
 import io
 import json
+import math
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time
@@ -24,6 +25,8 @@ from hypothesis import strategies as st
 from flumeng.errors import CorruptError
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.objects import csv_rows, json_elements
+from flumeng.inputs.objects.json_elements import NOT_FINITE
+from flumeng.inputs.objects.parts import numbered
 from flumeng.inputs.objects.reader import ObjectsReader
 from flumeng.sinks import formats, json_text
 from flumeng.spec.objects_source import Format, ObjectsSource
@@ -69,6 +72,10 @@ def bodies(form: Format, item: Item, **how: Any) -> list[bytes]:
     found = list(read(form, [item], **how))
     assert [seq for seq, _ in found] == list(range(len(found)))
     return [body for _, body in found]
+
+
+def bodies_of(elements: Iterator[pa.BinaryArray | str]) -> list[bytes]:
+    return [body for part in numbered(elements, 0, COUNT) for body in part.bodies.to_pylist()]
 
 
 def until_damage(
@@ -300,7 +307,7 @@ def test_elements_are_found_however_they_are_written_and_cut(
 ) -> None:
     data = between.join(json.dumps(text, indent=indent) for text in texts).encode()
     blocks = iter([data[at : at + size] for at in range(0, len(data), size)])
-    found = [body for some in json_elements.elements(blocks) for body in some.to_pylist()]
+    found = bodies_of(json_elements.elements(blocks))
     expected = [each for text in texts for each in (text if isinstance(text, list) else [text])]
     assert [json.loads(body) for body in found] == expected
     assert all(b"\n" not in body for body in found)
@@ -311,6 +318,7 @@ def test_elements_are_found_however_they_are_written_and_cut(
     [
         (b"[1,2,x]", 2), (b"[1,2,]", 2), (b"[1,,2]", 1), (b"[1 2]", 0), (b"[1}", 0), (b"{]", 0),
         (b'{"a":1}{"a" 1}', 1), (b'{"a":1},{"a":1}', 1), (b"{}1", 1), (b"1", 0), (b"1 {}", 0),
+        (b"[1,-NaN]", 1), (b"[1,1NaN]", 1), (b"{NaN:1}", 0), (b"[1,NaNs,2]", 1),
         (b"[1]]", 1), (b"{}}", 1), (b"[1,2", 1), (b'["a', 0), (b'{"a":1}\n{"a"', 1),
         (b'[{"a":"\x01"}]', 0), (b"[[1,2],[1,]]", 1), (b"[", 0), (b"[1,", 1), (b"[1]x[2]", 1),
     ],
@@ -320,12 +328,38 @@ def test_what_is_no_json_ends_behind_the_last_element_that_is(
     data: bytes, good: int, size: int
 ) -> None:
     found = []
+    blocks = iter([data[at : at + size] for at in range(0, len(data), size)])
     with pytest.raises(CorruptError):
-        for some in json_elements.elements(
-            iter([data[at : at + size] for at in range(0, len(data), size)])
-        ):
-            found += some.to_pylist()
+        for part in numbered(json_elements.elements(blocks), 0, 100):
+            found += part.bodies.to_pylist()
     assert len(found) == good
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_elements_with_numbers_that_json_lacks_are_events_as_they_stand_there(size: int) -> None:
+    bad = {1: [math.nan], 2: {"a": [-math.inf, 'NaN"']}, 5: math.inf, 6: {"b": math.nan}}
+    rows = [bad.get(n, {"text": f'NaN, "-Infinity\\" {n}'}) for n in range(9)]
+    data = json.dumps(rows).encode() + json.dumps({"z": math.nan}).encode() + b"[0]"
+    found = json_elements.elements(iter([data[at : at + size] for at in range(0, len(data), size)]))
+    texts = [json.dumps(each, separators=(",", ":")).encode() for each in rows]
+    expected = [(text, NOT_FINITE if n in bad else "") for n, text in enumerate(texts)]
+    expected += [(b'{"z":NaN}', NOT_FINITE), (b"0", "")]
+    assert [
+        (body, part.error) for part in numbered(found, 0, 100) for body in part.bodies.to_pylist()
+    ] == expected
+
+
+def test_rows_around_numbers_that_json_lacks_are_read(tmp_path: Path) -> None:
+    rows: list[Any] = [{"n": n, "share": 0.5} for n in range(100_000)]
+    for n in (0, 7, 8, 50_000, 99_999):
+        rows[n]["share"] = math.nan
+    item = written(tmp_path / "a", json.dumps(rows).encode())
+    texts = [json.dumps(each, separators=(",", ":")).encode() for each in rows]
+    expected = [(n, text, NOT_FINITE if b"NaN" in text else None) for n, text in enumerate(texts)]
+    assert marked(item, form="json") == expected
+    assert marked(item, 7, 9, form="json") == expected[7:9]
+    at_records = written(tmp_path / "b", json.dumps({"x": math.inf, "a": {"b": rows}}).encode())
+    assert marked(at_records, form="json", records="a.b") == expected
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -550,8 +584,7 @@ def test_avro_is_read_up_to_the_block_that_is_damaged(tmp_path: Path) -> None:
 
 def at(path: str, data: bytes, size: int = 7) -> list[bytes]:
     blocks = iter([data[at : at + size] for at in range(0, len(data), size)])
-    found = json_elements.elements_at(blocks, path.split("."))
-    return [body for some in found for body in some.to_pylist()]
+    return bodies_of(json_elements.elements_at(blocks, path.split(".")))
 
 
 @settings(max_examples=150, deadline=None)

@@ -3,10 +3,12 @@
 Where an element begins and ends is found for a whole block at once, as simdjson does it: quotes say
 what is a string, and brackets outside of strings how deep a place is. What is in between is then
 checked by msgspec in one go. An element keeps its own writing, but for white space between tokens.
+An element that has NaN or an infinity, as Python's ``json.dumps`` writes them, is marked alone.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -27,6 +29,9 @@ MOST_ELEMENT_BYTES = 1 << 24
 _ARRAY, _COMMA, _OBJECT, _ARRAY_END, _OBJECT_END = b"[,{]}"
 _QUOTE, _SPACE = b'" '
 _BLANK = b" \t\n\r"
+_NUMBER_BEYOND = re.compile(rb"-?Infinity|NaN")
+NOT_FINITE = "json: NaN and Infinity are not in JSON"
+"""The error of an element that is JSON but for them."""
 _decode = msgspec.json.Decoder(msgspec.Raw).decode
 Indices = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -46,14 +51,14 @@ _STEPS[[_ARRAY_END, _OBJECT_END]] = -1
 
 
 def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iterator[Rows]:
-    """Rows [start, end). Raises CorruptError behind the last element that is JSON."""
+    """Rows [start, end). Raises CorruptError at the first element that is damaged."""
     _, blocks = text_from(content, source.encoding, 0)
     text = without_mark(blocks)
     found = elements_at(text, source.records.split(".")) if source.records else elements(text)
     return numbered(found, start, end)
 
 
-def elements_at(blocks: Iterator[bytes], names: Sequence[str]) -> Iterator[pa.BinaryArray]:
+def elements_at(blocks: Iterator[bytes], names: Sequence[str]) -> Iterator[pa.BinaryArray | str]:
     """Those of the arrays, or objects, that lie at the end of these names in each object. What lies
     elsewhere is passed over unseen."""
     text = JsonText(blocks)
@@ -61,7 +66,7 @@ def elements_at(blocks: Iterator[bytes], names: Sequence[str]) -> Iterator[pa.Bi
         yield from _below(text, names)
 
 
-def _below(text: JsonText, names: Sequence[str]) -> Iterator[pa.BinaryArray]:
+def _below(text: JsonText, names: Sequence[str]) -> Iterator[pa.BinaryArray | str]:
     if text.peek() == b"n":
         if b"".join(text.value()) != b"null":
             raise CorruptError("what follows is no JSON")
@@ -79,14 +84,14 @@ def _below(text: JsonText, names: Sequence[str]) -> Iterator[pa.BinaryArray]:
             raise CorruptError(f"an object in it has no {names[0]}, where the records were to be")
 
 
-def elements(blocks: Iterator[bytes]) -> Iterator[pa.BinaryArray]:
+def elements(blocks: Iterator[bytes]) -> Iterator[pa.BinaryArray | str]:
+    """The bodies of elements; ``NOT_FINITE`` comes before one that is not JSON for that reason."""
     rest, inside = b"", 0
     for block in blocks:
         for first in range(0, len(block), SCAN_BYTES):
             found = _Scan(rest + block[first : first + SCAN_BYTES], inside)
-            bodies, broken = found.bodies()
-            if len(bodies):
-                yield bodies
+            bodies, beyond, broken = found.bodies()
+            yield from _apart(bodies, beyond)
             if broken:
                 raise CorruptError("what follows is no JSON, or no array or object")
             rest, inside = found.rest()
@@ -96,11 +101,24 @@ def elements(blocks: Iterator[bytes]) -> Iterator[pa.BinaryArray]:
         raise CorruptError("it ends in the middle of an array or object, or is neither")
 
 
+def _apart(bodies: pa.BinaryArray, beyond: Sequence[int]) -> Iterator[pa.BinaryArray | str]:
+    """``beyond``: which of the bodies have numbers that JSON lacks."""
+    first = 0
+    for number in (*beyond, len(bodies)):
+        if first < number:
+            yield bodies[first:number]
+        if number < len(bodies):
+            yield NOT_FINITE
+            yield bodies[number : number + 1]
+        first = number + 1
+
+
 class _Scan:
     """What separates elements in ``data``: at which of its ``places`` is which byte of ``[,{]}``.
 
     In an array that began before, what separates it from that lies at -1. ``fits`` is false where
-    more is closed than was opened; what comes then is left out.
+    more is closed than was opened; what comes then is left out. ``checked`` is ``data`` with an
+    array in place of each number that JSON lacks; these begin at ``beyond``.
     """
 
     def __init__(self, data: bytes, inside: int) -> None:
@@ -125,10 +143,22 @@ class _Scan:
         openers = np.concatenate([[_ARRAY if inside else 0], marks[opens]])[np.cumsum(opens)]
         outer = opens | ((before == 1) & (after == 0))
         outer |= (marks == _COMMA) & (before == 1) & (openers == _ARRAY)
-        self.data = data
+        self.data = self.checked = data
+        self.beyond: list[int] = []
+        if b"NaN" in data or b"Infinity" in data:
+            self._pass_over_numbers(in_string)
         virtual = [inside] if inside else []
         self.places = np.concatenate([np.full(len(virtual), -1), at[outer]])
         self.kinds = np.concatenate([np.array(virtual, np.uint8), marks[outer]])
+
+    def _pass_over_numbers(self, in_string: Mask) -> None:
+        checked = bytearray(self.data)
+        for found in _NUMBER_BEYOND.finditer(self.data):
+            first, last = found.span()
+            if not in_string[first]:
+                self.beyond.append(first)
+                checked[first:last] = b"[]".ljust(last - first)
+        self.checked = bytes(checked)
 
     def rest(self) -> tuple[bytes, int]:
         """What is still to be read, and ``inside`` for it."""
@@ -139,8 +169,9 @@ class _Scan:
             return self.data[last:], 0
         return self.data[last + 1 :].lstrip(_BLANK), kind if kind in (_ARRAY, _COMMA) else 0
 
-    def bodies(self) -> tuple[pa.BinaryArray, bool]:
-        """The elements up to the first one that is broken, and whether there is such a one."""
+    def bodies(self) -> tuple[pa.BinaryArray, list[int], bool]:
+        """The elements up to the first one that is broken, which of them have numbers that JSON
+        lacks, and whether there is a broken one."""
         kept = self.shown.copy()
         separators = self.places[np.isin(self.kinds, (_ARRAY, _COMMA, _ARRAY_END))]
         kept[separators[separators >= 0]] = False
@@ -169,14 +200,17 @@ class _Scan:
         content = np.frombuffer(self.data, np.uint8)[kept]
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
         found = pa.Array.from_buffers(pa.binary(), len(starts), buffers)
-        return found, good < len(fits) or not begins or not self.fits
+        begun = np.searchsorted(starts, self.beyond, "right")
+        ended = np.searchsorted(ends, self.beyond, "right")
+        beyond = np.unique(ended[begun > ended]).tolist()
+        return found, beyond, good < len(fits) or not begins or not self.fits
 
     def _is_json(self, is_empty: Mask, is_text: Mask) -> bool:
         """Whether all elements are, as the one array that is made of them here."""
         if not len(is_text):
             return True
         stop = int(self.places[-1]) + (self.kinds[-1] != _OBJECT)
-        text = np.frombuffer(self.data, np.uint8)[:stop].copy()
+        text = np.frombuffer(self.checked, np.uint8)[:stop].copy()
         arrays, ends = self.kinds == _ARRAY, self.kinds == _ARRAY_END
         ends[1:] &= ~is_empty
         commas = self.kinds == _ARRAY_END
@@ -195,7 +229,7 @@ class _Scan:
     def _first_broken(self, starts: Indices, ends: Indices, chosen: Mask, good: int) -> int:
         """Of the first ``good`` pairs of places the first one with no JSON between them."""
         for number in np.flatnonzero(chosen[:good]).tolist():
-            if not _is_valid(self.data[starts[number] : ends[number]]):
+            if not _is_valid(self.checked[starts[number] : ends[number]]):
                 return int(number)
         return good
 
