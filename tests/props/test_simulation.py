@@ -360,7 +360,7 @@ class RemovesEarly(QueueLog):
     def look(self) -> None:
         super().look()
         for state in self.lanes.values():
-            state.acked += 1
+            state.acknowledge(state.acked + 1)
 
 
 class AcksFirst(Delivery):

@@ -7,12 +7,22 @@ from hypothesis import strategies as st
 
 from flumeng.inputs.objects.contents import WHOLE_EVENT_BYTES, LaneContents
 from flumeng.inputs.objects.formats import cuttable
+from flumeng.inputs.objects.lane_state import LaneState
 from flumeng.inputs.objects.lanes import spread, weigh
 from flumeng.inputs.objects.listed import Listed
+from flumeng.inputs.objects.queue_log import QueueLog
+from flumeng.operations.flows import apply_flow
 from flumeng.spec.objects_source import ObjectsSource
 from flumeng.state import items
 from flumeng.state.items import Item
+from flumeng.store import tree
+from flumeng.testing import FakeStore, FakeTree
 
+FLOW = """\
+flow: web
+sources: [objects: {paths: ["/in/*"]}]
+sinks: [noop]
+"""
 SOURCE = ObjectsSource(paths=("/in/*",))
 WEIGH = weigh(SOURCE)
 OPENING = WEIGH("/in/empty", 0)
@@ -60,3 +70,39 @@ def test_no_object_goes_to_a_lane_that_has_more_than_another(
     for lane, one in zip(lanes, listed, strict=True):
         assert total[lane] == min(total.values())
         total[lane] += WEIGH(one.location, one.size)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["append", "ack", "remove"]), st.integers(0, 5))))
+def test_counts_of_a_lane_are_those_of_its_items(steps: list[tuple[str, int]]) -> None:
+    lane = LaneState(weigh=WEIGH)
+    for step, amount in steps:
+        if step == "append":
+            numbers = range(lane.next, lane.next + amount + 1)
+            lane.append([Item(n, f"/in/{n}.gz" if n % 2 else "/in/a", 999 * n, 0) for n in numbers])
+        elif step == "ack":
+            lane.acknowledge(lane.next - amount)
+        elif done := lane.done():
+            lane.remove(done[0])
+        kept = [one for part in lane.segments for one in part]
+        waiting = [one for one in kept if one.number >= lane.acked]
+        assert lane.kept == len(kept)
+        assert lane.weight == sum(WEIGH(one.location, one.size) for one in waiting)
+
+
+def test_an_append_to_a_queue_does_not_count_its_items_again() -> None:
+    store = FakeStore(FakeTree())
+    tree.init(store)
+    apply_flow(store, FLOW, author="test", reason="", now=0.0)
+    weighed: list[str] = []
+
+    def counting(location: str, size: int) -> int:
+        weighed.append(location)
+        return WEIGH(location, size)
+
+    log = QueueLog.take(store, "web", 1, 2, "order any", weigh=counting)
+    for number in range(100):
+        lanes = spread(objects(1), log.waiting_weights, log.weigh)
+        assert lanes == [str(number % 2)]
+        log.append({lanes[0]: [Item(log.lanes[lanes[0]].next, f"/in/{number}", 1, 0)]}, {})
+    assert log.kept_items == 100
+    assert len(weighed) == 2 * 100, "each when its lane is chosen, and when it is in it"

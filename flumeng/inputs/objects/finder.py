@@ -18,10 +18,11 @@ from itertools import accumulate, islice
 from flumeng.errors import FlumengError, UserError
 from flumeng.inputs.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.inputs.objects.aftermath import Aftermath
+from flumeng.inputs.objects.lane_state import LaneState
 from flumeng.inputs.objects.lanes import spread, weigh
 from flumeng.inputs.objects.listed import Listed
 from flumeng.inputs.objects.listing import Lister
-from flumeng.inputs.objects.queue_log import LaneState, QueueLog
+from flumeng.inputs.objects.queue_log import QueueLog
 from flumeng.inputs.objects.seen import Seen, seen
 from flumeng.inputs.objects.seen_hashes import LARGE, SMALL
 from flumeng.inputs.objects.settling import Settling

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from flumeng.errors import ConflictError, CorruptError, UserError
+from flumeng.inputs.objects.lane_state import LaneState, alike
 from flumeng.inputs.objects.lanes import Weigh
 from flumeng.inputs.objects.seen_files import SeenFiles
 from flumeng.state import items, queues
@@ -53,36 +53,8 @@ SEGMENT_BYTES = 48 * 1024
 RETRY = "retry"
 
 
-def _alike(location: str, size: int) -> int:
-    """Of items that are no objects."""
-    del location, size
-    return 1
-
-
 def _new_id() -> str:
     return uuid.uuid4().hex[:8]
-
-
-@dataclass
-class LaneState:
-    """What waits in a lane: ``segments`` by the number of their first item, whose items are those
-    that follow; all below ``acked`` is acked."""
-
-    next: int = 0
-    acked: int = 0
-    segments: deque[tuple[Item, ...]] = field(default_factory=deque)
-
-    @property
-    def waiting(self) -> list[Item]:
-        return [one for part in list(self.segments) for one in part if one.number >= self.acked]
-
-    def bytes_from(self, offset: int) -> int:
-        """How many bytes are to be read behind the offset. For any thread."""
-        return items.bytes_from((one for part in list(self.segments) for one in part), offset)
-
-    def done(self) -> list[tuple[Item, ...]]:
-        """The segments of which everything is acked."""
-        return [part for part in self.segments if part[-1].number < self.acked]
 
 
 @dataclass(frozen=True)
@@ -125,7 +97,7 @@ class QueueLog:
         rules: str,
         *,
         seen_in: str | None = None,
-        weigh: Weigh = _alike,
+        weigh: Weigh = alike,
         new_id: Callable[[], str] = _new_id,
     ) -> QueueLog:
         """The queue under this epoch, with at least so many lanes; made when it is not there, under
@@ -172,20 +144,17 @@ class QueueLog:
         found = self._store.read_each([ack_path(self._flow, name) for name in self.partitions])
         for lane, ack in zip(self.partitions.values(), map(readable, found), strict=True):
             if ack is not None:
-                self.lanes[lane].acked = items.number_of(ack.value.offset)
+                self.lanes[lane].acknowledge(items.number_of(ack.value.offset))
 
     @property
     def kept_items(self) -> int:
         """Those that wait, and those whose segments are not removed."""
-        return sum(len(part) for state in self.lanes.values() for part in state.segments)
+        return sum(state.kept for state in self.lanes.values())
 
     @property
     def waiting_weights(self) -> dict[str, int]:
         """Lane -> what is not acked of it."""
-        return {
-            lane: sum(self.weigh(one.location, one.size) for one in state.waiting)
-            for lane, state in self.lanes.items()
-        }
+        return {lane: state.weight for lane, state in self.lanes.items()}
 
     def seen(self) -> dict[str, bytes]:
         """The buckets of what was listed before. Raises CorruptError when one is not there."""
@@ -252,9 +221,8 @@ class QueueLog:
         self._unnamed |= {one.file for one in self._buckets.values()} - named - {""}
         self._buckets = after_seen
         for lane, parts in segments.items():
-            state = self.lanes[lane]
-            state.segments.extend(tuple(items.of_segment(one)) for one in parts)
-            state.next = after[lane]
+            for one in parts:
+                self.lanes[lane].append(items.of_segment(one))
         if self._files is not None:
             self._files.remove(self._unnamed)
             self._unnamed = set()
@@ -335,7 +303,7 @@ class QueueLog:
         for some in portions(self._store.scale, gone, removal, each=[still]):
             self._store.commit([still, *chain.from_iterable(map(removal, some))])
             for lane, part in some:
-                self.lanes[lane].segments.remove(part)
+                self.lanes[lane].remove(part)
 
     def _path(self, lane: str, part: tuple[Item, ...]) -> ZPath[QueueSegment]:
         return paths.queue_segment(self._flow, lane, queues.segment_name(part[0].number))
@@ -365,12 +333,12 @@ class QueueLog:
         head = self._head.value
         found = queues.lanes(self._store, self._flow, head, head.next)
         for name, lane in found.items():
-            state = LaneState(lane.next)
+            state = LaneState(lane.next, self.weigh)
             for one in queues.segments(self._store, self._flow, name, lane.segments):
                 if isinstance(one, Unreadable):
                     raise one.error
                 if one is not None:
-                    state.segments.append(tuple(items.of_segment(one.value)))
+                    state.append(items.of_segment(one.value))
             self.lanes[name] = state
 
 

@@ -12,7 +12,8 @@ from itertools import islice, takewhile
 
 from flumeng.errors import FlumengError, UserError
 from flumeng.inputs.finding import Before, Bounds, Findings, FindingTask, Offer
-from flumeng.inputs.objects.queue_log import LaneState, QueueLog
+from flumeng.inputs.objects.lane_state import LaneState
+from flumeng.inputs.objects.queue_log import QueueLog
 from flumeng.inputs.polls.answer_files import AnswerFiles
 from flumeng.spec.polls import Poller
 from flumeng.state import items, queues
