@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,13 +21,13 @@ from cli.options import (
 )
 from cli.output import show_json
 from cli.preview_output import show_preview
-from flumeng.errors import FlumengError, UserError
+from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.operations import preview
 from flumeng.operations.flow_records import require_flow
 from flumeng.operations.flows import apply_flows, delete_flow, rollback_flow, rollback_text
 from flumeng.operations.next_revision import Applied
 from flumeng.spec import parse_written
-from flumeng.spec.flow_files import FlowFilesError, flow_files_of, read_flows
+from flumeng.spec.flow_files import FlowFile, FlowFilesError, flow_files_of, read_flows
 from flumeng.spec.flow_names import is_part, whole_of
 from flumeng.spec.guarantees import promise
 from flumeng.store import Store
@@ -46,11 +47,18 @@ name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
 
 @click.command()
 @files_argument
+@click.option(
+    "--check-targets", is_flag=True, help="Try the sinks from this host too; nothing is written."
+)
 @json_option
-def validate(files: list[Path], as_json: bool) -> None:
+def validate(files: list[Path], *, check_targets: bool, as_json: bool) -> None:
     """Check flow files: all problems of all files at once. Exit code 2 when there are any.
 
     FILE may be a directory, whose flow files are checked, or - for standard input.
+
+    --check-targets connects to the target of each sink as this host reaches it, with the secrets
+    of this host. The exit code is 4 when one cannot be used. With --json there is a row for
+    each sink.
     """
     try:
         found = read_flows(files)
@@ -59,13 +67,34 @@ def validate(files: list[Path], as_json: bool) -> None:
             raise
         show_json([{"file": str(path), **asdict(problem)} for path, problem in error.problems])
         raise SystemExit(2) from error
-    if as_json:
+    if as_json and not check_targets:
         show_json([])
-        return
-    for file in found:
-        click.echo(f"{file.path}: flow {file.spec.flow} is valid")
-        for sentence in promise(parse_written(file.text)):
-            click.echo(f"  {sentence}")
+    if not as_json:
+        for file in found:
+            click.echo(f"{file.path}: flow {file.spec.flow} is valid")
+            for sentence in promise(parse_written(file.text)):
+                click.echo(f"  {sentence}")
+    if check_targets:
+        _check_targets(found, as_json=as_json)
+
+
+def _check_targets(files: Sequence[FlowFile], *, as_json: bool) -> None:
+    from flumeng.trial.targets import tried  # noqa: PLC0415  loads pyarrow
+
+    rows = []
+    for file in files:
+        for one in tried(file.spec):
+            rows.append({"file": str(file.path), "flow": file.spec.flow, **asdict(one)})
+            if not as_json:
+                sentence = f": {one.why}" if one.why else ""
+                click.echo(f"{file.path}: sink {one.sink}: {one.state}{sentence}")
+    if as_json:
+        show_json(rows)
+    if failed := sum(row["state"] == "failed" for row in rows):
+        raise UnavailableError(
+            f"{failed} of {len(rows)} sinks cannot be used from this host: correct them, or try "
+            "from a host that collects"
+        )
 
 
 @click.command()

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from flumeng.errors import FlumengError
 from flumeng.filters.lazy_batch import LazyBatch
@@ -129,4 +129,16 @@ class Sink(Protocol):
         """What the stages of all splits have yielded, in a sentence for the loop.
 
         Raises BatchTooWideError; any other error fails the batch, which is then tried again.
+        """
+
+
+@runtime_checkable
+class Probed(Protocol):
+    """A sink whose target can be asked before a flow is applied."""
+
+    def probe(self) -> None:
+        """Asks the target once and changes nothing there; never called while the flow runs.
+
+        Raises UserError for what the flow's author has to change, UnavailableError for a target
+        that does not answer.
         """

@@ -56,7 +56,12 @@ _DAY = "_day"
 
 class DeltaSink(TableSink):
     def __init__(self, options: Delta, _task: TaskRevision) -> None:
-        super().__init__(DeltaLake(options))
+        table = DeltaLake(options)
+        super().__init__(table)
+        self._look = table.look
+
+    def probe(self) -> None:
+        self._call(self._look)
 
 
 class DeltaLake:
@@ -88,6 +93,11 @@ class DeltaLake:
             self._options.compression,
             self._secrets,
         )
+
+    def look(self) -> None:
+        """Load the table, or see that there is none, which ``prepare`` would make."""
+        with translated(_meaning):
+            self._load()
 
     def add(self, files: Sequence[TableFile], batch: BatchId | None) -> bool:
         with translated(_meaning):

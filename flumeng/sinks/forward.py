@@ -41,6 +41,17 @@ class ForwardSink:
     def __init__(self, options: ForwardSyslog | ForwardTcp, _task: TaskRevision) -> None:
         self._options = options
 
+    def probe(self) -> None:
+        """Each target has to take a connection, also those that stand by."""
+        failed = []
+        for target in self._options.targets:
+            try:
+                _Connection(target, self._options.tls, self._options.timeout_seconds).close()
+            except UnavailableError as error:
+                failed.append(str(error))
+        if failed:
+            raise UnavailableError("; ".join(failed))
+
     def stage(self, batch: LazyBatch, _attempt: Attempt) -> LazyBatch:
         if self._options.message == "rfc5424":
             syslog_text.check(batch.schema)

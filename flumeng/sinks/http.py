@@ -26,6 +26,7 @@ from flumeng.sinks.http_receiver import (
     RefusedRequestError,
     TooLargeError,
     backoff,
+    reach,
     send,
 )
 from flumeng.spec.sinks.http import Http
@@ -56,6 +57,9 @@ class HttpSink:
     @property
     def writes_at_once(self) -> bool:
         return self._options.idempotent
+
+    def probe(self) -> None:
+        reach(self._endpoint)
 
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
         if attempt.batch is not None and not identity.present(batch.schema):

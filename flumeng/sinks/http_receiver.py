@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from ssl import SSLCertVerificationError
 
@@ -23,6 +23,8 @@ QUOTED_CHARACTERS = 200
 CONNECTIONS = 4
 PASSING = (408, 409, 425, 429)
 """Beside all from 500 on; 409 says that a request with this key is being done right now."""
+UNAUTHORIZED = (401, 402, 403, 407)
+DOWN = (502, 503, 504)
 WRONG = (401, 402, 403, 404, 405, 406, 407, 410, 411, 415, 421, 426, 431, 451)
 """Are about the flow, and would be the answer to any request, as are redirections."""
 
@@ -78,6 +80,19 @@ def send(endpoint: Endpoint, body: bytes, key: str, pauses: Backoff) -> None:
         pauses.pause(error, least_seconds=answer.after_seconds)
 
 
+def reach(endpoint: Endpoint) -> None:
+    """Asks with HEAD whether somebody answers, and would not refuse the headers.
+
+    Many receivers know no HEAD, so any other answer is good. Raises UnavailableError, UserError.
+    """
+    answer = _ask(replace(endpoint, method="HEAD"), None, "")
+    sentence = f"{endpoint}: {answer.sentence}"
+    if answer.status in UNAUTHORIZED:
+        raise UserError(sentence)
+    if answer.status in (0, *DOWN):
+        raise UnavailableError(sentence)
+
+
 def _require_passing(endpoint: Endpoint, answer: Answer) -> None:
     """Raises unless another time there may be another answer."""
     if answer.status == 0 or answer.status in PASSING or answer.status >= 500:
@@ -89,13 +104,14 @@ def _require_passing(endpoint: Endpoint, answer: Answer) -> None:
     raise RefusedRequestError(answer.sentence)
 
 
-def _ask(endpoint: Endpoint, body: bytes, key: str) -> Answer:
+def _ask(endpoint: Endpoint, body: bytes | None, key: str) -> Answer:
+    keyed = {IDEMPOTENCY_KEY: key} if body is not None else {}
     try:
         response = _pool(endpoint.ca).request(
             endpoint.method,
             endpoint.url,
             body=body,
-            headers=dict(endpoint.headers) | {IDEMPOTENCY_KEY: key},
+            headers=dict(endpoint.headers) | keyed,
             timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=endpoint.timeout_seconds),
             retries=False,
             redirect=False,

@@ -51,7 +51,12 @@ TRANSFORMS = ("identity", "year", "month", "day", "hour")
 
 class IcebergSink(TableSink):
     def __init__(self, options: Iceberg, _task: TaskRevision) -> None:
-        super().__init__(IcebergTable(options))
+        table = IcebergTable(options)
+        super().__init__(table)
+        self._look = table.look
+
+    def probe(self) -> None:
+        self._call(self._look)
 
 
 class IcebergTable:
@@ -88,6 +93,11 @@ class IcebergTable:
             self._options.compression,
             self._secrets,
         )
+
+    def look(self) -> None:
+        """Load the table, or see that there is none, which ``prepare`` would make."""
+        with translated(_meaning):
+            self._load()
 
     def add(self, files: Sequence[TableFile], batch: BatchId | None) -> bool:
         with translated(_meaning):

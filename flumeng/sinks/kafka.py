@@ -57,6 +57,17 @@ class KafkaSink:
     def identified(self) -> bool:
         return self._options.event_id
 
+    def probe(self) -> None:
+        """A topic that brokers would create at its first message is reported as missing."""
+        with self._stage.producer() as producer:
+            topics = producer.listed()
+        topic = self._options.topic
+        if not COLUMN.search(topic) and topic not in topics:
+            raise UserError(
+                f"kafka: there is no topic {topic}, or it is not visible to this user: create it, "
+                "or see whether the brokers create topics by themselves"
+            )
+
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
         self._check(batch.schema)
         stage = attempt.dead_letters.around(self._stage, COUNT_SCHEMA)
@@ -87,7 +98,7 @@ class Produce:
     ) -> Iterator[pa.RecordBatch]:
         count = held_bytes = 0
         held: list[_Messages] = []
-        with self._producer() as producer:
+        with self.producer() as producer:
             for events in batches:
                 count += events.num_rows
                 messages = _Messages(self._with_topic(producer, events, refuse), self.options)
@@ -101,7 +112,7 @@ class Produce:
         yield pa.RecordBatch.from_pylist([{"events": count}], COUNT_SCHEMA)
 
     @contextmanager
-    def _producer(self, *, alone: bool = False) -> Iterator[KafkaProducer]:
+    def producer(self, *, alone: bool = False) -> Iterator[KafkaProducer]:
         """One that nobody else uses now; after an error it is not used again."""
         from flumeng.sinks.kafka_producer import KafkaProducer  # noqa: PLC0415  an extra
 
@@ -142,7 +153,7 @@ class Produce:
         """Wait until all of ``held`` is answered for, and see to what was not taken."""
         refused = producer.refusals()
         if refused:
-            with self._producer(alone=True) as single:
+            with self.producer(alone=True) as single:
                 for messages in held:
                     messages.send_alone(single, refused.keys(), refuse)
 

@@ -84,6 +84,13 @@ class KafkaProducer:
         except KafkaException as error:
             raise UserError(f"kafka: {error.args[0].str()}") from error
 
+    def listed(self) -> set[str]:
+        """The topics that there are. Asking creates none.
+
+        Raises UnavailableError when no broker answers, UserError when the user is not let in.
+        """
+        return {name for name, topic in self._ask(None).topics.items() if topic.error is None}
+
     def missing(self, names: Iterable[str]) -> dict[str, str]:
         """Which of these topics cannot be written to, and why.
 
@@ -92,9 +99,7 @@ class KafkaProducer:
         unknown = set(names) - self._topics
         if not unknown:
             return {}
-        self._topics |= {
-            name for name, topic in self._ask(None).topics.items() if topic.error is None
-        }
+        self._topics |= self.listed()
         why = dict.fromkeys(unknown - self._topics, "Kafka has no such topic")
         for attempt in range(2):
             for name in list(why)[:PROBES]:

@@ -42,6 +42,11 @@ class SqlSink:
     def writes_at_once(self) -> bool:
         return self._options.mode == "append"
 
+    def probe(self) -> None:
+        from flumeng.sinks.postgres import probing  # noqa: PLC0415  needs an extra
+
+        probing.probe(self._server, self._options)
+
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
         from flumeng.sinks.postgres.split import WriteSplit  # noqa: PLC0415  needs an extra
 

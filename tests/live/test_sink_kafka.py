@@ -22,7 +22,7 @@ from flumeng.filters import identity
 from flumeng.filters.lazy_batch import Fused, LazyBatch
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.runtime.scrubbing import Secret
-from flumeng.sinks import Attempt
+from flumeng.sinks import Attempt, TaskRevision
 from flumeng.sinks.dead_letters import DeadLetters, RefusedError
 from flumeng.sinks.kafka import KafkaSink, Produce
 from flumeng.sinks.testing.kafka import PASSWORD, USER, RealKafka
@@ -207,6 +207,18 @@ def test_a_topic_that_is_not_there_is_the_users_to_mend(kafka: RealKafka) -> Non
     options = Kafka(brokers=(kafka.address,), topic="absent")
     with pytest.raises(UserError, match="kafka: topic absent: Kafka has no such topic"):
         produce(options, events(b"x"))
+
+
+def test_a_topic_is_looked_up_before_the_first_batch_and_not_made(
+    kafka: RealKafka, topic: str
+) -> None:
+    task = TaskRevision("web", "", 0)
+    absent = f"flumeng-absent-{uuid.uuid4().hex}"
+    for name in (topic, "web-{host}"):
+        KafkaSink(Kafka(brokers=(kafka.address,), topic=name), task).probe()
+    for _ in range(2):
+        with pytest.raises(UserError, match=f"there is no topic {absent}"):
+            KafkaSink(Kafka(brokers=(kafka.address,), topic=absent), task).probe()
 
 
 def test_a_user_is_let_in_over_tls_and_may_do_what_is_allowed(

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -21,7 +21,7 @@ from flumeng.journal.schema import READ_SCHEMA
 from flumeng.runtime.scrubbing import Secret
 from flumeng.sinks import BatchId
 from flumeng.sinks.dead_letters import DeadLetters, RefusedError
-from flumeng.sinks.postgres import split
+from flumeng.sinks.postgres import probing, split
 from flumeng.sinks.postgres.connection import Connection
 from flumeng.sinks.postgres.split import WriteSplit
 from flumeng.sinks.postgres.target import Server, Target
@@ -493,3 +493,17 @@ def test_everything_that_select_can_make_arrives(postgres: RealPostgres) -> None
         ("\ufffd\t\n\\", '{"a": "\\u0000"}', "-Infinity", "1e+308", "-0.010000000000000000",
             "9999-12-31", "9999-12-31 23:59:59.999999+00", "[]", '{"a": "", "b": 1.5}', "{}"),
     ]  # fmt: skip
+
+
+def test_a_table_that_is_missing_is_found_before_the_first_batch(postgres: RealPostgres) -> None:
+    to = target(postgres)
+    options = Sql(url=postgres.url, table="events", username=postgres.username)
+    with pytest.raises(UserError, match='there is no table "public"'):
+        probing.probe(to.server, options)
+    probing.probe(to.server, replace(options, create=True))
+    with pytest.raises(UserError, match="there is no table"):
+        probing.probe(to.server, options)
+    postgres.run("CREATE TABLE events (body bytea)")
+    probing.probe(to.server, options)
+    with pytest.raises(UserError, match="does not exist"):
+        probing.probe(replace(to.server, database="absent"), options)

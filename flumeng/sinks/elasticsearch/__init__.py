@@ -18,7 +18,7 @@ from flumeng.sinks.dead_letters import schema_around
 from flumeng.sinks.elasticsearch import template
 from flumeng.sinks.elasticsearch.bodies import Bodies
 from flumeng.sinks.elasticsearch.bulk import DONE_SCHEMA, IndexEvents
-from flumeng.sinks.elasticsearch.cluster import Connection
+from flumeng.sinks.elasticsearch.cluster import Connection, connect
 from flumeng.spec.sinks.elasticsearch import Elasticsearch
 
 
@@ -45,6 +45,9 @@ class ElasticsearchSink:
             key=options.key,
             fingerprint=options.fingerprint,
         )
+
+    def probe(self) -> None:
+        connect(self._connection).require_known()
 
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
         try:

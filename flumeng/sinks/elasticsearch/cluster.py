@@ -129,6 +129,20 @@ class Cluster:
             return answer
         raise _refusal(status, answer)
 
+    def require_known(self) -> None:
+        """The cluster answers, knows the user, and has the pipeline. A right that writing does not
+        need may be missing (403). Raises UnavailableError, UserError."""
+        targets = ["/"]
+        pipeline = self._connection.pipeline
+        if pipeline not in (None, "_none"):
+            targets.append(f"/_ingest/pipeline/{quote(str(pipeline), safe='')}")
+        for target in targets:
+            status, answer = self._request("GET", target, {}, None)
+            if status == 404:
+                raise UserError(f"elasticsearch: there is no {target}: correct `pipeline`")
+            if status not in (200, 403):
+                raise _refusal(status, answer)
+
     def install(self, template: Template) -> None:
         """Install it unless the cluster has one of that name. Raises UnavailableError,
         UserError."""

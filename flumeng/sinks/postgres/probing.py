@@ -1,0 +1,23 @@
+"""Asks a database before a flow is applied: one connection, which writes nothing."""
+
+from __future__ import annotations
+
+from flumeng.errors import UserError
+from flumeng.sinks.postgres.connection import Connection
+from flumeng.sinks.postgres.statements import FIND_COLUMNS
+from flumeng.sinks.postgres.target import Server, TableName
+from flumeng.spec.sinks.sql import Sql
+
+
+def probe(server: Server, options: Sql) -> None:
+    """Raises UnavailableError, UserError."""
+    connection = Connection(server)
+    try:
+        table = TableName(*options.place)
+        if not options.create and not connection.execute(FIND_COLUMNS, str(table)):
+            raise UserError(
+                f"{server}: there is no table {table}, or the user may not see it: create it, or "
+                "set `create: true`"
+            )
+    finally:
+        connection.close()
