@@ -112,8 +112,52 @@ def test_bad_numbers_leave_the_rest_of_an_access_log(numbers: str, read: dict[st
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "front",
+    [
+        "shop.example:443 ", "[2001:db8::1]:443 ", "10.0.0.1:80 ", "shop.example ",
+        "Nov  9 10:00:15 web1 nginx: ", "<190>Nov  9 10:00:15 web1 nginx[812]: ",
+        "2026-11-09T10:00:15Z web1 httpd: ", "<190>1 2026-11-09T10:00:15Z web1 nginx 12 - - ",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("user", ["-", "ann"])
+@pytest.mark.parametrize("client", ["192.0.2.1", "2001:db8::5"])
+def test_known_words_in_front_move_no_column(front: str, client: str, user: str) -> None:
+    found = access(f'{front}{client} - {user} [{TIME}] "GET /a HTTP/1.1" 200 12')
+    expected = {"client": client, **GET, "ts": MOMENT}
+    assert found == (expected if user == "-" else {**expected, "user": user})
+
+
+def test_client_behind_a_virtual_host_may_be_a_name() -> None:
+    found = access(f'shop:80 dsl-7.example - - [{TIME}] "GET /a HTTP/1.1" 200 12')
+    assert found == {"client": "dsl-7.example", **GET, "ts": MOMENT}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "10.0.0.9 192.0.2.1 - -", "10.0.0.9 192.0.2.1 -", "shop 192.0.2.1 -", "a shop client - -",
+        "2026-11-09T10:00:15.1Z stdout F 192.0.2.1 - -", "web_1  | 192.0.2.1 - -",
+        "shop - 192.0.2.1 - -", "h - - -", "shop client - -", '"10.0.0.1, 10.0.0.2" 10.0.0.9 - -',
+    ],
+)  # fmt: skip
+def test_unknown_words_in_front_are_a_reason(names: str) -> None:
+    found = access(f'{names} [{TIME}] "GET /a HTTP/1.1" 200 12')
+    assert found == "access_log: not client, ident and user before the time"
+
+
+def test_lines_with_and_without_words_in_front_are_read_together() -> None:
+    line = f'192.0.2.1 - - [{TIME}] "GET /a HTTP/1.1" 200 12'.encode()
+    rows = read_bodies(Parse("access_log"), line, b"shop:80 " + line, b"x", line)
+    assert [isinstance(row, dict) and row["client"] for row in rows] == [
+        "192.0.2.1", "192.0.2.1", False, "192.0.2.1",
+    ]  # fmt: skip
+
+
+WORD = r"(?:[^- \[][^ \[]*|-[^ \[]+)"
 LINE = re.compile(
-    r"(?P<client>[^ ]*) (?P<ident>[^ ]*) (?P<user>[^\[]+) \[09/Nov/2026:10:00:15 \+0100\] "
+    rf"(?P<client>[^ ]*) (?P<ident>-) (?P<user>[^ \[]+| *{WORD}(?: +{WORD})* *) "
+    r"\[09/Nov/2026:10:00:15 \+0100\] "
     r'"(?P<request>(?:[^"\\]|\\.)*)" (?P<status>[0-9]{1,3}|-) (?P<bytes>[0-9]{1,18}|-)(?: .*)?',
     re.DOTALL,
 )

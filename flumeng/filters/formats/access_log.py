@@ -1,7 +1,8 @@
 """The access logs of Apache and nginx, common and combined: found by their quotes and brackets.
 
 ``CLIENT IDENT USER [09/Nov/2026:10:00:15 +0100] "METHOD PATH PROTOCOL" STATUS BYTES``, and perhaps
-``"REFERER" "AGENT"``, and whatever a site adds behind these. ``-`` stands for nothing.
+``"REFERER" "AGENT"``, and whatever a site adds behind these. ``-`` stands for nothing. In front of
+these ``flumeng.filters.formats.access_fronts`` finds the name of a virtual host or a syslog header.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.filters.byte_column import ByteColumn, Bytes, Mask, Positions, following, text
-from flumeng.filters.formats import Found
+from flumeng.filters.formats import Found, access_fronts
 from flumeng.filters.formats.fields import found_of
 from flumeng.filters.formats.key_value import unescape
 from flumeng.filters.formats.quotes import behind_backslash
@@ -39,7 +40,7 @@ class AccessLogReader:
         return pa.schema([pa.field(name, _NUMBERS.get(name, pa.string())) for name in ACCESS_LOG])
 
     def read(self, bodies: pa.Array, _received: pa.Array) -> Found:
-        lines = _Lines(ByteColumn(bodies))
+        lines = _Lines(bodies)
         lines.read()
         columns = [lines.column(name) for name in ACCESS_LOG]
         ts = pa.array(lines.micros, mask=~lines.timed).cast(EVENT_SCHEMA.field("ts").type)
@@ -49,8 +50,9 @@ class AccessLogReader:
 class _Lines:
     """The work on one column of bodies: where each part of each line lies."""
 
-    def __init__(self, flat: ByteColumn) -> None:
-        self.flat = flat
+    def __init__(self, bodies: pa.Array) -> None:
+        self.bodies = bodies
+        self.flat = flat = ByteColumn(bodies)
         self.spaces = flat.find(" ")
         quotes = flat.find('"')
         self.quotes = quotes[~behind_backslash(flat, quotes)]
@@ -59,14 +61,14 @@ class _Lines:
 
     def read(self) -> None:
         flat = self.flat
-        places = flat.starts
-        for name in ("client", "ident"):
-            behind = following(self.spaces, places, flat.ends)
-            self.bounds[name] = places, behind
-            places = np.minimum(behind + 1, flat.ends)
-        bracket = following(flat.find("["), places, flat.ends)
-        self.bounds["user"] = places, np.maximum(bracket - 1, places)
-        named = (bracket > places + 1) & (flat.at(bracket - 1, flat.ends) == ord(" "))
+        bracket, usual = self._set_names(flat.starts)
+        unknown = np.zeros(len(flat), np.bool_)
+        if not usual.all():
+            fronts, unknown = access_fronts.found(self.bodies, ~usual)
+            if fronts.any():
+                bracket, _ = self._set_names(flat.starts + fronts)
+        named = bracket > self.bounds["user"][0] + 1
+        named &= flat.at(bracket - 1, flat.ends) == ord(" ")
         self.micros, self.timed = times(flat.window(bracket + 1, TIME_WIDTH, flat.ends))
         self.time_ends = np.minimum(bracket + TIME_WIDTH + 1, flat.ends)
         self.timed &= flat.at(self.time_ends, flat.ends) == ord("]")
@@ -86,8 +88,24 @@ class _Lines:
         self.unread = pc.coalesce(
             because("access_log: too few fields", ~named),
             because("access_log: no request", ~requested),
+            because("access_log: not client, ident and user before the time", unknown),
         )
         self.misfits = self._misfits(bracket, places, counted)
+
+    def _set_names(self, places: Positions) -> tuple[Positions, Mask]:
+        """Client, ident and user from there on. Returns the bracket behind them, and where they are
+        as usual: no ident, and a user of one word."""
+        flat = self.flat
+        for name in ("client", "ident"):
+            behind = following(self.spaces, places, flat.ends)
+            self.bounds[name] = places, behind
+            places = np.minimum(behind + 1, flat.ends)
+        bracket = following(flat.find("["), places, flat.ends)
+        self.bounds["user"] = places, np.maximum(bracket - 1, places)
+        starts, ends = self.bounds["ident"]
+        usual = (ends - starts == 1) & (flat.at(starts, ends) == ord("-"))
+        usual &= following(self.spaces, places, flat.ends) == bracket - 1
+        return bracket, usual
 
     def _misfits(self, bracket: Positions, behind_numbers: Positions, counted: Mask) -> pa.Array:
         flat, everything = self.flat, np.ones(len(self.flat), np.bool_)
