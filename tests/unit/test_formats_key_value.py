@@ -43,6 +43,25 @@ CASES: list[tuple[bytes, Any, Any]] = [
     (b"a=caf\xe9", {"a": "caf\ufffd"}, None),
     (b"a=\0 b=1", {"a": "\0", "b": "1"}, None),
     ("ключ=\"знач ение\"".encode(), {"ключ": "знач ение"}, None),
+    (
+        b"type=USER_AUTH msg=audit(1.2:3): msg='op=PAM acct=\"root\" res=success'\x1dUID=\"me\"",
+        {
+            "type": "USER_AUTH", "msg": 'op=PAM acct="root" res=success',
+            "op": "PAM", "acct": "root", "res": "success", "UID": "me",
+        },
+        {
+            "type": "USER_AUTH", "msg": "'op=PAM", "acct": "root",
+            "res": "success'\x1dUID=\"me\"",
+        },
+    ),
+    (b"key=(null)\x1dARCH=x86_64", {"key": "(null)", "ARCH": "x86_64"},
+     {"key": "(null)\x1dARCH=x86_64"}),
+    (b"a='x y' b='' c='it's' d=it's", {"a": "x y", "b": "", "c": "'it's'", "d": "it's"},
+     {"a": "'x", "y'": "true", "b": "''", "c": "'it's'", "d": "it's"}),
+    (b"a='open b=2", {"a": "'open", "b": "2"}, {"a": "'open", "b": "2"}),
+    (b"a=\"it='x y'\" b=1", {"a": "it='x y'", "b": "1"}, {"a": "it='x y'", "b": "1"}),
+    (b"a='c:\\d \"q\"' b=1", {"a": 'c:\\d "q"', "b": "1"},
+     {"a": "'c:\\d", "\"q\"'": "true", "b": "1"}),
     (b"hello world", "key_value: no pair", "logfmt: no pair"),
     (b"", "key_value: no pair", "logfmt: no pair"),
     (b'"', "key_value: no pair", "logfmt: no pair"),
@@ -83,6 +102,7 @@ def test_each_row_is_read_as_if_it_were_alone() -> None:
         ({"pair_separator": ","}, b'a=1 , b = "x, y",,c=z z', {"a": "1", "b": "x, y", "c": "z z"}),
         ({"pair_separator": ",;"}, b"a=1;b=2,c=3", {"a": "1", "b": "2", "c": "3"}),
         ({"pair_separator": "|", "value_separator": ":"}, b"a: 1|b:2:3", {"a": "1", "b": "2:3"}),
+        ({"pair_separator": ","}, b"a= 'x, y' ,b=1\x1d2", {"a": "x, y", "b": "1\x1d2"}),
         ({"pair_separator": "tab"}, b"a=x y\tb=2", {"a": "x y", "b": "2"}),
         ({"value_separator": ":"}, b"a:1 b:c=d", {"a": "1", "b": "c=d"}),
         ({"pair_separator": ","}, b"a" + b" " * 50 + b"=" + b" " * 50 + b'"x"', {"a": "x"}),
@@ -164,7 +184,9 @@ def _pieces(text: str) -> list[str]:
     return found
 
 
-alphabet = st.sampled_from([b"a", b"b", b"=", b" ", b'"', b"\\", b",", b"\t", b"\xe9", b"1", b":"])
+alphabet = st.sampled_from(
+    [b"a", b"b", b"=", b" ", b'"', b"'", b"\x1d", b"\\", b",", b"\t", b"\xe9", b"1", b":"]
+)
 lines = st.lists(st.builds(b"".join, st.lists(alphabet, max_size=14)), max_size=5)
 
 

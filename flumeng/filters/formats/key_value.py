@@ -3,7 +3,8 @@ between white space, with names that stand alone.
 
 A quote opens a value, a name or a word where one begins, and ends it where it ends. Rows in which
 quotes stand elsewhere are few: each of them is read by itself, written again with all its values in
-quotes, and then read with the others.
+quotes, and then read with the others. So are the records of auditd, which has pairs in single
+quotes, and GROUP in front of what it adds to a record.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ from flumeng.filters.reasons import because
 from flumeng.spec.filters.parse import Parse
 
 WHITE_SPACE = " \t\r\n"
+GROUP = "\x1d"
 SPACES = b" \t"
 NAMED = {"space": " ", "tab": "\t"}
 _MOST_SPACES = 8
 _QUOTED = rb'"(?:[^"\\]|\\.)*"'
 _IN_QUOTES = re.compile(_QUOTED, re.DOTALL)
+_SINGLE = rb"'[^']*'"
+_IN_SINGLE_QUOTES = re.compile(_SINGLE)
 _GO_ESCAPE = re.compile(
     rb"\\(?:x(?P<hex>[0-9a-fA-F]{2})|(?P<octal>[0-3][0-7]{2})|U(?P<long>[0-9a-fA-F]{8})"
     rb"|(?P<short>u[0-9a-fA-F]{4}(?:\\u[0-9a-fA-F]{4})*)|(?P<letter>[abfnrtv\\'\"/]))"
@@ -141,10 +145,17 @@ class PairsReader:
             name, word = match["name"], match["quoted"] or match["word"]
             if name is not None:
                 value = match["value"].rstrip(SPACES)
-                found.append((_bare(name.rstrip(SPACES)), _bare(value)))
+                single = not self.bare and _IN_SINGLE_QUOTES.fullmatch(value) is not None
+                found.append((_bare(name.rstrip(SPACES)), _bare(value[1:-1] if single else value)))
+                if single and self._begins_with_pair(value[1:-1]):
+                    found += self.scanned(value[1:-1])
             elif self.bare and word and not word.startswith(self.equals.encode()):
                 found.append((_bare(word), None))
         return found
+
+    def _begins_with_pair(self, text: bytes) -> bool:
+        first = self._scanner.match(text)
+        return first is not None and first["name"] is not None
 
     @cached_property
     def _scanner(self) -> re.Pattern[bytes]:
@@ -152,16 +163,19 @@ class PairsReader:
         body costs as much as it has bytes, and not the square of that."""
         space = b"" if self.separators == WHITE_SPACE else b"[" + SPACES + b"]*"
         first = space + b"+" if space else b""
-        between = b"[" + re.escape(self.separators.encode()) + b"]"
-        other = b"[^" + re.escape(self.separators.encode()) + b"]"
+        grouped = not self.bare and self.separators == WHITE_SPACE
+        separators = self.separators + (GROUP if grouped else "")
+        between = b"[" + re.escape(separators.encode()) + b"]"
+        other = b"[^" + re.escape(separators.encode()) + b"]"
         equals = re.escape(self.equals.encode())
         end = space + rb"(?=" + between + rb"|\Z)"
-        name = b"[^" + re.escape((self.separators + self.equals).encode()) + b"]++"
+        name = b"[^" + re.escape((separators + self.equals).encode()) + b"]++"
+        single = rb"" if self.bare else rb"|" + _SINGLE + rb"(?=" + end + rb")"
         return re.compile(
             first + rb"(?:(?P<quoted>" + _QUOTED + rb")" + end
             + rb"|(?P<name>" + _QUOTED + rb"(?=" + space + equals + rb")|" + name + b")"
             + space + equals + space
-            + rb"(?P<value>" + _QUOTED + rb"(?=" + end + rb")|" + other + rb"*)"
+            + rb"(?P<value>" + _QUOTED + rb"(?=" + end + rb")" + single + rb"|" + other + rb"*)"
             + rb"|(?P<word>" + other + rb"*))",
             re.DOTALL,
         )  # fmt: skip
@@ -240,8 +254,11 @@ class _Lines:
         return starts, np.maximum(last + 1, starts)
 
     def irregular(self) -> Mask:
-        """Rows in which a quote does not stand where a token begins or ends, or has no other."""
+        """Rows in which a quote does not stand where a token begins or ends, or has no other, and
+        those with marks of auditd."""
         found = np.zeros(len(self.flat), np.bool_)
+        if not self.reader.bare:
+            found[self._rows_of_auditd()] = True
         if not len(self.quotes):
             return found
         odd = np.bincount(self.quote_rows, minlength=len(found)) % 2 == 1
@@ -257,6 +274,18 @@ class _Lines:
         regular = ((self.starts[tokens] == opens) & (ended | named)) | (valued & ended)
         found[self.quote_rows[chosen][~regular]] = True
         found |= odd
+        return found
+
+    def _rows_of_auditd(self) -> Positions:
+        """A value begins with a single quote, or there is a GROUP."""
+        flat = self.flat
+        places = flat.find("'", GROUP)
+        before = flat.data[places - 1]
+        opens = before == ord(self.reader.equals)
+        if self.reader.separators != WHITE_SPACE:
+            opens |= _is_space(before)
+        chosen = places[opens | (flat.data[places] != ord("'"))]
+        found: Positions = np.searchsorted(flat.ends, chosen, side="right")
         return found
 
     def pairs(self) -> Pairs:
