@@ -2,7 +2,8 @@
 
 ``%{IPORHOST:client}`` is what IPORHOST stands for, in a group ``client``; ``%{NUMBER:bytes:int}``
 has a type too. A pattern is written out as one expression of RE2, in which groups have numbers,
-since a field may stand in several branches of it.
+since a field may stand in several branches of it. Patterns are written for Oniguruma, in which the
+flag ``m`` is RE2's ``s``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _PARTS = re.compile(
     r"|(?P<escape>\\.)"
     r"|(?P<set>\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\])"
     r"|\(\?P?<(?P<group>[A-Za-z_]\w*)>"
+    r"|\(\?(?P<flags>[A-Za-z-]+)(?=[:)])"
     r"|(?P<plain>\((?!\?))"
     r"|(?P<wrong>%\{)",
     re.DOTALL,
@@ -87,6 +89,8 @@ class _Writer:
                 yield from self._named(part["name"], part["field"], part["type"], within)
             elif part["group"]:
                 yield self._group(part["group"], None)
+            elif part["flags"]:
+                yield "(?" + part["flags"].replace("m", "s")
             elif part["plain"]:
                 yield "(?:"
             elif part["wrong"]:

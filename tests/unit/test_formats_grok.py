@@ -113,6 +113,22 @@ def test_patterns_of_ones_own_and_groups_of_other_writers() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [("(?m)", "b\nc"), ("(?im)", "b\nc"), ("(?s)", "b\nc"), ("", "b"), ("(?i)", "b")],
+)
+def test_flag_m_lets_a_point_match_newlines_as_in_ruby(flags: str, text: str) -> None:
+    """RE2's own ``(?m)`` lets ``^`` match at each line."""
+    assert read(f"{flags}^c%{{GREEDYDATA:rest}}", "b\nc") == [NO_MATCH]
+    assert read(f"{flags}^a %{{GREEDYDATA:rest}}", "a b\nc") == [{"rest": text}]
+
+
+def test_flag_m_holds_in_a_group_alone_and_is_text_behind_a_backslash() -> None:
+    found = read(r"^(?m:%{GREEDYDATA:two}-)%{GREEDYDATA:one}", "a\nb-c\nd")
+    assert found == [{"two": "a\nb", "one": "c"}]
+    assert read(r"^\(?m:%{GREEDYDATA:rest}", "(m:a\nb") == [{"rest": "a"}]
+
+
 def test_a_field_may_stand_in_several_branches() -> None:
     assert read("^(?:ip %{IP:who}|name %{WORD:who})", "ip ::1", "name x") == [
         {"who": "::1"}, {"who": "x"},
