@@ -4,39 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from flumeng.spec.option import option
 from flumeng.spec.patterns import check_re2
+from flumeng.spec.traces import TRACES
 
-Preset = Literal["java", "python", "go", "dotnet", "ruby"]
-
-CONTINUES: Mapping[str, str] = {
-    "java": (
-        r"^(?:[ \t]|Caused by: |Suppressed: "
-        r"|(?:[a-z_][\w$]*\.)+(?:[A-Z][\w$.]*)?(?:Exception|Error|Throwable|Failure)(?::|\s*$)"
-        r"|(?:[a-z_][\w$]*\.)*[A-Z]\w*\$\w+(?::|\s*$))"
-    ),
-    "python": (
-        r"^(?:[ \t]|\s*$|Traceback \(most recent call last\):"
-        r"|During handling of the above exception|The above exception was the direct cause"
-        r"|(?:[A-Za-z_]\w*\.)+[A-Z]\w*(?::|\s*$)"
-        r"|(?:[A-Z]\w*(?:Error|Exception|Warning|Group|Iteration)|KeyboardInterrupt|SystemExit"
-        r"|GeneratorExit)(?::|\s*$))"
-    ),
-    "go": (
-        r"^(?:[ \t]|\s*$|goroutine \d+ \[|created by |\[signal |exit status \d+\s*$"
-        r"|(?:[\w.%~-]+/)*[\w%~-]+\.\S*\(.*\)\s*$)"
-    ),
-    "dotnet": (
-        r"^(?:[ \t]|---> |--- End of "
-        r"|(?:[A-Za-z_]\w*\.)+\w*Exception(?: \(0x[0-9A-Fa-f]+\))?(?::|\s*$))"
-    ),
-    "ruby": r"^(?:[ \t]|\S+:\d+:in [`'])",
-}
-"""What is in each line that goes on with the event before it."""
+Preset = Literal["java", "python", "go", "dotnet", "ruby", "rust"]
 
 KEY = ("host", "source", "path", "peer", "command")
 """What tells streams of lines apart: of each source some of these attributes."""
@@ -71,8 +47,8 @@ class Multiline:
         default=None,
     )
     preset: Preset | None = option(
-        doc="`java`, `python`, `go`, `dotnet` or `ruby`: what the stack traces of this language go "
-        "on with.",
+        doc="`java`, `python`, `go`, `dotnet`, `ruby` or `rust`: the lines of a stack trace of "
+        "this language belong together, and to the line of the log before it.",
         default=None,
     )
     key: tuple[str, ...] = option(
@@ -123,15 +99,14 @@ class Multiline:
     @property
     def digest(self) -> str:
         """Another one joins other lines."""
-        said = [*self.pattern, self.key, self.timeout_seconds, self.max_lines, self.max_bytes]
+        pattern = self.pattern if self.preset is None else (repr(TRACES[self.preset]), True)
+        said = [*pattern, self.key, self.timeout_seconds, self.max_lines, self.max_bytes]
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
 
     @property
     def pattern(self) -> tuple[str, bool]:
-        """What is searched in each line, and whether one that has it goes on with an event."""
+        """The pattern for each line, and whether a line with it goes on with an event. Of a preset
+        there is none: its ``TRACES`` say it."""
         if self.starts is not None:
             return self.starts, False
-        if self.continues is not None:
-            return self.continues, True
-        assert self.preset is not None
-        return CONTINUES[self.preset], True
+        return self.continues or "", True

@@ -15,7 +15,7 @@ from flumeng.inputs.lines.joining import find_groups, join
 from flumeng.inputs.lines.reader import JoinLines
 from flumeng.inputs.lines.rules import Rules
 from flumeng.journal.schema import READ_SCHEMA
-from flumeng.spec.multiline import CONTINUES, KEY, Multiline
+from flumeng.spec.multiline import KEY, Multiline
 from tests.unit.local_accumulator import LocalAccumulator
 
 JAVA = """\
@@ -149,6 +149,84 @@ I, [2026-11-28T10:26:25.045997 #10702]  INFO -- : end"""
 RUBY_EVENTS = [1, 4, 7, 1]
 
 
+JAVA_MESSAGES = """\
+2026-11-28 05:00:00,123 ERROR [main] shop.Cart - own toString
+Aborted by user
+	at Tr.main(Tr.java:14)
+2026-11-28 05:00:00,123 ERROR [main] shop.Cart - multi-line message
+java.lang.RuntimeException: first line
+second line of message
+
+after empty line
+	at Tr.main(Tr.java:10)
+Caused by: java.lang.Exception: ORA-00001: unique constraint
+Detail: Key (id)=(1) exists.
+	... 8 more
+another line
+Exception in thread "worker" java.lang.IllegalStateException: no session
+	at Tr.a(Tr.java:6)
+Nov 28, 2026 5:11:11 AM Tr main
+SEVERE: jul message
+java.lang.RuntimeException: jul
+	at Tr.main(Tr.java:22)"""
+JAVA_MESSAGES_EVENTS = [3, 9, 1, 2, 1, 3]
+
+PYTHON_MESSAGES = """\
+2026-11-28 05:10:13,314 ERROR shop group failed
+  + Exception Group Traceback (most recent call last):
+  |   File "p1.py", line 8, in group
+  | ExceptionGroup: two failed (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | ValueError: a
+    +------------------------------------
+2026-11-28 05:10:13,315 ERROR shop own class, module __main__
+Traceback (most recent call last):
+  File "p1.py", line 13, in <module>
+OutOfStock: item 7
+2026-11-28 05:10:13,315 ERROR shop notes
+Traceback (most recent call last):
+  File "p1.py", line 24, in <module>
+ValueError: with note
+note: check the config
+and the weather
+2026-11-28 05:10:13,347 INFO shop end
+a line without a time
+Traceback (most recent call last):
+  File "p1.py", line 24, in <module>
+OutOfStock: item 8
+another line"""
+PYTHON_MESSAGES_EVENTS = [7, 4, 6, 1, 4, 1]
+
+RUST = """\
+2026-11-28T05:00:00Z INFO shop: after 1
+
+thread '<unnamed>' (30924) panicked at p.rs:9:30:
+first line
+second line
+
+fourth line
+stack backtrace:
+   0: std::panicking::begin_panic::<&str>
+             at /rustc/59807616/library/std/src/panicking.rs:761:5
+   1: p::main::{{closure}}
+             at ./p.rs:9:30
+note: Some details are omitted, run with `RUST_BACKTRACE=full` for a verbose backtrace.
+plain line
+thread 'worker' (30913) panicked at p.rs:7:67:
+boom
+plain line"""
+RUST_EVENTS = [2, 11, 1, 2, 1]
+
+RUBY_MESSAGES = """\
+E, [2026-11-28T10:53:57.871092 #32268] ERROR -- : wrapped
+more (RuntimeError)
+t.rb:5:in `rescue in b'
+t.rb:7:in `<main>'
+I, [2026-11-28T10:53:57.871222 #32268]  INFO -- : end
+plain line"""
+RUBY_MESSAGES_EVENTS = [4, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("preset", "text", "counts"),
     [
@@ -158,11 +236,14 @@ RUBY_EVENTS = [1, 4, 7, 1]
         ("go", GO, GO_EVENTS),
         ("dotnet", DOTNET, DOTNET_EVENTS),
         ("ruby", RUBY, RUBY_EVENTS),
+        ("java", JAVA_MESSAGES, JAVA_MESSAGES_EVENTS),
+        ("python", PYTHON_MESSAGES, PYTHON_MESSAGES_EVENTS),
+        ("rust", RUST, RUST_EVENTS),
+        ("ruby", RUBY_MESSAGES, RUBY_MESSAGES_EVENTS),
     ],
 )
 def test_a_preset_takes_a_trace_together(preset: str, text: str, counts: list[int]) -> None:
     lines = text.split("\n")
-    assert preset in CONTINUES
     multiline = Multiline(preset=preset)  # type: ignore[arg-type]
     events = joined(batch([line.encode() for line in lines]), multiline)
     bodies = [body.decode() for body in events["body"].to_pylist()]

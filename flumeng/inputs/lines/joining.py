@@ -19,7 +19,8 @@ from flumeng.inputs.lines.groups import (
     Lines,
     group,
 )
-from flumeng.inputs.lines.rules import Numbers, Rules
+from flumeng.inputs.lines.machine import Numbers
+from flumeng.inputs.lines.rules import Rules
 
 LINES, CLOSED = "lines", "multiline_closed"
 """What an event's attributes tell: how many lines it has, and why it has no more when that is not
@@ -40,9 +41,10 @@ def find_groups(
         streams=rules.streams(lines),
         starts=rules.starts(bodies),
         sizes=pc.fill_null(pc.binary_length(bodies), 0).to_numpy().astype(np.int64),
+        kinds=rules.kinds(bodies),
     )
     limits = Limits(rules.timeout_us, rules.max_lines, rules.max_bytes)
-    return group(columns, at, end, limits, flush=flush)
+    return group(columns, at, end, limits, flush=flush, machine=rules.machine)
 
 
 def join(lines: pa.RecordBatch, groups: Groups) -> Iterator[pa.RecordBatch]:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.errors import UserError
+from flumeng.inputs.lines.machine import Flags, Machine, Numbers
 from flumeng.spec.multiline import Multiline
-
-Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
-Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
+from flumeng.spec.traces import OTHER, TRACES, Traces
 
 
 @dataclass(frozen=True)
 class Rules:
-    """``pattern`` is found in each line that starts an event, or in each that ``continues`` one.
+    """``pattern`` is found in each line that starts an event, or in each that ``continues`` one;
+    or else ``traces`` says which lines belong together.
 
     ``key``: the columns and attributes by which streams of lines are told apart. Two lines of a
     stream with more than ``timeout_us`` between them are of two events.
@@ -29,6 +30,7 @@ class Rules:
     timeout_us: int
     max_lines: int
     max_bytes: int
+    traces: Traces | None = None
 
     @classmethod
     def of(cls, multiline: Multiline) -> Rules:
@@ -38,7 +40,12 @@ class Rules:
             round(multiline.timeout_seconds * 1e6),
             multiline.max_lines,
             multiline.max_bytes,
+            None if multiline.preset is None else TRACES[multiline.preset],
         )
+
+    @cached_property
+    def machine(self) -> Machine | None:
+        return None if self.traces is None else Machine.of(self.traces)
 
     def check(self) -> None:
         """Raises UserError when RE2 does not take the pattern."""
@@ -48,11 +55,27 @@ class Rules:
             raise UserError(f"multiline: {error}") from error
 
     def starts(self, bodies: pa.Array) -> Flags:
-        """Which lines start an event. A line is bytes: no encoding is assumed."""
+        """Which lines start an event, when this is known of each by itself. A line is bytes: no
+        encoding is assumed."""
+        if self.traces is not None:
+            return np.zeros(len(bodies), np.bool_)
         found = pc.match_substring_regex(bodies, pattern=self.pattern)
         if self.continues:
             found = pc.invert(found)
         return _flags(pc.fill_null(found, True))  # Arrow takes it so
+
+    def kinds(self, bodies: pa.Array) -> Numbers | None:
+        """The kinds of the lines, when a machine says which start an event."""
+        if self.traces is None or self.machine is None:
+            return None
+        names = self.machine.names
+        kinds = np.full(len(bodies), names.index(OTHER), np.int64)
+        rows, left = np.arange(len(bodies)), bodies
+        for kind, pattern in self.traces.kinds:
+            found = _flags(pc.fill_null(pc.match_substring_regex(left, pattern=pattern), False))
+            kinds[rows[found]] = names.index(kind)
+            rows, left = rows[~found], left.filter(pa.array(~found))
+        return kinds
 
     def streams(self, lines: pa.RecordBatch) -> Numbers:
         """A number for each line, which lines of one stream have in common."""

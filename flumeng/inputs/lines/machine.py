@@ -1,0 +1,65 @@
+"""Runs the state machine of a preset over lines, see ``flumeng.spec.traces``. No Arrow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flumeng.spec.traces import FRAME, INDENTED, LEAD, LEAD_LINES, OTHER, UNKNOWN, Traces
+
+Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
+Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """``table[state][kind]``: the next state. A state is twice its number, and one more when the
+    line before has started an event. Kinds from ``len(names)`` on are those of lines before which
+    nothing is known."""
+
+    names: tuple[str, ...]
+    leads: bool
+    table: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, traces: Traces) -> Machine:
+        names, states = traces.names, list(traces.moves)
+        assert states[0] == UNKNOWN
+
+        def move(state: str, kind: str) -> int:
+            said = traces.moves[state].get(kind, state)
+            return 2 * states.index(said.removeprefix("+")) + said.startswith("+")
+
+        known = [[move(state, kind) for kind in names] for state in states]
+        rows = [tuple(row + known[0]) for row in known for _ in range(2)]
+        return cls(names, traces.leads, tuple(rows))
+
+    def starts(self, kinds: Numbers, unknown: Flags) -> Flags:
+        """Which lines start an event; of what is before ``unknown`` ones nothing is known."""
+        table, state = self.table, 0
+        codes = (kinds + len(self.names) * unknown).tolist()
+        states = [state := table[state][code] for code in codes]
+        return (np.array(states, np.int64) & 1).astype(np.bool_)
+
+    def with_leads(self, kinds: Numbers, unknown: Flags, open_ends: Flags) -> tuple[Numbers, Flags]:
+        """``kinds`` with LEAD for OTHER where frames follow, and ends of streams where it is not
+        known yet: there the lines count as LEAD. ``open_ends``: the last lines of streams of which
+        more may come."""
+        undecided = np.zeros(len(kinds), np.bool_)
+        if not self.leads or not len(kinds):
+            return kinds, undecided
+        number = {name: code for code, name in enumerate(self.names)}
+        others = np.flatnonzero(kinds == number[OTHER])
+        last = np.append(unknown[1:], True)
+        decides = (kinds != number[OTHER]) & (kinds != number[INDENTED])
+        rows = np.arange(len(kinds))
+        stops = np.where(decides | last, rows, len(kinds))
+        stops = np.minimum.accumulate(stops[::-1])[::-1][others]
+        near = stops - others <= LEAD_LINES
+        open_end = ~decides[stops] & open_ends[stops] & near
+        undecided[stops[open_end]] = True
+        found = others[(near & (kinds[stops] == number[FRAME])) | open_end]
+        kinds = kinds.copy()
+        kinds[found] = number[LEAD]
+        return kinds, undecided

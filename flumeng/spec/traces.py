@@ -1,0 +1,186 @@
+"""Stack traces of each language as a small state machine over kinds of lines. Data only.
+
+A move says the next state, with ``+`` in front where the line starts an event; a kind without a
+move goes on with the event and keeps the state. A reader may begin at any line, in ``unknown``. It
+has to find the same events as one that read from the beginning, so each table keeps three rules,
+which ``tests/unit/test_lines_presets.py`` checks over all pairs of states:
+
+1. After a line that starts an event the state depends on the kind of this line alone.
+2. While one reader is in the middle of an event, the other may start events that do not exist; but
+   where the first starts an event, the other does so too, with the same state behind it.
+3. A line that goes on in ``unknown`` leaves the state ``unknown``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+LOG, HEAD, FRAME, CAUSE, ERROR, INDENTED = "log", "head", "frame", "cause", "error", "indented"
+TRACE, GROUP, CHAIN = "trace", "group", "chain"
+OTHER = "other"
+"""A line of no other kind."""
+LEAD = "lead"
+"""A line of no other kind behind which a frame follows: the message of an exception."""
+LEAD_LINES = 20
+"""A message has no more lines than this in front of its first frame."""
+UNKNOWN = "unknown"
+
+Moves = Mapping[str, Mapping[str, str]]
+
+_LEVELS = (
+    "(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|SEVERE|CONFIG|FINE|FINER|FINEST|CRITICAL"
+    r"|FATAL|ALERT|EMERG)(?:[\]):|>\s]|$)"
+)
+LOG_LINE = (
+    r"^(?:[\[(<]{0,2}(?:"
+    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}[T ,:\]]"  # 2026-11-28 05:00:00
+    r"|\d{1,2}[-/. ](?:\d{1,2}|[A-Z][a-z]{2})[-/. ]\d{2,4}[T ,:\]]"  # 28/Nov/2026:05:00:00
+    r"|\d\d:\d\d:\d\d\b"
+    r"|(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} [ \d]?\d,? [\d:]{4,8}\b"  # Nov 28, 2026 5:11:11 AM
+    rf"|{_LEVELS})"
+    rf"|\[[^\]]{{1,80}}\] {_LEVELS}"  # [main] INFO shop.Cart - started
+    r"|[IWEFD]\d{4} \d\d:\d\d:\d\d"  # glog
+    r"|[DIWEFAU], \[\d{4}-"  # Ruby
+    r"|(?:ts|time|timestamp|level|lvl)=\S"  # logfmt
+    r"|\S+ \S+ \S+ \[\d\d/[A-Z])"  # access logs
+)
+"""The first line of an event in the usual formats of logs."""
+
+
+@dataclass(frozen=True)
+class Traces:
+    """``kinds``: patterns (RE2), the first that is found in a line says its kind."""
+
+    kinds: tuple[tuple[str, str], ...]
+    moves: Moves
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All kinds; the last two are OTHER and LEAD."""
+        return (*dict.fromkeys(kind for kind, _ in self.kinds), OTHER, LEAD)
+
+    @property
+    def leads(self) -> bool:
+        """Whether a line is of another kind when frames follow it."""
+        return any(kind == FRAME for kind, _ in self.kinds)
+
+
+def _frames(*, head: Mapping[str, str] | None = None, lead_in_frames: str = "+plain") -> Moves:
+    """A line of the log, an exception with its message, frames, then causes with their frames.
+    ``head``: the state behind a HEAD, when it differs from that behind a line of the log."""
+    after = "open" if head is None else "head"
+    starts = {LOG: "+open", HEAD: f"+{after}", LEAD: "+plain", OTHER: "+plain"}
+    goes_on = {FRAME: "frames", CAUSE: "open", ERROR: "open"}
+    moves: dict[str, Mapping[str, str]] = {
+        UNKNOWN: {**starts, ERROR: "+open"},
+        "open": {**starts, **goes_on, LEAD: "open"},
+        "frames": {**starts, **goes_on, ERROR: "+open", LEAD: lead_in_frames},
+        "plain": {**starts, **goes_on},
+    }
+    if head is not None:
+        moves["head"] = {**starts, **goes_on, **head}
+    return moves
+
+
+_PYTHON: Moves = {
+    UNKNOWN: {LOG: "+log", TRACE: "+trace", GROUP: "+ended", OTHER: "+plain"},
+    "log": {LOG: "+log", TRACE: "log_trace", GROUP: "message", ERROR: "message", OTHER: "+plain"},
+    "log_trace": {LOG: "+log", GROUP: "message", ERROR: "message", OTHER: "message"},
+    # All up to the next line of the log is the message of the exception, or a note (PEP 678).
+    "message": {LOG: "+log", TRACE: "log_trace"},
+    "plain": {LOG: "+log", TRACE: "trace", GROUP: "ended", ERROR: "ended", OTHER: "+plain"},
+    "trace": {LOG: "+log", GROUP: "ended", CHAIN: "plain", ERROR: "ended", OTHER: "plain"},
+    "ended": {LOG: "+log", TRACE: "+trace", GROUP: "+ended", CHAIN: "plain", OTHER: "+plain"},
+}
+
+_SPACE = (INDENTED, r"^(?:[ \t]|\s*$)")
+
+TRACES: Mapping[str, Traces] = {
+    "java": Traces(
+        (
+            (FRAME, r"^\s+(?:at |\.\.\. \d+ )"),
+            (CAUSE, r"^\s*(?:Caused by: |Suppressed: |Wrapped by: )"),
+            _SPACE,
+            (HEAD, r'^Exception in thread "|^Exception: .* thrown from the Uncaught'),
+            (LOG, LOG_LINE),
+            (
+                ERROR,
+                r"^(?:(?:[a-z_][\w$]*\.)+(?:[A-Z][\w$.]*)?(?:Exception|Error|Throwable|Failure)"
+                r"|(?:[a-z_][\w$]*\.)*[A-Z]\w*\$[\w$]+)(?::|\s*$)",
+            ),
+        ),
+        _frames(),
+    ),
+    "python": Traces(
+        (
+            (GROUP, r"^\s*\+ Exception Group Traceback \(most recent call last\):"),
+            _SPACE,
+            (TRACE, r"^Traceback \(most recent call last\):"),
+            (
+                CHAIN,
+                r"^During handling of the above exception, another exception occurred:"
+                r"|^The above exception was the direct cause of the following exception:",
+            ),
+            (LOG, LOG_LINE),
+            (
+                ERROR,
+                r"^(?:(?:[A-Za-z_]\w*\.)+[A-Z]\w*"
+                r"|[A-Z]\w*(?:Error|Exception|Warning|Group|Iteration)"
+                r"|KeyboardInterrupt|SystemExit|GeneratorExit)(?::|\s*$)",
+            ),
+        ),
+        _PYTHON,
+    ),
+    "go": Traces(
+        (
+            (
+                FRAME,
+                r"^\t.*\.(?:go|s|c):\d+|^goroutine \d+ .*\[.*\]:|^goroutine running on other thread"
+                r"|^created by |^\[(?:signal |originating from )|^exit status \d+\s*$"
+                r"|^\.\.\..*frames elided|^runtime stack:|^PC=0x|^r\w\w?\s+0x|^[cfg]s\s+0x"
+                r"|^(?:[\w.%~-]+/)*[\w%~-]+\.\S*\(.*\)\s*$|^panic\(.*\)\s*$",
+            ),
+            _SPACE,
+            (
+                HEAD,
+                r"^(?:panic|fatal error|SIG[A-Z]+): |^runtime: goroutine stack exceeds "
+                r"|^unexpected fault address ",
+            ),
+            (CAUSE, r"^runtime: (?:sp=|g )"),
+            (LOG, LOG_LINE),
+        ),
+        # A second head belongs to the first: a fatal error says more than one.
+        _frames(head={HEAD: "head", CAUSE: "head", LEAD: "head"}, lead_in_frames="frames"),
+    ),
+    "dotnet": Traces(
+        (
+            (FRAME, r"^\s+at |^\s*--- End of "),
+            (CAUSE, r"^\s*---> "),
+            _SPACE,
+            (HEAD, r"^Unhandled [Ee]xception[.:] "),
+            (LOG, rf"{LOG_LINE}|^(?:trce|dbug|info|warn|fail|crit): "),
+            (ERROR, r"^(?:[A-Za-z_]\w*\.)+\w*Exception(?: \(0x[0-9A-Fa-f]+\))?(?::|\s*$)"),
+        ),
+        _frames(),
+    ),
+    "ruby": Traces(
+        (
+            (FRAME, r"^\s+from |^\S+:\d+:in [`']"),
+            _SPACE,
+            (LOG, LOG_LINE),
+        ),
+        _frames(),
+    ),
+    "rust": Traces(
+        (
+            (FRAME, r"^(?:stack backtrace:|Stack backtrace:|note: )|^\s+\d+: |^\s+at "),
+            (CAUSE, r"^(?:Caused by:|Location:)\s*$"),
+            _SPACE,
+            (HEAD, r"^thread '.*' (?:\(\d+\) )?(?:panicked at |has overflowed its stack)"),
+            (LOG, LOG_LINE),
+        ),
+        # The line behind a head is the message, whatever it is.
+        _frames(head={LEAD: "open", OTHER: "open"}),
+    ),
+}
