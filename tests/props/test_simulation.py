@@ -303,7 +303,7 @@ NOTICED_SOON_FROM = {
     "nobody waits for a canary": 130,
     "a batch is repeated with other ranges": 225,
     "a batch is written before it is decided": 28,
-    "what is left out of a batch is not decided": 519,
+    "what is left out of a batch is not decided": 2360,
     "an intent ends before its acks": 140,
     "partitions leave a task whose batch is decided": 235,
     "who has lost partitions is not fenced": 1035,
