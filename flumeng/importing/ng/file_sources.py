@@ -72,10 +72,10 @@ def _spool(part: Part, options: Options, stream: Stream, log: Log) -> list[Optio
     elif include is not None:
         log.differs(include.place, f"paths: {glob}, which may mean more files")
     deep = "**/" if truth(part.get("recursiveDirectorySearch")) else ""
-    options.set(
-        "paths", [f"{globs.escaped(whole_path(folder, log).rstrip('/'))}/{deep}{glob}"], folder
-    )
+    within = f"{globs.escaped(whole_path(folder, log).rstrip('/'))}/{deep}"
+    options.set("paths", [within + glob], folder)
     log.mapped(folder.place, f"paths: {options.values['paths'][0]}")
+    _exclude(part, within, options, log)
     if (reader := part.first("deserializer")) is not None:
         if reader.value.upper() == "LINE":
             log.mapped(reader.place, "nothing to set: an event is a line")
@@ -85,6 +85,30 @@ def _spool(part: Part, options: Options, stream: Stream, log: Log) -> list[Optio
     name = part.get("basenameHeaderKey", "basename")
     stream.headers[name] = "regexp_extract(attrs['path'], '[^/]+$', 0)"
     return [options]
+
+
+def _exclude(part: Part, within: str, options: Options, log: Log) -> None:
+    """Files that Flume has read bear a suffix. A glob that means more files than ``ignorePattern``
+    would lose some."""
+    suffix, ignored = part.first("fileSuffix"), part.first("ignorePattern")
+    excluded = []
+    if part.get("deletePolicy", "never").lower() == "never":
+        excluded.append(f"{within}*{globs.escaped(suffix.value if suffix else '.COMPLETED')}")
+        log.differs(
+            suffix.place if suffix else part.type_place,
+            f"exclude: {excluded[0]}, the files that Flume has read; flumeng renames none",
+        )
+    elif suffix is not None:
+        log.differs(suffix.place, "files are not renamed when they are read")
+    if ignored is not None:
+        glob, exact = globs.from_regex(ignored.value)
+        if exact:
+            excluded.append(within + glob)
+            log.mapped(ignored.place, f"exclude: {excluded[-1]}")
+        else:
+            log.missing(ignored.place, "no glob says it: say by paths and exclude what to read")
+    if excluded:
+        options.set("exclude", excluded)
 
 
 def _exec(part: Part, options: Options, _stream: Stream, log: Log) -> list[Options]:
@@ -177,9 +201,9 @@ ROWS: Mapping[str, Row] = {
             "recursiveDirectorySearch": Elsewhere(),
             "basenameHeader": Differs("the path of each line is in attrs['path']"),
             "basenameHeaderKey": Elsewhere(),
-            "fileSuffix": Differs("files are not renamed when they are read"),
+            "fileSuffix": Elsewhere(),
             "deletePolicy": Differs("files are neither deleted nor renamed: let cron do it"),
-            "ignorePattern": Missing("say by paths which files to read"),
+            "ignorePattern": Elsewhere(),
             "trackerDir": Needless("places are stored together with events"),
             "trackingPolicy": Needless("files are known by inode and content"),
             "consumeOrder": Differs("files are read side by side"),

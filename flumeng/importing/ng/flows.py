@@ -410,7 +410,7 @@ def _distinct(ends: Iterable[End], log: Log) -> list[End]:
             log.differs(
                 draft.place, f"line {kept[key].place.line} writes the same: one sink for both"
             )
-            if draft.batch_seconds is not None:
+            if draft.batch_seconds and draft.batch_seconds[1].place != draft.place:
                 log.differs(draft.batch_seconds[1].place, "what the other one says counts")
         kept.setdefault(key, draft)
     return [*kept.values(), *forks]

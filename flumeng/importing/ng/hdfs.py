@@ -27,8 +27,12 @@ from flumeng.importing.stream import Stream
 
 BATCH_SECONDS = "batch.seconds"
 """An option that is the flow's, and is taken out of the sink's where the flow is made."""
+_DEFAULT_SECONDS = 30
+_SECONDS_BY_SIZE = 600
+"""Where Flume closes a file by its size alone: flumeng delivers a batch within this time."""
 _NAMES = Differs("files have names of flumeng, and show when they are whole")
 _OPEN = Needless("files are closed with each batch")
+_WITHOUT_HOST = re.compile(r"(?P<scheme>hdfs|viewfs|file):/(?!/)")
 _SERIALIZERS = {
     "text": ("text", ""),
     "header_and_text": ("json", "a line is JSON with all columns"),
@@ -125,8 +129,8 @@ def _set_path(part: Part, setting: Setting, options: Options, stream: Stream, lo
     place, keys = _without_keys(setting.value)
     text, wrong = escapes.translate(place.rstrip("/"), stream, rounding)
     notes = []
-    if "://" not in text:
-        text = "hdfs:///" + text.lstrip("/")
+    text = _as_url(text)
+    if text.startswith("hdfs:///"):
         notes.append(
             "write the name node into it, unless Hadoop's configuration says which is meant"
         )
@@ -163,6 +167,13 @@ def _set_path(part: Part, setting: Setting, options: Options, stream: Stream, lo
     else:
         log.mapped(setting.place, f"path: {text}")
     _report_prefix(part, log)
+
+
+def _as_url(path: str) -> str:
+    """``hdfs:/a`` and ``/a`` name no host, and mean that of Hadoop's configuration."""
+    if (bare := _WITHOUT_HOST.match(path)) is not None:
+        return f"{bare['scheme']}:///{path[bare.end() :]}"
+    return path if "://" in path else "hdfs:///" + path.lstrip("/")
 
 
 def _report_prefix(part: Part, log: Log) -> None:
@@ -298,6 +309,9 @@ def _set_compression(part: Part, options: Options, log: Log) -> None:
 
 
 def _set_roll(part: Part, options: Options, log: Log, interval: str) -> None:
+    if interval not in part.settings:
+        usual = Setting(part.type_place, str(_DEFAULT_SECONDS), str(_DEFAULT_SECONDS))
+        options.set(BATCH_SECONDS, _DEFAULT_SECONDS, usual)
     for name, setting in (
         (name, part.settings[name])
         for name in (interval, "hdfs.rollSize", "hdfs.rollCount")
@@ -311,7 +325,7 @@ def _set_roll(part: Part, options: Options, log: Log, interval: str) -> None:
         if name == "hdfs.rollCount":
             _count(setting, number, log)
         elif number <= 0:
-            _unbounded(setting, name == interval, log)
+            _unbounded(setting, name == interval, options, log)
         elif name == interval:
             options.set(BATCH_SECONDS, number, setting)
         else:
@@ -325,11 +339,15 @@ def _count(setting: Setting, number: int, log: Log) -> None:
         log.mapped(setting.place, "nothing to set: files are not closed by their number of events")
 
 
-def _unbounded(setting: Setting, is_time: bool, log: Log) -> None:
+def _unbounded(setting: Setting, is_time: bool, options: Options, log: Log) -> None:
     if is_time:
-        log.differs(setting.place, "a batch is a file: raise batch.seconds for fewer files")
+        options.set(BATCH_SECONDS, _SECONDS_BY_SIZE, setting)
+        log.differs(
+            setting.place,
+            f"batch.seconds: {_SECONDS_BY_SIZE}; a batch is a file: raise it for fewer files",
+        )
     else:
-        log.differs(setting.place, "roll.bytes is 512 MiB; a batch is a file, seldom that large")
+        log.differs(setting.place, "roll.bytes is 512 MiB; a batch is a file, rarely that large")
 
 
 def _set_bytes(setting: Setting, number: int, options: Options, log: Log) -> None:

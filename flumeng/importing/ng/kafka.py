@@ -65,6 +65,12 @@ def brokers(part: Part, options: Options, log: Log) -> bool:
 
 
 def _refuse_flume_format(part: Part, log: Log) -> None:
+    if part.kind == "channels" and part.first("parseAsFlumeEvent") is None:
+        log.differs(
+            part.type_place,
+            "messages hold the body alone: other readers and writers of its topic that take "
+            "AvroFlumeEvent, Flume's default, have to change",
+        )
     for name in ("useFlumeEventFormat", "parseAsFlumeEvent"):
         if (setting := part.first(name)) is None:
             continue

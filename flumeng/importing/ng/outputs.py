@@ -62,7 +62,7 @@ def _one(
         if first is not part:
             log.mapped(part.type_place, f"the same sink as {first.name}; its tasks share the work")
             for draft in sinks_of(drafts):
-                if draft.batch_seconds is not None:
+                if draft.batch_seconds and draft.batch_seconds[1].place != draft.place:
                     log.differs(draft.batch_seconds[1].place, f"what {first.name} says counts")
     alternatives = list(distinct.values())
     _, taken = alternatives[0]
