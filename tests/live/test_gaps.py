@@ -19,12 +19,13 @@ from flumeng.sinks import Written
 from flumeng.spec import parse_flow
 
 RANGES = (Range("orders.0.MkTRfQ2n@kafka", 100, 250), Range("orders.1.MkTRfQ2n@kafka", 0, 1))
+GAPS = tuple(Gap(gone, DELETED) for gone in RANGES)
 
 
 def write_gaps(
     spark: SparkSession,
     text: str,
-    gaps: tuple[Gap, ...] = tuple(Gap(one, DELETED) for one in RANGES),
+    gaps: tuple[Gap, ...] = GAPS,
 ) -> list[Written]:
     pipeline = SparkPipeline(spark, parse_flow(text), TASK, JournalReader())
     staging = {root: f"{root}/staged" for root in pipeline.roots}

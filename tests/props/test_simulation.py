@@ -74,8 +74,8 @@ class BlindClaims(Acks):
         super()._claim(names)
         self.epoch = mine
 
-    def _put(self, partition: str, at: Progress, expect: Expected) -> Put:
-        put = super()._put(partition, at, expect)
+    def _put(self, partition: str, at: Progress, leader_epoch: int | None, expect: Expected) -> Put:
+        put = super()._put(partition, at, leader_epoch, expect)
         return replace(put, value=Ack(epoch=self._blind_epoch, offset=at.offset))
 
 
