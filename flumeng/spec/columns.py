@@ -5,6 +5,7 @@ What is told here would otherwise be told by the collector, when the flow alread
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -29,6 +30,8 @@ from flumeng.spec.sinks.lakehouse import Delta, Iceberg, partition
 from flumeng.spec.sinks.spark import Spark
 from flumeng.spec.sql_text import TextError
 
+VARIABLE = re.compile(r"\$\{[^}]*\}")
+"""One that has no value: it is a problem of its own, and names no column."""
 IN_PATHS = (TEXT, INTEGER, BOOLEAN, DATE)
 IN_INDEX = ATOMIC - {BINARY}
 UNSTEADY = (

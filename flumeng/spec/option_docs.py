@@ -100,6 +100,8 @@ def _value(hint: Any, option: Option) -> str:
 
 
 def _bounds(option: Option) -> str:
+    if option.minimum is None or option.maximum is None:
+        return ""
     return f", {_quantity(option.minimum, option)} to {_quantity(option.maximum, option)}"
 
 

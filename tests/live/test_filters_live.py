@@ -291,7 +291,7 @@ CONDITIONS = {
     "facility > severity": True,
     "facility > severity + 1": False,
     "severity <= '4'": False,
-    "severity < 4.5": False,
+    "severity < 4.5": True,
     "severity in (1, null)": False,
     "app like 's%'": False,
     "severity <=> null": False,

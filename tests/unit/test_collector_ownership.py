@@ -87,7 +87,7 @@ def test_an_owner_recognises_its_own_write_whose_reply_was_lost(world: World, lo
     world.safe[JOURNAL] = 250
     until(lambda: world.ack() == 250)
     assert world.store.commits >= world.store.lost
-    assert world.states() == ["running"]
+    assert world.states()[-1] == "running"
 
 
 def test_a_draining_task_finishes_what_runs_and_lets_go(world: World) -> None:

@@ -50,7 +50,13 @@ NAMES = {
     "segment": "0",
     "page": "7",
 }
-RECORDS = [row for row in table.ROWS if row.record is not None and row is not paths.schema]
+ADMINISTRATORS = ("/groups", "/members/{member}")
+"""Masters and reading commands do not look at these."""
+RECORDS = [
+    row
+    for row in table.ROWS
+    if row.record is not None and row is not paths.schema and row.pattern not in ADMINISTRATORS
+]
 COMMANDS = [
     ("status",),
     ("flow", "list"),
