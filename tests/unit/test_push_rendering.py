@@ -212,7 +212,8 @@ sinks:
       path: /lake/${lkae}/x
 """,
     }
-    expression, variable = refused(tmp_path, files)
+    found = [problem for problem in refused(tmp_path, files) if "the path needs" not in problem]
+    expression, variable = found
     assert expression.startswith("groups/eu/flows/web.yaml:3: filters[0].where:")
     assert variable == (
         "groups/eu/flows/web.yaml:6: sinks[0].files.path: "
