@@ -156,7 +156,7 @@ def _selectable(seen: Seen, view: View, flows: list[Sequence[object]], rows: int
 
 
 def spark(seen: Seen, flow: str) -> str:
-    """What was delivered at the last looks, as bars between 0 and the largest."""
+    """The delivery rates of the last refreshes as a sparkline, scaled to the largest."""
     history = seen.rates_of(flow).history[-SPARKS:]
     most = max(history, default=0.0)
     if not most:

@@ -106,7 +106,7 @@ class FakeTree:
     creations: count[int] = field(default_factory=lambda: count(1))
     clock: Callable[[], float] = lambda: 0.0
     secured: tuple[bytes, Secured | None] | None = None
-    """What the schema's data say of access lists."""
+    """The bytes of the schema record, and the access lists that they ask for."""
 
     def changed(self, path: str) -> None:
         for store in self.stores:

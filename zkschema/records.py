@@ -84,7 +84,7 @@ class Groups(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Member(Record):
-    """One that was admitted, with the secrets of its groups. An operator of some ``flows`` has
+    """An admitted member, with the secrets of its groups. An operator of some ``flows`` has
     patterns of their names."""
 
     flows: tuple[str, ...] | None = None

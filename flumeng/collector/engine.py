@@ -236,8 +236,8 @@ def _error(kind: str, content: bytes, sinks: Mapping[int, str]) -> Exception:
 
 
 def _of_sink(error: FlumengError, places: Sequence[str]) -> FlumengError:
-    """What is unavailable is a sink: reads that fail are UnreadableErrors. With several ``places``
-    it is unknown which one."""
+    """Name the sink that is unavailable; failed reads are UnreadableErrors. With several
+    ``places`` the sink is unknown, and the error stays as it is."""
     if isinstance(error, UnavailableError) and len(places) == 1:
         return SinkUnavailableError(places[0], str(error))
     return error

@@ -35,7 +35,7 @@ class Gap:
 
     @property
     def told(self) -> Range:
-        """What the record is about."""
+        """The range that the gap record names."""
         return self.cut or self.piece
 
     @property

@@ -192,8 +192,8 @@ class Task:
         return self._handoff.done and not self._running
 
     def look(self, *, eager: bool) -> Backlog:
-        """What waits to be read. ``eager`` does not wait for events to gather. Nor does a
-        partition wait that is full, or closed: no more events come to it."""
+        """The backlog to read now. ``eager`` does not wait for events to gather. Full and closed
+        partitions do not wait either: no more events come to them."""
         reached = self._reached()
         safe = self._safe(reached)
         if self._repeat is not None:

@@ -1,4 +1,4 @@
-"""What Cisco's devices write between the priority and the message's name, for many rows at once.
+"""Headers of Cisco devices, between the priority and the mnemonic, for many rows at once.
 
 ::
 

@@ -177,8 +177,8 @@ class Rfc3164(SyslogFields):
         return found
 
     def _is_lone_tag(self, content: Positions, colon: Positions, ends: Positions) -> Mask:
-        """What may be a tag although no time stands before it: it begins with a letter, ``%``,
-        ``/`` or ``_``, and a colon and a space, or the end, follow."""
+        """Rows whose content begins with a tag although they have no time: a letter, ``%``, ``/``
+        or ``_`` first, then a colon before a space or the end."""
         first = self.flat.at(content, ends)
         letter = ((first | np.uint8(0x20)) >= ord("a")) & ((first | np.uint8(0x20)) <= ord("z"))
         letter |= np.isin(first, np.frombuffer(b"%/_", np.uint8))

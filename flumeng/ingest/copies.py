@@ -134,8 +134,9 @@ class Copies:
         )
 
     def unseen_beside(self, path: str) -> dict[FileKey, Sight]:
-        """What was rotated away from that path and never found there: it is younger than all that
-        is known of that path, nothing else, and numbered, or called like a known generation."""
+        """Files rotated away from that path before they were found there. Such a file is younger
+        than all known ones of the path, is known under no other path, and is numbered or named
+        like a known generation."""
         known = self.known_as(path)
         newest = self.newest(path)
         names = {base_name(path) for path in newest.cursor.paths}

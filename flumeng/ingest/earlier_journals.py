@@ -81,7 +81,8 @@ class EarlierJournals:
 
     @property
     def refused(self) -> Message:
-        """What the node is told; ``settled`` is what needs no mark of the directory any more."""
+        """The message to the node about refused journals; ``settled`` ones need no mark of the
+        directory any more."""
         journals = self._journals()
         told = {
             name: {**refusal._asdict(), "settled": True}

@@ -25,8 +25,8 @@ class FileSearch:
         self.unsearched: dict[str, OSError] = {}
 
     def paths(self) -> Iterator[str]:
-        """What has such a name now, pattern after pattern, sorted. Raises OSError when there is no
-        descriptor for a folder."""
+        """The paths that match now, pattern after pattern, sorted. Raises OSError when no file
+        descriptor is left for a folder."""
         self.unsearched = {}
         for parts in self._patterns:
             yield from sorted(self._below("", parts, ()))

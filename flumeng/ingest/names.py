@@ -68,7 +68,7 @@ def copies_beside(cursor: FilePosition) -> dict[FileKey, Sight]:
 
 
 def successor(cursor: FilePosition) -> dict[FileKey, Sight]:
-    """What lies now where a file lay behind a link, which may lead elsewhere by now."""
+    """The file that now lies at the former target of a link, which may point elsewhere by now."""
     return regular_files([cursor.real_path])
 
 

@@ -227,7 +227,7 @@ class Master:
         return {"share": self._given_up} if self._clock() < self._away_until else {}
 
     def _refused(self, outcome: Outcome) -> dict[str, str]:
-        """What could not be written, unless another master may only have been faster."""
+        """Failed writes by topic, without lost compare-and-sets that have not become frequent."""
         return {
             topic: str(error)
             for topic, error in topics(outcome).items()

@@ -45,7 +45,7 @@ def commit(store: Store, writes: Sequence[Write], entry: records.Audit) -> None:
 
 
 def room_bytes(scale: Scale) -> int:
-    """What an entry takes of a transaction at most."""
+    """The largest size of an audit entry in a transaction, in bytes."""
     return scale.most(paths.audit("x" * NAME_CHARACTERS))
 
 

@@ -1,4 +1,4 @@
-"""Who belongs to a secured cluster: a record for each node, operator and subscriber.
+"""Members of a secured cluster: a record for each node, operator and subscriber.
 
 A record has the secrets of its member's groups, and only its member reads it. To admit one is to
 write its record. To take a group from a member is to give that group another secret: first in the
@@ -33,7 +33,7 @@ GROUPS = (*NAMED, ANY_OPERATOR)
 
 @dataclass(frozen=True)
 class Change:
-    """Who is admitted ``after``, by ``ROLE:NAME``, and which groups get new secrets."""
+    """The members ``before`` and ``after`` by ``ROLE:NAME``, and the groups with new secrets."""
 
     after: Mapping[str, Member]
     before: Mapping[str, Member]
@@ -72,7 +72,7 @@ def has_groups(schema: records.Schema) -> bool:
 
 
 def members(store: ReadableStore, schema: records.Schema) -> dict[str, Member]:
-    """Who was admitted, by ``ROLE:NAME``. Operators have their flows, nodes and subscribers none.
+    """The members by ``ROLE:NAME``. Operators have their flows, nodes and subscribers none.
     Raises UnavailableError."""
     known = Secured(schema.certificates, schema.members).admitted
     if not has_groups(schema):
@@ -180,5 +180,5 @@ def with_fresh_secrets(
 
 
 def names(store: ReadableStore, schema: records.Schema) -> Sequence[str]:
-    """Who was admitted, as ``--member`` takes it."""
+    """The members as ``--member`` takes them."""
     return sorted(map(str, members(store, schema).values()))

@@ -87,7 +87,7 @@ def _carry_out(
 
 
 def _writes(store: Store, migration: Migration) -> list[Write]:
-    """What is left to write. Every write expects what the migration saw."""
+    """The writes that are left. Each expects the version that the migration read."""
     named = [path for path, data in store.dump().items() if data]
     seen = store.read_many([at(path, {})[0] for path in named])
     versions = {path: found.version for path, found in zip(named, seen, strict=True) if found}

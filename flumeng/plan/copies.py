@@ -40,8 +40,8 @@ class Copies:
         self._lacking: set[str] = set()
 
     def changes(self) -> list[Replicate]:
-        """What is to change of the journals of this master's flows. In maintenance mode no copy
-        moves; a journal whose primary is lost gets another one all the same."""
+        """The changes to journals of this master's flows. In maintenance mode no copy moves, but a
+        journal whose primary is lost still gets another one."""
         snapshot = self._snapshot
         if not snapshot.cluster_known:
             return []

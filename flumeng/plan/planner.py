@@ -36,7 +36,7 @@ from zkschema import paths
 from zkschema.records import COLLECT, INGEST, EndedTask, Journal, Plan, PlannedTask
 
 MARK_BYTES = 64
-"""What a plan's own znode says of its buckets and steps."""
+"""Room in a plan's own znode for its buckets and steps."""
 
 
 @dataclass

@@ -35,7 +35,7 @@ TIGHT = Scale(
 
 @dataclass(frozen=True)
 class Parts:
-    """What a world is made of, so that a test may put something broken into it. Without
+    """The parts of a simulated cluster; a test may replace one by a broken one. Without
     ``watchdogs`` a process whose loop hangs does not end."""
 
     scale: Scale = ROOMY

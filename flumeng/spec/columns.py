@@ -31,7 +31,7 @@ from flumeng.spec.sinks.spark import Spark
 from flumeng.spec.sql_text import TextError
 
 VARIABLE = re.compile(r"\$\{[^}]*\}")
-"""One that has no value: it is a problem of its own, and names no column."""
+"""A variable without a value. It is reported as such, and names no column."""
 IN_PATHS = (TEXT, INTEGER, BOOLEAN, DATE)
 IN_INDEX = ATOMIC - {BINARY}
 UNSTEADY = (

@@ -132,7 +132,7 @@ class ReadableStore(Protocol):
 
     @property
     def scale(self) -> Scale:
-        """What a transaction would weigh here; see ``flumeng.store.transaction``."""
+        """Sizes of transactions in this store; see ``flumeng.store.transaction``."""
 
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
         """The record at ``path``, or None when there is no such znode.

@@ -60,7 +60,7 @@ def identity(group: str, secret: str) -> str:
 
 
 def credential(group: str, secret: str) -> str:
-    """What such a one shows of itself."""
+    """The digest credential of a group."""
     return f"{group}:{secret}"
 
 

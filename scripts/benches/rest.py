@@ -1,4 +1,4 @@
-"""What a cluster costs at rest and at size: idle masters and nodes, many members, large deletes."""
+"""Costs of a cluster at rest and at size: idle masters and nodes, members, large deletes."""
 
 from __future__ import annotations
 

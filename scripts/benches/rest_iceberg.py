@@ -1,4 +1,4 @@
-"""What a commit to an Iceberg table costs that has had many: snapshots expire meanwhile.
+"""Time of a commit to an Iceberg table after many others, while snapshots expire.
 
 Commits are as a collector makes them, with one file each. The result is the median of the last 50.
 """

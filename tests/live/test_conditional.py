@@ -133,7 +133,7 @@ def test_sinks_that_cannot_take_it_refuse_the_flow(spark: SparkSession) -> None:
 
 
 def test_formats_of_different_events_make_the_same_columns(spark: SparkSession) -> None:
-    """One that has no body of its format has null in them, whatever was there before."""
+    """An event whose body is not of the format has null in them, also where it had values."""
     steps = (
         ("parse: {format: regex, pattern: '^(?P<number>[0-9])$'}", "seq < 4"),
         ("parse: {format: json, fields: {number: '$.n'}}", "seq = 3"),

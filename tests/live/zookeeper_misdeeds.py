@@ -127,7 +127,7 @@ def attempts(client: KazooClient, chroot: str) -> dict[str, Callable[[], object]
 
 
 def show_groups(client: KazooClient, record: str) -> None:
-    """What the member's own process does first: it shows the secrets that its record has."""
+    """Authenticate with the group secrets of a member's record, as its own process does."""
     try:
         found = json.loads(client.get(record)[0])
     except KazooException:

@@ -1,4 +1,4 @@
-"""What a term of an accumulator costs does not grow with the flows of the process."""
+"""The cost of merging one accumulator term does not grow with the flows of the process."""
 
 from __future__ import annotations
 

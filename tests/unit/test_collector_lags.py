@@ -74,7 +74,7 @@ def test_partition_that_stands_still_is_the_lag_of_its_flow(lags: Lags, clock: C
 
 
 def test_a_task_that_failed_does_not_count_as_delivered(lags: Lags, clock: Clock) -> None:
-    """Nobody looks whether its partitions grow."""
+    """Its partitions are not looked at while it is failed."""
     lags.see("web/collect.0", {"aa": Place(7, 7)})
     clock.now += 60.0
     assert lags.by_flow() == {"web": Lag(0, 0.0)}

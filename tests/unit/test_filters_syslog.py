@@ -256,7 +256,7 @@ def test_a_bad_time_leaves_the_rest_of_the_line(stamp: str) -> None:
         ("2025-11-05T09:15:07+01:", 8),
     ],
 )
-def test_what_follows_a_time_is_no_host(stamp: str, hour: int) -> None:
+def test_zone_after_time_is_not_host(stamp: str, hour: int) -> None:
     (found,) = parse(f"<13>{stamp} h a: x".encode(), timezone="Europe/Berlin")
     expected = hour - 1 if "M" in stamp.split("07")[1] else hour
     assert (found["host"], found["app"], found["message"]) == ("h", "a", "x")
@@ -364,7 +364,7 @@ def test_headers_of_cisco_are_passed_over(line: str) -> None:
         "1w2d: text",
     ],
 )
-def test_what_only_begins_as_a_header_of_cisco_keeps_its_words(text: str) -> None:
+def test_text_like_a_cisco_header_keeps_its_words(text: str) -> None:
     (found,) = parse(f"<13>{text}".encode())
     tag = "app: " if text.startswith("app: ") else ""
     assert (found["host"], found["ts"], found["reason"]) == (None, RECEIVED, None)

@@ -272,7 +272,7 @@ bodies = written | st.binary(max_size=20)
 
 
 def model(body: bytes) -> Any:
-    """What ``a INT`` makes of one body."""
+    """The expected value of ``a INT`` for one body."""
     try:
         found = json.loads(body.decode("utf-8", "replace"), parse_float=repr, parse_constant=int)
     except (ValueError, RecursionError):

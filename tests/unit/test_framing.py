@@ -254,7 +254,7 @@ SYSLOG = [
 def test_a_wrong_count_costs_no_message_but_its_neighbour(
     framing: Framing, wrong: int, size: int
 ) -> None:
-    """One that is too large has the beginning of the next message in it."""
+    """A count that is too large takes the beginning of the next message."""
     stream = b"".join(
         b"%d %b" % (len(message) + wrong * (number == 1), message)
         for number, message in enumerate(SYSLOG)
@@ -273,9 +273,7 @@ def test_a_wrong_count_costs_no_message_but_its_neighbour(
 @pytest.mark.parametrize("before", [b"\n", b"\r\n\0", b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n"])
 @pytest.mark.parametrize("between", [b"", b"\r\n", b"\0"])
 @pytest.mark.parametrize("size", [1, 10_000])
-def test_what_is_not_counted_around_counted_messages_does_no_harm(
-    before: bytes, between: bytes, size: int
-) -> None:
+def test_bytes_around_counted_messages_do_no_harm(before: bytes, between: bytes, size: int) -> None:
     stream = before + b"".join(b"%d %b%b" % (len(one), one, between) for one in SYSLOG)
     framer = Framer("auto", 1000)
     found = feed(framer, [stream[at : at + size] for at in range(0, len(stream), size)])

@@ -1,4 +1,4 @@
-"""What is an event in an HTTP body of each content type, and what well-known clients get back."""
+"""Events in HTTP bodies of each content type, and answers to well-known clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is text in a file, and when its last line is one."""
+"""Text of files: holes, encodings, and a last line without newline."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_the_last_line_is_taken_without_its_newline_after_a_while(log: Path) -> 
     ("rest", "expected"),
     [("\nnext\n", ["next"]), ("\r\nnext\n", ["next"]), (" or not\n", [" or not"]), ("\n\n", [""])],
 )
-def test_what_follows_a_last_line_that_was_taken_is_no_line_of_it(
+def test_line_after_taken_last_line_is_a_line_of_its_own(
     log: Path, rest: str, expected: list[str], *, crash: bool
 ) -> None:
     write(log, "result: FAILED")

@@ -460,7 +460,7 @@ def test_a_tree_that_was_brought_back_is_registered_in_anew(cluster: FakeTree) -
 
 
 def test_journal_is_seen_as_far_as_its_fastest_reader_has_come(cluster: FakeTree) -> None:
-    """What a task has decided to read counts, since it is repeated exactly."""
+    """A decided range counts as read, since it is repeated exactly."""
     store = FakeStore(cluster)
     registration = Registration(store, identity(), DISK)
     for flow in ("web", "other"):
