@@ -88,14 +88,17 @@ def _site(name: str, said: dict[str, Any] | None) -> Sequence[object]:
 
 
 def _flow(flow: dict[str, Any]) -> Sequence[object]:
+    return (*state_cells(flow), _progress(flow["rollout"]), flow["health"]["shown"])
+
+
+def state_cells(flow: dict[str, Any]) -> Sequence[object]:
+    """Name, state, revision, running tasks and lag of a flow."""
     return (
         flow["flow"],
         flow["state"],
         flow["revision"],
         f"{flow['running']}/{flow['tasks']}",
         lag_text(flow),
-        _progress(flow["rollout"]),
-        flow["health"]["shown"],
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from cli.output import count, make_table
-from cli.status import lag_text
+from cli.status import state_cells
 from flumeng.views.flow_rates import UNKNOWN, FlowRates
 from flumeng.views.overview import NodeRow
 from flumeng.views.partition_lag import LagOfFlow
@@ -167,11 +167,7 @@ def spark(seen: Seen, flow: str) -> str:
 def _flow(flow: dict[str, Any], seen: Seen) -> Sequence[object]:
     rates = seen.rates_of(flow["flow"])
     return (
-        flow["flow"],
-        flow["state"],
-        flow["revision"],
-        f"{flow['running']}/{flow['tasks']}",
-        lag_text(flow),
+        *state_cells(flow),
         _rate(rates.incoming),
         _rate(rates.delivered),
         _rate(rates.dropped),

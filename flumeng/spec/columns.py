@@ -214,7 +214,7 @@ def _of_files(options: Files, columns: Columns) -> Iterator[str]:
     timed = columns.get("ts")
     if "%" in options.path and (timed is None or timed.name != TIMESTAMP):
         yield "time patterns in the path need the column ts, a timestamp: keep it in select"
-    for name in FIELD.findall(split_query(options.path)[0]):
+    for name in FIELD.findall(VARIABLE.sub("", split_query(options.path)[0])):
         if name not in columns:
             yield f"the path needs the column {name}; {nearest(name, list(columns))}"
         elif columns[name].name not in IN_PATHS:
