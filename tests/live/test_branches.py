@@ -126,8 +126,8 @@ def levels(*wanted: int | None) -> list[int]:
     [
         ("level in ('0', '1')", "select: [seq, level]", True),
         ("level in ('0', '1')", "sql: 'SELECT seq, level FROM events WHERE level <> 3'", False),
-        ("cast(level as int) < 2", "select: [seq, level]", False),
-        ("cast(level as int) < 2", "where: 'cast(level as int) <> 3'", False),
+        ("cast(level as double) < 2", "select: [seq, level]", False),
+        ("cast(level as double) < 2", "where: 'cast(level as double) <> 3'", False),
     ],
     ids=["arrow", "sql in a branch", "sql in a condition", "sql in both"],
 )
