@@ -8,6 +8,7 @@ import fcntl
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from queue import Queue
 from threading import Event, Thread
@@ -57,16 +58,16 @@ def _opened(path: Path) -> Iterator[int]:
 
 def _lines_of(descriptor: int, max_line_bytes: int, encoding: str) -> Iterator[Messages]:
     framer = Framer("newline", max_line_bytes)
-    piece = os.read(descriptor, PIECE_BYTES)
-    text = FileText(encoding, piece)
-    piece = piece[text.mark_bytes :]
+    first = os.read(descriptor, PIECE_BYTES)
+    text = FileText(encoding, first)
     decoder = None if text.codec is None else codecs.getincrementaldecoder(text.codec)("replace")
-    while piece:
-        more = os.read(descriptor, PIECE_BYTES)
-        if decoder is not None:
-            piece = decoder.decode(piece, final=not more).encode()
-        yield from framer.feed(piece, len(piece))
-        piece = more
+    pieces = iter(lambda: os.read(descriptor, PIECE_BYTES), b"")
+    for piece in chain([first[text.mark_bytes :]], pieces):
+        utf8 = piece if decoder is None else decoder.decode(piece).encode()
+        yield from framer.feed(utf8, len(utf8))
+    if decoder is not None:
+        rest = decoder.decode(b"", final=True).encode()
+        yield from framer.feed(rest, len(rest))
     yield from framer.end()
 
 
