@@ -9,6 +9,7 @@ from typing import Any
 from flumeng.errors import FlumengError
 from flumeng.operations.next_revision import Applied, RefusedError
 from flumeng.spec.flow_files import FlowFilesError
+from flumeng.views.target_checks import TargetsFailedError
 
 NOT_TRIED = "not applied, because of another file"
 
@@ -51,6 +52,6 @@ def _why(error: FlumengError, path: Path, flow: str | None) -> str:
         return (
             "; ".join(f"{p.path}: {p.message}" if p.path else p.message for p in own) or NOT_TRIED
         )
-    if isinstance(error, RefusedError):
+    if isinstance(error, RefusedError | TargetsFailedError):
         return error.refused.get(flow or "", NOT_TRIED)
     return str(error)

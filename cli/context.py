@@ -25,7 +25,7 @@ from flumeng.runtime import secrets
 from flumeng.security import credentials
 from flumeng.security.roles import PEOPLE
 from flumeng.store import Store
-from flumeng.views import counters, journals, offsets, waiting
+from flumeng.views import counters, journals, offsets, target_checks, waiting
 from flumeng.views.acks import Ask, ask_worker
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ class CliContext:
     copies: journals.AskCopies = journals.ask_copies
     counters: counters.Ask = counters.ask_worker
     offsets: offsets.Ask = offsets.ask_discovery
+    targets: target_checks.Ask = target_checks.ask_node
     open_site: Callable[[Site], Store] = open_site
 
     @contextmanager

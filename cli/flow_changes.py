@@ -31,7 +31,7 @@ from flumeng.spec.flow_files import FlowFile, FlowFilesError, flow_files_of, rea
 from flumeng.spec.flow_names import is_part, whole_of
 from flumeng.spec.guarantees import promise
 from flumeng.store import Store
-from flumeng.views import conditions
+from flumeng.views import conditions, target_checks
 from flumeng.views.history import difference
 
 files_argument = click.argument(
@@ -48,7 +48,7 @@ name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
 @click.command()
 @files_argument
 @click.option(
-    "--check-targets", is_flag=True, help="Try the sinks from this host too; nothing is written."
+    "--check-targets", is_flag=True, help="Try the targets from this host; nothing is written."
 )
 @json_option
 def validate(files: list[Path], *, check_targets: bool, as_json: bool) -> None:
@@ -56,9 +56,9 @@ def validate(files: list[Path], *, check_targets: bool, as_json: bool) -> None:
 
     FILE may be a directory, whose flow files are checked, or - for standard input.
 
-    --check-targets connects to the target of each sink as this host reaches it, with the secrets
-    of this host. The exit code is 4 when one cannot be used. With --json there is a row for
-    each sink.
+    --check-targets connects to the target of each sink, and to the brokers of a source, as this
+    host reaches them, with the secrets of this host. The exit code is 4 when one cannot be used.
+    With --json there is a row for each target.
     """
     try:
         found = read_flows(files)
@@ -87,18 +87,23 @@ def _check_targets(files: Sequence[FlowFile], *, as_json: bool) -> None:
             rows.append({"file": str(file.path), "flow": file.spec.flow, **asdict(one)})
             if not as_json:
                 sentence = f": {one.why}" if one.why else ""
-                click.echo(f"{file.path}: sink {one.sink}: {one.state}{sentence}")
+                click.echo(f"{file.path}: {one.kind} {one.name}: {one.state}{sentence}")
     if as_json:
         show_json(rows)
     if failed := sum(row["state"] == "failed" for row in rows):
         raise UnavailableError(
-            f"{failed} of {len(rows)} sinks cannot be used from this host: correct them, or try "
-            "from a host that collects"
+            f"{failed} of {len(rows)} targets cannot be used from this host: correct them, or let "
+            "a node try them with `flumeng flow apply --check-targets`"
         )
 
 
 @click.command()
 @files_argument
+@click.option(
+    "--check-targets",
+    is_flag=True,
+    help="Let a node that may collect each flow try its targets; apply only if all can be used.",
+)
 @click.option("--reason", default="", help="Why; kept with the revision.")
 @revision_option
 @dry_run_option
@@ -108,6 +113,7 @@ def apply(
     *,
     hosts: str,
     files: list[Path],
+    check_targets: bool,
     reason: str,
     if_revision: int | None,
     dry_run: bool,
@@ -120,6 +126,11 @@ def apply(
     When any file has a problem, or any flow may not be applied now, nothing is written. All are
     applied at once, very many in parts: when one of those fails, those before it are applied, and
     it is told which. --json lists what became of each file, also when the command fails.
+
+    --check-targets asks a node that may collect the flow to connect to the target of each sink, and
+    to the brokers of a source, with that node's network, secrets and policy. A target that does not
+    answer within 10 s has failed. The exit code is 1 when one cannot be used, and nothing is
+    applied.
     """
     context = click.get_current_context().ensure_object(CliContext)
     outcome = ApplyOutcome(files)
@@ -130,6 +141,8 @@ def apply(
         texts = {file.spec.flow: file.text for file in found}
         outcome.flows = {file.path: file.spec.flow for file in found}
         with context.store(hosts) as store:
+            if check_targets:
+                _let_nodes_check_targets(context, store, found, as_json=as_json)
             if dry_run:
                 show_preview(preview.apply(store, texts, if_revision), as_json=as_json)
                 return
@@ -147,6 +160,21 @@ def apply(
         raise
     if as_json:
         show_json(outcome.rows())
+
+
+def _let_nodes_check_targets(
+    context: CliContext, store: Store, files: Sequence[FlowFile], *, as_json: bool
+) -> None:
+    """Raises TargetsFailedError."""
+    failed = []
+    for file in files:
+        for one in target_checks.check_targets(store, context.targets, file.spec, file.text):
+            if one.state == "failed":
+                failed.append(one)
+            elif not as_json:
+                click.echo(str(one))
+    if failed:
+        raise target_checks.TargetsFailedError(failed)
 
 
 @click.command()

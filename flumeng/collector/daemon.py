@@ -40,6 +40,7 @@ from flumeng.journal.action_server import ActionServer
 from flumeng.journal.wire import COUNTERS
 from flumeng.node import policy
 from flumeng.node.in_progress import InProgress
+from flumeng.node.own_directory import require_outside
 from flumeng.node.policy import Policy
 from flumeng.node.protocol import Parent
 from flumeng.runtime import file_store, secrets, vital
@@ -48,8 +49,6 @@ from flumeng.security import process
 from flumeng.sinks import TaskRevision
 from flumeng.spec import Component, FlowSpec, check_flow
 from flumeng.spec import spark as spark_settings
-from flumeng.spec.locations import place_of
-from flumeng.spec.patterns import fixed_part
 from flumeng.spec.sinks.spark import Spark
 from flumeng.spec.spark import SparkOptions
 from flumeng.state.partitions import FLOW, JOURNAL, OBJECTS, POLLS
@@ -190,30 +189,6 @@ def require_catalog(options: SparkOptions, part: Component) -> None:
             f"{part.name}: this session has no catalog {catalog} of its own: set "
             f"{setting} in spark.conf, and allow it in spark.conf of the node's policy file"
         )
-
-
-def require_outside(data: Path, part: Component) -> None:
-    """Raises UserError for a sink that may write over what the node keeps in ``data``: journals,
-    its name, what is noted of files."""
-    needs = part.options.needs() if hasattr(part.options, "needs") else ()
-    for kind, what in needs:
-        if kind == "output" and _meets(os.path.realpath(data), place_of(what)):
-            raise UserError(
-                f"{part.name}: {place_of(what)} would be in the data directory of the node, "
-                f"{data}, or around it: name a directory beside it"
-            )
-
-
-def _meets(directory: str, place: str) -> bool:
-    """Whether what is written to ``place`` may lie in ``directory``, or ``directory`` in it."""
-    path = place.removeprefix("file://")
-    if not path.startswith("/"):
-        return False
-    fixed = fixed_part(path)
-    parent, _, beginning = (fixed if fixed != path else f"{path}/").rpartition("/")
-    real = os.path.realpath("/" + parent.lstrip("/"))
-    written = f"{real.rstrip('/')}/{beginning}"
-    return f"{directory}/".startswith(written) or written.startswith(f"{directory}/")
 
 
 def bounded(allowed: Policy) -> OpenStore:

@@ -15,9 +15,11 @@ from flumeng.discovery.worker import MakeFinders, Worker
 from flumeng.errors import UserError
 from flumeng.inputs.finding import Finder, FinderClass, FindingTask
 from flumeng.journal.partition_server import PartitionServer
+from flumeng.journal.wire import CHECK_TARGETS
 from flumeng.node import policy
 from flumeng.node.policy import Policy
 from flumeng.node.protocol import Parent
+from flumeng.node.target_checks import TargetChecks
 from flumeng.runtime import logs, parentage, secrets
 from flumeng.security import process
 from flumeng.spec import registry
@@ -59,7 +61,14 @@ def main() -> int:
     accounts.start()
     ScalingLoop(lambda: worker.scalers, accounts).start()
     try:
-        server = PartitionServer(given.host, accounts, given.port, keystore=process.keystore())
+        checks = TargetChecks(given.data, given.policy, allowed)
+        server = PartitionServer(
+            given.host,
+            accounts,
+            given.port,
+            actions={CHECK_TARGETS: checks.answer},
+            keystore=process.keystore(),
+        )
     except UserError as problem:
         print(problem, file=sys.stderr)
         return 2

@@ -22,8 +22,10 @@ from flumeng.ingest.liveness import Opening
 from flumeng.ingest.replicas.replicas import Replicas
 from flumeng.ingest.worker import Worker
 from flumeng.ingest.worker_group import WorkerGroup
+from flumeng.journal.wire import CHECK_TARGETS
 from flumeng.node import policy
 from flumeng.node.protocol import Message, Parent
+from flumeng.node.target_checks import TargetChecks
 from flumeng.runtime import logs, parentage, secrets
 from flumeng.security import process
 
@@ -78,7 +80,16 @@ def main() -> int:
         print(f"ingest: {error}", file=sys.stderr)
         return 2
     address = (arguments.host, arguments.port)
-    worker = Worker(journal_store, address, parent.send, group, allowed, keystore=keystore)
+    checks = TargetChecks(arguments.data, arguments.policy, allowed)
+    worker = Worker(
+        journal_store,
+        address,
+        parent.send,
+        group,
+        allowed,
+        keystore=keystore,
+        actions={CHECK_TARGETS: checks.answer},
+    )
     if arguments.metrics_channel is not None:
         from flumeng.metrics import serving  # noqa: PLC0415  # only then it costs memory
 

@@ -29,6 +29,7 @@ from flumeng.ingest.worker_group import ALONE, WorkerGroup
 from flumeng.journal.log import Log
 from flumeng.journal.names import flow_of
 from flumeng.journal.server import JournalServer
+from flumeng.journal.service import Actions
 from flumeng.metrics.health import Health
 from flumeng.node.policy import UNRESTRICTED, Policy
 from flumeng.node.protocol import Message
@@ -68,7 +69,9 @@ class Worker:
         policy: Policy = UNRESTRICTED,
         *,
         keystore: Keystore | None = None,
+        actions: Actions = {},  # noqa: B006  read only
     ) -> None:
+        self._actions = actions
         self._journal_store = journal_store
         self._replicas = journal_store.replicas
         self._key_search = KeySearch(lambda: journal_store.journals)
@@ -108,6 +111,7 @@ class Worker:
             granted=self._policy.granted,
             keystore=self._keystore,
             copies=self._replicas,
+            actions=self._actions,
         )
         self._replicas.start(self._send)
         await asyncio.to_thread(self._send, {"type": "ready", "address": server.address})

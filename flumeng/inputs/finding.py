@@ -77,6 +77,14 @@ class FindingTask:
     epoch: int
 
 
+class ProbedFinder(Protocol):
+    """A finder class whose servers can be asked before a flow is applied."""
+
+    def probe(self, options: Any) -> None:
+        """Asks the servers of a source with these options once. Raises UserError for what the
+        flow's author has to change, UnavailableError when there is no answer."""
+
+
 class FinderClass(Protocol):
     """What the registry names."""
 

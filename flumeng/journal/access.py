@@ -16,7 +16,16 @@ from flumeng.journal import tokens
 from flumeng.journal.copy_wire import COPY
 from flumeng.journal.errors import DeniedError
 from flumeng.journal.names import flow_of
-from flumeng.journal.wire import ACCOUNTS, COPIES, COUNTERS, OFFSETS, POSITIONS, WATCH, Ticket
+from flumeng.journal.wire import (
+    ACCOUNTS,
+    CHECK_TARGETS,
+    COPIES,
+    COUNTERS,
+    OFFSETS,
+    POSITIONS,
+    WATCH,
+    Ticket,
+)
 from flumeng.security.credentials import Credentials
 from flumeng.security.expiry import utc_now
 from flumeng.security.identity import Identity, parse_uri
@@ -32,8 +41,8 @@ MAY: Mapping[Role, frozenset[str]] = {
     "node": frozenset({COPY}),
     "subscriber": frozenset({READ, WATCH, POSITIONS}),
     "viewer": _LOOK,
-    "operator": _LOOK,
-    "admin": _LOOK,
+    "operator": _LOOK | {CHECK_TARGETS},
+    "admin": _LOOK | {CHECK_TARGETS},
 }
 ALL_FLOWS = "*"
 Granted = Callable[[str], Collection[str]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -10,12 +10,8 @@ import msgspec
 
 from flumeng.errors import UserError
 from flumeng.journal.access import Granted, Peer
-from flumeng.journal.service import Endpoint, Service
+from flumeng.journal.service import Actions, Endpoint, Service
 from flumeng.security.credentials import Credentials, Keystore
-
-Actions = Mapping[str, Callable[[bytes], object]]
-"""By name what makes an answer, to be sent as JSON, of what is asked; called by any number of
-threads. Each call takes a bounded time."""
 
 
 class ActionServer:

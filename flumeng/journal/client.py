@@ -25,6 +25,7 @@ from flumeng.journal.position import Position
 from flumeng.journal.proof import Proof, of_process
 from flumeng.journal.wire import (
     ACCOUNTS,
+    CHECK_TARGETS,
     COPIES,
     COUNTERS,
     ERROR_KINDS,
@@ -78,6 +79,12 @@ class JournalClient:
         CorruptError, UserError."""
         asked = {"flow": flow, "partitions": list(partitions), "to": to}
         return self._ask(OFFSETS, _offsets, json.dumps(asked).encode())
+
+    def check_targets(self, flow: str, text: str, signature: str) -> list[dict[str, Any]]:
+        """Lets the server's node try the targets of the flow; a row for each. Raises
+        UnavailableError, CorruptError, UserError."""
+        asked = {"flow": flow, "text": text, "signature": signature}
+        return self._ask(CHECK_TARGETS, list, json.dumps(asked).encode())
 
     def read(
         self, journal: str, start: int, end: int, *, replayed: bool = False, token: str = ""

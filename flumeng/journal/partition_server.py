@@ -13,8 +13,9 @@ import msgspec
 
 from flumeng.errors import UserError
 from flumeng.journal.account import Account
-from flumeng.journal.action_server import Actions, ActionServer
+from flumeng.journal.action_server import ActionServer
 from flumeng.journal.position import Position
+from flumeng.journal.service import Actions
 from flumeng.journal.wire import ACCOUNTS, COUNTERS, OFFSETS, POSITIONS
 from flumeng.security.credentials import Keystore
 
@@ -39,18 +40,25 @@ class OffsetsRequest(msgspec.Struct):
 
 
 class PartitionServer(ActionServer):
-    """See ``ActionServer``."""
+    """See ``ActionServer``. ``actions`` are those that it answers beside its own."""
 
     def __init__(
-        self, host: str, answers: Answers, port: int = 0, *, keystore: Keystore | None = None
+        self,
+        host: str,
+        answers: Answers,
+        port: int = 0,
+        *,
+        actions: Actions = {},  # noqa: B006  read only
+        keystore: Keystore | None = None,
     ) -> None:
-        actions: Actions = {
+        all_actions: Actions = {
             POSITIONS: lambda _: answers.positions(),
             ACCOUNTS: lambda _: answers.accounts(),
             COUNTERS: lambda _: [],
             OFFSETS: lambda body: _offsets(answers, body),
+            **actions,
         }
-        super().__init__(host, actions, port, keystore=keystore)
+        super().__init__(host, all_actions, port, keystore=keystore)
 
 
 def _offsets(answers: Answers, body: bytes) -> Mapping[str, int]:

@@ -33,7 +33,7 @@ from flumeng.journal.past import Note
 from flumeng.journal.places import Places
 from flumeng.journal.position import Position
 from flumeng.journal.segment import Window
-from flumeng.journal.service import Endpoint, Service
+from flumeng.journal.service import Actions, Endpoint, Service
 from flumeng.journal.taps import Taps
 from flumeng.journal.watch import Watch, WatchRequest, parse_request
 from flumeng.journal.wire import (
@@ -78,8 +78,9 @@ class JournalServer:
     process wants to tell of itself, as JSON; ``acked`` gives up to where the flow of a journal has
     acked it, ``minute_ago`` how far it was then.
     ``may_tap`` says of which flows people may look at events, ``granted`` which flows a subscriber
-    may read. With a ``keystore`` it lets in who proves to be of the same cluster, and nobody else.
-    Raises UserError when the address or the credentials cannot be used.
+    may read. ``actions`` are those that it answers beside its own.
+    With a ``keystore`` it lets in who proves to be of the same cluster, and nobody else. Raises
+    UserError when the address or the credentials cannot be used.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class JournalServer:
         granted: Granted = granted_nothing,
         keystore: Keystore | None = None,
         copies: Copies | None = None,
+        actions: Actions = {},  # noqa: B006  read only
     ) -> None:
         make = partial(
             _Service,
@@ -104,6 +106,7 @@ class JournalServer:
             minute_ago=minute_ago,
             taps=Taps(may_tap),
             copies=copies,
+            actions=actions,
         )
         self._endpoint: Endpoint[_Service] = Endpoint(make, host, port, keystore, granted)
         self.address = self._endpoint.address
@@ -124,7 +127,9 @@ class _Service(Service):
         minute_ago: Callable[[str], Note | None],
         taps: Taps,
         copies: Copies | None,
+        actions: Actions,
     ) -> None:
+        self._actions = actions
         self._copies = copies
         self._stopping = False
         self._acked = acked
@@ -152,11 +157,12 @@ class _Service(Service):
             peer.require(WATCH)
             return self._watch(peer, context, parse_request(body))
         answer = self._answers.get(action)
-        if answer is None:
-            known = ", ".join([*self._answers, WATCH])
+        if answer is None and action not in self._actions:
+            known = ", ".join([*self._answers, *self._actions, WATCH])
             raise UserError(f"there is no action {action!r}, only {known}")
         peer.require(action)
-        return iter([msgspec.json.encode(answer(peer))])
+        answered = self._actions[action](body) if answer is None else answer(peer)
+        return iter([msgspec.json.encode(answered)])
 
     def read(self, peer: Peer, ticket: bytes) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         wanted = parse_ticket(ticket)

@@ -15,7 +15,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, NoReturn, TypeVar
 
 import pyarrow as pa
@@ -32,6 +32,9 @@ from flumeng.security.credentials import Credentials, Keystore
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Actions = Mapping[str, Callable[[bytes], object]]
+"""By name what makes an answer, to be sent as JSON, of what is asked; called by any number of
+threads. Each call takes a bounded time."""
 LOOK_SECONDS = 5.0
 """So often it is seen whether there are new certificates."""
 REOPEN_SECONDS = 10.0

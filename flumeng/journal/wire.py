@@ -31,6 +31,7 @@ COPIES = "copies"
 COUNTERS = "counters"
 OFFSETS = "offsets"
 WATCH = "watch"
+CHECK_TARGETS = "check-targets"
 MAX_TICKET_BYTES = 16_384
 """One with a token has the certificates of whoever has signed that."""
 # What an error is called on the wire; the first that fits.

@@ -538,8 +538,10 @@ class Machine:
         return []
 
     def _needed(self, child: Child) -> bool:
-        """Ingest always runs, since its journals must be served; others when they have tasks."""
-        return child.role == INGEST or bool(self._tasks(child))
+        """Ingest always runs, since its journals must be served; without it discovery does, since
+        operators ask the node something. Others run when they have tasks."""
+        asked = child.role == (INGEST if self._ingest else DISCOVER)
+        return asked or bool(self._tasks(child))
 
     @property
     def _spark(self) -> Mapping[str, str]:

@@ -1,46 +1,106 @@
-"""Tries the sinks of a flow from this host, before the flow is applied.
+"""Tries the targets of a flow from this host: its sinks, and a source that asks brokers.
 
-Another host may have other routes, secrets and certificates: the answer is true for this one.
+Another host may have other routes, secrets and certificates: the result is true for this one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Literal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, cast
 
 from flumeng.errors import FlumengError
+from flumeng.inputs.finding import ProbedFinder
+from flumeng.runtime.scrubbing import scrub
 from flumeng.sinks import Probed, TaskRevision
 from flumeng.spec import FlowSpec, registry
 from flumeng.spec.component import Component
 
+TARGET_SECONDS = 10.0
+"""A target that has not answered after this has failed."""
 MOST_AT_ONCE = 16
-"""Probes wait for their targets: those of a flow run beside each other."""
+"""Targets that are tried beside each other, since each may wait for its server."""
+
+Require = Callable[[Component], None]
+"""Raises UserError for a part of a flow that this host does not allow."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """``sink`` is its name; ``why`` is empty unless the state is ``failed``."""
+    """``kind`` is ``sink`` or ``source``; ``why`` is empty unless the state is ``failed``."""
 
-    sink: str
+    kind: str
+    name: str
     state: Literal["reached", "failed", "not tried"]
     why: str = ""
 
 
-def tried(spec: FlowSpec) -> Iterator[Tried]:
-    """Each sink of the flow, members of groups too, in the order of the file."""
-    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
-        yield from pool.map(lambda part: _tried(part, spec.flow), spec.targets)
+def tried(
+    spec: FlowSpec,
+    require: Require = lambda _part: None,
+    target_seconds: float = TARGET_SECONDS,
+) -> Iterator[Tried]:
+    """Each sink of the flow in the order of the file, members of groups too, then its sources with
+    brokers."""
+    parts = [*spec.targets, *filter(_asks_brokers, spec.partitioned)]
+    for first in range(0, len(parts), MOST_AT_ONCE):
+        trials = [_Trial(part) for part in parts[first : first + MOST_AT_ONCE]]
+        for trial in trials:  # loads libraries, which is no time of the target's
+            trial.attempt(partial(trial.prepare, spec.flow, require))
+        deadline = time.monotonic() + target_seconds
+        for trial in trials:
+            threading.Thread(target=trial.run, name="target", daemon=True).start()
+        for trial in trials:
+            if not trial.ended.wait(max(0.0, deadline - time.monotonic())):
+                trial.fail(f"no answer within {target_seconds:g} s")
+            yield trial.result
 
 
-def _tried(part: Component, flow: str) -> Tried:
-    try:
-        kind = registry.get("sink", part.name).implementation_class()
-        sink = kind(part.options, TaskRevision(flow, "", 0))
-        if not isinstance(sink, Probed):
-            return Tried(part.name, "not tried")
-        sink.probe()
-    except FlumengError as error:
-        return Tried(part.name, "failed", str(error))
-    return Tried(part.name, "reached")
+class _Trial:
+    """One part of a flow. A thread that still waits for its target is left behind."""
+
+    def __init__(self, part: Component) -> None:
+        self._part = part
+        self._probe: Callable[[], None] | None = None
+        self.result = Tried(part.kind, part.name, "not tried")
+        self.ended = threading.Event()
+
+    def prepare(self, flow: str, require: Require) -> None:
+        part = self._part
+        require(part)
+        entry = registry.get(part.kind, part.name)
+        if part.kind == "source":
+            finder = cast("ProbedFinder", entry.finder_class())
+            self._probe = partial(finder.probe, part.options)
+            return
+        sink = entry.implementation_class()(part.options, TaskRevision(flow, "", 0))
+        if isinstance(sink, Probed):
+            self._probe = sink.probe
+
+    def run(self) -> None:
+        if self._probe is not None and self.result.state != "failed":
+            self.attempt(self._reach)
+        self.ended.set()
+
+    def attempt(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except FlumengError as error:
+            self.fail(str(error))
+        except Exception as error:  # of a library: whichever it is, it is the cause
+            self.fail(f"{type(error).__name__}: {error}")
+
+    def fail(self, why: str) -> None:
+        self.result = replace(self.result, state="failed", why=scrub(why))
+
+    def _reach(self) -> None:
+        assert self._probe is not None
+        self._probe()
+        self.result = replace(self.result, state="reached")
+
+
+def _asks_brokers(source: Component) -> bool:
+    return source.name == "kafka"

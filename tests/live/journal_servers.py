@@ -68,6 +68,7 @@ SERVE = f"""
         may_tap=lambda flow: flow == "web",
         granted=lambda name: {{"research": ["web"], "audit": ["*"]}}.get(name, []),
         keystore=credentials.keystore_of("node"),
+        actions={{"check-targets": lambda body: [len(body)]}},
     )
     print(server.address, flush=True)
     sys.stdin.read()

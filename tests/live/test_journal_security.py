@@ -88,6 +88,7 @@ def ask(served: Served, proof: Proof | None, what: str, journal: str = WEB) -> o
             "positions": lambda: client.positions()[journal].safe,
             "accounts": lambda: client.accounts()[journal].safe,
             "counters": client.counters,
+            "check targets": lambda: len(client.check_targets("web", "flow: web", "")),
         }
         return asked[what]()
 
@@ -100,13 +101,14 @@ TOLD = {
     "positions": EVENTS,
     "accounts": EVENTS,
     "counters": [],
+    "check targets": 1,
 }
 PEOPLE_MAY = {"tap", "positions", "accounts", "counters"}
 MAY: dict[Role, set[str]] = {
     "collector": {"read", "one event", "watch", "positions"},
     "discovery": {"one event", "positions"},
-    "admin": PEOPLE_MAY,
-    "operator": PEOPLE_MAY,
+    "admin": PEOPLE_MAY | {"check targets"},
+    "operator": PEOPLE_MAY | {"check targets"},
     "viewer": PEOPLE_MAY,
     "subscriber": {"read", "one event", "watch", "positions"},
     "executor": set(),

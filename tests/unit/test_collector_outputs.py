@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from flumeng.collector.commit import Commits
-from flumeng.collector.daemon import bounded, require_allowed, require_catalog, require_outside
+from flumeng.collector.daemon import bounded, require_allowed, require_catalog
 from flumeng.errors import UserError
+from flumeng.node.own_directory import require_outside
 from flumeng.node.policy import Policy
 from flumeng.spec import Component, check_flow, spark
 from flumeng.spec.sinks.files import Files

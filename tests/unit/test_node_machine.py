@@ -522,6 +522,15 @@ def test_discovery_has_a_process_of_its_own_that_runs_while_there_are_such_tasks
     assert "f/discover.0" not in machine.status.tasks
 
 
+def test_a_node_without_ingest_workers_keeps_discovery_so_that_it_can_be_asked() -> None:
+    machine = Machine((COLLECT,), Clock())
+    assert machine.handle(Tick()) == [Start(DISCOVER)]
+    machine.handle(ready(DISCOVER, "h:2"))
+    assert machine.handle(wanted(version=1))
+    assert machine.discovery == "h:2", "it is not stopped"
+    assert machine.children[COLLECT].starts == 0
+
+
 def test_where_the_collector_tells_what_it_counts_is_known_while_it_runs(
     machine: Machine, clock: Clock
 ) -> None:

@@ -71,7 +71,7 @@ def flow(*sinks: str) -> str:
 
 
 def states(*sinks: str) -> list[tuple[str, str]]:
-    return [(one.sink, one.state) for one in tried(parse_flow(flow(*sinks)))]
+    return [(one.name, one.state) for one in tried(parse_flow(flow(*sinks)))]
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,9 @@ def test_validate_reports_each_sink_and_ends_with_4(
     assert result.exit_code == 4
     assert f"{file}: sink http: reached" in result.stdout
     assert f"{file}: sink http: failed: POST http://127.0.0.1:{closed}/in" in result.stdout
-    assert "1 of 2 sinks" in result.stderr
+    assert "1 of 2 targets" in result.stderr
     file.write_text(flow(good))
     rows = shell.json("flow", "validate", file, "--check-targets")
-    assert [(row["flow"], row["sink"], row["state"]) for row in rows] == [
+    assert [(row["flow"], row["name"], row["state"]) for row in rows] == [
         ("web", "http", "reached")
     ]

@@ -89,14 +89,19 @@ class KafkaAdmin:
         return id_text(str(self.answer(future).topic_id))
 
     def _meaning(self, error: Any) -> FlumengError:
+        self._client.poll(0)  # it is told of its connections here only
         trouble = self._trouble
         if trouble is not None and trouble.code() in PERSONS_TROUBLES:
             return meaning(trouble, self._access)
+        if trouble is not None and error.code() == KafkaError._TIMED_OUT:
+            return UnavailableError(f"{self._access}: no answer: {trouble.str()}")
         return meaning(error, self._access)
 
     def _note(self, error: Any) -> None:
-        """What librdkafka has said of its connections since the last answer."""
-        self._trouble = error
+        """What librdkafka has said of its connections since the last answer; that all are down is
+        no cause."""
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._trouble = error
 
 
 @lru_cache(maxsize=64)

@@ -51,6 +51,24 @@ class KafkaFinder:
         del store, task  # all that it has to know is Kafka's
         return cls(options)
 
+    @classmethod
+    def probe(cls, options: KafkaSource) -> None:
+        """See ``ProbedFinder``. Each topic that is named has to be there."""
+        brokers = KafkaBrokers(Access.of(options), committed=options.isolation == "committed")
+        try:
+            described = brokers.describe(options.topics)
+            if options.pattern is not None:
+                brokers.names()
+        finally:
+            brokers.close()
+        if described.refused:
+            raise UserError(next(iter(described.refused.values())))
+        if described.absent:
+            raise UserError(
+                f"kafka: there is no topic {', '.join(sorted(described.absent))}, or it is not "
+                "visible to this user"
+            )
+
     def find(self, before: Before) -> Findings:
         described = self._brokers.describe(self._topics(before))
         self._ids = {name: topic.id[:ID_CHARACTERS] for name, topic in described.topics.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flumeng.errors import UserError
 from flumeng.sinks.postgres.connection import Connection
-from flumeng.sinks.postgres.statements import FIND_COLUMNS
+from flumeng.sinks.postgres.statements import FIND_COLUMNS, MAY_INSERT
 from flumeng.sinks.postgres.target import Server, TableName
 from flumeng.spec.sinks.sql import Sql
 
@@ -14,7 +14,12 @@ def probe(server: Server, options: Sql) -> None:
     connection = Connection(server)
     try:
         table = TableName(*options.place)
-        if not options.create and not connection.execute(FIND_COLUMNS, str(table)):
+        if connection.execute(FIND_COLUMNS, str(table)):
+            if connection.execute(MAY_INSERT, str(table)) != [("true",)]:
+                raise UserError(
+                    f"{server}: the user may not insert rows into table {table}: grant INSERT"
+                )
+        elif not options.create:
             raise UserError(
                 f"{server}: there is no table {table}, or the user may not see it: create it, or "
                 "set `create: true`"

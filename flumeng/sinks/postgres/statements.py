@@ -30,6 +30,8 @@ WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped AND a
 """The columns of table $1 that can be written, and their types; none when there is no table."""
 
 
+MAY_INSERT = "SELECT has_table_privilege(to_regclass($1), 'INSERT')::text"
+"""Whether the user may add rows to table $1."""
 TAKE_NAME = "SELECT set_config('application_name', $1, true)"
 """By which the backend of this transaction is known to others."""
 END_NAMESAKES = """

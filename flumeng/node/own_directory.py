@@ -1,0 +1,35 @@
+"""Keeps sinks out of the node's own data directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from flumeng.errors import UserError
+from flumeng.spec import Component
+from flumeng.spec.locations import place_of
+from flumeng.spec.patterns import fixed_part
+
+
+def require_outside(data: Path, part: Component) -> None:
+    """Raises UserError for a sink that may write over what the node keeps in ``data``: journals,
+    its name, what is noted of files."""
+    needs = part.options.needs() if hasattr(part.options, "needs") else ()
+    for kind, what in needs:
+        if kind == "output" and _meets(os.path.realpath(data), place_of(what)):
+            raise UserError(
+                f"{part.name}: {place_of(what)} would be in the data directory of the node, "
+                f"{data}, or around it: name a directory beside it"
+            )
+
+
+def _meets(directory: str, place: str) -> bool:
+    """Whether what is written to ``place`` may lie in ``directory``, or ``directory`` in it."""
+    path = place.removeprefix("file://")
+    if not path.startswith("/"):
+        return False
+    fixed = fixed_part(path)
+    parent, _, beginning = (fixed if fixed != path else f"{path}/").rpartition("/")
+    real = os.path.realpath("/" + parent.lstrip("/"))
+    written = f"{real.rstrip('/')}/{beginning}"
+    return f"{directory}/".startswith(written) or written.startswith(f"{directory}/")
