@@ -74,8 +74,9 @@ def _add_leases(tree: Tree) -> list[Change]:
     return [] if "/leases" in tree else [Set("/leases", None)]
 
 
-def _add_members(tree: Tree) -> list[Change]:
-    return [] if "/members" in tree else [Set("/members", None)]
+def _add_members_and_moves(tree: Tree) -> list[Change]:
+    wanted = (Set("/members", None), Set("/moves", {"v": 1}))
+    return [change for change in wanted if change.path not in tree]
 
 
 MIGRATIONS: tuple[Migration, ...] = (
@@ -92,7 +93,10 @@ MIGRATIONS: tuple[Migration, ...] = (
     ),
     Migration(6, "flows poll on a schedule; journals have copies on several nodes", _nothing),
     Migration(
-        7, "members of a secured cluster have records, and access lists groups", _add_members
+        7,
+        "members of a secured cluster have records, and access lists groups; throttles hold for "
+        "all masters together",
+        _add_members_and_moves,
     ),
 )
 

@@ -137,6 +137,14 @@ class Cluster(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Moves(Record):
+    """The flow that began the last move that a throttle bounds. A master that begins another one
+    expects the version that it read before the plans, so it has counted all that are under way."""
+
+    flow: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Flow(Record):
     """What is wanted of a flow: ``running``, ``suspended``, ``stopped``, ``deleted``.
 

@@ -183,6 +183,15 @@ cluster = _row(
     size_bytes=64 * KIB,
     access=Access(write="operator master"),
 )
+moves = _row(
+    "/moves",
+    records.Moves,
+    "masters",
+    "written with each move that a throttle bounds: throttles hold for all masters together",
+    size_bytes=4 * KIB,
+    since=8,
+    access=Access(write="master", read=NOT_NODES),
+)
 flows = _folder(
     "/flows",
     "bootstrap",

@@ -219,7 +219,11 @@ class Master:
         for flow, error in outcome.flows.items():
             if isinstance(error, UserError) or self._conflicts[flow] >= CONFLICTS:
                 self._planner.withhold(snapshot, flow, f"its change is refused: {error}")
-        if outcome.flows or (outcome.conflicts and max(self._conflicts.values()) < CONFLICTS):
+        if (
+            outcome.flows
+            or outcome.overtaken
+            or (outcome.conflicts and max(self._conflicts.values()) < CONFLICTS)
+        ):
             self._wakes.put(None)
 
     @property

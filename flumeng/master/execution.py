@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from flumeng.errors import ConflictError, ForbiddenError, UserError
 from flumeng.master.removals import Removals
@@ -27,7 +28,9 @@ from flumeng.plan import (
 )
 from flumeng.plan.placement_index import STANDBY
 from flumeng.state.snapshot import Snapshot
-from flumeng.store import Refused, Store
+from flumeng.state.task_map import next_version
+from flumeng.store import Refused, Store, Version, Write
+from zkschema import paths
 from zkschema.records import AssignedTask
 
 Key = tuple[str, str]
@@ -37,14 +40,17 @@ Written = Replan | Assign | Revert | Maintain | MarkAway | Replicate
 @dataclass
 class Outcome:
     """``done`` was carried out. ``flows``, ``nodes`` and ``journals`` are those of which something
-    was refused; ``cluster`` says why the cluster's mode could not be changed. ``unfinished``: some
-    removal continues in the next tick."""
+    was refused; ``cluster`` says why the cluster's mode could not be changed. ``overtaken`` are
+    flows whose throttled moves wait for the next look, since another master has begun some
+    meanwhile, or the end of others was refused. ``unfinished``: some removal continues in the next
+    tick."""
 
     done: list[Action] = field(default_factory=list)
     flows: dict[str, ConflictError | UserError | ForbiddenError] = field(default_factory=dict)
     nodes: dict[str, ConflictError | UserError | ForbiddenError] = field(default_factory=dict)
     journals: dict[str, ConflictError | UserError | ForbiddenError] = field(default_factory=dict)
     cluster: Refused = None
+    overtaken: dict[str, ConflictError | UserError | ForbiddenError] = field(default_factory=dict)
     unfinished: bool = False
 
     def refuse(
@@ -62,7 +68,8 @@ class Outcome:
     @property
     def conflicts(self) -> list[ConflictError]:
         """What somebody else has changed meanwhile."""
-        every = (*self.flows.values(), *self.nodes.values(), *self.journals.values(), self.cluster)
+        flows = (*self.flows.values(), *self.overtaken.values())
+        every = (*flows, *self.nodes.values(), *self.journals.values(), self.cluster)
         return [error for error in every if isinstance(error, ConflictError)]
 
 
@@ -84,20 +91,28 @@ def carry_out(
     removals = removals or Removals(store)
     removals.next_tick()
     kept: set[Key] = set()
+    throttled = _Throttled(store, snapshot.moves)
     for group in together(actions):
         ready: list[Written] = []
         for action in group:
             if isinstance(action, Drop | Forget | Release):
                 _remove(action, removals, outcome)
+            elif isinstance(action, Replan) and action.throttled and outcome.flows:
+                outcome.overtaken[action.flow] = next(iter(outcome.flows.values()))
             elif not _waits(action, outcome, kept):
                 ready.append(action)
             elif isinstance(action, Assign):
                 kept.update(_taken(action, snapshot))
-        refusals = store.commit_each([action.writes() for action in ready])
+        refusals = store.commit_each([throttled.writes(action) for action in ready])
         on_progress()
         for action, refused in zip(ready, refusals, strict=True):
             if refused is None:
                 outcome.done.append(action)
+                throttled.carried_out(action)
+                continue
+            if isinstance(refused, ConflictError) and throttled.is_overtaken(action):
+                assert isinstance(action, Replan)
+                outcome.overtaken[action.flow] = refused
                 continue
             if isinstance(action, Maintain):
                 outcome.cluster = refused
@@ -110,17 +125,44 @@ def carry_out(
     return outcome
 
 
+class _Throttled:
+    """Plans that begin throttled moves expect ``/moves`` as it was before the plans were read, or
+    as this tick has written it since."""
+
+    def __init__(self, store: Store, version: Version | None) -> None:
+        self._store = store
+        self._version = version
+
+    def writes(self, action: Written) -> Sequence[Write]:
+        return action.writes(self._version) if self._counts(action) else action.writes()
+
+    def carried_out(self, action: Written) -> None:
+        if self._counts(action) and self._version is not None:
+            self._version = next_version(self._version)
+
+    def is_overtaken(self, action: Written) -> bool:
+        """Whether the plan was refused since another master has begun moves. Raises
+        UnavailableError."""
+        if not self._counts(action):
+            return False
+        (found,) = self._store.read_each([paths.moves()])
+        return found is None or found.version != self._version
+
+    def _counts(self, action: Written) -> TypeGuard[Replan]:
+        return isinstance(action, Replan) and action.throttled and self._version is not None
+
+
 def _waits(action: Action, outcome: Outcome, kept: set[Key]) -> bool:
     """Whether the action depends on one that was refused."""
     if isinstance(action, Replan | Revert | Drop):
-        return action.flow in outcome.flows
+        return action.flow in outcome.flows or action.flow in outcome.overtaken
     if isinstance(action, Maintain | MarkAway | Release | Replicate):
         return False
     if isinstance(action, Forget):
         return action.node in outcome.nodes
     return (
         action.node in outcome.nodes
-        or any(flow in outcome.flows for flow, _ in action.plans)
+        or any(flow in outcome.flows or flow in outcome.overtaken for flow, _ in action.plans)
         or (action.gives and not kept.isdisjoint(_held(action.assignment.tasks)))
     )
 

@@ -15,7 +15,7 @@ from flumeng.state.snapshot import IntentView
 from flumeng.state.task_map import Tasks, next_version, plan_writes
 from flumeng.store import ABSENT, Check, Expected, Put, Version, Write
 from zkschema import paths
-from zkschema.records import Assignment, Audit, Cluster, Flow, Intent, Journal, Node, Plan
+from zkschema.records import Assignment, Audit, Cluster, Flow, Intent, Journal, Moves, Node, Plan
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Replan:
     ``before`` are the tasks as they were at ``expect``. ``told`` are the versions of those owners'
     assignments: another master may be telling them of what was planned last, and whoever does not
     see that would give to others what he has not taken from them. ``fences`` are those of tasks
-    that lose partitions.
+    that lose partitions. ``throttled``: it begins moves that a throttle of the cluster bounds.
     """
 
     flow: str
@@ -59,13 +59,16 @@ class Replan:
     told: tuple[tuple[str, Version], ...]
     why: tuple[str, ...]
     fences: tuple[Fence, ...] = ()
+    throttled: bool = False
 
     @property
     def version_after(self) -> Version:
         return next_version(self.expect)
 
-    def writes(self) -> Sequence[Write]:
+    def writes(self, moves: Expected | None = None) -> Sequence[Write]:
+        """``moves`` is the version of ``/moves`` that a throttled plan expects."""
         return [
+            *([Put(paths.moves(), Moves(flow=self.flow), moves)] if moves is not None else []),
             Check(paths.flow(self.flow), self.flow_version),
             *(Check(paths.assignment(node), version) for node, version in self.told),
             *(fence.write(self.flow) for fence in self.fences),

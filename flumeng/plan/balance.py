@@ -42,9 +42,10 @@ def balance(builders: Drafts, snapshot: Snapshot, index: PlacementIndex) -> None
 
 def _begin(snapshot: Snapshot, builders: Drafts, index: PlacementIndex) -> _Round | None:
     """The round with what is under way already; None when no move may be begun now."""
-    if snapshot.cluster.maintenance or not snapshot.balance_moves:
+    moves = snapshot.balance_moves if snapshot.throttled_moves else 0
+    if snapshot.cluster.maintenance or not moves:
         return None
-    round_ = _Round(snapshot, index, snapshot.balance_moves)
+    round_ = _Round(snapshot, index, moves)
     for name, view in snapshot.flows.items():
         builder = builders.get(name)
         for task_name in index.flow_index(name).unsettled:
@@ -231,6 +232,7 @@ class _Round:
         why = f"{task.node} has more to do than {target}"
         draining = builder.leaving(task, target, why)
         builder.become(name, draining)
+        builder.throttled = True
         builder.why.append(
             f"{builder.flow.name}/{name} is to go from {task.node} to {target}: {why}"
         )

@@ -355,7 +355,7 @@ def _hand_over(builder: PlanBuilder, unplaced: list[_Unplaced]) -> None:
         selector = selectors.of(before)
         target, standbys = (before.target, before.standbys) if before else (None, ())
         node = selector.find(weight, target, standbys)
-        if node is not None and lost and not builder.recovery.begin():
+        if node is not None and lost and not builder.begins_recovery():
             assert before is not None
             stranded.append(name)
             task = before

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from flumeng.plan.placement_index import ASSIGNED, FlowIndex, PlacementIndex
+from flumeng.plan.placement_index import ASSIGNED, DRAINING, FlowIndex, PlacementIndex
 from flumeng.state.snapshot import UNDECIDED, FlowView, IntentView, Snapshot
 from flumeng.state.task_map import Tasks, leaving
 from zkschema.records import COLLECT, Plan, PlannedTask
@@ -49,7 +49,8 @@ class PlanBuilder:
 
     A batch that a task has decided is repeated exactly until it is acked. So partitions leave a
     task only while it has no such batch: those that are to end or to read less, and wait for that,
-    are ``held``. Those in ``fenced`` have lost partitions here.
+    are ``held``. Those in ``fenced`` have lost partitions here. ``throttled``: moves begin here
+    that a throttle of the cluster bounds.
     """
 
     flow: FlowView
@@ -62,6 +63,7 @@ class PlanBuilder:
     why: list[str] = field(default_factory=list)
     held: set[str] = field(default_factory=set)
     fenced: set[str] = field(default_factory=set)
+    throttled: bool = False
 
     def __post_init__(self) -> None:
         self.stored = self.flow
@@ -127,6 +129,12 @@ class PlanBuilder:
         intent = self.intent(name)
         return intent is not None and not intent.open
 
+    def begins_recovery(self) -> bool:
+        """Whether one more lost task may be given away; it counts."""
+        begins = self.recovery.begin()
+        self.throttled = self.throttled or (begins and self.recovery.left is not None)
+        return begins
+
     def lost(self, name: str) -> None:
         """Partitions leave the task, or it ends: no owner of before decides anything any more."""
         if self.decides:
@@ -183,6 +191,17 @@ class PlanBuilder:
         after = leaving(task, target, why, self.epoch + 1)
         self.epoch = max(self.epoch, after.mark)
         return after
+
+    @property
+    def begun_moves(self) -> int:
+        """How many more tasks drain now than before. Plans that begin fewest are written first, so
+        that at no moment more moves are under way than at the end."""
+        return sum(
+            (task is not None and task.state == DRAINING)
+            - (before is not None and before.state == DRAINING)
+            for name, task in self.changes.items()
+            for before in (self.stored.tasks.find(name),)
+        )
 
     @property
     def touched(self) -> set[str]:

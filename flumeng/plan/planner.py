@@ -145,7 +145,7 @@ class Planner:
         """Nothing is worth moving as long as nothing has changed since that was found."""
         snapshot, builders = round_.snapshot, round_.builders.values()
         cluster, flows = snapshot.cluster, frozenset(snapshot.flows)
-        moves = snapshot.balance_moves
+        moves = snapshot.throttled_moves and snapshot.balance_moves
         limits = (cluster.maintenance, cluster.throttles, moves, flows, snapshot.mine)
         changed = any(round_.change_sets.values()) or any(
             builder.changes or builder.flow is not builder.stored for builder in builders
@@ -158,7 +158,8 @@ class Planner:
     def _project(self, round_: _Round) -> list[Action]:
         """The actions: the new plans, then what the nodes are told of them."""
         snapshot, builders, behind = round_.snapshot, round_.builders, round_.behind
-        replans = [action for builder in builders.values() for action in _replans(builder)]
+        in_order = sorted(builders.values(), key=lambda builder: builder.begun_moves)
+        replans = [action for builder in in_order for action in _replans(builder)]
         behind.update(self._copies.follow(snapshot))
         replicates = Copies(snapshot, self._copies).changes()
         after = with_journals(_after(snapshot, replans), replicates)
@@ -189,6 +190,8 @@ class Planner:
         limit = snapshot.cluster.throttles.get("recovery")
         if limit is None or not any(node.lost for node in snapshot.nodes.values()):
             return None
+        if not snapshot.throttled_moves:
+            return 0
         starting = sum(key not in snapshot.slow for key, _ in snapshot.starting())
         return max(0, limit - starting)
 
@@ -356,7 +359,10 @@ def _replans(builder: PlanBuilder) -> list[Replan]:
         plan = replace(plan, ended=history(plan, news))
         step = replace(plan, tasks=tasks, sharing=not last)
         fences = tuple(_fences(builder, before, tasks)) if builder.fenced else ()
-        actions.append(Replan(flow.name, flow.version, step, before, expect, told, why, fences))
+        throttled = builder.throttled
+        actions.append(
+            Replan(flow.name, flow.version, step, before, expect, told, why, fences, throttled)
+        )
         before, expect = tasks, actions[-1].version_after
         why = (f"{flow.name}: step {number + 1} of {len(parts)}",)
     return actions
@@ -386,7 +392,7 @@ def _steps(builder: PlanBuilder, plan: Plan, over: Sequence[EndedTask]) -> list[
     """The tasks after each step that fits into one transaction."""
     flow, scale = builder.stored, builder.snapshot.scale
     rest = replace(plan, tasks={}, ended=history(plan, over))
-    used = scale.total(Replan(flow.name, flow.version, rest, flow.tasks, ANY, (), ()).writes())
+    used = scale.total(Replan(flow.name, flow.version, rest, flow.tasks, ANY, (), ()).writes(ANY))
     used += MARK_BYTES
 
     def cost(number: int, old: Bucket, new: Bucket) -> int:

@@ -13,7 +13,8 @@
    discarded; what a host held that was given up is lost, and no ack speaks of it any more.
 8. A target that knows batches by number has each acked event once, unless its batch was given up,
    and none twice; no partition leaves a task whose batch is decided and not acked.
-9. The record of a flow's partitions is written by the node to which the discovery task was given
+9. No balance move begins beyond the cluster's throttle, whatever number of masters there is.
+10. The record of a flow's partitions is written by the node to which the discovery task was given
    under the record's epoch, which never goes back; a partition ends where it is acked.
 
 What must never happen to a work queue is listed in ``flumeng.simulation.queue_checks``.
@@ -26,6 +27,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 
 from flumeng.simulation.canary import Canary
 from flumeng.simulation.disk import Disks
@@ -52,6 +54,8 @@ from zkschema.records import (
 
 DRAINING = "draining"
 STANDBY = "standby"
+EVEN_OUT = "has more to do than"
+"""Of a balance move's reason."""
 OPERATOR = "operator"
 Names = tuple[str, ...]
 
@@ -219,6 +223,7 @@ class Checks:
         self._require(new.epoch >= old.epoch, f"the epoch of {flow} goes from {old.epoch} back")
         wrong = self._canary.on_plan(flow, old, new)
         self._require(not wrong, wrong)
+        self._require_throttled(old, new)
         owners: dict[str, tuple[str | None, str, int]] = {
             partition: (task.node, name, task.epoch)
             for name, task in old.tasks.items()
@@ -257,6 +262,15 @@ class Checks:
             marked = was is not None and (was.state, was.node) == (DRAINING, task.node)
             if task.state == DRAINING and task.node is not None and not marked:
                 self._marks[task.node, key] = Mark(self._ensemble.zxid, self._clock())
+
+    def _require_throttled(self, old: Plan, new: Plan) -> None:
+        if _balancing(new) <= _balancing(old):
+            return
+        flows = self._ensemble.children(str(paths.flows()), self._ensemble.zxid)
+        plans = [self._whole_plan(flow, self._ensemble.zxid) for flow in flows]
+        moves = sorted(chain.from_iterable(map(_balancing, plans)))
+        most = self._cluster.throttles.get("balance", 1)
+        self._require(len(moves) <= most, f"{len(moves)} balance moves are under way: {moves}")
 
     def _require_kept(self, flow: str, old: Plan, new: Plan) -> None:
         for name, task in old.tasks.items():
@@ -425,6 +439,15 @@ class Checks:
             for journal, (start, end) in before.ranges.items():
                 if not self.queues.excuse(journal, start, end):
                     self._target.excuse(journal, start, end)
+
+
+def _balancing(plan: Plan) -> set[tuple[str, int]]:
+    """The plan's balance moves that are under way."""
+    return {
+        (name, task.mark)
+        for name, task in plan.tasks.items()
+        if task.state == DRAINING and EVEN_OUT in task.why
+    }
 
 
 @lru_cache(maxsize=10_000)

@@ -118,6 +118,7 @@ class Reader:
         all that was read is of one moment: no node seems to be gone that has only just joined when
         the plan was read that gives it a task. Raises UnavailableError.
         """
+        (moves,) = self._store.read_each([paths.moves()])  # before the plans: see Moves
         heard = self._take_heard()
         everything = self._stale or _everywhere(heard)
         self._stale = True
@@ -133,7 +134,11 @@ class Reader:
             self._look(heard, everything=_everywhere(heard))
         else:
             self._look_at_buckets()
-        snapshot = self._as_snapshot()
+        snapshot = replace(
+            self._as_snapshot(),
+            moves=moves.version if moves else None,
+            throttled_moves=not isinstance(moves, Unreadable),
+        )
         self._moments.end()
         self._stale = False
         if everything:

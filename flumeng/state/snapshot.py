@@ -278,7 +278,9 @@ class Snapshot:
     ``journal_versions`` are those of the records of replicated journals. ``unreadable`` are all
     records that were set aside. While that of the cluster is, ``cluster`` is
     in maintenance mode and ``cluster_known`` is not set. ``silent_masters`` are live and have no
-    share, since they plan nothing.
+    share, since they plan nothing. ``moves`` is the version of ``/moves``, read before all plans;
+    None in a tree that has none. While it cannot be read, ``throttled_moves`` is not set: none
+    begin.
     ``scale`` weighs what is planned.
     """
 
@@ -303,6 +305,8 @@ class Snapshot:
     journal_versions: Mapping[str, Version] = field(default_factory=dict)
     unreadable: tuple[Unreadable, ...] = ()
     silent_masters: frozenset[str] = frozenset()
+    moves: Version | None = None
+    throttled_moves: bool = True
     scale: Scale = field(default_factory=Scale)
 
     @property

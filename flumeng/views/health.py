@@ -62,6 +62,7 @@ def status(
     known = lag.newest(accounts)
     lags = _lags(flows, acks, known, now)
     cluster = reading.read(paths.cluster())
+    reading.read(paths.moves())
     reading.read_each([paths.lease(*name) for name in leases.names(store)])
     maintenance = cluster.value.maintenance if cluster else None
     causes = [

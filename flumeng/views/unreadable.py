@@ -33,6 +33,7 @@ FLOW_STAYS = "masters leave the flow's tasks as they are"
 MEANINGS: dict[str, str] = {
     paths.schema.pattern: "nothing is planned, and no command changes anything",
     paths.cluster.pattern: "nothing moves, and chokes stay as nodes were told",
+    paths.moves.pattern: "no move begins that a throttle bounds",
     paths.flow.pattern: FLOW_STAYS,
     paths.revision.pattern: "nodes cannot start it, and masters change nothing of the flow",
     paths.partitions.pattern: FLOW_STAYS,

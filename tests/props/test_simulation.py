@@ -266,6 +266,10 @@ MUTANTS = {
         Parts(ensemble=careless_about(lambda path: path.endswith("/plan"))),
         "",
     ),
+    "throttled moves are counted by each master alone": (
+        Parts(ensemble=careless_about(lambda path: path == "/moves")),
+        "balance moves are under way",
+    ),
     "a task is taken before it was let go": (
         Parts(master=master_with(ImpatientReader)),
         "still had time",
