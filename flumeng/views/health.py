@@ -76,7 +76,7 @@ def status(
         *_of_lost(told),
         *queues.causes(reading),
         *_of_copies(reading, nodes, acks),
-        *kept_journals.causes(flows, reading, known),
+        *kept_journals.causes(flows, reading, known, now),
         *(cause for flow in flows for cause in lag.causes(flow, lags[flow.flow])),
     ]
     return {

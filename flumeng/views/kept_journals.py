@@ -60,12 +60,18 @@ def kept(reading: Reading, accounts: Mapping[str, Account]) -> Iterator[Kept]:
 
 
 def causes(
-    flows: Sequence[FlowRow], reading: Reading, accounts: Mapping[str, Account]
+    flows: Sequence[FlowRow], reading: Reading, accounts: Mapping[str, Account], now: float
 ) -> Iterator[Cause]:
-    """One for each reader for which journals are kept, with the fullest of them."""
+    """One cause for each reader for which journals are kept, with the fullest of them. A running
+    flow is not behind with events whose batch is not due yet. ``now``: seconds since the epoch."""
     states = {flow.flow: flow.state for flow in flows}
+    due = {flow.flow: now - flow.batch_seconds for flow in flows if flow.state == "running"}
     found: dict[tuple[str, str], list[Kept]] = {}
     for one in kept(reading, accounts):
+        oldest_us = accounts[one.journal].oldest_unacked_us
+        own = one.reader == flow_of(one.journal)
+        if own and oldest_us is not None and oldest_us / 1e6 > due.get(one.reader, now):
+            continue
         found.setdefault((flow_of(one.journal), one.reader), []).append(one)
     for (owner, reader), journals in found.items():
         fullest = max(journals, key=lambda one: one.share)

@@ -373,10 +373,11 @@ def test_status_names_the_reader_that_fills_a_journal_before_it_is_full(store: F
 
     def told(**accounts: Account) -> list[Cause]:
         named = {{"a": A, "b": B}[name]: one for name, one in accounts.items()}
-        return list(kept_journals.causes(flows, Reading(store), named))
+        return list(kept_journals.causes(flows, Reading(store), named, now=5000))
 
-    def account(size: int, safe: int = 1000) -> Account:
-        return Account(1, "disk", 0, 0, safe, size, 1000, 0, None, False, None)
+    def account(size: int, safe: int = 1000, oldest: float | None = None) -> Account:
+        oldest_us = None if oldest is None else int(oldest * 1e6)
+        return Account(1, "disk", 0, 0, safe, size, 1000, 0, None, False, oldest_us)
 
     assert not told(a=account(800), b=account(900, 51))
     (cause,) = told(a=account(1000), b=account(900, 51))
@@ -397,6 +398,9 @@ def test_status_names_the_reader_that_fills_a_journal_before_it_is_full(store: F
     (cause,) = told(a=account(1000))
     assert "is kept for flow web that has not read 900 events" in cause.what
     assert cause.advice.startswith("see why it is behind (`flumeng flow lag web`)")
+    batch_seconds = next(flow.batch_seconds for flow in flows if flow.flow == "web")
+    assert not told(a=account(1000, oldest=5000 - batch_seconds / 2))
+    assert told(a=account(1000, oldest=5000 - batch_seconds - 1))
 
 
 def seen(state: str, drained: frozenset[str] = frozenset(), **parts: str) -> Snapshot:
