@@ -208,7 +208,10 @@ class DiscoveryTask:
             if unneeded and record is not None:
                 self._drop_acks(unneeded, record.version)
             expect = record.version if record else ABSENT
-            self._store.commit(discovered.writes(self._flow, before, after, expect))
+            for part in discovered.transactions(
+                self._flow, before, after, expect, self._store.scale
+            ):
+                self._store.commit(part)
             self._log(before, after)
         elif findings.bounded and changes.is_read(after.partitions, known.acks):
             self._stop(record.version)

@@ -1,19 +1,21 @@
 """The record of a flow's discovered partitions, which lies in buckets when they are many.
 
-All buckets that change are written with the record itself in one transaction, so the record's
-version says whether anything of it has changed. Only the flow's discovery task writes it, but for
-what an operator accepts.
+Buckets that change are written with the record itself in one transaction, so the record's version
+says whether anything of it has changed. More of them than a transaction takes are written in steps;
+what the record says beside the partitions comes with the last one. Only the flow's discovery task
+writes it, but for what an operator accepts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 
 from flumeng.state import shards
 from flumeng.state.journal_registry import Source
+from flumeng.state.task_map import next_version
 from flumeng.store import (
     ANY,
     Expected,
@@ -25,6 +27,7 @@ from flumeng.store import (
     Versioned,
     Write,
 )
+from flumeng.store.transaction import Scale, singly
 from zkschema import paths
 from zkschema.records import Partition, Partitions
 
@@ -71,10 +74,46 @@ def whole(
     return replace(record, value=replace(record.value, partitions=together))
 
 
+def transactions(
+    flow: str, before: Partitions, after: Partitions, expect: Expected, scale: Scale
+) -> Iterator[list[Write]]:
+    """As ``writes``, in as few transactions as fit, in order. After each of them the record is
+    whole: every partition is as it was before or as it is after. The first one fences others.
+
+    Raises TooLargeError or UserError for what never fits.
+    """
+    at_once = writes(flow, before, after, expect)
+    if not _buckets(before, after) or scale.fits(at_once):
+        yield at_once
+        return
+    step = replace(before, epoch=after.epoch, buckets=BUCKETS)
+    last, *changed = _written(flow, step, after, ANY, BUCKETS)
+    assert isinstance(last, Put)
+    *parts, rest = singly(scale, changed, each=[last])
+    if not before.buckets:
+        yield _written(flow, before, step, expect, BUCKETS)
+        expect = next_version(expect)
+    pointer = replace(step, partitions={})
+    for part in parts:
+        yield [replace(last, value=pointer, expect=expect), *part]
+        expect = next_version(expect)
+    yield [replace(last, expect=expect), *rest]
+
+
 def writes(flow: str, before: Partitions, after: Partitions, expect: Expected) -> list[Write]:
     """What makes the record that was read at ``expect`` another one, both whole."""
+    return _written(flow, before, after, expect, _buckets(before, after))
+
+
+def _buckets(before: Partitions, after: Partitions) -> int:
     count = len(after.partitions)
-    buckets = BUCKETS if count > INLINE or (before.buckets and 2 * count > INLINE) else 0
+    return BUCKETS if count > INLINE or (before.buckets and 2 * count > INLINE) else 0
+
+
+def _written(
+    flow: str, before: Partitions, after: Partitions, expect: Expected, buckets: int
+) -> list[Write]:
+    """As ``writes``, into so many buckets."""
     inline = {} if buckets else dict(after.partitions)
     pointer = replace(after, partitions=inline, buckets=buckets)
     old = shards.split(before.partitions, before.buckets) if before.buckets else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import random
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -522,3 +523,62 @@ def test_a_task_that_is_not_wanted_any_more_ends(
     node.tell({"type": "configure", "number": 2, "tasks": [], "chokes": {}})
     assert node.hears(lambda message: message["answers"] == 2)["tasks"] == {}
     assert finder.closed
+
+
+class FailingStore(CountingStore):
+    """The commit of this number is not carried out."""
+
+    fails_at = 0
+
+    def commit(self, writes: Sequence[Write]) -> list[Version]:
+        if self.commits + 1 == self.fails_at:
+            self.fails_at = 0
+            raise UnavailableError("no connection")
+        return super().commit(writes)
+
+
+RANDOM = random.Random(1)
+MANY = [f"events-{n}.0.{RANDOM.randbytes(11).hex()}@kafka" for n in range(50_000)]
+"""Of as many topics, whose ids compress little."""
+
+
+@pytest.mark.parametrize("registered", [0, discovered.INLINE, discovered.INLINE + 1])
+def test_tens_of_thousands_of_partitions_are_registered_in_several_transactions(
+    registered: int, store: CountingStore
+) -> None:
+    """Whichever transaction fails, none that was registered is missing, and the next look goes on.
+    What a first look was to look for is known only when all that it found is registered."""
+    failing = FailingStore()
+    failing.tree = store.tree
+    finder = FakeFinder(offers(*MANY[:registered], start=1))
+    if registered:
+        DiscoveryTask(failing, "web", 2, [finder]).look()
+    finder.findings = offers(*MANY, start=7)
+    known, completed = set(MANY[:registered]), False
+    while not completed:
+        failing.commits, failing.fails_at = 0, 2
+        try:
+            DiscoveryTask(failing, "web", 3, [finder]).look()
+        except UnavailableError:
+            now = record(store)
+            assert known <= now.partitions.keys()
+            assert now.epoch == 3, "the first transaction fences the owners before"
+            assert (now.scope is not None) == (registered > 0)
+            known = set(now.partitions)
+        else:
+            completed = True
+    after = record(store)
+    assert after.partitions.keys() == set(MANY)
+    assert after.scope == ("orders",)
+    starts = {name: one.start for name, one in after.partitions.items()}
+    assert starts == {name: 1 if n < registered else 7 for n, name in enumerate(MANY)}
+
+
+def test_more_partitions_than_a_record_holds_are_refused_before_anything_is_written(
+    store: CountingStore,
+) -> None:
+    names = [f"{RANDOM.randbytes(30).hex()}.0.AAAAAAAA@kafka" for _ in range(120_000)]
+    task = DiscoveryTask(store, "web", 3, [FakeFinder(offers(*names))])
+    with pytest.raises(UserError, match="at most 51200 fit"):
+        task.look()
+    assert not store.exists(paths.partitions("web"))
