@@ -84,9 +84,12 @@ class ByteColumn:
 
 def following(sorted_positions: Positions, origins: Positions, ends: Positions) -> Positions:
     """The first of ``sorted_positions`` at or after each origin, else the row's end."""
-    padded = np.append(sorted_positions, np.iinfo(np.int64).max)
-    found: Positions = np.minimum(padded[np.searchsorted(sorted_positions, origins)], ends)
-    return found
+    if not len(sorted_positions):
+        return ends.copy()
+    places = np.searchsorted(sorted_positions, origins)
+    found = np.minimum(sorted_positions.take(places, mode="clip"), ends)
+    behind_all = places == len(sorted_positions)
+    return np.where(behind_all, ends, found) if behind_all.any() else found
 
 
 def contains(sorted_positions: Positions, wanted: Positions) -> Mask:

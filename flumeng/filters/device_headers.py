@@ -102,7 +102,10 @@ def _skip_origin(cursor: Cursor, marks: Marks, ends: Positions) -> tuple[Mask, P
     space = following(marks.spaces, places, ends)
     first = flat.at(places, ends)
     found = (space < ends) & (space > places + 1) & (flat.at(space - 1, ends) == ord(":"))
-    found &= _is_word(first) & ~_is_uptime(marks, places, space - 1)
+    found &= _is_word(first)
+    rows = np.flatnonzero(found)
+    if len(rows):
+        found[rows] = ~_is_uptime(marks, places[rows], space[rows] - 1)
     cursor.return_to(space + 1, found)
     cursor.skip_spaces()
     cursor.return_to(places, ~found)
@@ -154,7 +157,9 @@ def _skip_uptime(cursor: Cursor, marks: Marks, ends: Positions, where: Mask) -> 
     space = following(marks.spaces, places, ends)
     colon = np.maximum(space - 1, places)
     found = where & (marks.flat.at(colon, ends) == ord(":")) & (space < ends)
-    found &= _is_uptime(marks, places, colon)
+    rows = np.flatnonzero(found)
+    if len(rows):
+        found[rows] = _is_uptime(marks, places[rows], colon[rows])
     cursor.return_to(space, found)
 
 

@@ -144,10 +144,17 @@ def _clock(cursor: Cursor) -> tuple[Positions, Positions, Mask, Mask]:
 
 def _half_of_day(cursor: Cursor, where: Mask) -> tuple[Mask, Mask]:
     """Pass over `` AM`` or `` PM``, and tell where one stands and where it is the latter."""
-    letter, behind = cursor.byte(1), cursor.byte(3)
+    letter = cursor.byte(1)
     late = letter == ord("P")
-    found = where & (cursor.byte() == ord(" ")) & (late | (letter == ord("A")))
-    found &= (cursor.byte(2) == ord("M")) & ((behind == ord(".")) | (behind == ord(" ")))
+    found = where & (late | (letter == ord("A")))
+    if not found.any():
+        return found, found
+    behind = cursor.byte(3)
+    found &= (
+        (cursor.byte() == ord(" "))
+        & (cursor.byte(2) == ord("M"))
+        & ((behind == ord(".")) | (behind == ord(" ")))
+    )
     cursor.move(found, 3)
     return found, found & late
 
@@ -156,6 +163,9 @@ def _year_behind(cursor: Cursor, where: Mask) -> Positions:
     """``2026`` behind the time and before a space, an end or a colon; -1 without."""
     origin = cursor.places
     spaced = cursor.skip_spaces()
+    if not (where & spaced).any():
+        cursor.places = origin
+        return np.full(len(origin), -1)
     year, width = cursor.number(4)
     found = where & spaced & (width == 4) & (year >= 1970) & (year < 2100)
     found &= cursor.at_break() | (cursor.byte() == ord(":"))
@@ -170,6 +180,8 @@ def _zone_name(cursor: Cursor, trusted: Mask) -> Mask:
     """
     origin = cursor.places
     spaced = cursor.skip(" ")
+    if not spaced.any():
+        return spaced
     letters = [cursor.byte(ahead) for ahead in range(_ZONE_LETTERS)]
     count = np.zeros(len(spaced), np.int64)
     going = spaced.copy()

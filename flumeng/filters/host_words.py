@@ -28,7 +28,7 @@ def skip_forwarded(flat: ByteColumn, places: Positions, ends: Positions) -> tupl
     rows = np.flatnonzero(_SENTENCE[flat.at(places, ends)])
     behind = places.copy()
     found = np.zeros(len(places), np.bool_)
-    for text in FORWARDED:
+    for text in FORWARDED if len(rows) else ():
         said = _stands(flat, text, places[rows], ends[rows])
         behind[rows[said]] += len(text)
         found[rows[said]] = True
@@ -36,16 +36,18 @@ def skip_forwarded(flat: ByteColumn, places: Positions, ends: Positions) -> tupl
 
 
 def are_hosts(
-    flat: ByteColumn, starts: Positions, word_ends: Positions, ends: Positions, marks: Positions
+    flat: ByteColumn, starts: Positions, word_ends: Positions, ends: Positions, plain: Positions
 ) -> Mask:
-    """Which of the words may be hosts. ``marks`` are the sorted places of ``=`` and ``,``; a word
-    in parentheses may have them, as access points of UniFi write it."""
+    """Which of the words may be hosts. One with ``=`` or ``,`` may not, but in parentheses, as
+    access points of UniFi write it; before ``plain`` neither stands."""
     first = flat.at(starts, ends)
-    found: Mask = _FIRST[first] & (
-        (first == ord("(")) | (following(marks, starts, ends) >= word_ends)
-    )
+    found: Mask = _FIRST[first]
+    rows = np.flatnonzero((word_ends > plain) & (first != ord("(")))
+    if len(rows):
+        pairs = flat.find("=", ",")
+        found[rows] &= following(pairs, starts[rows], ends[rows]) >= word_ends[rows]
     rows = np.flatnonzero(_SENTENCE[first])
-    for text in _REPEATED:
+    for text in _REPEATED if len(rows) else ():
         found[rows] &= ~_stands(flat, text, starts[rows], ends[rows])
     return found
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from flumeng.filters import device_headers, device_times, host_words, iso8601, timestamps
-from flumeng.filters.byte_column import Mask, Positions, following
+from flumeng.filters.byte_column import Bytes, Mask, Positions, following
 from flumeng.filters.cursor import Cursor
 from flumeng.filters.device_headers import DeviceHeaders
 from flumeng.filters.syslog_fields import SyslogFields
@@ -15,12 +17,14 @@ _LONGEST_HEADER = 150
 
 class _Header:
     """Of rows of RFC 3164: the time, where it ends, and where one stands; ``valid`` where there is
-    such a moment. No host can follow where ``nameless``."""
+    such a moment. No host can follow where ``nameless``; no ``=`` or ``,`` stands before ``plain``.
+    """
 
     def __init__(self, rows: int, micros: Positions, behind: Positions, timed: Mask) -> None:
         self.micros, self.behind, self.timed = micros, behind, timed
         self.valid, self.local = timed.copy(), timed.copy()
         self.nameless = np.zeros(rows, np.bool_)
+        self.plain = behind
 
     def set_time(self, rows: Positions, micros: Positions, behind: Positions, local: Mask) -> None:
         self.micros[rows], self.behind[rows], self.local[rows] = micros, behind, local
@@ -49,10 +53,11 @@ class Rfc3164(SyslogFields):
             is_tag &= ~named
             word_end = np.where(named, mark, host_end)
         hosted = found.timed & ~is_tag & ~nameless & (host_end > after_time)
-        pairs = self.flat.find("=", ",")
-        hosted &= host_words.are_hosts(self.flat, after_time, word_end, ends, pairs)
+        if hosted.any():
+            hosted &= host_words.are_hosts(self.flat, after_time, word_end, ends, found.plain)
         after_time = np.where(forwarded & ~hosted, found.behind, after_time)
-        self.set("host", rows[hosted], after_time[hosted], word_end[hosted], hosted[hosted])
+        chosen = np.flatnonzero(hosted)
+        self.set("host", rows[chosen], after_time[chosen], word_end[chosen], hosted[chosen])
         nil = found.timed & ~nameless & (host_end == after_time + 1)
         nil &= self.flat.at(after_time, ends) == ord("-")
         cursor.places = np.where(hosted | nil, np.minimum(host_end + 1, ends), after_time)
@@ -66,9 +71,11 @@ class Rfc3164(SyslogFields):
         window = self.flat.window(header, timestamps.ISO_WIDTH, ends)
         micros, timed = timestamps.read_bsd(window, received)
         found = _Header(len(rows), micros, header + timestamps.BSD_WIDTH, timed)
+        found.plain = np.where(timed & ~_has_pairs(window), header + len(window), header)
         others = np.flatnonzero(~timed)
         if len(others):
-            iso = iso8601.read(self.flat, header[others], ends[others])
+            near = window if len(others) == len(rows) else window[:, others]
+            iso = iso8601.read(self.flat, header[others], ends[others], near)
             fits = iso.valid & self.is_break(iso.behind, ends[others])
             found.set_time(others[fits], iso.micros[fits], iso.behind[fits], iso.local[fits])
             others = others[~fits]
@@ -78,8 +85,9 @@ class Rfc3164(SyslogFields):
             found.behind[others] = np.where(times.shaped, times.behind, header[others])
             others = others[~times.shaped]
         if len(others):
-            marks = device_headers.Marks(self.flat)
-            it = device_headers.read(marks, header[others], ends[others], received[others])
+            it = device_headers.read(
+                self.device_marks, header[others], ends[others], received[others]
+            )
             self._take_device_time(others, it.time, it.found & it.time.shaped, found)
             chosen = others[it.found]
             found.behind[chosen] = it.behind[it.found]
@@ -110,14 +118,17 @@ class Rfc3164(SyslogFields):
         chosen = np.flatnonzero(near)
         if not len(chosen):
             return places
-        marks = device_headers.Marks(self.flat)
         starts, last = places[chosen], ends[chosen]
-        found = device_headers.read(marks, starts, last, self.ts[rows[chosen]])
+        found = device_headers.read(self.device_marks, starts, last, self.ts[rows[chosen]])
         known = found.found & found.named & (found.time.shaped | found.counted | context[chosen])
         places = places.copy()
         places[chosen[known]] = found.behind[known]
         self._set_host(rows[chosen], found, known & found.hosted)
         return places
+
+    @cached_property
+    def device_marks(self) -> device_headers.Marks:
+        return device_headers.Marks(self.flat)
 
     def _set_host(self, rows: Positions, found: DeviceHeaders, where: Mask) -> None:
         chosen = rows[where]
@@ -186,3 +197,10 @@ class Rfc3164(SyslogFields):
         closed = (self.flat.at(colon, ends) == ord(":")) & ((behind == ord(" ")) | (behind == 0))
         found: Mask = letter & closed
         return found
+
+
+def _has_pairs(window: Bytes) -> Mask:
+    """Where a ``=`` or ``,`` stands behind the time."""
+    behind = window[timestamps.BSD_WIDTH :]
+    found: Mask = ((behind == ord("=")) | (behind == ord(","))).any(axis=0)
+    return found

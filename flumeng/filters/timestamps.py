@@ -22,6 +22,7 @@ MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", 
 _MONTH_KEYS = np.array([int.from_bytes(name.encode(), "big") for name in MONTHS])
 _MONTH_ORDER = np.argsort(_MONTH_KEYS)
 _UPPER_TO_LOWER = np.uint8(0x20)
+_LETTERS = 26
 _FIRST_DAYS = (
     np.arange("0000-01", "10001-01", dtype="datetime64[M]").astype("datetime64[D]").astype(np.int64)
 )
@@ -73,9 +74,12 @@ def _goes_on(window: Bytes) -> Mask:
     BSD_WIDTH is time."""
     century = (window[16] == ord("1")) | (window[16] == ord("2"))
     found: Mask = century & _is_break(window[20])
-    capitals = ((window[16:18] >= ord("A")) & (window[16:18] <= ord("Z"))).all(axis=0)
-    for behind_name in (18, 19, 20):
-        found |= capitals & (_is_break(window[behind_name]) | (window[behind_name] == ord(".")))
+    capitals = (window[16] - np.uint8(ord("A")) < _LETTERS) & (
+        window[17] - np.uint8(ord("A")) < _LETTERS
+    )
+    if capitals.any():
+        for behind_name in (18, 19, 20):
+            found |= capitals & (_is_break(window[behind_name]) | (window[behind_name] == ord(".")))
     found |= ((window[16] == ord("+")) | (window[16] == ord("-"))) & (window[17] <= ord("9"))
     for behind_colon in (21, 22, 23):
         found |= window[behind_colon] == ord("%")
