@@ -189,7 +189,8 @@ class _Reading:
     def _second_level(self) -> tuple[list[Path], list[Path]]:
         flows, nodes = self._names(paths.flows()), self._names(paths.nodes())
         live = self._names(paths.live_nodes())
-        wanted: list[Path] = [
+        wanted: list[Path] = [paths.moves()]
+        wanted += [
             row(flow) for flow in flows for row in (paths.flow, paths.plan, paths.partitions)
         ]
         wanted += [

@@ -538,8 +538,8 @@ class FailingStore(CountingStore):
 
 
 RANDOM = random.Random(1)
-MANY = [f"events-{n}.0.{RANDOM.randbytes(11).hex()}@kafka" for n in range(50_000)]
-"""Of as many topics, whose ids compress little."""
+MANY = [f"{RANDOM.randbytes(20).hex()}.0.AAAAAAAA@kafka" for _ in range(50_000)]
+"""Of as many topics, whose names compress little."""
 
 
 @pytest.mark.parametrize("registered", [0, discovered.INLINE, discovered.INLINE + 1])
