@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from flumeng.collector.acks import SupersededError
+from flumeng.collector.batch_times import Times
 from flumeng.collector.lags import Lags
 from flumeng.collector.task_counts import TaskCounts
 from flumeng.collector.task_metrics import Used
@@ -20,7 +21,7 @@ from flumeng.errors import ConflictError, UnavailableError
 from flumeng.inputs import UnreadableError
 from flumeng.metrics import table
 from flumeng.metrics.health import Health
-from flumeng.metrics.histogram import EVENTS, Histogram
+from flumeng.metrics.histogram import EVENTS, FLOW_SECONDS, Histogram
 from flumeng.metrics.table import Metric, Reading
 from flumeng.sinks import BatchTooWideError
 
@@ -60,6 +61,8 @@ class Measures:
         """By metric and labels, of which the first is the flow."""
         self._used: dict[str, Used] = {}
         self._last_success: dict[str, float] = {}
+        self._histograms: dict[tuple[Metric, tuple[str, ...]], Histogram] = {}
+        """By metric and labels, as above."""
         self._batch_events = Histogram(EVENTS)
         self._seconds = {stage: Histogram() for stage in ("wait", "write", "commit")}
         self._lock = threading.Lock()
@@ -86,6 +89,14 @@ class Measures:
             self._counts[table.COLLECT_GONE][flow,] += gone
             self._counts[table.COLLECT_BATCHES][flow,] += 1
             self._last_success[flow] = time.time()
+
+    def timed(self, flow: str, times: Times, now: float) -> None:
+        """The events of a batch that is acked ``now``, in seconds since the epoch."""
+        if times.received is not None:
+            age = max(0.0, now - times.received.mean)
+            self._of_flow(table.FLOW_LATENCY_SECONDS, flow).add(age, times.received.events)
+        for sink, counts in times.writes.items():
+            self._of_flow(table.SINK_WRITE_SECONDS, flow, sink).add_counts(counts)
 
     def filtered(self, flow: str, taken: Mapping[str, int], failed: Mapping[str, int]) -> None:
         """How many events of a batch went into each branch, and how many each filter dropped since
@@ -120,6 +131,8 @@ class Measures:
             for counts in self._counts.values():
                 for labels in [labels for labels in counts if labels[0] not in flows]:
                     del counts[labels]
+            for key in [key for key in self._histograms if key[1][0] not in flows]:
+                del self._histograms[key]
             for by_flow in (self._used, self._last_success):
                 for flow in by_flow.keys() - set(flows):
                     del by_flow[flow]
@@ -127,10 +140,13 @@ class Measures:
     def readings(self) -> Iterator[Reading]:
         with self._lock:
             counts = {metric: dict(of) for metric, of in self._counts.items()}
+            histograms = dict(self._histograms)
             spark, successes = dict(self._used), dict(self._last_success)
         for metric, of in counts.items():
             for labels, count in of.items():
                 yield metric.of(count, *labels)
+        for (metric, labels), histogram in histograms.items():
+            yield metric.of(histogram, *labels)
         for flow, moment in successes.items():
             yield table.COLLECT_LAST_SUCCESS.of(moment, flow)
         for flow, lag in self.lags.by_flow().items():
@@ -152,6 +168,10 @@ class Measures:
         acks, transactions = self.acks()
         yield table.COLLECT_ACKS.of(acks)
         yield table.COLLECT_ACK_TRANSACTIONS.of(transactions)
+
+    def _of_flow(self, metric: Metric, *labels: str) -> Histogram:
+        with self._lock:
+            return self._histograms.setdefault((metric, labels), Histogram(FLOW_SECONDS))
 
     def _add(self, metric: Metric, flow: str, counts: Mapping[str, int]) -> None:
         """To a metric with one more label."""

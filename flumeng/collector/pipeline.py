@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from flumeng.collector import accumulators, spark
+from flumeng.collector.batch_times import BatchTimes
 from flumeng.collector.forks import Leaf, Plan, Run
 from flumeng.collector.gaps import NO_COLUMNS, PLACE, RefuseGaps
 from flumeng.collector.prepared import PreparedBatches
@@ -87,6 +88,8 @@ class SparkPipeline:
         self._leaves = spec.leaves
         weighs = spec.batch.bytes is not None or spec.weighed
         self._sizes = EventSizes(counts, self._name) if weighs else None
+        self._places = places_of(spec)[: len(self._sinks)]
+        self._times = BatchTimes(counts, self._name, self._places)
         measured = reader if self._sizes is None else self._sizes.measured(reader)
         self._admitting = reader if isinstance(reader, Admitting) else None
         self._prepared_with: Hashable = None
@@ -125,7 +128,7 @@ class SparkPipeline:
         return None if self._sizes is None else self._sizes.take()
 
     def filtered(self) -> Filtered:
-        made = filtered(self._root)
+        made = replace(filtered(self._root), times=self._times.take())
         if self._sizes is None or not self.spec.weighed:
             return made
         return replace(made, read=self._sizes.take_events())
@@ -182,8 +185,7 @@ class SparkPipeline:
         if self._dead_letters is not None:
             own[-1] += [letter for of in rows for letter in dead_letters.rows(of)]
         written = []
-        places = places_of(self.spec)[: len(self._sinks)]
-        for place, sink, of in zip(places, self._sinks, own, strict=True):
+        for place, sink, of in zip(self._places, self._sinks, own, strict=True):
             with written_to(place):
                 written.append(sink.written(of))
         if self._dead_letters is not None:
@@ -243,7 +245,7 @@ class SparkPipeline:
         return prepared.bind(read.splits, read.addresses)
 
     def _through_filters(self, first: Stage, schema: pa.Schema, splits: int) -> LazyBatch:
-        batch = LazyBatch.of_splits(self._spark, splits, first, schema)
+        batch = self._times.noting(LazyBatch.of_splits(self._spark, splits, first, schema))
         return self._root.through(replace(batch, large_rows=self._large_rows))
 
     def _to_sink(self, work: Work, batch: LazyBatch, number: int) -> LazyBatch:
@@ -252,10 +254,9 @@ class SparkPipeline:
         if self._dead_letters is not None:
             self._require_identity(batch, len(self._leaves))
         sink = self._sinks[number]
-        return sink.stage(
-            batch if sink.identified else batch.without_identity(),
-            self._attempt(number, work, self._letters(batch, number, work)),
-        )
+        given = batch if sink.identified else batch.without_identity()
+        attempt = self._attempt(number, work, self._letters(batch, number, work))
+        return self._times.timed(given, sink.stage(given, attempt), self._places[number])
 
     def _to_letters(self, work: Work, batch: LazyBatch, place: str) -> Leaf:
         """What the filter at ``place`` could not process, into the sink for dead letters."""

@@ -321,6 +321,8 @@ class Runner:
             write=batch.ended - batch.began,
             commit=seconds,
         )
+        if made.times is not None:
+            self._around.measures.timed(claim.assignment.flow, made.times, time.time())
         if batch.lines_closed:
             self._around.measures.lines_closed(claim.assignment.flow, batch.lines_closed)
         self._around.measures.filtered(claim.assignment.flow, made.taken, made.failed)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from flumeng.collector.batch_times import Times
 from flumeng.collector.gaps import Gap
 from flumeng.collector.ranges import COUNTED, Scale
 from flumeng.errors import FlumengError, UnavailableError
@@ -69,13 +70,14 @@ class Filtered:
     """What the filters made of a task's events; None where nobody has counted. ``taken``: how many
     events went into each branch that has a condition. ``failed``: how many of the dropped ones each
     filter, by its place, dropped since it could not process them. ``read``: how many events were
-    read; None where offsets count them."""
+    read; None where offsets count them. ``times``: how old they are, and how long sinks took."""
 
     dropped: int | None = 0
     parse_errors: int | None = 0
     taken: Mapping[str, int] = field(default_factory=dict)
     failed: Mapping[str, int] = field(default_factory=dict)
     read: int | None = None
+    times: Times | None = field(default=None, compare=False)
 
 
 class Pipeline(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from flumeng.metrics.histogram import Histogram
+from flumeng.metrics.histogram import Counts, Histogram
 from flumeng.metrics.table import FLOW, Metric, Reading
 
 MOST_FLOWS = 200
@@ -35,6 +35,8 @@ class FlowLabels:
         self._named: set[str] = set()
         self._seen: dict[Key, float] = {}
         self._others: dict[Key, float] = {}
+        self._seen_counts: dict[Key, Counts] = {}
+        self._other_histograms: dict[Key, Histogram] = {}
 
     def merge(self, readings: Iterable[Reading]) -> list[Merged]:
         """A value for each metric and its labels: readings with the same labels are added up, or
@@ -46,6 +48,7 @@ class FlowLabels:
         self._name({flow for key in values if (flow := _flow(key)) is not None})
         merged: dict[Key, float | Histogram] = {}
         seen: dict[Key, float] = {}
+        seen_counts: dict[Key, Counts] = {}
         grown: dict[Key, float] = {}
         for key, value in values.items():
             flow = _flow(key)
@@ -54,8 +57,12 @@ class FlowLabels:
                 continue
             metric, labels = key
             other = (metric, _renamed(metric, labels))
-            assert not isinstance(value, Histogram), f"{metric.name}: histograms have no flow"
-            if metric.kind == "counter":
+            if isinstance(value, Histogram):
+                seen_counts[key] = value.counts
+                together = self._other_histograms.setdefault(other, value.like())
+                together.add_counts(seen_counts[key].since(self._seen_counts.get(key)))
+                merged[other] = together
+            elif metric.kind == "counter":
                 seen[key] = value
                 before = self._seen.get(key, 0.0)
                 more = value - before if value >= before else value
@@ -64,7 +71,7 @@ class FlowLabels:
                 merged[other] = metric.join(merged[other], value) if other in merged else value
         for other, more in grown.items():
             merged[other] = self._others[other] = self._others.get(other, 0.0) + more
-        self._seen = seen
+        self._seen, self._seen_counts = seen, seen_counts
         return [Merged(*key, value) for key, value in merged.items()]
 
     def _name(self, present: Collection[str]) -> None:

@@ -5,9 +5,28 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import NamedTuple
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 EVENTS = (1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 2e5, 5e5, 1e6, 2e6)
+
+
+FLOW_SECONDS = (0.05, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
+"""Few, since there is a series for each bound and flow."""
+
+
+class Counts(NamedTuple):
+    """How many values lie between two bounds each, and the sum of all values."""
+
+    by_bound: tuple[int, ...]
+    total: float
+
+    def since(self, before: Counts | None) -> Counts:
+        """What came after ``before``; all of it when the counts began anew meanwhile."""
+        if before is None or sum(self.by_bound) < sum(before.by_bound):
+            return self
+        pairs = zip(self.by_bound, before.by_bound, strict=True)
+        return Counts(tuple(now - then for now, then in pairs), self.total - before.total)
 
 
 class Histogram:
@@ -19,11 +38,27 @@ class Histogram:
         self._sum = 0.0
         self._lock = threading.Lock()
 
-    def add(self, value: float) -> None:
+    def add(self, value: float, times: int = 1) -> None:
         place = bisect_left(self._bounds, value)
         with self._lock:
-            self._counts[place] += 1
-            self._sum += value
+            self._counts[place] += times
+            self._sum += value * times
+
+    def add_counts(self, counts: Counts) -> None:
+        """What was counted elsewhere by the same bounds."""
+        with self._lock:
+            pairs = zip(self._counts, counts.by_bound, strict=True)
+            self._counts = [own + other for own, other in pairs]
+            self._sum += counts.total
+
+    @property
+    def counts(self) -> Counts:
+        with self._lock:
+            return Counts(tuple(self._counts), self._sum)
+
+    def like(self) -> Histogram:
+        """An empty one with the same bounds."""
+        return Histogram(self._bounds)
 
     def read(self) -> tuple[list[tuple[str, float]], float]:
         """How many values lie at or below each bound, the last one ``+Inf``; and their sum."""

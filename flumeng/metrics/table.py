@@ -432,6 +432,22 @@ SINK_RETRIES = _counter(
     FLOW,
     "sink",
 )
+FLOW_LATENCY_SECONDS = _histogram(
+    "flumeng_flow_latency_seconds",
+    COLLECT,
+    "How old events were when they were acked, counted from their receipt by a node, the time of "
+    "their message in Kafka, the change of their object, or the time at which their poll was due. "
+    "The events of a batch count by their mean.",
+    FLOW,
+)
+SINK_WRITE_SECONDS = _histogram(
+    "flumeng_sink_write_seconds",
+    COLLECT,
+    "How long a sink took for a split of a batch, without filters and reading; not of sinks that "
+    "take DataFrames.",
+    FLOW,
+    "sink",
+)
 COLLECT_BATCH_EVENTS = _histogram(
     "flumeng_collect_batch_events", COLLECT, "How many events a batch had."
 )

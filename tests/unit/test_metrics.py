@@ -35,6 +35,7 @@ HELD = Metric("flumeng_test_held_bytes", "gauge", "test", "Held.", ("flow",))
 AGE = Metric("flumeng_test_age_seconds", "gauge", "test", "Age.", ("flow",), largest=True)
 HOLD = Metric("flumeng_test_hold_total", "counter", "test", "Hold.", ("flow",), largest=True)
 BUSY = "others wait for the same already: ask again in some seconds\n"
+LATE = Metric("flumeng_test_late_seconds", "histogram", "test", "Late.", ("flow",))
 TOOK = Metric("flumeng_test_took_seconds", "histogram", "test", "Took.")
 
 
@@ -55,7 +56,6 @@ def test_every_metric_keeps_to_the_conventions(metric: Metric) -> None:
     assert metric.doc.endswith(".")
     assert "|" not in metric.doc
     assert set(metric.labels) <= table.LABELS.keys()
-    assert "flow" not in metric.labels or metric.kind != "histogram"
 
 
 def test_no_name_is_used_twice() -> None:
@@ -93,6 +93,26 @@ def test_what_flows_without_a_label_count_together_never_falls() -> None:
     assert taken(a=6, b=2) == {"a": 6, OTHER_FLOWS: 33}, "b began anew"
     assert taken(b=3) == {"b": 3}, "a label is free"
     assert taken(b=4, d=7) == {"b": 4, OTHER_FLOWS: 40}
+
+
+def test_histograms_of_flows_without_a_label_are_added_up_and_never_fall() -> None:
+    labels = FlowLabels(most=1)
+
+    def took(**flows: Histogram) -> dict[str, object]:
+        merge = labels.merge(Reading(LATE, value, (flow,)) for flow, value in flows.items())
+        return {
+            labels[0]: value.counts for _, labels, value in merge if isinstance(value, Histogram)
+        }
+
+    a, b, c = (Histogram((1.0,)) for _ in range(3))
+    b.add(0.5, times=2)
+    c.add(3.0)
+    assert took(a=a, b=b, c=c) == {"a": ((0, 0), 0.0), OTHER_FLOWS: ((2, 1), 4.0)}
+    b.add(2.0)
+    assert took(a=a, b=b)[OTHER_FLOWS] == ((2, 2), 6.0), "c is gone, what it counted is not"
+    began_anew = Histogram((1.0,))
+    began_anew.add(0.25)
+    assert took(a=a, b=began_anew)[OTHER_FLOWS] == ((3, 2), 6.25)
 
 
 def test_of_counters_of_which_the_largest_counts_flows_without_a_label_are_not_added_up() -> None:

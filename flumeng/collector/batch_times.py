@@ -1,0 +1,144 @@
+"""Measures how old events are when they are acked, and how long each sink takes for a split.
+
+Executors add sums to the process's accumulator, and the driver takes what was added since it asked
+last. A split that is read or written twice counts twice.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.filters.lazy_batch import LazyBatch, Stage
+from flumeng.inputs.accumulator import Accumulator, AccumulatorHandle
+from flumeng.metrics.histogram import FLOW_SECONDS, Counts
+
+RECEIVED, RECEIVED_MICROS = "received events", "received micros"
+
+
+@dataclass(frozen=True)
+class Received:
+    """So many ``events``, whose mean time of receipt is ``mean`` in seconds since the epoch."""
+
+    events: int
+    mean: float
+
+
+@dataclass(frozen=True)
+class Times:
+    """Of the batches since the last call. ``writes``: by sink how long its splits took."""
+
+    received: Received | None
+    writes: dict[str, Counts]
+
+
+class BatchTimes:
+    """Of one task, in the driver. ``sinks`` are the places of its sinks."""
+
+    def __init__(self, counts: Accumulator[int], task: str, sinks: Sequence[str]) -> None:
+        self._counts = counts
+        self._task = task
+        self._keys = [RECEIVED, RECEIVED_MICROS]
+        self._keys += [key for sink in sinks for key in _keys(sink)]
+        self._sinks = sinks
+        self._before = self._values()
+
+    def noting(self, batch: LazyBatch) -> LazyBatch:
+        """The events as they were read, whose times of receipt are noted."""
+        handle = AccumulatorHandle.of(self._counts)
+        return batch.arrow(NoteReceipt(self._task, handle), batch.schema)
+
+    def timed(self, before: LazyBatch, written: LazyBatch, sink: str) -> LazyBatch:
+        """What the sink makes of ``before``, with its time. A sink that takes a DataFrame is not
+        timed: it is not known apart from what Spark does before it."""
+        stages = written.after(before)
+        if stages is None:
+            return written
+        handle = AccumulatorHandle.of(self._counts)
+        return before.arrow(TimeWrite(stages, self._task, sink, handle), written.schema)
+
+    def take(self) -> Times:
+        before, self._before = self._before, self._values()
+        grown = {key: now - before[key] for key, now in self._before.items()}
+        events = grown[RECEIVED]
+        received = Received(events, grown[RECEIVED_MICROS] / events / 1e6) if events else None
+        writes = {}
+        for sink in self._sinks:
+            *counts, micros = (grown[key] for key in _keys(sink))
+            if any(counts):
+                writes[sink] = Counts(tuple(counts), micros / 1e6)
+        return Times(received, writes)
+
+    def _values(self) -> dict[str, int]:
+        counts = self._counts.value
+        return {key: counts.get((self._task, key), 0) for key in self._keys}
+
+
+@dataclass(frozen=True)
+class NoteReceipt:
+    """A stage behind the read."""
+
+    task: str
+    counts: AccumulatorHandle[int]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        events = micros = 0
+        for batch in batches:
+            mean = pc.mean(batch.column("ts").cast(pa.int64())).as_py()
+            if mean is not None:
+                events += batch.num_rows
+                micros += round(mean) * batch.num_rows
+            yield batch
+        if events:
+            self.counts.add({(self.task, RECEIVED): events, (self.task, RECEIVED_MICROS): micros})
+
+
+@dataclass(frozen=True)
+class TimeWrite:
+    """The ``stages`` of a sink. Their time is that without the wait for the batches before."""
+
+    stages: tuple[Stage, ...]
+    task: str
+    sink: str
+    counts: AccumulatorHandle[int]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        given = _Timed(batches)
+        rows: Iterator[pa.RecordBatch] = given
+        for stage in self.stages:
+            rows = stage(rows)
+        made = _Timed(rows)
+        yield from made
+        took = max(0.0, made.seconds - given.seconds)
+        keys = _keys(self.sink)
+        key = keys[bisect_left(FLOW_SECONDS, took)]
+        self.counts.add({(self.task, key): 1, (self.task, keys[-1]): round(took * 1e6)})
+
+
+class _Timed:
+    """An iterator with the time that was spent in it."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = iter(batches)
+        self.seconds = 0.0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        began = time.perf_counter()
+        try:
+            return next(self._batches)
+        finally:
+            self.seconds += time.perf_counter() - began
+
+
+def _keys(sink: str) -> list[str]:
+    """Those of the counts by bound, and at last that of the sum."""
+    bounds = [f"write {sink} {number}" for number in range(len(FLOW_SECONDS) + 1)]
+    return [*bounds, f"write {sink} micros"]

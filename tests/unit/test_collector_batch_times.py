@@ -1,0 +1,90 @@
+"""Ages of events and times of sinks are summed up in executors, and taken batch by batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from flumeng.collector.batch_times import BatchTimes, NoteReceipt, Received, TimeWrite
+from flumeng.collector.measures import Measures
+from flumeng.inputs.accumulator import AccumulatorHandle, Entries
+from flumeng.metrics import table
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+SINK = "sinks[0].http"
+TASK = "web/collect.0"
+
+
+class Sums:
+    """An accumulator of a process that runs everything itself."""
+
+    value: Entries[int] = {}
+
+    def add(self, term: Entries[int]) -> None:
+        for key, number in term.items():
+            self.value[key] = self.value.get(key, 0) + number
+
+
+@pytest.fixture
+def sums() -> Iterator[Sums]:
+    yield Sums()
+    Sums.value.clear()
+
+
+def events(*seconds: int) -> pa.RecordBatch:
+    times = [NOON + timedelta(seconds=second) for second in seconds]
+    return pa.record_batch({"ts": pa.array(times, pa.timestamp("us", "UTC"))})
+
+
+def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        time.sleep(0.3)
+        yield batch
+
+
+def late(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        time.sleep(0.6)
+        yield batch
+
+
+def test_the_mean_age_of_events_is_exact_over_any_batches(sums: Sums) -> None:
+    times = BatchTimes(sums, TASK, [SINK])
+    note = NoteReceipt(TASK, AccumulatorHandle.of(sums))
+    assert list(note(iter([events(0, 10), events(20)]))) == [events(0, 10), events(20)]
+    assert times.take().received == Received(3, NOON.timestamp() + 10)
+    assert times.take().received is None
+    list(note(iter([])))
+    assert times.take().received is None
+
+
+def test_the_time_of_a_sink_is_without_that_of_what_is_before_it(sums: Sums) -> None:
+    times = BatchTimes(sums, TASK, [SINK])
+    write = TimeWrite((slow, iter), TASK, SINK, AccumulatorHandle.of(sums))
+    for _ in range(2):
+        list(write(late(iter([events(0)]))))
+    counts = times.take().writes[SINK]
+    assert sum(counts.by_bound) == 2
+    assert 0.6 <= counts.total < 1.1
+    assert times.take().writes == {}
+
+
+def test_events_count_in_the_metrics_by_their_age_and_never_as_younger_than_0(sums: Sums) -> None:
+    measures = Measures()
+    times = BatchTimes(sums, TASK, [SINK])
+    note = NoteReceipt(TASK, AccumulatorHandle.of(sums))
+    list(note(iter([events(0, 10)])))
+    measures.timed("web", times.take(), NOON.timestamp() + 8)
+    list(note(iter([events(100)])))
+    measures.timed("web", times.take(), NOON.timestamp() + 8)
+    found = {one.metric: one for one in measures.readings()}
+    assert found[table.FLOW_LATENCY_SECONDS].labels == ("web",)
+    latency = found[table.FLOW_LATENCY_SECONDS].value
+    assert not isinstance(latency, float | int)
+    assert (sum(latency.counts.by_bound), latency.counts.total) == (3, 6.0)
+    measures.keep([])
+    assert table.FLOW_LATENCY_SECONDS not in {one.metric for one in measures.readings()}
