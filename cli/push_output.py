@@ -12,9 +12,10 @@ from flumeng.push.comparison import Change, Drift
 from flumeng.push.plan import PushPlan, SitePlan
 from flumeng.push.wave_events import Ending, Outcome
 
-SIGNS = {"make": "+", "change": "~", "delete": "-", "take": "=", "forget": "/"}
+SIGNS = {"make": "+", "change": "~", "delete": "-", "take": "=", "confirm": "=", "forget": "/"}
 MEANINGS = {
     "take": "is there as it is wanted; pushes look after it from now on",
+    "confirm": "went back to what is wanted by itself; that is no failed rollout from now on",
     "forget": "pushes look after it no more",
 }
 ENDINGS = {
@@ -42,7 +43,7 @@ def show_plan(plan: PushPlan) -> None:
     changes = [change for site in sites for change in site.comparison.changes]
     counts = [
         f"{sum(change.verb == verb for change in changes)} to {verb}"
-        for verb in ("make", "change", "delete", "take", "forget")
+        for verb in ("make", "change", "delete", "take", "confirm", "forget")
         if any(change.verb == verb for change in changes)
     ]
     left = sum(len(site.comparison.left) for site in sites)

@@ -15,9 +15,10 @@ from typing import Literal
 from flumeng.push.resources import CHOKE, FLOW, Resources, digest, kind_of, name_of
 from flumeng.push.site_state import SiteState
 
-Verb = Literal["make", "change", "delete", "take", "forget"]
-"""``take``: it is there already and is as wanted, pushes look after it from now on. ``forget``:
-pushes look after it no more. Neither changes the resource."""
+Verb = Literal["make", "change", "delete", "take", "confirm", "forget"]
+"""``take``: it is there already and is as wanted, pushes look after it from now on. ``confirm``: it
+is as wanted, and went back to that by itself: it no longer counts as a rollout that failed.
+``forget``: pushes look after it no more. None of these changes the resource."""
 DriftPolicy = Literal["refuse", "keep", "overwrite"]
 BEING_DELETED = "the flow of that name is being deleted: push again when it is gone"
 
@@ -123,10 +124,11 @@ class _Comparing:
             if self._policy == "refuse":
                 self._conflicts[key] = "it was changed by hand since the last push"
             return
-        if there == value and known == owned:
+        returned = value is not None and key in self._state.returned
+        if there == value and known == owned and not returned:
             self._unchanged += value is not None
             return
-        verb = _verb(there, value, owned)
+        verb = _verb(there, value, known, owned)
         self._changes.append(Change(key, verb, there, value, known, owned))
         if verb == "delete" and kind_of(key) == FLOW:
             self._changes += self._chokes_of(name_of(key))
@@ -169,7 +171,9 @@ class _Comparing:
                 yield Change(key, "delete", there, None, self._state.owned.get(key), None)
 
 
-def _verb(there: str | None, value: str | None, owned: str | None) -> Verb:
+def _verb(there: str | None, value: str | None, known: str | None, owned: str | None) -> Verb:
+    if there == value and known == owned:
+        return "confirm"
     if there == value:
         return "forget" if owned is None else "take"
     if there is None:

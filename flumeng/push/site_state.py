@@ -34,13 +34,15 @@ class SiteState:
     push looks after them. ``owned``: key -> digest of the value that it got from a push, or was
     adopted with. ``ending``: flows that are being deleted. ``nodes``: those that are registered.
     ``unreadable``: a key, or the kinds and names that start with it -> why nobody can tell.
-    ``went_back``: the keys of flows whose rollout ended at the revision before by itself."""
+    ``returned``: the keys of flows whose rollout ended at the revision before; ``went_back``: those
+    of them for which it did so by itself."""
 
     resources: Resources
     owned: Mapping[str, str] = field(default_factory=dict)
     ending: frozenset[str] = frozenset()
     nodes: frozenset[str] = frozenset()
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    returned: frozenset[str] = frozenset()
     went_back: frozenset[str] = frozenset()
 
     def why_unknown(self, key: str) -> str:
@@ -111,6 +113,7 @@ def state_of(copy: SiteCopy) -> SiteState:
         frozenset(name for name, flow in flows.items() if flow.state == DELETED),
         frozenset(copy.children(paths.nodes())),
         unreadable,
+        frozenset(f"{FLOW}/{name}" for name, flow in flows.items() if flow.went_back),
         frozenset(
             f"{FLOW}/{name}"
             for name, flow in flows.items()

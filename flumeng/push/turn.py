@@ -228,7 +228,8 @@ def remaining(changes: Sequence[Change], copy: SiteCopy) -> list[Change]:
     left = []
     for change in changes:
         there = (state.resources.get(change.key), state.owned.get(change.key))
-        if there == (change.after, change.owned_after):
+        unconfirmed = change.verb == "confirm" and change.key in state.returned
+        if there == (change.after, change.owned_after) and not unconfirmed:
             continue
         if there != (change.before, change.owned_before):
             raise ConflictError(f"{change.key} was changed meanwhile: plan again")

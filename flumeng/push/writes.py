@@ -38,6 +38,7 @@ V = TypeVar("V")
 
 KEEP_ENTRIES = 100
 REMOVED_AT_ONCE = 20
+CONFIRMING = ("take", "confirm")
 
 
 def first_part(
@@ -140,7 +141,14 @@ def _flows(copy: SiteCopy, changes: Sequence[Change], source: PushSource) -> Ite
     schema = copy.read(paths.schema())
     assert schema is not None
     wanted = next_revisions(copy, texts_of(changes))
-    yield from revision_writes(wanted, schema, source.author, _reason(source), source.time)
+    revised = revision_writes(wanted, schema, source.author, _reason(source), source.time)
+    changed = {one.flow for one in wanted if one.changed}
+    confirmed = {
+        str(put.path): put for put in _confirmed(copy, changes) if put.path.name not in changed
+    }
+    composed = {str(write.path) for write in revised}
+    yield from (confirmed.get(str(write.path), write) for write in revised)
+    yield from (put for path, put in confirmed.items() if path not in composed)
     for change in changes:
         if kind_of(change.key) == FLOW and change.verb == "delete":
             name = name_of(change.key)
@@ -151,6 +159,19 @@ def _flows(copy: SiteCopy, changes: Sequence[Change], source: PushSource) -> Ite
 
 def _reason(source: PushSource) -> str:
     return f"push {source.push}: {source.reason}" if source.reason else f"push {source.push}"
+
+
+def _confirmed(copy: SiteCopy, changes: Iterable[Change]) -> Iterable[Put]:
+    """Flows whose revision is wanted no longer say that they went back to it."""
+    for change in changes:
+        if kind_of(change.key) != FLOW or change.verb not in CONFIRMING:
+            continue
+        name = name_of(change.key)
+        flow = copy.read(paths.flow(name))
+        every = {**({name: flow} if flow else {}), **parts_there(copy, [name])}
+        for one, found in every.items():
+            if found.value.went_back:
+                yield Put(paths.flow(one), replace(found.value, went_back=""), found.version)
 
 
 def texts_of(changes: Iterable[Change]) -> dict[str, str]:
@@ -194,6 +215,7 @@ def _still_there(copy: SiteCopy, changes: Sequence[Change], choke: str) -> Itera
     """Checks the flow of the choke, and its node, unless this transaction writes them."""
     flow, _, node = choke.partition("@")
     written = {change.key for change in _real(changes)}
+    written.update(f"{FLOW}/{put.path.name}" for put in _confirmed(copy, changes))
     written_nodes = {of_node(key)[0] for key in written if kind_of(key) in (LABEL, CAPACITY)}
     if f"{FLOW}/{flow}" not in written and flow in copy.children(paths.flows()):
         found = copy.read(paths.flow(flow))

@@ -347,6 +347,31 @@ def test_a_flow_that_went_back_by_itself_was_not_changed_by_hand(pushing: Pushin
     assert pushing.flow("s1") == WEB + "# 3\n"
 
 
+@pytest.mark.parametrize("known", [WEB, WEB + "# 2\n"], ids=["pushed again", "pushed once"])
+@pytest.mark.parametrize("why", ["a task failed", "aborted by bob"])
+def test_pushing_the_running_text_ends_the_state_went_back(
+    pushing: Pushing, known: str, why: str
+) -> None:
+    """As ``flow apply`` of that text does, whether pushes know it as theirs or the one that failed.
+    A choke of the flow that is changed with it is no obstacle."""
+    pushing.applied()
+    if known != WEB:
+        pushing.write("base/flows/web.yaml", known)
+        pushing.applied()
+        pushing.write("base/flows/web.yaml", WEB)
+    for site in pushing.sites.trees:
+        store = pushing.sites.store(site)
+        flow = store.read(paths.flow("web"))
+        assert flow is not None
+        store.write(paths.flow("web"), replace(flow.value, revision=1, went_back=why), ANY)
+    done = pushing.applied()
+    for site in pushing.sites.trees:
+        flow = pushing.sites.store(site).read(paths.flow("web"))
+        assert flow is not None
+        assert (flow.value.revision, flow.value.went_back) == (1, ""), done.output
+    assert pushing.run("plan").exit_code == 0, "and nothing is left to do"
+
+
 def test_a_flow_that_is_paused_is_said_not_to_be_seen(pushing: Pushing) -> None:
     pushing.applied()
     set_flow_state(pushing.sites.store("s1"), "web", "suspended", author="ann", reason="", now=NOON)
