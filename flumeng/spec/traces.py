@@ -27,6 +27,7 @@ LEAD_LINES = 20
 UNKNOWN = "unknown"
 
 Moves = Mapping[str, Mapping[str, str]]
+Kinds = tuple[tuple[str, str], ...]
 
 _LEVELS = (
     "(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|SEVERE|CONFIG|FINE|FINER|FINEST|CRITICAL"
@@ -46,13 +47,16 @@ LOG_LINE = (
     r"|\S+ \S+ \S+ \[\d\d/[A-Z])"  # access logs
 )
 """The first line of an event in the usual formats of logs."""
+ISO_LOG_LINE = r"^\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?(?:\s|$)"
+"""Lines of LOG that no pattern before it matches, in any preset: cheaper to find."""
 
 
 @dataclass(frozen=True)
 class Traces:
-    """``kinds``: patterns (RE2), the first that is found in a line says its kind."""
+    """``kinds``: patterns (RE2), the first that is found in a line says its kind. A line that
+    begins with a space or tab is INDENTED at the latest, and so before LOG."""
 
-    kinds: tuple[tuple[str, str], ...]
+    kinds: Kinds
     moves: Moves
 
     @property

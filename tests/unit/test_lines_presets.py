@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from flumeng.inputs.lines.machine import Machine
-from flumeng.spec.traces import TRACES
+from flumeng.inputs.lines.rules import Rules
+from flumeng.spec.multiline import Multiline, Preset
+from flumeng.spec.traces import OTHER, TRACES
 
 
 @pytest.mark.parametrize("preset", TRACES)
@@ -56,3 +61,76 @@ def test_a_line_whose_kind_is_undecided_starts_an_event_when_the_other_kind_does
     if machine.leads:
         for row in machine.table:
             assert row[lead] == row[other] or (row[other] & 1 and not row[lead] & 1)
+
+
+TIMES = ("2026-11-28 05:00:00", "2026-11-28T05:00:00.123Z", "2026/11/28T05:00:00,5+01:00", "05:00")
+TAILS = (
+    "",
+    " [main] INFO a",
+    " a.b(c)",
+    ":1:in `a'",
+    ".x(y)",
+    " at a",
+    ": Caused by: b",
+    "/a.b(c)",
+)
+OTHERS = (
+    "\tat a.b(C.java:1)",
+    '  File "a", line 1',
+    "\t... 3 more",
+    "Caused by: a.BError: c",
+    "  Caused by: a",
+    "goroutine 1 [running]:",
+    "\t/a/main.go:1 +0x1d",
+    "main.f(0x1)",
+    "panic: a",
+    "",
+    "   ",
+    "\r",
+    "\x0b",
+    "a.B$C: d",
+    "java.lang.Error",
+    "thread 'main' panicked at a",
+    "+ Exception Group Traceback (most",
+    "  + Exception Group Traceback (most recent call last):",
+    "a.rb:1:in `b'",
+    "stack backtrace:",
+    "text",
+    "INFO a",
+    "--- End of a",
+    " ---> b",
+    "Traceback (most recent call last):",
+)
+
+
+@pytest.mark.parametrize("preset", TRACES)
+def test_the_kind_of_a_line_is_that_of_the_first_pattern_found(preset: Preset) -> None:
+    lines = [*(time + tail for time in TIMES for tail in TAILS), *OTHERS]
+    kinds = Rules.of(Multiline(preset=preset)).kinds(pa.array([line.encode() for line in lines]))
+    assert kinds is not None
+    names = Machine.of(TRACES[preset]).names
+    expected = []
+    for line in lines:
+        found = (
+            kind
+            for kind, pattern in TRACES[preset].kinds
+            if pc.match_substring_regex(pa.array([line.encode()]), pattern=pattern)[0].as_py()
+        )
+        expected.append(next(found, OTHER))
+    assert dict(zip(lines, expected, strict=True)) == {
+        line: names[kind] for line, kind in zip(lines, kinds, strict=True)
+    }
+
+
+@pytest.mark.parametrize("preset", TRACES)
+def test_a_run_of_equal_lines_moves_as_each_by_itself(preset: str) -> None:
+    machine = Machine.of(TRACES[preset])
+    random = np.random.default_rng(1)
+    for _ in range(50):
+        kinds = random.integers(0, len(machine.names), 40).repeat(random.integers(1, 5, 40))
+        unknown = random.random(len(kinds)) < 0.05
+        state, expected = 0, []
+        for code in (kinds + len(machine.names) * unknown).tolist():
+            state = machine.table[state][code]
+            expected.append(bool(state & 1))
+        assert expected == machine.starts(kinds, unknown).tolist()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flumeng.spec.traces import FRAME, INDENTED, LEAD, LEAD_LINES, OTHER, UNKNOWN, Traces
 
@@ -37,10 +39,23 @@ class Machine:
 
     def starts(self, kinds: Numbers, unknown: Flags) -> Flags:
         """Which lines start an event; of what is before ``unknown`` ones nothing is known."""
+        codes = kinds + len(self.names) * unknown
+        moves, steady = self._moves
+        steps = np.ones(len(codes), np.bool_)
+        steps[1:] = (codes[1:] != codes[:-1]) | ~steady[codes[1:]]
         table, state = self.table, 0
-        codes = (kinds + len(self.names) * unknown).tolist()
-        states = [state := table[state][code] for code in codes]
-        return (np.array(states, np.int64) & 1).astype(np.bool_)
+        states = np.array([state := table[state][code] for code in codes[steps].tolist()], np.int64)
+        states = states[np.cumsum(steps) - 1]
+        states[~steps] = moves[states[~steps], codes[~steps]]
+        starts: Flags = (states & 1).astype(np.bool_)
+        return starts
+
+    @cached_property
+    def _moves(self) -> tuple[NDArray[np.int64], Flags]:
+        """The table, and for which codes each further line of a run has the state of the second."""
+        moves = np.array(self.table, np.int64)
+        again = np.take_along_axis(moves, moves, axis=0)
+        return moves, (again >> 1 == moves >> 1).all(axis=0)
 
     def with_leads(self, kinds: Numbers, unknown: Flags, open_ends: Flags) -> tuple[Numbers, Flags]:
         """``kinds`` with LEAD for OTHER where frames follow, and ends of streams where it is not

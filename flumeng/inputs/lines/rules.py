@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from flumeng.errors import UserError
 from flumeng.inputs.lines.machine import Flags, Machine, Numbers
 from flumeng.spec.multiline import Multiline
-from flumeng.spec.traces import OTHER, TRACES, Traces
+from flumeng.spec.traces import INDENTED, ISO_LOG_LINE, LOG, OTHER, TRACES, Kinds, Traces
 
 
 @dataclass(frozen=True)
@@ -65,31 +65,60 @@ class Rules:
         return _flags(pc.fill_null(found, True))  # Arrow takes it so
 
     def kinds(self, bodies: pa.Array) -> Numbers | None:
-        """The kinds of the lines, when a machine says which start an event."""
+        """The kinds of the lines, when a machine says which start an event.
+
+        Most lines are frames, which begin with a space, or lines of the log: those are found
+        before all patterns are tried.
+        """
         if self.traces is None or self.machine is None:
             return None
-        names = self.machine.names
-        kinds = np.full(len(bodies), names.index(OTHER), np.int64)
-        rows, left = np.arange(len(bodies)), bodies
-        for kind, pattern in self.traces.kinds:
-            found = _flags(pc.fill_null(pc.match_substring_regex(left, pattern=pattern), False))
-            kinds[rows[found]] = names.index(kind)
-            rows, left = rows[~found], left.filter(pa.array(~found))
+        patterns = self.traces.kinds
+        order = [kind for kind, _ in patterns]
+        indented, log = order.index(INDENTED), order.index(LOG)
+        kinds = np.full(len(bodies), self.machine.names.index(OTHER), np.int64)
+        spaced = pc.or_(pc.starts_with(bodies, " "), pc.starts_with(bodies, "\t"))
+        rows = np.flatnonzero(_flags(pc.fill_null(spaced, False)))
+        kinds[rows] = self.machine.names.index(INDENTED)
+        self._set_kinds(kinds, rows, bodies, patterns[:indented])
+        rows = np.flatnonzero(_flags(pc.fill_null(pc.invert(spaced), True)))
+        found = _matched(bodies.take(pa.array(rows)), ISO_LOG_LINE)
+        kinds[rows[found]] = self.machine.names.index(LOG)
+        rows = rows[~found]
+        rare = "|".join(f"(?:{pattern})" for _, pattern in patterns[:log])
+        found = _matched(bodies.take(pa.array(rows)), rare)
+        self._set_kinds(kinds, rows[found], bodies, patterns[:log])
+        self._set_kinds(kinds, rows[~found], bodies, patterns[log:])
         return kinds
+
+    def _set_kinds(self, kinds: Numbers, rows: Numbers, bodies: pa.Array, patterns: Kinds) -> None:
+        """Those of the first of ``patterns`` that is found in each of ``rows``."""
+        assert self.machine is not None
+        left = bodies.take(pa.array(rows))
+        for kind, pattern in patterns:
+            if not len(rows):
+                return
+            found = _matched(left, pattern)
+            kinds[rows[found]] = self.machine.names.index(kind)
+            rows, left = rows[~found], left.filter(pa.array(~found))
 
     def streams(self, lines: pa.RecordBatch) -> Numbers:
         """A number for each line, which lines of one stream have in common."""
         together = np.zeros(lines.num_rows, np.int64)
+        attrs = _Attributes(lines["attrs"])
         for name in self.key:
             if name in lines.schema.names:
                 numbers, count = _numbered(lines[name])
             else:
-                numbers, count = _numbered_attribute(lines["attrs"], name)
+                numbers, count = attrs.numbered(name)
             if count > 1:
                 together = together * count + numbers
                 if together.max(initial=0) >= 2**31:  # the next product would not fit
                     together = np.unique(together, return_inverse=True)[1].astype(np.int64)
         return together
+
+
+def _matched(bodies: pa.Array, pattern: str) -> Flags:
+    return _flags(pc.fill_null(pc.match_substring_regex(bodies, pattern=pattern), False))
 
 
 def _numbered(values: pa.Array) -> tuple[Numbers, int]:
@@ -98,19 +127,26 @@ def _numbered(values: pa.Array) -> tuple[Numbers, int]:
     return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
 
 
-def _numbered_attribute(attrs: pa.MapArray, name: str) -> tuple[Numbers, int]:
-    """The same of an attribute; 0 where a line has none."""
-    offsets = attrs.offsets.to_numpy()
-    low, high = int(offsets[0]), int(offsets[-1])
-    found = np.flatnonzero(_flags(pc.equal(attrs.keys.slice(low, high - low), name)))
-    numbers = np.zeros(len(attrs), np.int64)
-    if not len(found):
-        return numbers, 1
-    found += low
-    encoded, count = _numbered(attrs.items.take(pa.array(found)))
-    rows = np.searchsorted(offsets, found, side="right") - 1
-    numbers[rows] = encoded + 1
-    return numbers, count + 1
+class _Attributes:
+    """Those of all lines, whose names are looked at once."""
+
+    def __init__(self, attrs: pa.MapArray) -> None:
+        self._attrs = attrs
+        self._offsets = attrs.offsets.to_numpy()
+        self._low = int(self._offsets[0])
+        keys = attrs.keys.slice(self._low, int(self._offsets[-1]) - self._low).dictionary_encode()
+        self._codes, self._names = keys.indices.to_numpy(), keys.dictionary
+
+    def numbered(self, name: str) -> tuple[Numbers, int]:
+        """A number for each value of an attribute, 0 where a line has none; and how many."""
+        numbers = np.zeros(len(self._attrs), np.int64)
+        found = np.flatnonzero(self._codes == self._names.index(name).as_py())
+        if not len(found):
+            return numbers, 1
+        found += self._low
+        encoded, count = _numbered(self._attrs.items.take(pa.array(found)))
+        numbers[np.searchsorted(self._offsets, found, side="right") - 1] = encoded + 1
+        return numbers, count + 1
 
 
 def _flags(values: pa.Array) -> Flags:
