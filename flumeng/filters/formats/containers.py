@@ -64,14 +64,16 @@ class CriReader:
             because("cri: no stream", ~known),
             because("cri: no tag", ~tagged),
         )
-        said = text(flat.column(flat.starts, first, everything))
         columns = [
             stream,
             text(flat.column(tag, tag + 1, tagged)),
             text(flat.column(np.minimum(third + 1, flat.ends), flat.ends, everything)),
             pa.array(time.micros, mask=~timed).cast(_TIME),
         ]
-        misfits = misfit("cri: no time", said, ~timed)
+        misfits = None
+        if not timed.all():
+            said = text(flat.column(flat.starts, first, everything))
+            misfits = misfit("cri: no time", said, ~timed)
         return found_of([*CONTAINER, "ts"], columns, unread, misfits)
 
 

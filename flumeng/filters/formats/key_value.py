@@ -59,8 +59,20 @@ def unescape_as_json(texts: pa.Array) -> pa.Array:
     try:
         return pa.array(_decode_texts(b"[" + in_one(written, b",") + b"]"), pa.string())
     except msgspec.DecodeError:
-        pairs = zip(texts.to_pylist(), unescape(texts).to_pylist(), strict=True)
-        return pa.array([_unescaped_as_go(text) or other for text, other in pairs], pa.string())
+        said = [_decoded(text) for text in written.to_pylist()]
+        others = [number for number, text in enumerate(said) if text is None]
+        rare = texts.take(pa.array(others, pa.int64()))
+        pairs = zip(others, rare.to_pylist(), unescape(rare).to_pylist(), strict=True)
+        for number, text, other in pairs:
+            said[number] = _unescaped_as_go(text) or other
+        return pa.array(said, pa.string())
+
+
+def _decoded(written: str) -> str | None:
+    try:
+        return _decode_text(written)
+    except msgspec.DecodeError:
+        return None
 
 
 def _unescaped_as_go(written: str) -> str | None:
