@@ -1,9 +1,10 @@
 """Detects that a data directory was copied or restored while a node ran in it.
 
-A running node keeps the inode and the change time of its lock file in ``running``, and removes that
-file when it has ended. A copy or a restored backup has another lock file: no tool can set a change
-time. A directory that was copied after its node had ended is told by its claim (see ``claim``).
-Snapshots of a whole file system keep both, and are told by the acks of their journals.
+A running node keeps the inode and the birth time of its lock file in ``running``, and removes that
+file when it has ended. A copy or a restored backup has another lock file: no tool can set a birth
+time. Where the file system keeps none, the change time stands for it. A directory that was copied
+after its node had ended is told by its claim (see ``claim``). Snapshots of a whole file system keep
+both, and are told by the acks of their journals.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from flumeng.runtime.birth_time import birth_time
 from flumeng.runtime.whole_files import write_durably
 
 FILE = "running"
@@ -22,7 +24,7 @@ class RunMark:
     def __init__(self, path: Path, lock: int) -> None:
         self._file = path / FILE
         self._lock = lock
-        self.is_foreign = self._kept() not in ("", self._own())
+        self.is_foreign = self._kept() not in ("", self._own(), self._by_change_time())
         """Whether a node ran in another directory when this one was copied from it."""
 
     def set(self) -> None:
@@ -35,6 +37,13 @@ class RunMark:
         self._file.unlink(missing_ok=True)
 
     def _own(self) -> str:
+        born = birth_time(self._lock)
+        if born is None:
+            return self._by_change_time()
+        return f"{os.fstat(self._lock).st_ino} born {born}"
+
+    def _by_change_time(self) -> str:
+        """As nodes before this version kept it too."""
         found = os.fstat(self._lock)
         return f"{found.st_ino} {int(found.st_ctime)}"  # some file systems keep whole seconds
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from flumeng.node.claim import Claim
 from flumeng.node.events import Wanted
 from flumeng.node.home import COPIES, FLOWS, Home
 from flumeng.node.known_names import KnownNames
+from flumeng.node.run_mark import FILE as RUN_MARK
 from zkschema import codec
 from zkschema.records import COLLECT, AssignedTask, Assignment
 
@@ -167,6 +169,26 @@ def test_copy_of_a_running_nodes_directory_is_noticed(tmp_path: Path) -> None:
     copy.mark_running()
     copy.close()
     assert not Home(tmp_path / "copy").is_restored
+
+
+def test_changed_modes_of_files_make_no_copy(tmp_path: Path) -> None:
+    """As by ``chmod -R`` while the node is dead."""
+    home = Home(tmp_path / "node")
+    home.mark_running()
+    home.close()
+    time.sleep(1.1)  # change times are compared by the second
+    for file in (tmp_path / "node").iterdir():
+        file.chmod(0o640)
+    assert not Home(tmp_path / "node").is_restored
+
+
+def test_mark_by_change_time_is_understood(tmp_path: Path) -> None:
+    """Nodes before this version wrote it, and those on file systems without birth times do."""
+    home = Home(tmp_path / "node")
+    lock = (tmp_path / "node" / "lock").stat()
+    home.close()
+    (tmp_path / "node" / RUN_MARK).write_text(f"{lock.st_ino} {int(lock.st_ctime)}")
+    assert not Home(tmp_path / "node").is_restored
 
 
 def test_directory_that_moved_after_its_node_had_ended_is_no_copy(tmp_path: Path) -> None:

@@ -49,14 +49,9 @@ NAMES = {
     "lane": "0",
     "segment": "0",
     "page": "7",
+    "member": "node:n1",
 }
-ADMINISTRATORS = ("/groups", "/members/{member}")
-"""Masters and reading commands do not look at these."""
-RECORDS = [
-    row
-    for row in table.ROWS
-    if row.record is not None and row is not paths.schema and row.pattern not in ADMINISTRATORS
-]
+RECORDS = [row for row in table.ROWS if row.record is not None and row is not paths.schema]
 COMMANDS = [
     ("status",),
     ("flow", "list"),
@@ -73,7 +68,9 @@ UNSEEN = [
     for row in RECORDS
     if row
     in (paths.partitions_bucket, paths.commit, paths.story, paths.audit, paths.assignment_page)
-    or row.pattern.startswith(("/queues", "/intents", "/push", "/tombstones"))
+    or row.pattern.startswith(
+        ("/queues", "/intents", "/push", "/tombstones", "/groups", "/members")
+    )
 ]
 """What ``status`` does not look at; the commands that show it tell."""
 
