@@ -40,6 +40,7 @@ WATCHED: tuple[Path, ...] = (
     paths.live(),
     paths.journals(),
     paths.cluster(),
+    paths.moves(),
 )
 OF_FLOW = (
     paths.flow,
@@ -51,7 +52,8 @@ OF_FLOW = (
 OF_NODE = (paths.node, paths.assignment, paths.assignment_page, paths.status, paths.live_node)
 SHARES = (paths.plan_bucket, paths.assignment_page, paths.partitions_bucket)
 READ = frozenset(
-    row.pattern for row in (*OF_FLOW, *OF_NODE, paths.live_master, paths.journal, paths.cluster)
+    row.pattern
+    for row in (*OF_FLOW, *OF_NODE, paths.live_master, paths.journal, paths.cluster, paths.moves)
 )
 
 
@@ -118,7 +120,7 @@ class Reader:
         all that was read is of one moment: no node seems to be gone that has only just joined when
         the plan was read that gives it a task. Raises UnavailableError.
         """
-        (moves,) = self._store.read_each([paths.moves()])  # before the plans: see Moves
+        moves, calm = self._mirror.get(paths.moves()), True
         heard = self._take_heard()
         everything = self._stale or _everywhere(heard)
         self._stale = True
@@ -129,15 +131,17 @@ class Reader:
         for _ in range(MOST_LOOKS):
             heard = self._take_heard()
             if not heard:
+                moves = self._mirror.get(paths.moves())
                 break
             everything = everything or _everywhere(heard)
             self._look(heard, everything=_everywhere(heard))
         else:
+            calm = False  # ``moves`` is what was known before: never newer than the plans
             self._look_at_buckets()
         snapshot = replace(
             self._as_snapshot(),
             moves=moves.version if moves else None,
-            throttled_moves=not isinstance(moves, Unreadable),
+            throttled_moves=isinstance(moves, Versioned) or (moves is None and calm),
         )
         self._moments.end()
         self._stale = False
@@ -190,7 +194,8 @@ class Reader:
         """All that there is to read, but for the buckets of plans."""
         children = self._store.children
         flows, nodes = children(paths.flows()), children(paths.nodes())
-        wanted: list[Path] = [paths.cluster(), *map(paths.journal, children(paths.journals()))]
+        wanted: list[Path] = [paths.cluster(), paths.moves()]
+        wanted += map(paths.journal, children(paths.journals()))
         wanted += (row(name) for row in OF_FLOW if row not in SHARES for name in flows)
         own = [row for row in OF_NODE if row not in (*SHARES, paths.live_node)]
         wanted += (row(name) for row in own for name in nodes)

@@ -278,7 +278,7 @@ class Snapshot:
     ``journal_versions`` are those of the records of replicated journals. ``unreadable`` are all
     records that were set aside. While that of the cluster is, ``cluster`` is
     in maintenance mode and ``cluster_known`` is not set. ``silent_masters`` are live and have no
-    share, since they plan nothing. ``moves`` is the version of ``/moves``, read before all plans;
+    share, since they plan nothing. ``moves`` is the version of ``/moves``, no newer than any plan;
     None in a tree that has none. While it cannot be read, ``throttled_moves`` is not set: none
     begin.
     ``scale`` weighs what is planned.
