@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 import pyarrow as pa
 
+from flumeng import __version__
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.runtime import secrets
 from flumeng.runtime.scrubbing import Secret
@@ -41,6 +42,7 @@ MERGING = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-t
 NEW_TABLE = {"write.metadata.delete-after-commit.enabled": "true"}
 """Each commit writes all metadata again: old ones go by themselves."""
 FIELD_ID = b"PARQUET:field_id"
+WRITTEN_BY = {iceberg_snapshots.WRITER: __version__}
 STORAGE = {
     "access_key": "s3.access-key-id",
     "secret_key": "s3.secret-access-key",
@@ -119,7 +121,7 @@ class IcebergTable:
         keep = self._options.snapshots
         gone = []
         with _transaction(table) as transaction:
-            with transaction.update_snapshot().merge_append() as append:
+            with transaction.update_snapshot(WRITTEN_BY).merge_append() as append:
                 for file in files:
                     append.append_data_file(_data_file(table.metadata, file))
             if batch is not None:

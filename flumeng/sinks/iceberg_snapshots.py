@@ -1,8 +1,9 @@
 """Expiry of snapshots: each one that is kept makes every later commit slower.
 
-Only snapshots are expired behind which rows were appended and nothing else, so every data file of
-them is in the current snapshot too. Those before a rewrite by another engine are left to that
-engine, which removes the files that it has replaced.
+Only snapshots of flumeng's own commits are expired, so the history that others have written stays.
+And only those behind which rows were appended and nothing else, so every data file of them is in
+the current snapshot too. Those before a rewrite by another engine are left to that engine, which
+removes the files that it has replaced.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ log = logging.getLogger(__name__)
 AT_ONCE = 10
 """Fewer are not worth reading the lists of their manifests."""
 APPEND = "append"
+WRITER = "flumeng.version"
+"""The property of a snapshot that flumeng has made."""
+MAX_AGE, LEAST = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
+DEFAULT_AGE_MS, DEFAULT_LEAST = 3_600_000, 20
 
 
 def expired(metadata: Any, keep: Snapshots, now_ms: int) -> list[Any]:
@@ -26,13 +31,34 @@ def expired(metadata: Any, keep: Snapshots, now_ms: int) -> list[Any]:
         return []
     chain = _appended(metadata)
     protected = {ref.snapshot_id for ref in metadata.refs.values()}
-    old = now_ms - round(keep.seconds * 1000)
+    age_ms, least = _retention(metadata, keep)
     found = [
         one
-        for one in chain[: max(0, len(chain) - keep.least)]
-        if one.timestamp_ms < old and one.snapshot_id not in protected
+        for one in chain[: max(0, len(chain) - least)]
+        if one.timestamp_ms < now_ms - age_ms and one.snapshot_id not in protected and _is_own(one)
     ]
     return found if len(found) >= AT_ONCE else []
+
+
+def _is_own(snapshot: Any) -> bool:
+    return snapshot.summary is not None and WRITER in snapshot.summary.additional_properties
+
+
+def _retention(metadata: Any, keep: Snapshots) -> tuple[int, int]:
+    """The age in ms, and the number of snapshots: by the flow, the branch, the table, or ours."""
+    branch = metadata.refs.get("main")
+
+    def told(name: str, by_branch: int | None, default: int) -> int:
+        text = metadata.properties.get(name, "")
+        by_table = int(text) if text.isdecimal() else default
+        return by_table if by_branch is None else by_branch
+
+    age_ms = told(MAX_AGE, branch and branch.max_snapshot_age_ms, DEFAULT_AGE_MS)
+    least = told(LEAST, branch and branch.min_snapshots_to_keep, DEFAULT_LEAST)
+    return (
+        age_ms if keep.seconds is None else round(keep.seconds * 1000),
+        least if keep.least is None else keep.least,
+    )
 
 
 def _appended(metadata: Any) -> list[Any]:
@@ -53,13 +79,26 @@ def remove_files(table: Any, gone: Sequence[Any]) -> None:
     """Remove the metadata files that only ``gone`` needed, which ``table`` has no more. Those that
     cannot be removed are orphans, for the table's own clean-up."""
     try:
-        kept = set().union(*(_manifests(table, one) for one in table.metadata.snapshots))
-        dropped = set().union(*(_manifests(table, one) for one in gone))
-        for file in (*sorted(dropped - kept), *(one.manifest_list for one in gone)):
+        dropped: dict[str, int] = {}
+        for one in gone:
+            dropped |= _manifests(table, one)
+        for one in sorted(table.metadata.snapshots, key=_sequence_number, reverse=True):
+            if not dropped or min(dropped.values()) > _sequence_number(one):
+                break  # older snapshots have older manifests only
+            for manifest in _manifests(table, one):
+                dropped.pop(manifest, None)
+        for file in (*sorted(dropped), *(one.manifest_list for one in gone)):
             table.io.delete(file)
     except Exception as error:  # whatever the store's library raises
         log.warning("metadata of %d expired snapshots stays: %s", len(gone), error)
 
 
-def _manifests(table: Any, snapshot: Any) -> set[str]:
-    return {manifest.manifest_path for manifest in snapshot.manifests(table.io)}
+def _manifests(table: Any, snapshot: Any) -> dict[str, int]:
+    """Path -> sequence number; that is 0 in tables of the first format."""
+    found = snapshot.manifests(table.io)
+    return {manifest.manifest_path: manifest.sequence_number or 0 for manifest in found}
+
+
+def _sequence_number(snapshot: Any) -> int:
+    number: int | None = snapshot.sequence_number
+    return number or 0

@@ -603,6 +603,58 @@ def test_old_snapshots_expire_and_no_row_or_number_is_lost(tmp_path: Path) -> No
     assert len(table.current_snapshot().manifests(table.io)) <= 50
 
 
+def test_snapshots_of_other_writers_stay_and_need_their_files(tmp_path: Path) -> None:
+    """Also old ones that the table had before flumeng wrote to it, and those in between."""
+    lake = IcebergDirectory(tmp_path)
+    write(expiring(lake, expire=False), events(b"first"))(batch(0))
+    for _ in range(15):
+        lake.append(lake.rows().slice(0, 1))
+    foreign = [one.snapshot_id for one in lake.table().snapshots()][1:]
+    for number in range(1, 60):
+        write(expiring(lake, seconds=0, least=1), events(b"%02d" % number))(batch(number))
+        if number == 30:
+            lake.append(lake.rows().slice(0, 1))
+            foreign.append(lake.table().current_snapshot().snapshot_id)
+    table = lake.table()
+    left = {one.snapshot_id for one in table.snapshots()}
+    assert left >= set(foreign)
+    assert len(left) <= len(foreign) + 1 + iceberg_snapshots.AT_ONCE
+    counts = [table.scan(snapshot_id=one).to_arrow().num_rows for one in foreign]
+    assert counts == [*range(2, 17), 47], "each can still be read"
+
+
+@pytest.mark.parametrize(
+    ("properties", "keep", "kept"),
+    [
+        ({}, {}, 30),
+        ({"history.expire.max-snapshot-age-ms": "0"}, {}, 20),
+        ({"history.expire.min-snapshots-to-keep": "5"}, {"seconds": 0}, 5),
+        (
+            {
+                "history.expire.max-snapshot-age-ms": "0",
+                "history.expire.min-snapshots-to-keep": "2",
+            },
+            {},
+            2,
+        ),
+        ({"history.expire.max-snapshot-age-ms": "432000000"}, {}, 30),
+        ({"history.expire.max-snapshot-age-ms": "0"}, {"seconds": 3600}, 30),
+        ({"history.expire.min-snapshots-to-keep": "many"}, {"seconds": 0}, 20),
+    ],
+)
+def test_the_table_says_how_long_snapshots_are_kept_unless_the_flow_does(
+    tmp_path: Path, properties: dict[str, str], keep: dict[str, Any], kept: int
+) -> None:
+    lake = IcebergDirectory(tmp_path)
+    write(expiring(lake), events(b"00"))(batch(0))
+    with lake.table().transaction() as transaction:
+        transaction.set_properties(properties)
+    for number in range(1, 30):
+        write(expiring(lake, **keep), events(b"%02d" % number))(batch(number))
+    found = len(lake.table().snapshots())
+    assert kept <= found < kept + iceberg_snapshots.AT_ONCE
+
+
 def test_young_snapshots_and_those_before_a_rewrite_are_kept(tmp_path: Path) -> None:
     lake = IcebergDirectory(tmp_path)
     for number in range(15):

@@ -183,14 +183,24 @@ class Snapshots:
     """Which snapshots of a table are kept. Each one that is kept makes every commit slower."""
 
     expire: bool = option(
-        doc="Whether the sink expires snapshots: those behind which rows were only appended, so no "
-        "row is lost. `false` leaves that to the table's own maintenance.",
+        doc="Whether the sink expires snapshots: those of flumeng's own commits, behind which rows "
+        "were only appended, so that no row is lost. `false` leaves that to the table's own "
+        "maintenance.",
         default=True,
     )
-    seconds: float = option(
-        doc="Younger snapshots are kept.", unit="seconds", default=3600.0, minimum=0
+    seconds: float | None = option(
+        doc="Younger snapshots are kept. When not given, by the table's "
+        "`history.expire.max-snapshot-age-ms`; without that those of the last hour.",
+        unit="seconds",
+        default=None,
+        minimum=0,
     )
-    least: int = option(doc="So many of the newest are kept, however old.", default=20, minimum=1)
+    least: int | None = option(
+        doc="So many of the newest are kept, however old. When not given, by the table's "
+        "`history.expire.min-snapshots-to-keep`; without that 20.",
+        default=None,
+        minimum=1,
+    )
 
 
 @dataclass(frozen=True)
@@ -221,7 +231,8 @@ class Iceberg:
     )
     compression: Compression = option(doc="How files are compressed.", default="zstd")
     snapshots: Snapshots = option(
-        doc="Which snapshots are kept: by default those of the last hour, and the newest 20.",
+        doc="Which snapshots of flumeng's commits are kept: by default as the table says, else "
+        "those of the last hour, and the newest 20. Those of other writers are always kept.",
         example="{seconds: 86400}",
         factory=Snapshots,
     )
