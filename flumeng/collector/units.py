@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import sys
 import threading
 import time
 from collections import deque
@@ -23,6 +22,7 @@ import pyarrow as pa
 
 from flumeng.errors import FlumengError
 from flumeng.filters.lazy_batch import FAILED_SINK, Stage
+from flumeng.runtime.garbage import current_frames
 from flumeng.runtime.user_functions import FunctionError
 
 log = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class _Running:
         self.threads[unit.number] = thread.ident or 0
 
     def given_up(self) -> list[Result]:
-        frames = sys._current_frames()
+        frames = current_frames()
         hung = [
             (number, HUNG, step_of(frames.get(self.threads[number])).encode())
             for number in self.began

@@ -15,13 +15,13 @@ import faulthandler
 import logging
 import os
 import socket
-import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, MutableMapping
 
 from flumeng.metrics.health import Health
+from flumeng.runtime.garbage import current_frames
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class Watchdog:
         self._end(EXIT_CODE)
 
     def _log(self, why: str) -> None:
-        frame = sys._current_frames().get(self._loop)
+        frame = current_frames().get(self._loop)
         where = "".join(traceback.format_stack(frame)) if frame else "its thread has ended\n"
         log.error("%s: %s; ending with exit code %d:\n%s", self._name, why, EXIT_CODE, where)
 
