@@ -324,11 +324,14 @@ class Plan(Record):
 class Joined(Record):
     """Of a partition whose lines are joined to events, while the ack is ``offset``: all events that
     begin below ``emitted`` are in the sinks. Lines between the two are read again, and joined as
-    before only while the flow's ``rules`` for that are the same; another ack says nothing of it."""
+    before only while the flow's ``rules`` for that are the same; another ack says nothing of it.
+    Where lines are pieces of messages, those below ``sure`` are read again only since they tell
+    whether the next line of their stream goes on with a message; 0 is as ``offset``."""
 
     offset: int
     emitted: int
     rules: str
+    sure: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,8 @@ class SupersededError(ConflictError):
 
 class Acks:
     """``offsets``: partition -> everything below is acked. ``emitted``: all events that begin below
-    are in the sinks; the same number, but where lines are joined by ``rules``. Useless once a call
+    are in the sinks; the same number, but where lines are joined by ``rules``. ``sure``: of the
+    ``Progress`` there. Useless once a call
     has raised: claim again, since the outcome of the write may be unknown."""
 
     def __init__(
@@ -58,6 +59,7 @@ class Acks:
         self.epoch = epoch
         self.offsets: dict[str, int] = {}
         self.emitted: dict[str, int] = {}
+        self.sure: dict[str, int] = {}
         self.leader_epochs: dict[str, int | None] = {}
         """Of those in ``offsets``: see ``Ack``."""
         self.inherited: set[str] = set()
@@ -112,7 +114,7 @@ class Acks:
             leader_epoch = self.leader_epochs.setdefault(name, None)
             put = self._put(name, progress, leader_epoch, ack.version if ack else ABSENT)
             claims[name] = [*claims.get(name, ()), put]
-            self.offsets[name], self.emitted[name] = progress.offset, progress.emitted
+            self._know(name, progress)
         for part in portions(self._store.scale, claims, claims.__getitem__):
             writes = [write for name in part for write in claims[name]]
             checks = dict.fromkeys(one for one in writes if isinstance(one, Check))
@@ -156,7 +158,10 @@ class Acks:
             assert piece.start == ack <= piece.end, f"{piece} does not follow the ack {ack}"
             at = Progress(piece.end, max(emitted, piece.end)) if joined is None else joined[name]
             assert ack <= at.offset <= at.emitted >= emitted, f"{at} of {name} goes back"
-            if at != Progress(ack, emitted) or epochs[name] != self.leader_epochs[name]:
+            if (
+                at != Progress(ack, emitted, self.sure[name])
+                or epochs[name] != self.leader_epochs[name]
+            ):
                 moved[name] = at
         if not moved:
             if also:
@@ -169,7 +174,7 @@ class Acks:
             versions = self._publisher.commit(writes, also)
             for (name, at), version in zip(moved.items(), versions, strict=True):
                 self._versions[name] = version
-                self.offsets[name], self.emitted[name] = at.offset, at.emitted
+                self._know(name, at)
                 self.leader_epochs[name] = epochs[name]
 
     def check(self, partition: str) -> Check:
@@ -186,14 +191,19 @@ class Acks:
                 if ack is None or ack.version != self._versions[name]:
                     raise ConflictError(f"the ack of {name} was written by somebody else")
 
+    def _know(self, partition: str, at: Progress) -> None:
+        self.offsets[partition], self.emitted[partition] = at.offset, at.emitted
+        self.sure[partition] = at.sure
+
     def _progress(self, ack: Ack) -> Progress:
         if ack.joined is not None and ack.joined.rules == self._rules:
-            return Progress(ack.offset, ack.emitted)
+            known = ack.joined.offset == ack.offset
+            return Progress(ack.offset, ack.emitted, ack.joined.sure if known else 0)
         return Progress(ack.emitted, ack.emitted)
 
     def _put(self, partition: str, at: Progress, leader_epoch: int | None, expect: Expected) -> Put:
         joined = None
         if at.emitted > at.offset:
-            joined = Joined(offset=at.offset, emitted=at.emitted, rules=self._rules)
+            joined = Joined(offset=at.offset, emitted=at.emitted, rules=self._rules, sure=at.sure)
         ack = Ack(epoch=self.epoch, offset=at.offset, joined=joined, leader_epoch=leader_epoch)
         return Put(self._paths[partition], ack, expect)

@@ -14,7 +14,7 @@ from flumeng.collector.ranges import MOST
 from flumeng.collector.work import BatchFailedError
 from flumeng.inputs import Progress, Range, Reach
 from flumeng.inputs.lines.joined import JoinedRange
-from flumeng.spec.multiline import Multiline
+from flumeng.spec.multiline import PIECE_SECONDS, Multiline
 
 
 class LineJoins:
@@ -22,6 +22,8 @@ class LineJoins:
 
     def __init__(self, multiline: Multiline, acks: Acks, clock: Callable[[], float]) -> None:
         self._timeout_seconds = multiline.timeout_seconds
+        self._finished: set[str] | None = None if multiline.container is None else set()
+        """Partitions in which the rest of no container's message is waited for."""
         self._acks = acks
         self._clock = clock
         self._still: dict[str, tuple[int, float]] = {}
@@ -62,16 +64,27 @@ class LineJoins:
             still = reach.closed or self._left_seconds(name) <= 0
             flush = still and end == reach.safe and not reach.held
             replayed = start < replayed_below.get(name, 0)
-            ranges.append(Range(name, start, end, replayed, self._acks.emitted[name], flush))
+            emitted, sure = self._acks.emitted[name], self._acks.sure[name]
+            ranges.append(Range(name, start, end, replayed, emitted, flush, sure=sure))
         return tuple(ranges)
 
     def _left_seconds(self, name: str) -> float:
-        return self._still[name][1] + self._timeout_seconds - self._clock()
+        seconds = self._timeout_seconds
+        if self._finished is not None and name not in self._finished:
+            seconds = max(seconds, PIECE_SECONDS)
+        return self._still[name][1] + seconds - self._clock()
+
+    def progress_of(self, batch: Batch, told: Mapping[str, JoinedRange]) -> Mapping[str, Progress]:
+        """How far the acks of ``batch`` move, and counts what it has closed. Raises
+        BatchFailedError when executors have not told it of each range."""
+        _require_told(batch, told)
+        if self._finished is not None:
+            self._finished -= told.keys()
+            self._finished |= {name for name, one in told.items() if not one.unfinished}
+        return {name: one.progress for name, one in told.items()}
 
 
-def progress_of(batch: Batch, told: Mapping[str, JoinedRange]) -> Mapping[str, Progress]:
-    """How far the acks of ``batch`` move, and counts what it has closed. Raises BatchFailedError
-    when executors have not told it of each range."""
+def _require_told(batch: Batch, told: Mapping[str, JoinedRange]) -> None:
     for piece in batch.ranges:
         if piece.partition not in told:
             raise BatchFailedError(
@@ -79,4 +92,3 @@ def progress_of(batch: Batch, told: Mapping[str, JoinedRange]) -> Mapping[str, P
                 "that leaves events unread (LIMIT, WHERE false) does not go with multiline"
             )
         batch.lines_closed.update(told[piece.partition].closed)
-    return {name: one.progress for name, one in told.items()}

@@ -37,7 +37,7 @@ from flumeng.collector.gaps import gone, left_out
 from flumeng.collector.handoff import Handoff
 from flumeng.collector.intents import Intents
 from flumeng.collector.lags import Place
-from flumeng.collector.line_joins import LineJoins, progress_of
+from flumeng.collector.line_joins import LineJoins
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import COUNTED, MOST, BatchSize, Scale, backlog, next_ranges
 from flumeng.collector.work import Outcome, Pipeline, places_of, written_to
@@ -396,7 +396,7 @@ class Task:
         """How far the acks move. None: to the ends of the batch's ranges."""
         if self._joins is None or batch.gaps:
             return None
-        return progress_of(batch, self._pipeline.joined(batch.ranges))
+        return self._joins.progress_of(batch, self._pipeline.joined(batch.ranges))
 
     def _reread(self, ranges: Sequence[Range], scale: Scale) -> int:
         return scale.total(
@@ -407,7 +407,14 @@ class Task:
     def _ranges(self, decided: Intent, *, replayed: bool = False) -> tuple[Range, ...]:
         flushed = frozenset(decided.flushed)
         return tuple(
-            Range(name, *bounds, replayed, self._acks.emitted[name], name in flushed)
+            Range(
+                name,
+                *bounds,
+                replayed,
+                self._acks.emitted[name],
+                name in flushed,
+                sure=self._acks.sure[name],
+            )
             for name, bounds in sorted(decided.ranges.items())
         )
 

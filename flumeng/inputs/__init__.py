@@ -32,8 +32,8 @@ class Range:
     """Offsets ``start`` to ``end - 1`` of a partition; ``replayed``: perhaps delivered before.
 
     Offsets only grow. Where an input leaves some out, a range has fewer events than ``events``.
-    Where lines are joined, ``emitted`` is where the ``Progress`` was before it, and ``flush`` says
-    that no line is waited for any more. ``leader_epoch``: see ``Reach``.
+    Where lines are joined, ``emitted`` and ``sure`` are those of the ``Progress`` before it, and
+    ``flush`` says that no line is waited for any more. ``leader_epoch``: see ``Reach``.
     """
 
     partition: str
@@ -43,6 +43,7 @@ class Range:
     emitted: int = 0
     flush: bool = False
     leader_epoch: int | None = None
+    sure: int = 0
 
     @property
     def events(self) -> int:
@@ -81,10 +82,14 @@ class Contents(Protocol):
 @dataclass(frozen=True)
 class Progress:
     """How far the events of a partition are emitted whose lines are joined: all whose first line is
-    below ``emitted``. To go on, lines are read again from ``offset``, which is no higher."""
+    below ``emitted``. To go on, lines are read again from ``offset``, which is no higher.
+
+    Lines may be pieces of messages. Those below ``sure``, when that is above ``offset``, are read
+    only since they tell whether the next line of their stream goes on with a message."""
 
     offset: int
     emitted: int
+    sure: int = 0
 
 
 DELETED = "they were deleted before they were read"

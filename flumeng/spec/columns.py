@@ -13,6 +13,7 @@ from flumeng.spec import expressions, statements
 from flumeng.spec.branch import Located
 from flumeng.spec.component import KEEP, Component
 from flumeng.spec.filters import EntriesError, behind, keeps_columns
+from flumeng.spec.filters.parse import CONTAINERS, Parse
 from flumeng.spec.filters.sql import Sql
 from flumeng.spec.flow import FlowSpec
 from flumeng.spec.functions import ATOMIC, BINARY, BOOLEAN, DATE, INTEGER, TEXT, TIMESTAMP
@@ -79,9 +80,7 @@ def _of_segment(
         for path, error in errors:
             if before_it.shows(error):
                 yield path, str(error)
-        if _leaves_lines(spec, part):
-            path = f"{place}.{part.name}"
-            yield path, "LIMIT leaves lines unread that multiline has to join: add an ORDER BY"
+        yield from ((f"{place}.{part.name}", problem) for problem in _of_lines(spec, part))
         attrs = all(_has_attrs(these.columns) for these in (before_it, events))
         if part.on_error != KEEP and events.certain and not attrs:
             yield f"{place}.on_error", "it needs the column attrs as it was received: keep it"
@@ -128,12 +127,15 @@ def _through(
     return _Events(events.columns, certain), errors
 
 
-def _leaves_lines(spec: FlowSpec, part: Component) -> bool:
-    return (
-        spec.multiline is not None
-        and isinstance(part.options, Sql)
-        and statements.leaves_unread(part.options.query)
-    )
+def _of_lines(spec: FlowSpec, part: Component) -> Iterator[str]:
+    """What does not go with the flow's ``multiline``."""
+    if spec.multiline is None:
+        return
+    if isinstance(part.options, Sql) and statements.leaves_unread(part.options.query):
+        yield "LIMIT leaves lines unread that multiline has to join: add an ORDER BY"
+    of_container = isinstance(part.options, Parse) and part.options.format in CONTAINERS
+    if of_container and spec.multiline.container is not None:
+        yield "events are the messages of containers, as multiline says: leave it out"
 
 
 def _has_attrs(columns: Columns) -> bool:

@@ -13,6 +13,10 @@ from flumeng.spec.patterns import check_re2
 from flumeng.spec.traces import TRACES
 
 Preset = Literal["java", "python", "go", "dotnet", "ruby", "rust"]
+Container = Literal["cri", "docker", "auto"]
+
+PIECE_SECONDS = 60.0
+"""So long the rest of a container's message is waited for: a restart must not tear it."""
 
 KEY = ("host", "source", "path", "peer", "command")
 """What tells streams of lines apart: of each source some of these attributes."""
@@ -29,8 +33,19 @@ class Multiline:
     newlines between them, and all else is that of its first line. Attributes: `lines`, how many it
     has, and `multiline_closed` when it ends for another reason than that the next one begins.
 
-    One of `starts`, `continues` and `preset` says which lines belong together.
+    One of `starts`, `continues` and `preset` says which lines belong together. With `container`
+    they see the messages that a container has written, and without one of them each message is an
+    event.
     """
+
+    container: Container | None = option(
+        doc="`cri` (containerd, CRI-O), `docker` (its `json-file`) or `auto` (each line is one of "
+        "both): lines are unwrapped, and the pieces of a long message joined, before all else. The "
+        "body is the message, `ts` the time that the runtime has noted, and `attrs['stream']` is "
+        "`stdout` or `stderr`, which are told apart. Any other line stays as it is, with the "
+        "reason in `attrs['parse_error']`.",
+        default=None,
+    )
 
     starts: str | None = option(
         doc="A regular expression (RE2) that is found in the first line of each event, and in no "
@@ -64,7 +79,7 @@ class Multiline:
     timeout_seconds: float = option(
         doc="A line that came later than this after the one before it begins another event. So "
         "long the newest event of each stream waits, and about as much is read again with each "
-        "batch.",
+        "batch. The rest of a container's message is waited for a minute, if this is less.",
         unit="seconds",
         minimum=0.1,
         maximum=600,
@@ -88,25 +103,32 @@ class Multiline:
         given = [
             name for name in ("starts", "continues", "preset") if getattr(self, name) is not None
         ]
-        if not given:
+        if not given and self.container is None:
             yield (
                 "",
-                "expected one of starts, continues and preset: which lines belong together?",
+                "expected one of starts, continues, preset and container: which lines belong "
+                "together?",
             )
         for name in given[1:]:
             yield name, f"{given[0]} says already which lines belong together: give one of them"
+
+    @property
+    def messages_alone(self) -> bool:
+        """Whether each message of a container is an event."""
+        return self.starts is self.continues is self.preset is None
 
     @property
     def digest(self) -> str:
         """Another one joins other lines."""
         pattern = self.pattern if self.preset is None else (repr(TRACES[self.preset]), True)
         said = [*pattern, self.key, self.timeout_seconds, self.max_lines, self.max_bytes]
+        said += [] if self.container is None else [self.container]
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
 
     @property
     def pattern(self) -> tuple[str, bool]:
         """The pattern for each line, and whether a line with it goes on with an event. Of a preset
         there is none: its ``TRACES`` say it."""
-        if self.starts is not None:
-            return self.starts, False
+        if self.starts is not None or self.messages_alone:
+            return self.starts or "", False
         return self.continues or "", True

@@ -203,6 +203,8 @@ CASES: dict[str, Case] = {
     "cri": parsed(_cri, "cri"),
     "docker": parsed(_docker, "docker"),
     "multiline": Case(_trace, JoinStage(Rules.of(Multiline(preset="java")))),
+    "container_cri": Case(_cri, JoinStage(Rules.of(Multiline(container="cri")))),
+    "container_docker": Case(_docker, JoinStage(Rules.of(Multiline(container="docker")))),
 }
 
 

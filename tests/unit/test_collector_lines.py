@@ -31,6 +31,7 @@ from flumeng.inputs.lines.groups import Limits, Lines, group
 from flumeng.inputs.lines.joined import JoinedRange
 from flumeng.sinks import Written
 from flumeng.spec import FlowSpec, parse_flow
+from flumeng.spec.multiline import PIECE_SECONDS
 from flumeng.testing import FakeStore
 from tests.unit.test_collector_crashes import FLOW, JOURNALS, SteppingFileStore, World
 from zkschema import paths
@@ -291,6 +292,41 @@ def test_the_last_event_waits_for_the_timeout_only(tmp_path: Path) -> None:
     world.now += TIMEOUT_SECONDS
     run(world, task, lambda: world.emitted()[FIRST] == 3)
     assert sorted(world.events()) == [(FIRST, [0, 2]), (FIRST, [1])]
+
+
+def test_the_rest_of_a_containers_message_is_waited_for_longer(tmp_path: Path) -> None:
+    """Also by the next owner, who is told of none yet, and who reads what tells that it goes on."""
+    flow = spec("{container: cri}")
+    world = LinesWorld(tmp_path, there={FIRST: 4, SECOND: 0}, chance=Never(), flow=flow)
+    task = world.task(1, Steps())
+    world.now = TIMEOUT_SECONDS + 1
+    batch = finish(task, Progress(1, 3, 2), unfinished=True)
+    assert (batch.flush, batch.sure) == (False, 0)
+    assert flow.multiline
+    joined = Joined(offset=1, emitted=3, rules=flow.multiline.digest, sure=2)
+    assert world.ack(FIRST) == Ack(epoch=1, offset=1, joined=joined)
+    assert task.look(eager=True).due_seconds == PIECE_SECONDS
+    after = world.task(2, Steps())
+    world.there[FIRST] = 5
+    after.look(eager=True)
+    world.now += TIMEOUT_SECONDS + 1
+    batch = finish(after, Progress(1, 3, 2), unfinished=False)
+    assert (batch.start, batch.emitted, batch.sure, batch.flush) == (1, 3, 2, False)
+    assert after.look(eager=True).due_seconds == 0.0
+
+
+def finish(task: Task, progress: Progress, *, unfinished: bool) -> Range:
+    """The range of a batch that ends so."""
+    pipeline = task._pipeline
+    assert isinstance(pipeline, JoiningPipeline)
+    task.look(eager=True)
+    batch = task.start()
+    assert batch
+    (piece,) = batch.ranges
+    pipeline.write_into(task, batch)
+    pipeline.told = {piece.partition: JoinedRange(piece, progress, {}, unfinished)}
+    task.commit()
+    return piece
 
 
 def test_what_is_closed_waits_for_nothing(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_run_of_equal_lines_moves_as_each_by_itself(preset: str) -> None:
         kinds = random.integers(0, len(machine.names), 40).repeat(random.integers(1, 5, 40))
         unknown = random.random(len(kinds)) < 0.05
         state, expected = 0, []
-        for code in (kinds + len(machine.names) * unknown).tolist():
+        for code in (kinds + (machine.going_on + 1) * unknown).tolist():
             state = machine.table[state][code]
             expected.append(bool(state & 1))
         assert expected == machine.starts(kinds, unknown).tolist()

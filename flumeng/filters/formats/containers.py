@@ -32,9 +32,59 @@ _FIELDS = FieldsReader(
 )
 
 
+class CriLines:
+    """Lines of containerd and CRI-O, field by field: ``2016-10-06T00:17:09.669794202Z stdout F
+    message``; tags are parted by colons. Null where a line has no such field."""
+
+    def __init__(self, bodies: pa.Array) -> None:
+        self._flat = flat = ByteColumn(bodies)
+        spaces = flat.find(" ")
+        self._first = first = following(spaces, flat.starts, flat.ends)
+        second = following(spaces, np.minimum(first + 1, flat.ends), flat.ends)
+        self._third = following(spaces, np.minimum(second + 1, flat.ends), flat.ends)
+        self._time = iso8601.read(flat, flat.starts, flat.ends)
+        self.timed = self._time.valid & (self._time.behind == first)
+        self._all = np.ones(len(flat), np.bool_)
+        self.stream = text(flat.column(np.minimum(first + 1, flat.ends), second, self._all))
+        known = pc.is_in(self.stream, value_set=pa.array(["stdout", "stderr"])).to_numpy(False)
+        self._tag = np.minimum(second + 1, flat.ends)
+        letter, behind = flat.at(self._tag, flat.ends), flat.at(self._tag + 1, flat.ends)
+        self.partial = letter == ord("P")
+        self.tagged = ((letter == ord("F")) | self.partial) & (
+            (behind == 0) | (behind == ord(" ")) | (behind == ord(":"))
+        )
+        self.unread = pc.coalesce(
+            because("cri: no stream", ~known),
+            because("cri: no tag", ~self.tagged),
+        )
+        """Why a line is none of these."""
+
+    @property
+    def untimed(self) -> pa.Array:
+        """The reason where there is no time."""
+        if self.timed.all():
+            return pa.nulls(len(self.timed), pa.string())
+        said = text(self._flat.column(self._flat.starts, self._first, self._all))
+        return misfit("cri: no time", said, ~self.timed)
+
+    @property
+    def tag(self) -> pa.Array:
+        return text(self._flat.column(self._tag, self._tag + 1, self.tagged))
+
+    @property
+    def message(self) -> pa.Array:
+        """Bytes: no encoding is assumed."""
+        flat = self._flat
+        return flat.column(np.minimum(self._third + 1, flat.ends), flat.ends, self._all)
+
+    @property
+    def time(self) -> pa.Array:
+        return pa.array(self._time.micros, mask=~self.timed).cast(_TIME)
+
+
 @dataclass(frozen=True)
 class CriReader:
-    """``2016-10-06T00:17:09.669794202Z stdout F message``; tags are parted by colons."""
+    """What ``CriLines`` says."""
 
     @classmethod
     def of(cls, _options: Parse) -> CriReader:
@@ -45,36 +95,9 @@ class CriReader:
         return _COLUMNS
 
     def read(self, bodies: pa.Array, _received: pa.Array) -> Found:
-        flat = ByteColumn(bodies)
-        spaces = flat.find(" ")
-        first = following(spaces, flat.starts, flat.ends)
-        second = following(spaces, np.minimum(first + 1, flat.ends), flat.ends)
-        third = following(spaces, np.minimum(second + 1, flat.ends), flat.ends)
-        time = iso8601.read(flat, flat.starts, flat.ends)
-        timed = time.valid & (time.behind == first)
-        everything = np.ones(len(flat), np.bool_)
-        stream = text(flat.column(np.minimum(first + 1, flat.ends), second, everything))
-        known = pc.is_in(stream, value_set=pa.array(["stdout", "stderr"])).to_numpy(False)
-        tag = np.minimum(second + 1, flat.ends)
-        letter, behind = flat.at(tag, flat.ends), flat.at(tag + 1, flat.ends)
-        tagged = ((letter == ord("F")) | (letter == ord("P"))) & (
-            (behind == 0) | (behind == ord(" ")) | (behind == ord(":"))
-        )
-        unread = pc.coalesce(
-            because("cri: no stream", ~known),
-            because("cri: no tag", ~tagged),
-        )
-        columns = [
-            stream,
-            text(flat.column(tag, tag + 1, tagged)),
-            text(flat.column(np.minimum(third + 1, flat.ends), flat.ends, everything)),
-            pa.array(time.micros, mask=~timed).cast(_TIME),
-        ]
-        misfits = None
-        if not timed.all():
-            said = text(flat.column(flat.starts, first, everything))
-            misfits = misfit("cri: no time", said, ~timed)
-        return found_of([*CONTAINER, "ts"], columns, unread, misfits)
+        lines = CriLines(bodies)
+        columns = [lines.stream, lines.tag, text(lines.message), lines.time]
+        return found_of([*CONTAINER, "ts"], columns, lines.unread, lines.untimed)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,17 @@ all the same. Three things are added:
 6. A reader inside a group that was cut does not know where. So ``offset`` never lies inside one
    while what follows the cut reaches beyond ``emitted``: it stays at its first line.
 7. While lines to come decide whether the last ones belong to a group, it is open, and its pieces.
+
+Lines may be ``Pieces`` of messages. A line goes on with the message of the line before it in its
+stream when that has said so; no such line starts an event, and it leaves a machine as it is.
+
+8. ``Progress.sure`` is what 3 and 6 say, and ``offset`` lies below it where the last line below
+   ``sure`` of a stream tells that the next one goes on. Such lines are read again for nothing else,
+   so that one of them never makes another necessary. A line without one before it begins a message.
+9. A message is cut only when it is too large by itself; else all its lines are where its first is:
+   loose ones are emitted, or cut off at ``emitted``, with their message, and ``offset`` stays at
+   the first line of one that reaches beyond ``emitted``.
+10. While a message goes on nobody knows whether it starts an event: what is before it is open.
 """
 
 from __future__ import annotations
@@ -40,9 +51,24 @@ import numpy as np
 
 from flumeng.inputs import Progress
 from flumeng.inputs.lines.machine import Flags, Machine, Numbers
+from flumeng.inputs.lines.pauses import InStreams
+from flumeng.spec.traces import OTHER
 
 ENDED, TIMEOUT, MAX_LINES, MAX_BYTES = range(4)
 """Why a group is closed: the first is by the start of the next."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Of lines: whether its message is ``unfinished`` behind each, and whether it ``continues`` the
+    message of the line before it in its stream. Where messages are ``alone``, each is an event."""
+
+    unfinished: Flags
+    continues: Flags
+    alone: bool
+
+    def take(self, rows: Numbers) -> Pieces:
+        return Pieces(self.unfinished[rows], self.continues[rows], self.alone)
 
 
 @dataclass(frozen=True)
@@ -57,6 +83,7 @@ class Lines:
     starts: Flags
     sizes: Numbers
     kinds: Numbers | None = None
+    pieces: Pieces | None = None
 
     def take(self, rows: Numbers) -> Lines:
         return Lines(
@@ -66,27 +93,39 @@ class Lines:
             self.starts[rows],
             self.sizes[rows],
             None if self.kinds is None else self.kinds[rows],
+            None if self.pieces is None else self.pieces.take(rows),
         )
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one event; ``timeout_us`` is the longest pause between two of its lines."""
+    """Of one event; ``timeout_us`` is the longest pause between two of its lines, ``piece_us``
+    between two of one message."""
 
     timeout_us: int
     max_lines: int
     max_bytes: int
+    piece_us: int = 0
+
+    def patience(self, unfinished: Flags | None, count: int) -> Numbers:
+        """How long the next line is waited for, behind each of ``count`` lines."""
+        if unfinished is None:
+            return np.full(count, self.timeout_us)
+        return np.where(unfinished, max(self.piece_us, self.timeout_us), self.timeout_us)
 
 
 @dataclass(frozen=True)
 class Groups:
     """What is emitted, by first lines. ``rows``: of the lines, one group behind the other, each of
-    ``counts`` rows. ``reasons``: why each group is closed."""
+    ``counts`` rows. ``reasons``: why each group is closed. That nothing came behind a line alone is
+    none. ``unfinished``: whether a message is waited for. ``continues``: see ``Pieces``."""
 
     rows: Numbers
     counts: Numbers
     reasons: Numbers
     progress: Progress
+    unfinished: bool = False
+    continues: Flags | None = None
 
 
 @dataclass(frozen=True)
@@ -114,49 +153,124 @@ def group(
 
     ``end`` may lie below ``at.emitted`` when more is to come: nothing is emitted then.
     """
-    order = np.argsort(lines.streams, kind="stable")
-    mine = lines.take(order)
-    fresh = np.empty(len(order), np.bool_)
-    fresh[:1] = True
-    fresh[1:] = mine.streams[1:] != mine.streams[:-1]
-    pauses = _pauses(lines.times, order, limits.timeout_us) & ~fresh
-    waiting = _waiting(lines.times, order, fresh, limits.timeout_us, flush=flush)
-    undecided = None
+    unfinished = None if lines.pieces is None else lines.pieces.unfinished
+    patience = limits.patience(unfinished, len(lines.offsets))
+    everything = InStreams.of(lines.times, lines.streams, patience, flush=flush)
+    streams = everything.only(lines.offsets >= at.sure)
+    mine = _Ordered(lines.take(streams.order), streams, limits)
     if machine is not None:
-        mine, undecided = _started(mine, machine, fresh | pauses, waiting)
-    begins = np.flatnonzero(fresh | mine.starts | pauses)
+        mine.find_starts(machine)
+    begins = np.flatnonzero(streams.fresh | mine.lines.starts | streams.pauses)
     bounds = _bounds(mine, begins, at.emitted, limits, machine)
-    last, following = bounds.ends - 1, np.minimum(bounds.ends, max(len(order) - 1, 0))
-    newest = (bounds.ends == len(order)) | fresh[following]
-    closed = ~waiting[last]
-    late = np.where(newest, closed & ~flush, pauses[following])
-    reasons = np.where(late | (newest & flush), TIMEOUT, bounds.reasons)
-    if undecided is not None:
-        closed &= ~undecided[bounds.wholes - 1]
-    firsts, lasts = mine.offsets[bounds.begins], mine.offsets[last]
+    last = bounds.ends - 1
+    following = np.minimum(bounds.ends, max(len(streams.order) - 1, 0))
+    newest = (bounds.ends == len(streams.order)) | streams.fresh[following]
+    closed = ~mine.waiting[last]
+    late = np.where(newest, closed & ~flush, streams.pauses[following])
+    several = mine.messages[bounds.ends] - mine.messages[bounds.begins] > 1
+    told = mine.unfinished[last] | (several & ~mine.alone)
+    reasons = np.where((late | (newest & flush)) & told, TIMEOUT, bounds.reasons)
+    closed &= ~mine.undecided[bounds.wholes - 1]
+    firsts, lasts = mine.lines.offsets[bounds.begins], mine.lines.offsets[last]
     known = bounds.headed & (firsts < at.emitted)
     emitted = int(np.min(firsts[~closed & ~known], initial=max(end, at.emitted)))
     across = bounds.headed & (firsts < emitted) & ((lasts >= emitted) | ~closed)
-    offset = int(np.min(firsts[across], initial=emitted))
+    sure = int(np.min(firsts[across], initial=emitted))
     if machine is not None:
-        offset = _outside(offset, emitted, mine.offsets, bounds, waiting)
+        sure = _outside(sure, emitted, mine.lines.offsets, bounds, mine.waiting)
     chosen = np.flatnonzero(closed & ~known & (firsts < emitted))
     chosen = chosen[np.argsort(firsts[chosen])]
     begins, ends = bounds.begins[chosen], bounds.ends[chosen]
     for number in np.flatnonzero(~bounds.headed[chosen] & (lasts[chosen] >= emitted)):
         begin = begins[number]
-        ends[number] = begin + np.searchsorted(mine.offsets[begin : ends[number]], emitted)
+        ends[number] = begin + np.searchsorted(mine.places[begin : ends[number]], emitted)
+    going_on = mine.waiting & mine.unfinished
+    beyond = (mine.places < emitted) & ((mine.lines.offsets >= emitted) | going_on)
+    sure = int(np.min(mine.places[beyond], initial=sure))
     counts = ends - begins
-    rows = order[_ranges(begins, counts)]
-    return Groups(rows, counts, reasons[chosen], Progress(offset, emitted))
+    rows = streams.order[_ranges(begins, counts)]
+    progress = _progress(lines, everything, sure, emitted)
+    continues = None if lines.pieces is None else lines.pieces.continues
+    return Groups(rows, counts, reasons[chosen], progress, bool(going_on.any()), continues)
 
 
-def _started(lines: Lines, machine: Machine, unknown: Flags, waiting: Flags) -> tuple[Lines, Flags]:
-    """``lines``, in the order of streams, with the starts that ``machine`` finds, and the ends of
-    streams where lines to come may make others of them."""
-    assert lines.kinds is not None
-    kinds, undecided = machine.with_leads(lines.kinds, unknown, waiting)
-    return replace(lines, kinds=kinds, starts=machine.starts(kinds, unknown)), undecided
+def _progress(lines: Lines, streams: InStreams, sure: int, emitted: int) -> Progress:
+    """With an offset from which all is read that tells what goes on at ``sure``."""
+    if lines.pieces is None or not lines.pieces.unfinished.any():
+        return Progress(sure, emitted)
+    offsets = lines.offsets[streams.order]
+    told = streams.waiting & lines.pieces.unfinished[streams.order]
+    told[:-1] |= lines.pieces.continues[streams.order][1:] & (offsets[1:] >= sure)
+    offset = int(np.min(offsets[told], initial=sure))
+    return Progress(offset, emitted, sure if offset < sure else 0)
+
+
+class _Ordered:
+    """``lines`` in the order of ``streams``, and what is known of each. ``waiting``: more that may
+    belong to its group may follow. ``undecided``: what comes decides whether its group ends there.
+    ``places``: where it is, which is where its message begins when that is never cut. ``messages``:
+    how many have begun before each, and in all. ``alone``: whether each message is an event."""
+
+    def __init__(self, lines: Lines, streams: InStreams, limits: Limits) -> None:
+        count = len(lines.offsets)
+        self.lines = lines
+        self.streams = streams
+        self.waiting = streams.waiting
+        self.undecided = np.zeros(count, np.bool_)
+        self.unfinished = np.zeros(count, np.bool_)
+        self.places = lines.offsets
+        self.messages = self.heads = np.arange(count + 1)
+        self.alone = False
+        if lines.pieces is None:
+            return
+        self.unfinished, self.alone = lines.pieces.unfinished, lines.pieces.alone
+        if self.alone:
+            self.waiting = self.waiting & self.unfinished
+        if lines.pieces.continues.any() or self.unfinished.any():
+            self._count(lines.pieces.continues, limits)
+
+    def _count(self, continues: Flags, limits: Limits) -> None:
+        offsets, begins = self.lines.offsets, ~continues
+        rows = np.arange(len(offsets))
+        self.messages = np.concatenate(([0], np.cumsum(begins)))
+        begun = begins | self.streams.fresh
+        self.heads = np.append(np.maximum.accumulate(np.where(begun, rows, 0)), len(rows))
+        first = np.flatnonzero(begun)
+        numbers = np.cumsum(begun) - 1
+        large = np.add.reduceat(self.lines.sizes + 1, first) - 1 > limits.max_bytes
+        torn = large[numbers] | ~begins[first][numbers]
+        self.places = np.where(torn, offsets, offsets[first][numbers])
+        if not self.alone:
+            heads = self.heads[np.flatnonzero(self.waiting & self.unfinished)]
+            heads = heads[~(self.streams.fresh | self.streams.pauses)[heads]]
+            self.undecided[heads - 1] = True
+
+    def find_starts(self, machine: Machine) -> None:
+        """The starts that ``machine`` finds, and the ends of streams where lines to come may make
+        others of them."""
+        assert self.lines.kinds is not None
+        unknown = self.streams.fresh | self.streams.pauses
+        kinds, begins = self.lines.kinds.copy(), np.ones(len(self.lines.kinds), np.bool_)
+        if self.lines.pieces is not None:
+            begins = ~self.lines.pieces.continues
+            going_on = self.heads[np.flatnonzero(self.waiting & self.unfinished)]
+            kinds[going_on] = machine.names.index(OTHER)
+        rows = np.flatnonzero(begins | self.streams.fresh)
+        last = np.append(rows[1:], len(begins))[: len(rows)] - 1
+        rows, last = rows[begins[rows]], last[begins[rows]]
+        kinds[rows], undecided = machine.with_leads(
+            kinds[rows], _any_from(unknown, rows), self.waiting[last]
+        )
+        kinds[~begins] = machine.going_on
+        self.undecided[last] |= undecided
+        self.lines = replace(self.lines, kinds=kinds, starts=machine.starts(kinds, unknown))
+
+
+def _any_from(flags: Flags, rows: Numbers) -> Flags:
+    """Whether a row has the flag from behind the row before each of ``rows`` up to it."""
+    before = np.concatenate(([0], np.cumsum(flags)))
+    found: Flags = before[rows + 1] > before[np.append(0, rows[:-1] + 1)[: len(rows)]]
+    return found
 
 
 def _outside(offset: int, emitted: int, offsets: Numbers, bounds: _Bounds, waiting: Flags) -> int:
@@ -172,56 +286,18 @@ def _outside(offset: int, emitted: int, offsets: Numbers, bounds: _Bounds, waiti
     return offset
 
 
-def _waiting(
-    times: Numbers, order: Numbers, fresh: Flags, timeout_us: int, *, flush: bool
-) -> Flags:
-    """Which lines (in ``order``) are the last of their stream with more that may follow."""
-    waiting = np.zeros(len(order), np.bool_)
-    if not flush and len(order):
-        ends = np.append(np.flatnonzero(fresh)[1:], len(order)) - 1
-        waiting[ends] = ~_outlasted(times, order[ends], timeout_us)
-    return waiting
-
-
-def _pauses(times: Numbers, order: Numbers, timeout_us: int) -> Flags:
-    """Whether, behind the line before each (in ``order``) and up to it, a line of the partition was
-    received too late for the two to belong together. The clock may have been set back."""
-    found = np.zeros(len(order), np.bool_)
-    if len(order) < 2:
-        return found
-    mine = times[order]
-    found[1:] = mine[1:] - mine[:-1] > timeout_us
-    newest = np.maximum.accumulate(times)
-    perhaps = newest[order[1:]] - mine[:-1] > timeout_us
-    unsure = np.flatnonzero(perhaps & ~found[1:] & (order[1:] > order[:-1])) + 1
-    if len(unsure):
-        spans = np.column_stack((order[unsure - 1] + 1, order[unsure] + 1)).ravel()
-        most = np.maximum.reduceat(np.append(times, 0), spans)[::2]
-        found[unsure] = most - mine[unsure - 1] > timeout_us
-    return found
-
-
-def _outlasted(times: Numbers, rows: Numbers, timeout_us: int) -> Flags:
-    """Whether a line of the partition came too long after each of the lines ``rows``."""
-    after = np.full(len(times) + 1, np.iinfo(np.int64).min // 2)
-    after[:-1] = np.maximum.accumulate(times[::-1])[::-1]
-    outlasted: Flags = after[rows + 1] - times[rows] > timeout_us
-    return outlasted
-
-
 def _bounds(
-    lines: Lines, begins: Numbers, emitted: int, limits: Limits, machine: Machine | None
+    mine: _Ordered, begins: Numbers, emitted: int, limits: Limits, machine: Machine | None
 ) -> _Bounds:
-    """The groups of ``lines``, which are in the order of streams, that would begin at ``begins`` if
-    none were too large; loose lines below ``emitted`` are of no group."""
-    starts, offsets, sizes = lines.starts, lines.offsets, lines.sizes
-    ends = np.append(begins[1:], len(offsets))[: len(begins)]
-    headed = starts[begins]
-    total = np.concatenate(([0], np.cumsum(sizes + 1)))  # each line with its newline
-    large = (ends - begins > limits.max_lines) | (
+    """The groups that would begin at ``begins`` if none were too large; loose lines below
+    ``emitted`` are of no group."""
+    ends = np.append(begins[1:], len(mine.lines.offsets))[: len(begins)]
+    headed = mine.lines.starts[begins]
+    total = np.concatenate(([0], np.cumsum(mine.lines.sizes + 1)))  # each line with its newline
+    large = (mine.messages[ends] - mine.messages[begins] > limits.max_lines) | (
         (total[ends] - total[begins] - 1 > limits.max_bytes) & (ends - begins > 1)
     )
-    special = large | (~headed & (offsets[begins] < emitted))
+    special = large | (~headed & (mine.places[begins] < emitted))
     cut: list[tuple[int, int, int, bool, int]] = []
     for number in np.flatnonzero(special):
         whole = int(ends[number])
@@ -229,13 +305,13 @@ def _bounds(
         while left:
             begin, end, head = left.pop()
             if not head:
-                begin += int(np.searchsorted(offsets[begin:end], emitted))
+                begin += int(np.searchsorted(mine.places[begin:end], emitted))
                 if begin == end:
                     continue
-            until, reason = _cut(total, begin, end, limits)
+            until, reason = _cut(mine, total, begin, end, limits)
             cut.append((begin, until, whole, head, reason))
             if until < end:
-                left += _rest(lines, until, end, machine if head else None)
+                left += _rest(mine.lines, until, end, machine if head else None)
     plain = ~special
     more = np.array(cut, np.int64).reshape(-1, 5)
     return _Bounds(
@@ -263,15 +339,17 @@ def _rest(
     return list(zip(begins.tolist(), ends.tolist(), heads.tolist(), strict=True))
 
 
-def _cut(total: Numbers, begin: int, end: int, limits: Limits) -> tuple[int, int]:
+def _cut(mine: _Ordered, total: Numbers, begin: int, end: int, limits: Limits) -> tuple[int, int]:
     """Where a group that begins there ends, at the latest, and why."""
     most = int(np.searchsorted(total, total[begin] + limits.max_bytes + 1, side="right")) - 1
     most = max(most, begin + 1)
-    if min(begin + limits.max_lines, most) >= end:
+    if most < end and mine.heads[most] > begin:
+        most = int(mine.heads[most])
+    lines = mine.messages[begin] + limits.max_lines
+    lines = int(np.searchsorted(mine.messages, lines, side="right")) - 1
+    if min(lines, most) >= end:
         return end, ENDED
-    if begin + limits.max_lines <= most:
-        return begin + limits.max_lines, MAX_LINES
-    return most, MAX_BYTES
+    return (lines, MAX_LINES) if lines <= most else (most, MAX_BYTES)
 
 
 def _ranges(begins: Numbers, counts: Numbers) -> Numbers:

@@ -11,8 +11,10 @@ from flumeng.inputs import Progress, Range
 @dataclass(frozen=True)
 class JoinedRange:
     """``progress`` is where ``piece`` leaves its partition; ``closed``: how many events of several
-    lines in it ended for which reason, and not since the next one began."""
+    lines in it ended for which reason, and not since the next one began. ``unfinished``: whether
+    the rest of a container's message is waited for."""
 
     piece: Range
     progress: Progress
     closed: Mapping[str, int]
+    unfinished: bool = False

@@ -17,8 +17,8 @@ Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 @dataclass(frozen=True)
 class Machine:
     """``table[state][kind]``: the next state. A state is twice its number, and one more when the
-    line before has started an event. Kinds from ``len(names)`` on are those of lines before which
-    nothing is known."""
+    line before has started an event. Kinds above ``going_on``, that of a line that goes on with the
+    message of the line before, are those of lines before which nothing is known."""
 
     names: tuple[str, ...]
     leads: bool
@@ -34,12 +34,18 @@ class Machine:
             return 2 * states.index(said.removeprefix("+")) + said.startswith("+")
 
         known = [[move(state, kind) for kind in names] for state in states]
-        rows = [tuple(row + known[0]) for row in known for _ in range(2)]
+        rows = [
+            (*row, 2 * number, *known[0], 0) for number, row in enumerate(known) for _ in range(2)
+        ]
         return cls(names, traces.leads, tuple(rows))
+
+    @property
+    def going_on(self) -> int:
+        return len(self.names)
 
     def starts(self, kinds: Numbers, unknown: Flags) -> Flags:
         """Which lines start an event; of what is before ``unknown`` ones nothing is known."""
-        codes = kinds + len(self.names) * unknown
+        codes = kinds + (self.going_on + 1) * unknown
         moves, steady = self._moves
         steps = np.ones(len(codes), np.bool_)
         steps[1:] = (codes[1:] != codes[:-1]) | ~steady[codes[1:]]

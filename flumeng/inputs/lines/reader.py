@@ -35,7 +35,7 @@ class JoinLines:
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
         """Of a range, the events that begin from ``piece.emitted`` on. Raises UnreadableError."""
-        joining = Joining(self.rules, Progress(piece.start, piece.emitted))
+        joining = Joining(self.rules, Progress(piece.start, piece.emitted, piece.sure))
         offset = piece.start
         try:
             for batch in self.reader.read(piece, address):
@@ -47,5 +47,5 @@ class JoinLines:
             damaged = not isinstance(error, UnavailableError)
             raise UnreadableError(piece.partition, offset, str(error), damaged=damaged) from error
         yield from joining.step(piece.end, flush=piece.flush)
-        joined = JoinedRange(piece, joining.progress, joining.closed)
+        joined = JoinedRange(piece, joining.progress, joining.closed, joining.unfinished)
         self.joined.add({(self.task, piece.partition): joined})

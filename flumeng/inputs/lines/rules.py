@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.errors import UserError
+from flumeng.inputs.lines.groups import Limits
 from flumeng.inputs.lines.machine import Flags, Machine, Numbers
-from flumeng.spec.multiline import Multiline
+from flumeng.spec.multiline import PIECE_SECONDS, Container, Multiline
 from flumeng.spec.traces import INDENTED, ISO_LOG_LINE, LOG, OTHER, TRACES, Kinds, Traces
 
 
@@ -21,7 +22,8 @@ class Rules:
     or else ``traces`` says which lines belong together.
 
     ``key``: the columns and attributes by which streams of lines are told apart. Two lines of a
-    stream with more than ``timeout_us`` between them are of two events.
+    stream with more than ``timeout_us`` between them are of two events. Lines that a ``container``
+    has written are unwrapped before. Where messages are ``alone``, each is an event.
     """
 
     pattern: str
@@ -31,6 +33,8 @@ class Rules:
     max_lines: int
     max_bytes: int
     traces: Traces | None = None
+    container: Container | None = None
+    alone: bool = False
 
     @classmethod
     def of(cls, multiline: Multiline) -> Rules:
@@ -41,7 +45,13 @@ class Rules:
             multiline.max_lines,
             multiline.max_bytes,
             None if multiline.preset is None else TRACES[multiline.preset],
+            multiline.container,
+            multiline.messages_alone,
         )
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.timeout_us, self.max_lines, self.max_bytes, round(PIECE_SECONDS * 1e6))
 
     @cached_property
     def machine(self) -> Machine | None:
@@ -57,8 +67,8 @@ class Rules:
     def starts(self, bodies: pa.Array) -> Flags:
         """Which lines start an event, when this is known of each by itself. A line is bytes: no
         encoding is assumed."""
-        if self.traces is not None:
-            return np.zeros(len(bodies), np.bool_)
+        if self.traces is not None or self.alone:
+            return np.full(len(bodies), self.alone)
         found = pc.match_substring_regex(bodies, pattern=self.pattern)
         if self.continues:
             found = pc.invert(found)
@@ -101,12 +111,17 @@ class Rules:
             kinds[rows[found]] = self.machine.names.index(kind)
             rows, left = rows[~found], left.filter(pa.array(~found))
 
-    def streams(self, lines: pa.RecordBatch) -> Numbers:
-        """A number for each line, which lines of one stream have in common."""
+    def streams(self, lines: pa.RecordBatch, of_container: pa.Array | None = None) -> Numbers:
+        """A number for each line, which lines of one stream have in common; ``of_container`` says
+        to which of its streams a container has written it."""
         together = np.zeros(lines.num_rows, np.int64)
         attrs = _Attributes(lines["attrs"])
-        for name in self.key:
-            if name in lines.schema.names:
+        for name in (*self.key, of_container):
+            if name is None:
+                continue
+            if isinstance(name, pa.Array):
+                numbers, count = _numbered(name)
+            elif name in lines.schema.names:
                 numbers, count = _numbered(lines[name])
             else:
                 numbers, count = attrs.numbered(name)

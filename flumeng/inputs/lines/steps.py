@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.inputs import Progress
-from flumeng.inputs.lines.joining import REASONS, find_groups, join, told_of
+from flumeng.inputs.lines.containers import unwrap
+from flumeng.inputs.lines.joining import REASONS, find_groups, join
 from flumeng.inputs.lines.rules import Rules
 
 STEP_ROWS = 100_000
@@ -20,11 +21,13 @@ STEP_BYTES = 32 * 2**20
 
 
 class Joining:
-    """Of one partition. ``closed``: how many events ended for which of REASONS."""
+    """Of one partition. ``closed``: how many events ended for which of REASONS. ``unfinished``:
+    whether a container's message is waited for."""
 
     def __init__(self, rules: Rules, at: Progress) -> None:
         self.progress = at
         self.closed: dict[str, int] = dict.fromkeys(REASONS.values(), 0)
+        self.unfinished = False
         self._rules = rules
         self._lines: list[pa.RecordBatch] = []
         self._fresh = self._bytes = self._kept = 0
@@ -46,13 +49,16 @@ class Joining:
         if not self._lines:
             self.progress = Progress(end, end)
             return
-        lines = pa.concat_batches(self._lines)
-        groups = find_groups(lines, self.progress, end, self._rules, flush=flush)
-        self.progress = groups.progress
-        reasons = told_of(groups)
+        lines, container = pa.concat_batches(self._lines), self._rules.container
+        unwrapped = None if container is None else unwrap(lines, container)
+        groups = find_groups(
+            lines, self.progress, end, self._rules, flush=flush, unwrapped=unwrapped
+        )
+        self.progress, self.unfinished = groups.progress, groups.unfinished
         for number, name in REASONS.items():
-            self.closed[name] += int((reasons == number).sum())
+            self.closed[name] += int((groups.reasons == number).sum())
         rest = lines.filter(pc.greater_equal(lines["seq"], self.progress.offset))
         self._lines, self._kept = [rest], rest.num_rows
         self._fresh = self._bytes = 0
-        yield from join(lines, groups)
+        events = lines if unwrapped is None else unwrapped.events(lines)
+        yield from join(events, groups, counted=not self._rules.alone)

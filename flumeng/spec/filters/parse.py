@@ -37,6 +37,7 @@ ACCESS_LOG = {
     "referer": _TEXT,
     "agent": _TEXT,
 }
+CONTAINERS = ("cri", "docker")
 CONTAINER = {"stream": _TEXT, "logtag": _TEXT, "message": _TEXT}
 CEF = {
     "cef_version": _TEXT,
