@@ -27,6 +27,8 @@ from tests.reaper import pytest_configure
 
 __all__ = ["pytest_configure"]
 
+os.environ.pop("XDG_RUNTIME_DIR", None)  # no command of a test leaves a JVM there for the next
+
 TOP = Path(__file__).parents[1]
 LANES = 3
 SHARED = {
@@ -55,6 +57,7 @@ LONG = [
             "chaos",
             "polls_chaos",
             "chaos_elasticsearch",
+            "kept_java",
             "upgrade",
             "sink_chaos",
             "copies_encrypted",

@@ -1,0 +1,135 @@
+"""`flumeng flow test` with a step of Spark, in a JVM that a command before has started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from flumeng.runtime.processes import PYTHON
+from flumeng.trial import kept_java
+
+FLOW = """\
+flow: web
+sources: [{syslog: {listen: "127.0.0.1:0"}}]
+filters:
+  - parse: {format: syslog}
+  - sql: "SELECT *, count(*) OVER (PARTITION BY host) AS n FROM events WHERE severity <= 4"
+sinks: [noop]
+"""
+CASES = """\
+flow: web.yaml
+cases:
+  - name: right
+    input: ["<34>1 2026-01-01T10:15:03.003Z web1 su - - - failed", "<38>dropped"]
+    expect: [{host: web1, n: 1}]
+  - name: wrong
+    input: ["<34>1 2026-01-01T10:15:03.003Z web1 su - - - failed"]
+    expect: [{host: web1, n: 2}]
+"""
+FLUMENG = (sys.executable, "-P", "-c", "from cli.main import main; main()")
+
+
+@pytest.fixture
+def runtime() -> Iterator[Path]:
+    """A directory of a user's for running processes; no keeper in it outlives the test."""
+    directory = Path(tempfile.mkdtemp(prefix="flumeng-"))  # short, as names of sockets have to be
+    yield directory
+    if pid := keeper(directory):
+        java = children(pid)
+        os.kill(pid, signal.SIGTERM)
+        wait_for_end(pid, *java)
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "web.yaml").write_text(FLOW)
+    (tmp_path / "web.test.yaml").write_text(CASES)
+    return tmp_path
+
+
+def run(folder: Path, runtime: Path | None, **more: str) -> tuple[int, str]:
+    environment = {**os.environ, **more}
+    environment.pop(kept_java.RUNTIME_VARIABLE, None)
+    if runtime is not None:
+        environment[kept_java.RUNTIME_VARIABLE] = str(runtime)
+    done = subprocess.run(
+        [*FLUMENG, "flow", "test", "web.test.yaml"],
+        cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout
+
+
+def keeper(runtime: Path) -> int | None:
+    """The process that listens there."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(str(runtime / "flumeng" / "java.socket"))
+        except OSError:
+            return None
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        return int(struct.unpack("3i", credentials)[0])
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def wait_for_end(*processes: int) -> None:
+    until = time.monotonic() + 60
+    for pid in processes:
+        while Path(f"/proc/{pid}/stat").exists() and not is_zombie(pid):
+            assert time.monotonic() < until, f"process {pid} goes on"
+            time.sleep(0.05)
+
+
+def is_zombie(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("Z")
+    return True
+
+
+def test_the_next_command_has_the_same_result_in_the_same_jvm(folder: Path, runtime: Path) -> None:
+    expected = run(folder, None)
+    assert expected[0] == 1
+    assert "2 cases, 1 failed" in expected[1]
+    assert expected == run(folder, runtime)
+    first = keeper(runtime)
+    assert first is not None
+    java = children(first)
+    assert len(java) == 1
+    assert stat.S_IMODE((runtime / "flumeng").stat().st_mode) == 0o700
+    assert stat.S_IMODE((runtime / "flumeng" / "java.socket").stat().st_mode) & 0o077 == 0
+    time.sleep(kept_java.ANSWER_SECONDS)  # until the keeper is done with our questions
+    assert expected == run(folder, runtime)
+    assert (first, java) == (keeper(runtime), children(first))
+    # Of another environment Spark's Python workers would know nothing.
+    assert expected == run(folder, runtime, SOME_VARIABLE="other")
+    wait_for_end(first, *java)
+    other = keeper(runtime)
+    assert other not in (None, first)
+    assert other is not None
+    java = children(other)
+    os.kill(other, signal.SIGKILL)
+    wait_for_end(other, *java)
+
+
+def test_a_keeper_that_nobody_asks_ends_and_leaves_nothing(runtime: Path) -> None:
+    directory = runtime / "flumeng"
+    directory.mkdir(mode=0o700)
+    command = [*PYTHON, "flumeng.trial.kept_java", str(directory), "setting", "0.1"]
+    subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL)
+    assert [path.name for path in directory.iterdir()] == ["java.lock"]
