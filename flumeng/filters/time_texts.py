@@ -27,7 +27,6 @@ from flumeng.filters.timestamps import (
 from flumeng.spec import time_formats
 
 _EXPONENT = r"^-?[0-9]+(?:\.[0-9]+)?[eE][+-]?[0-9]+$"
-_MONTH_NAMES = pa.array(MONTHS)
 _LATEST_OF_2000S = 68
 """Of years of two digits; later ones are of the century before, as POSIX has it."""
 
@@ -161,7 +160,7 @@ def _of_calendar(groups: _Groups, received: Positions) -> tuple[Positions, Mask]
 def _days(groups: _Groups, received: Positions) -> tuple[Positions, Mask]:
     if "b" in groups:
         initials = pc.utf8_lower(pc.utf8_slice_codeunits(groups.text("b"), 0, 3))
-        month = _whole(pc.index_in(initials, _MONTH_NAMES)) + 1
+        month = _whole(pc.index_in(initials, pa.array(MONTHS))) + 1
     else:
         month = groups.number("m", absent=1)
     day = groups.number("d", absent=1)
