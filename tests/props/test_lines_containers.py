@@ -308,3 +308,17 @@ def test_a_shorter_batch_does_not_forget_a_message_that_is_emitted() -> None:
     rest, at = run(lines, at, [1, 2, 3], how, flush=False)
     assert (rest, at) == ([], Progress(0, 1))
     assert run(lines, at, [4], how, flush=True)[0] == [(1,), (3,)]
+
+
+def test_a_step_that_ends_before_what_is_sure_forgets_nothing() -> None:
+    """Rows 0 and 2 are emitted, and so is row 1 with row 7; who goes on reads row 0 only since it
+    tells of row 2."""
+    drawn = [("stdout", True), ("stderr", True), *[("stdout", False)] * 5, *[("stderr", False)] * 2]
+    lines = [
+        Line(0, stream, partial, f"{JAVA[0]}<{n}>", 100)
+        for n, (stream, partial) in enumerate(drawn)
+    ]
+    how = rules("java", (50, 10**6))
+    found, at = run(lines, Progress(0, 0), [9], how, flush=False)
+    assert (sorted(found), at) == ([(0, 2), (1, 7), (3,), (4,), (5,)], Progress(0, 6, 1))
+    assert run(lines, at, [1, 9], how, flush=True)[0] == [(6,), (8,)]

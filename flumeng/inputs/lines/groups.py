@@ -187,6 +187,8 @@ def group(
     going_on = mine.waiting & mine.unfinished
     beyond = (mine.places < emitted) & ((mine.lines.offsets >= emitted) | going_on)
     sure = int(np.min(mine.places[beyond], initial=sure))
+    if end <= at.sure:  # nothing is seen yet of what begins there
+        sure = min(sure, at.sure)
     counts = ends - begins
     rows = streams.order[_ranges(begins, counts)]
     progress = _progress(lines, everything, sure, emitted)
