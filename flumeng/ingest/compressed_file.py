@@ -17,6 +17,7 @@ from typing import Literal
 import pyarrow as pa
 
 from flumeng.ingest.file_position import MARK_BYTES, FileKey, FilePosition, Mark
+from flumeng.ingest.names import folders_within
 from flumeng.ingest.tailed_file import Following, ReplacedError, TailedFile
 from flumeng.journal.disk import OUT_OF_DESCRIPTORS
 
@@ -171,7 +172,8 @@ def _newest_first(cursor: FilePosition) -> list[str]:
     if not cursor.head.length:
         return []
     found: dict[FileKey, tuple[int, str]] = {}
-    for folder in {str(Path(cursor.path).parent), cursor.folder}:
+    here = {str(Path(cursor.path).parent), cursor.folder}
+    for folder in (*here, *folders_within(cursor)):
         for path in Path(folder).glob("*"):
             with contextlib.suppress(OSError):
                 if has_compressed_name(str(path)):

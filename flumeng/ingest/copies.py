@@ -197,7 +197,7 @@ class Copies:
 
     def _beside(self, cursor: FilePosition) -> Iterator[TailedFile]:
         """What may be copies, open; also those that were found, are not read yet, and are gone."""
-        beside = {key: sight.path for key, sight in copies_beside(cursor).items()}
+        beside = {key: sight.path for key, sight in copies_beside(cursor, within=True).items()}
         for file in self._files.values():
             unread = file.is_open and file.cursor.offset == 0
             if unread and is_name_of(file.cursor.path, cursor):

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from flumeng.ingest.file_position import FileKey, FilePosition
+
+MAX_FOLDERS_WITHIN = 200
+_CLOSED = FileNotFoundError, NotADirectoryError, PermissionError
+"""A folder that cannot be looked into; without a descriptor it is not known what is there."""
 
 
 class Sight(NamedTuple):
@@ -56,12 +61,13 @@ def has_shape(name: str, generation: str) -> bool:
     return _COUNTED.sub("#", name) == _COUNTED.sub("#", generation)
 
 
-def copies_beside(cursor: FilePosition) -> dict[FileKey, Sight]:
-    """What may be copies of a file, by their names, where it was found."""
+def copies_beside(cursor: FilePosition, *, within: bool = False) -> dict[FileKey, Sight]:
+    """What may be copies of a file, by their names, where it was found; also in the folders
+    ``within`` these, where only the content can tell."""
     names = {base_name(path) for path in cursor.paths}
     return regular_files(
         path
-        for folder in _folders(cursor)
+        for folder in (*_folders(cursor), *(folders_within(cursor) if within else ()))
         for path in Path(folder).glob("*")
         if not names.isdisjoint(originals(path.name))
     )
@@ -80,21 +86,44 @@ def _folders(cursor: FilePosition) -> Iterable[str]:
     return dict.fromkeys((str(Path(cursor.path).parent), cursor.folder))
 
 
+def folders_within(cursor: FilePosition) -> Sequence[str]:
+    """The folders in those where a file was found, into which a rotation may move it (``olddir`` of
+    logrotate); none when there are too many."""
+    found: list[str] = []
+    for folder in _folders(cursor):
+        with contextlib.suppress(*_CLOSED), os.scandir(folder) as entries:
+            found += [one.path for one in entries if one.is_dir(follow_symlinks=False)]
+    return found if len(found) <= MAX_FOLDERS_WITHIN else ()
+
+
 class Folders:
     """Where files are now, by what they are. Good for one moment: make a new one for the next."""
 
     def __init__(self) -> None:
         self._files: dict[str, dict[FileKey, Sight]] = {}
+        self._inodes: dict[str, dict[int, str]] = {}
 
     def find(self, key: FileKey, cursor: FilePosition) -> Sight | None:
-        """How a file is seen now where it was found: in the folder of that name, and in what that
-        folder was then."""
+        """How a file is seen now where it was found: in the folder of that name, in what that
+        folder was then, and in the folders within."""
         for folder in _folders(cursor):
-            if folder not in self._files:
-                self._files[folder] = regular_files(Path(folder).glob("*"))
-            if key in self._files[folder]:
-                return self._files[folder][key]
-        return None
+            if key in self._in(folder):
+                return self._in(folder)[key]
+        within = [name for folder in folders_within(cursor) if (name := self._named(folder, key))]
+        return regular_files(within).get(key)
+
+    def _named(self, folder: str, key: FileKey) -> str | None:
+        """What may be that file, by its inode alone: nothing else of a folder is looked at."""
+        if folder not in self._inodes:
+            self._inodes[folder] = {}
+            with contextlib.suppress(*_CLOSED), os.scandir(folder) as entries:
+                self._inodes[folder] = {one.inode(): one.path for one in entries}
+        return self._inodes[folder].get(key.inode)
+
+    def _in(self, folder: str) -> dict[FileKey, Sight]:
+        if folder not in self._files:
+            self._files[folder] = regular_files(Path(folder).glob("*"))
+        return self._files[folder]
 
 
 def regular_files(paths: Iterable[str | Path]) -> dict[FileKey, Sight]:
