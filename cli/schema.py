@@ -130,6 +130,9 @@ def secure(
         )
     who = context.audit_fields(reason)
     count = secure_cluster(store, cluster=cluster, admit=admit, expel=expel, **who)
+    if admit and not expel:
+        click.echo(f"{count} access lists set; admitted: {', '.join(admit)}")
+        return
     members = membership.names(store, tree.require(store))
     shown = ", ".join(members[:MEMBERS_SHOWN]) or "none"
     more = len(members) - MEMBERS_SHOWN

@@ -95,6 +95,12 @@ class Secured:
         """Whether lists name groups instead of all members."""
         return bool(self.groups)
 
+    def names_as(self, other: Secured) -> bool:
+        """Whether lists name groups, and differ in nothing but members that were expelled."""
+        limited = [[m for m in one.operators if m.flows is not None] for one in (self, other)]
+        grouped = self.grouped and (self.cluster, self.groups) == (other.cluster, other.groups)
+        return grouped and limited[0] == limited[1]
+
     def may_be_named(self, member: str) -> bool:
         """A name that was never admitted is harmless in a list: nothing is made for it."""
         return member not in self.expelled if self.grouped else member in self.admitted

@@ -25,7 +25,7 @@ from flumeng.store import (
 )
 from flumeng.store.transaction import singly
 from zkschema import paths, records, table
-from zkschema.access import ANY_OPERATOR, NAMED, Member, Secured, groups_of
+from zkschema.access import ANY_OPERATOR, NAMED, SECURED, Member, Secured, groups_of
 from zkschema.table import ZPath
 
 GROUPS = (*NAMED, ANY_OPERATOR)
@@ -71,13 +71,24 @@ def has_groups(schema: records.Schema) -> bool:
     return schema.version >= table.GROUPS_SINCE
 
 
-def members(store: ReadableStore, schema: records.Schema) -> dict[str, Member]:
-    """The members by ``ROLE:NAME``. Operators have their flows, nodes and subscribers none.
-    Raises UnavailableError."""
+def is_settled(schema: records.Schema) -> bool:
+    """Whether the cluster is secured, and its access lists name all the groups that there are."""
+    return SECURED in schema.features and schema.groups.keys() >= {*GROUPS}
+
+
+def members(
+    store: ReadableStore, schema: records.Schema, among: Collection[str] | None = None
+) -> dict[str, Member]:
+    """The members by ``ROLE:NAME``: all, or the operators and those ``among`` these names.
+    Operators have their flows, nodes and subscribers none. Raises UnavailableError."""
     known = Secured(schema.certificates, schema.members).admitted
     if not has_groups(schema):
         return known
-    names = store.children(paths.members())
+    if among is None:
+        names = store.children(paths.members())
+    else:
+        found = zip(among, store.read_each([paths.member(name) for name in among]), strict=True)
+        names = [n for n, one in found if isinstance(one, Versioned) and one.value.secrets]
     return {name: Member(name) for name in names if not name.startswith("operator:")} | known
 
 

@@ -27,8 +27,6 @@ from zkschema.verify import Problem
 
 EXPELLED = 1000
 """The schema names so many members that were expelled."""
-FEW = 10
-"""Members that were admitted are looked for among all znodes when they are no more than this."""
 PASSES = 20
 """Processes create znodes meanwhile; those that did not know yet are looked for so often."""
 
@@ -76,9 +74,12 @@ def secure_cluster(
     if schema.value.certificates not in ("", cluster):
         named = schema.value.certificates
         raise UserError(f"this cluster is {named} in certificates, not {cluster}")
-    before = membership.members(store, schema.value)
+    only_admits = bool(admitted) and not expel and membership.is_settled(schema.value)
+    among = admitted if only_admits else None
+    before = membership.members(store, schema.value, among)
     wanted = {n: member for n, member in {**before, **admitted}.items() if n not in expel}
-    _require_none_locked_out(store, wanted, expel)
+    if not only_admits:  # else nobody who is live loses a right
+        _require_none_locked_out(store, wanted, expel)
     said = [f"--member {one}" for one in admit] + [f"--without {one}" for one in expel]
     command = " ".join(["schema secure", *said])
     entry = records.Audit(who=author, command=command, reason=reason, time=now)
@@ -109,7 +110,8 @@ def _with_groups(
     change: Change,
     entry: records.Audit,
 ) -> int:
-    """In a tree whose lists name groups. They stay as they are when members are only admitted."""
+    """In a tree whose lists name groups. They stay as they are when members are only admitted, and
+    none of them was expelled before: lists name such a one already."""
     identities = membership.renew(store, schema.value, change)
     operators = tuple(one for one in after.members if one.startswith("operator:"))
     changed = bool(change.written or change.gone)
@@ -125,12 +127,12 @@ def _with_groups(
     membership.revoke(store, change)
     _write(store, schema, after, entry)
     membership.expel(store, change)
-    lists = (schema.value.members, schema.value.groups, schema.value.features)
-    same = lists == (after.members, after.groups, after.features)
-    if change.renewed or not same or not changed or len(change.written) > FEW:
-        return set_access(store)
-    names = [member.partition(":")[2] for member in change.written]
-    return set_access(store, names)
+    known, wanted = Secured.of(schema.value), Secured.of(after)
+    same = known is not None and wanted is not None and known.names_as(wanted)
+    returned = {*change.written}.intersection(schema.value.expelled)
+    if same and changed and not change.renewed and not returned:
+        return 0
+    return set_access(store)
 
 
 def _write(
@@ -197,14 +199,13 @@ def _journals(store: Store, znodes: Sequence[str]) -> dict[str, records.Journal]
     return {path: known[name] for path, name in named.items() if name in known}
 
 
-def set_access(store: Store, names: Sequence[str] | None = None) -> int:
-    """Give every znode of a secured cluster its access list, or those whose paths have one of the
-    ``names``; gives how many had another one. Each is looked at once, as only an administrator
-    changes lists."""
+def set_access(store: Store) -> int:
+    """Give every znode of a secured cluster its access list; gives how many had another one. Each
+    is looked at once, as only an administrator changes lists."""
     assert isinstance(store, AccessStore)
     count, seen = 0, set[str]()
     for _ in range(PASSES):
-        new = [path for path in ("/", *store.znodes()) if path not in seen and _names(path, names)]
+        new = [path for path in ("/", *store.znodes()) if path not in seen]
         wrong = {one.path: one.wanted for one in acl_mismatches(store, new)}
         if not wrong:
             return count
@@ -214,12 +215,6 @@ def set_access(store: Store, names: Sequence[str] | None = None) -> int:
         f"{next(iter(wrong))} and others are created with other access lists all the time: a "
         "process does not know that the cluster is secured"
     )
-
-
-def _names(path: str, names: Sequence[str] | None) -> bool:
-    """A journal's record may name any node."""
-    journal = table.journal.matches(path) is not None
-    return names is None or journal or any(name in path for name in names)
 
 
 def _by_name(members: Sequence[str]) -> dict[str, Member]:

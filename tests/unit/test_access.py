@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -20,10 +20,24 @@ from flumeng.operations.cluster import (
 from flumeng.operations.flows import apply_flows
 from flumeng.operations.migration import migrate_cluster, pending_migrations
 from flumeng.operations.securing import repair_access, secure_cluster, set_access
-from flumeng.store import ABSENT, ANY, AccessList, access_lists, tree
+from flumeng.store import (
+    ABSENT,
+    ANY,
+    AccessList,
+    Found,
+    Path,
+    Remove,
+    Version,
+    Versioned,
+    Write,
+    access_lists,
+    tree,
+)
 from flumeng.testing import FakeStore
 from zkschema import bootstrap, paths, records, table
 from zkschema.access import GROUPS, NAMED, PERMISSIONS, Secured, acl
+from zkschema.codec import R
+from zkschema.table import ZPath
 
 MEMBERS = ("node:n1", "node:n2", "operator:al", "subscriber:job")
 SECURED = Secured("c", MEMBERS)
@@ -317,6 +331,83 @@ def test_lists_do_not_grow_with_members(store: FakeStore) -> None:
 def test_admitting_a_node_sets_no_other_lists(store: FakeStore) -> None:
     secure(store, *MEMBERS)
     assert secure(store, "node:n3", "subscriber:job2") == 0
+
+
+class Counting(FakeStore):
+    """Counts the znodes and names that it was asked for."""
+
+    count = 0
+
+    def read(self, path: ZPath[R]) -> Versioned[R] | None:
+        self.count += 1
+        return super().read(path)
+
+    def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
+        self.count += len(wanted)
+        return super().read_each(wanted)
+
+    def children(self, path: Path) -> list[str]:
+        found = super().children(path)
+        self.count += 1 + len(found)
+        return found
+
+    def znodes(self) -> list[str]:
+        found = super().znodes()
+        self.count += len(found)
+        return found
+
+    def access_lists(self, znodes: Sequence[str]) -> list[AccessList | None]:
+        self.count += len(znodes)
+        return super().access_lists(znodes)
+
+    def commit(self, writes: Sequence[Write]) -> list[Version]:
+        self.count += len(writes)
+        return super().commit(writes)
+
+
+def test_admission_costs_no_more_in_a_large_cluster(store: FakeStore) -> None:
+    """Of members, live nodes, flows and journals nothing is read; all lists are right then."""
+    nodes = [f"n{number}" for number in range(200)]
+    secure(store, *(f"node:{node}" for node in nodes), f"{BOB}@web")
+    for node in nodes:
+        store.write(paths.node(node), records.Node(uuid="u", roles=()), ABSENT)
+        store.write(paths.live_node(node), replace(LIVE, identity=f"node:{node}"), ABSENT)
+        store.write(paths.flow(node), records.Flow(revision=1), ABSENT)
+        journal = replace(COPIED, node=node, lineage="")
+        store.write(paths.journal(f"web.{node}.0.0123abcd"), journal, ABSENT)
+    for member in ("node:n200", "operator:eve", "subscriber:job"):
+        counting = Counting(store.tree)
+        assert secure(counting, member) == 0
+        assert counting.count < 20, member
+        assert shown(store, member) & entries_of(store)
+        assert access_problems(store) == []
+
+
+def test_members_that_were_expelled_get_their_lists_again(store: FakeStore) -> None:
+    secure(store, *MEMBERS)
+    store.write(paths.node("n1"), records.Node(uuid="u", roles=()), ABSENT)
+    secure(store, expel=("node:n1",))
+    assert secure(store, "node:n1") > 0
+    assert "x509:CN=node:n1,O=c" in dict(store.tree.znodes["/nodes/n1"].access)
+    assert access_problems(store) == []
+
+
+def test_admission_after_an_interrupted_expulsion_gives_the_secrets_again(
+    store: FakeStore,
+) -> None:
+    secure(store, *MEMBERS)
+
+    class Failing(FakeStore):
+        def commit(self, writes: Sequence[Write]) -> list[Version]:
+            if any(isinstance(write, Remove) for write in writes):
+                raise UnavailableError("cut")
+            return super().commit(writes)
+
+    with pytest.raises(UnavailableError):
+        secure(Failing(store.tree), expel=("node:n1",))
+    secure(store, "node:n1")
+    assert shown(store, "node:n1") == {group(store, "node")}
+    assert access_problems(store) == []
 
 
 @pytest.mark.parametrize("gone", ["node:n1", "operator:al", "subscriber:job"])
