@@ -1,7 +1,7 @@
 """How many tasks take a broken revision, against how many may.
 
 The canary is one collect task. When it is lost (its node goes, it changes nodes, it ends), another
-may take its place.
+may take its place; once it has ended, in the same plan.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ class Canary:
             return ""
         before, after = _with(old, revision), _with(new, revision)
         key = (flow, znode.created, revision)
+        self._taken[key] -= sum(name not in after for name in before)
         self._taken[key] += sum(
             self._is_live(task) for name, task in after.items() if name not in before
         )
         taken = self._taken[key]
         self._taken[key] -= sum(
-            name not in after or after[name].node != task.node for name, task in before.items()
+            name in after and after[name].node != task.node for name, task in before.items()
         )
         if taken > CANARY:
             return f"{flow}: {sorted(after)} are to run revision {revision}, which is broken"

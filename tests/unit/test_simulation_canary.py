@@ -1,0 +1,61 @@
+"""A simulated cluster counts the tasks that take a broken revision."""
+
+from __future__ import annotations
+
+import pytest
+
+from flumeng.operations.flows import apply_flow
+from flumeng.simulation.canary import BROKEN, Canary
+from flumeng.simulation.ensemble import Ensemble
+from flumeng.simulation.session import Session
+from flumeng.store import ABSENT, tree
+from zkschema import paths
+from zkschema.records import COLLECT, LiveNode, Plan, PlannedTask
+
+TEXT = f"flow: f\nsources: [syslog: {{listen: '127.0.0.1:5514'}}]\nsinks: [noop: {{}}]\n{BROKEN}"
+
+
+@pytest.fixture
+def canary() -> Canary:
+    ensemble = Ensemble()
+    store = Session(ensemble)
+    tree.init(store)
+    apply_flow(store, TEXT, author="a", reason="", now=0.0)
+    for node in ("n0", "n1"):
+        live = LiveNode(uuid=node, incarnation="i", pid=1, version="0", since=0.0)
+        store.write(paths.live_node(node), live, ABSENT)
+    return Canary(ensemble)
+
+
+def plan(**tasks: tuple[str, int]) -> Plan:
+    """Collect tasks, each with its node and revision."""
+    return Plan(
+        tasks={
+            name: PlannedTask(kind=COLLECT, node=node, epoch=1, state="assigned", revision=revision)
+            for name, (node, revision) in tasks.items()
+        }
+    )
+
+
+OLD = plan(a=("n0", 0), b=("n1", 0))
+FIRST = plan(a=("n0", 1), b=("n1", 0))
+
+
+def test_another_task_may_take_the_revision_in_the_plan_that_ends_the_canary(
+    canary: Canary,
+) -> None:
+    """A suspended flow ends its canary while another task is still to finish its batch."""
+    assert not canary.on_plan("f", OLD, FIRST)
+    assert not canary.on_plan("f", FIRST, plan(b=("n1", 1)))
+
+
+@pytest.mark.parametrize("node", ["n0", "n1"])
+def test_no_other_task_may_take_it_beside_the_canary(canary: Canary, node: str) -> None:
+    assert not canary.on_plan("f", OLD, FIRST)
+    assert "broken" in canary.on_plan("f", FIRST, plan(a=(node, 1), b=("n1", 1)))
+
+
+def test_a_canary_that_has_ended_has_one_successor(canary: Canary) -> None:
+    three = plan(a=("n0", 1), b=("n1", 0), c=("n1", 0))
+    assert not canary.on_plan("f", plan(a=("n0", 0), b=("n1", 0), c=("n1", 0)), three)
+    assert "broken" in canary.on_plan("f", three, plan(b=("n1", 1), c=("n1", 1)))
