@@ -9,6 +9,7 @@ target that knows batches by number.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import pytest
 from flumeng.collector.acks import Acks
 from flumeng.collector.intents import Intents, by_partition
 from flumeng.discovery.task import DiscoveryTask
+from flumeng.errors import FlumengError
 from flumeng.inputs import Progress, Range
 from flumeng.inputs.objects.queue_log import QueueLog
 from flumeng.simulation import Ensemble, Parts, SteppedMaster, ViolationError, World
@@ -28,6 +30,7 @@ from flumeng.simulation.cluster import TIGHT
 from flumeng.simulation.collector import Collector
 from flumeng.simulation.delivery import Delivery
 from flumeng.simulation.ensemble import Znode
+from flumeng.simulation.master import MasterProcess
 from flumeng.simulation.output import Events
 from flumeng.state import discovered
 from flumeng.state.reader import Reader
@@ -267,10 +270,6 @@ MUTANTS = {
         Parts(ensemble=careless_about(lambda path: path.endswith("/plan"))),
         "",
     ),
-    "throttled moves are counted by each master alone": (
-        Parts(ensemble=careless_about(lambda path: path == "/moves")),
-        "balance moves are under way",
-    ),
     "a task is taken before it was let go": (
         Parts(master=master_with(ImpatientReader)),
         "still had time",
@@ -371,6 +370,67 @@ def test_a_batch_is_repeated_without_what_was_left_out_of_it(intents: type[Inten
             return
         ended += len(world.ended)
     assert intents is Intents and ended
+
+
+class Racing(Ensemble):
+    """Before a master begins moves the ``others`` act: it has decided before that."""
+
+    others: Callable[[], None] = staticmethod(lambda: None)
+
+    def commit(self, session: int, writes: Sequence[Write]) -> list[Version]:
+        if any(write.path.row is paths.moves for write in writes):
+            self.others()
+        return super().commit(session, writes)
+
+
+class CountedAlone(Racing, careless_about(lambda path: path == "/moves")):  # type: ignore[misc]
+    """Masters do not notice that another one has begun moves."""
+
+
+class Uneven(World):
+    """All nodes but the first are drained and taken back, so that tasks move back to them."""
+
+    PERIOD_STEPS, STEPS = 120, 720
+    _desired = "active"
+
+    def __init__(self, seed: int, parts: Parts) -> None:
+        super().__init__(seed, parts)
+        assert isinstance(self.ensemble, Racing)
+        self.ensemble.others = self._masters_act
+
+    def run(self) -> None:
+        while self.story.step < self.STEPS:
+            self.step()
+
+    def _go_wrong(self) -> None:
+        desired = ("active", "draining")[self.story.step // self.PERIOD_STEPS % 2]
+        if desired != self._desired:
+            self._desired = desired
+            for name in self.ensemble.children(str(paths.nodes()), self.ensemble.zxid)[1:]:
+                with contextlib.suppress(FlumengError):
+                    self.operator.desire(name, desired)
+
+    def _masters_act(self) -> None:
+        for process in list(self.processes):
+            if isinstance(process, MasterProcess) and process.may_run:
+                process.busy = True
+                process.step()
+                process.busy = False
+
+
+@pytest.mark.parametrize("ensemble", [Racing, CountedAlone])
+def test_masters_that_race_begin_no_more_moves_than_the_throttle_says(
+    ensemble: type[Ensemble],
+) -> None:
+    """Of flows that read from Kafka."""
+    for seed in range(121, 121 + 5 * 40, 5):
+        try:
+            Uneven(seed, Parts(ensemble=ensemble)).run()
+        except ViolationError as violation:
+            assert ensemble is CountedAlone, violation
+            assert "balance moves are under way" in str(violation).partition("\n")[0], violation
+            return
+    assert ensemble is Racing
 
 
 class TwoTransactions(QueueLog):
