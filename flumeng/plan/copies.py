@@ -1,6 +1,8 @@
 """Which nodes hold the copies of replicated journals, and who leads one whose primary is lost.
 
 A copy stays where it is as long as its node is live, or is missed for less than the grace period.
+A journal that takes no events meanwhile, for lack of copies in sync, gets another copy at once: the
+missed one leaves when enough others are in sync.
 New ones are in other zones than the primary and each other as long as one has a node for them,
 each on the node that holds the fewest. A copy that is to leave (its node is drained, or an operator
 moves it) holds on until as many others as the flow wants are in sync.
@@ -88,10 +90,12 @@ class Copies:
             return journal, ()
         known = dict.fromkeys((journal.primary, *journal.copies))
         lost = [node for node in known if is_lost(self._nodes.get(node))]
+        missed = [] if self._takes(journal, wanted) else [n for n in known if not self._is_live(n)]
         leaving = [
             node
             for node in known
-            if node not in (journal.primary, *lost) and self._is_to_leave(node, journal)
+            if node not in (journal.primary, *lost)
+            and (node in missed or self._is_to_leave(node, journal))
         ]
         stay = [node for node in known if node not in lost and node not in leaving]
         added: list[str] = []
@@ -107,7 +111,8 @@ class Copies:
         if len(in_sync.intersection(stay)) < wanted.copies:
             kept.update(leaving)
         copies = tuple(node for node in (*known, *added) if node in kept)
-        marked = tuple(node for node in journal.leaving if node in kept)
+        replaced = [node for node in leaving if node in missed] if added else []
+        marked = tuple(n for n in dict.fromkeys((*journal.leaving, *replaced)) if n in kept)
         if (copies, marked) == (journal.copies, journal.leaving):
             return journal, ()
         why = [f"journal {name}: {node} is to hold a copy" for node in added]
@@ -118,6 +123,11 @@ class Copies:
             replace(journal, copies=copies, leaving=marked),
             tuple(why) or (f"journal {name}: its copies are brought up to date",),
         )
+
+    def _takes(self, journal: Journal, wanted: Replicas) -> bool:
+        """Whether enough copies in sync are on live nodes, so that it takes events."""
+        live = [copy for copy in journal.in_sync if self._is_live(node_of(copy))]
+        return len(live) >= wanted.min_in_sync
 
     def _is_live(self, node: str) -> bool:
         view = self._nodes.get(node)

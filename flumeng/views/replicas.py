@@ -20,7 +20,9 @@ UNDER = "under-replicated"
 ADVICE = {
     UNAVAILABLE: "start one of these nodes; when all are gone for good, `flumeng journal promote "
     "JOURNAL --to NODE --unclean` gives up what only they have",
-    BELOW: "senders wait meanwhile; start the nodes that are away, or more with the role copy",
+    BELOW: "senders wait until another copy is in sync: about 2 s from when the session of the "
+    "lost node is over (--session-seconds, 10 s by default), longer where it has much to catch up; "
+    "without a free node with the role copy, until you start one, or those that are away",
     MINIMUM: "one copy less, and no events are taken: start the nodes that are away, or more with "
     "the role copy",
     UNDER: "start the nodes that are away, or more with the role copy; a copy that is catching up "

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from flumeng.replication.membership import node_of
-from tests.live.copy_hosts import PORT, Host, Hosts, can_make_hosts, running
+from tests.live.copy_hosts import PORT, SESSION_SECONDS, Host, Hosts, can_make_hosts, running
 from tests.live.one_host import eventually
 from tests.live.test_copies_chaos import lake_of
 from zkschema import paths
@@ -180,6 +180,22 @@ def test_a_disk_that_is_lost_is_no_loss(web: Web) -> None:
     web.wait_in_sync()
     web.send(500)
     web.deliver()
+
+
+def test_lost_host_of_a_copy_holds_senders_no_longer_than_its_session(web: Web) -> None:
+    """And the 2 s or so until another host has a copy, however long the grace period is."""
+    web.begin()
+    web.send(1000)
+    web.hosts.command("cluster", "set", "grace_seconds", "60")
+    web.holder.kill()
+    began = time.monotonic()
+    eventually(lambda: web.try_to_send(10), "nobody takes events")
+    held = time.monotonic() - began
+    print(f"senders were held for {held:.1f} s")
+    assert held < SESSION_SECONDS + 15
+    web.wait_in_sync()
+    web.hosts.collect()
+    web.wait_for_delivery()
 
 
 def test_a_damaged_copy_is_made_anew_from_the_primary(web: Web) -> None:

@@ -117,7 +117,7 @@ def test_nodes_hold_equally_many_copies() -> None:
 
 
 def test_what_is_there_stays() -> None:
-    there = world("aaabb", journal("n0", "n1"))
+    there = world("aaabb", journal("n0", "n1"), replicas=Replicas(min_in_sync=1))
     assert written(there) == []
     assert written(changed(there, "n1", **MISSED)) == []
 
@@ -134,6 +134,27 @@ def test_a_copy_whose_node_is_lost_is_replaced_when_there_is_another() -> None:
         assert copies(at_rest(lost)) == ("n0", "n2")
     alone = changed(world("ab", journal("n0", "n1")), "n1", **LOST)
     assert written(alone) == []
+
+
+def test_a_journal_that_takes_nothing_gets_another_copy_before_the_grace_period_is_over() -> None:
+    """And with it the missed one leaves, also when its node is back before the other is in sync."""
+    held = changed(world("abb", journal("n0", "n1")), "n1", **MISSED)
+    both = at_rest(held)
+    after = both.journals["j0"]
+    assert (after.copies, after.leaving) == (("n0", "n1", "n2"), ("n1",))
+    assert written(changed(both, "n1", live=True)) == []
+    joined = replace(after, in_sync=("n0/n0x", "n1/n1x", "n2/n2x"))
+    for live in (False, True):
+        there = changed(replace(both, journals={"j0": joined}), "n1", live=live)
+        done = at_rest(there).journals["j0"]
+        assert (done.copies, done.leaving) == (("n0", "n2"), ())
+
+
+def test_missed_copy_stays_while_there_is_no_other_node_or_events_are_taken() -> None:
+    alone = changed(world("ab", journal("n0", "n1")), "n1", **MISSED)
+    assert written(alone) == []
+    three = world("abcd", journal("n0", "n1", "n2"), replicas=Replicas(copies=3, min_in_sync=2))
+    assert written(changed(three, "n1", **MISSED)) == []
 
 
 def test_those_in_sync_are_left_alone() -> None:
