@@ -49,8 +49,12 @@ class Node:
     def hear(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
             if isinstance(instruction, Start):
-                self.hear(self.machine.handle(Said(COLLECT, {"type": "ready"})))
-            elif isinstance(instruction, Tell) and instruction.message["type"] == "configure":
+                self.hear(self.machine.handle(Said(instruction.child, {"type": "ready"})))
+            elif (
+                isinstance(instruction, Tell)
+                and instruction.child == COLLECT
+                and instruction.message["type"] == "configure"
+            ):
                 self.running = {task["flow"] for task in instruction.message["tasks"]}
                 self.suspects = set(instruction.message["suspects"])
 
