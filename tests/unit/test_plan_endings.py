@@ -11,6 +11,7 @@ from flumeng.spec import CollectPlace, Place
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.state.task_map import Tasks
 from flumeng.store import Version
+from flumeng.store.transaction import Scale
 from zkschema.codec import decode, encode, text_of
 from zkschema.records import (
     EndedTask,
@@ -181,7 +182,8 @@ def test_the_history_is_bounded_and_keeps_the_newest() -> None:
 def test_of_a_plan_in_steps_each_entry_is_written_once() -> None:
     """Whatever master goes on with it: an entry comes with the step that ends the task."""
     snapshot = cluster(tasks=2000, nodes=3, journals=40_000)
-    lost = change(snapshot, "n0", live=False, lost=True)
+    small = replace(snapshot, scale=Scale(limit_bytes=250_000))
+    lost = change(small, "n0", live=False, lost=True)
     actions = [a for a in Planner().plan(lost) if isinstance(a, Replan)]
     assert len(actions) > 1
     known: set[str] = set()
