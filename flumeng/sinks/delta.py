@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,8 @@ import pyarrow.parquet as pq
 
 from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.runtime import delta_storage
-from flumeng.sinks import BatchId, TaskRevision, partitions, table_schema
+from flumeng.sinks import TaskRevision, group_commit, partitions, table_schema
+from flumeng.sinks.group_commit import Addition
 from flumeng.sinks.partitions import Partition
 from flumeng.sinks.table_files import Layout, TableFile
 from flumeng.sinks.tables import (
@@ -55,9 +57,9 @@ _DAY = "_day"
 
 
 class DeltaSink(TableSink):
-    def __init__(self, options: Delta, _task: TaskRevision) -> None:
+    def __init__(self, options: Delta, task: TaskRevision) -> None:
         table = DeltaLake(options)
-        super().__init__(table)
+        super().__init__(table, options, task)
         self._look = table.look
 
     def probe(self) -> None:
@@ -99,35 +101,38 @@ class DeltaLake:
         with translated(_meaning):
             self._load()
 
-    def add(self, files: Sequence[TableFile], batch: BatchId | None) -> bool:
+    def add(self, additions: Sequence[Addition]) -> Sequence[Addition]:
         with translated(_meaning):
             table = self._load()
             if table is None:
-                return False
-            seen = None if batch is None else table.transaction_version(batch.series)
-            if batch is None or seen is None or seen < batch.number:
-                if not self._fits(table, files):
-                    return False
-                self._append(table, files, batch)
+                return additions
+            taken, unfit = group_commit.to_commit(
+                additions, table.transaction_version, partial(self._fits, table)
+            )
+            if taken:
+                self._append(table, taken)
             if self._log is not None:
                 self._log.sync()
-        return True
+        return unfit
 
-    def _append(self, table: Any, files: Sequence[TableFile], batch: BatchId | None) -> None:
+    def _append(self, table: Any, additions: Sequence[Addition]) -> None:
         transaction = self._deltalake.transaction
-        numbers = [] if batch is None else [transaction.Transaction(batch.series, batch.number)]
+        numbers = group_commit.numbers(additions).items()
         now = round(time.time() * 1000)
         table.create_write_transaction(
             [
                 transaction.AddAction(
                     file.path, file.size_bytes, file.partition, now, True, json.dumps(stats(file))
                 )
-                for file in files
+                for addition in additions
+                for file in addition.files
             ],
             "append",
             table.schema(),
             table.metadata().partition_columns,
-            commit_properties=transaction.CommitProperties(app_transactions=numbers),
+            commit_properties=transaction.CommitProperties(
+                app_transactions=[transaction.Transaction(*number) for number in numbers]
+            ),
         )
 
     def _load(self) -> Any | None:

@@ -1,8 +1,9 @@
 """Tables of Apache Iceberg, committed to without a JVM.
 
 The number of the last batch of a series is a property of the table, set in the transaction that
-adds the batch's files. A commit is refused when the table has changed since its handle was made;
-the library would then repeat it without a look, so here it may not.
+adds the batch's files; a transaction may have batches of several series. A commit is refused when
+the table has changed since its handle was made; the library would then repeat it without a look, so
+here it may not.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 from urllib.parse import urlencode
 
@@ -19,7 +21,14 @@ from flumeng import __version__
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.runtime import secrets
 from flumeng.runtime.scrubbing import Secret
-from flumeng.sinks import BatchId, TaskRevision, iceberg_snapshots, partitions, table_schema
+from flumeng.sinks import (
+    TaskRevision,
+    group_commit,
+    iceberg_snapshots,
+    partitions,
+    table_schema,
+)
+from flumeng.sinks.group_commit import Addition
 from flumeng.sinks.partitions import Partition
 from flumeng.sinks.table_files import Layout, TableFile
 from flumeng.sinks.tables import (
@@ -52,9 +61,9 @@ TRANSFORMS = ("identity", "year", "month", "day", "hour")
 
 
 class IcebergSink(TableSink):
-    def __init__(self, options: Iceberg, _task: TaskRevision) -> None:
+    def __init__(self, options: Iceberg, task: TaskRevision) -> None:
         table = IcebergTable(options)
-        super().__init__(table)
+        super().__init__(table, options, task)
         self._look = table.look
 
     def probe(self) -> None:
@@ -101,20 +110,20 @@ class IcebergTable:
         with translated(_meaning):
             self._load()
 
-    def add(self, files: Sequence[TableFile], batch: BatchId | None) -> bool:
+    def add(self, additions: Sequence[Addition]) -> Sequence[Addition]:
         with translated(_meaning):
             table = self._load()
             if table is None:
-                return False
-            seen = None if batch is None else table.properties.get(NUMBER + batch.series)
-            if batch is None or seen is None or int(seen) < batch.number:
-                if not self._fits(table, files):
-                    return False
-                self._append(table, files, batch)
+                return additions
+            taken, unfit = group_commit.to_commit(
+                additions, partial(_number, table), partial(self._fits, table)
+            )
+            if taken:
+                self._append(table, taken)
             self._sync(table.location().removeprefix("file://"))
-        return True
+        return unfit
 
-    def _append(self, table: Any, files: Sequence[TableFile], batch: BatchId | None) -> None:
+    def _append(self, table: Any, additions: Sequence[Addition]) -> None:
         """The handle has properties of its own for this commit."""
         once = {**MERGING, **table.properties, RETRIES: "0"}
         table.metadata = table.metadata.model_copy(update={"properties": once})
@@ -122,10 +131,12 @@ class IcebergTable:
         gone = []
         with _transaction(table) as transaction:
             with transaction.update_snapshot(WRITTEN_BY).merge_append() as append:
-                for file in files:
-                    append.append_data_file(_data_file(table.metadata, file))
-            if batch is not None:
-                transaction.set_properties({NUMBER + batch.series: str(batch.number)})
+                for addition in additions:
+                    for file in addition.files:
+                        append.append_data_file(_data_file(table.metadata, file))
+            numbers = group_commit.numbers(additions).items()
+            if numbers:
+                transaction.set_properties({NUMBER + name: str(last) for name, last in numbers})
             if keep.expire:
                 gone = iceberg_snapshots.expired(
                     transaction.table_metadata, keep, round(time.time() * 1000)
@@ -195,6 +206,11 @@ class IcebergTable:
             and all(columns.get(field.name) == _identity(field) for field in file.schema)
             for file in files
         )
+
+
+def _number(table: Any, series: str) -> int | None:
+    found = table.properties.get(NUMBER + series)
+    return None if found is None else int(found)
 
 
 def _columns(table: Any) -> pa.Schema:

@@ -2,7 +2,8 @@
 
 Executors write Parquet files, which nobody sees. The driver names them all in one commit of the
 table, which carries the batch's number, through a handle that was made before it looked for that
-number: so of two owners that commit the same batch one wins, and the other looks again.
+number: so of two owners that commit the same batch one wins, and the other looks again. Tasks of
+one collector share commits (``group_commit``).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
@@ -25,8 +26,9 @@ from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.runtime import secrets
 from flumeng.runtime.file_store import LOCAL
 from flumeng.runtime.scrubbing import Secret
-from flumeng.sinks import Attempt, BatchId, Row, Written, table_files
+from flumeng.sinks import Attempt, BatchId, Row, TaskRevision, Written, group_commit, table_files
 from flumeng.sinks.dead_letters import schema_around
+from flumeng.sinks.group_commit import Addition
 from flumeng.sinks.table_files import Layout, TableFile, Unreachable, WriteFiles
 from flumeng.spec.locations import Credentials
 from flumeng.spec.patterns import SECRET
@@ -52,17 +54,22 @@ class Table(Protocol):
     def prepare(self, events: pa.Schema) -> Layout:
         """Make the table, or add the columns that it lacks, as its options say."""
 
-    def add(self, files: Sequence[TableFile], batch: BatchId | None) -> bool:
-        """Commit ``files``, at least one, unless the table has the batch or a later one. False:
-        they do not fit the table any more. Raises OvertakenError, ConflictError."""
+    def add(self, additions: Sequence[Addition]) -> Sequence[Addition]:
+        """Commit at once those of which the table has not the batch or a later one, with all their
+        numbers. Gives those that do not fit the table any more, which are left out. Raises
+        OvertakenError, ConflictError; then nothing was committed."""
 
 
 class TableSink:
     roots = ()
     identified = writes_at_once = False
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, key: Hashable, task: TaskRevision) -> None:
+        """Sinks of equal ``key`` share their commits: each can commit as the others do."""
         self._table = table
+        self._task = f"{task.flow}/{task.task}"
+        self._commits = group_commit.of(key)
+        self._commits.join(self, self._task)
         self._call = _Caller()
         self._layouts: dict[pa.Schema, Layout] = {}
 
@@ -89,7 +96,8 @@ class TableSink:
         return found
 
     def _commit(self, files: Sequence[TableFile], batch: BatchId | None) -> None:
-        if not self._repeated(self._table.add, files, batch):
+        add = partial(self._repeated, self._table.add)
+        if not self._commits.commit(Addition(files, batch), self._task, add, ANSWER_SECONDS):
             self._layouts = {}
             raise UnavailableError("the table was changed while files for it were written")
 

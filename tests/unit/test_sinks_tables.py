@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,18 @@ from flumeng.sinks import (
 )
 from flumeng.sinks.dead_letters import RefusedError
 from flumeng.sinks.delta import DeltaSink
+from flumeng.sinks.group_commit import Addition
 from flumeng.sinks.iceberg import IcebergSink
 from flumeng.sinks.table_files import Layout
 from flumeng.sinks.tables import OvertakenError, TableSink
-from flumeng.sinks.testing.tables import SPARK, DeltaDirectory, IcebergDirectory, Lake, staged
+from flumeng.sinks.testing.tables import (
+    SPARK,
+    DeltaDirectory,
+    IcebergDirectory,
+    Lake,
+    elsewhere,
+    staged,
+)
 from flumeng.spec import SpecError, check_flow, parse_flow
 from flumeng.spec.guarantees import promise
 from flumeng.spec.sinks.lakehouse import Catalog, Delta, Iceberg, Snapshots
@@ -131,10 +139,10 @@ def test_an_owner_that_wakes_up_late_adds_nothing(
     def sleep_first(table: Any, *given: Any) -> None:
         if not slept:
             slept.append(True)
-            write(lake.sink(), events(b"a"))(batch(1))
+            write(elsewhere(lake.sink()), events(b"a"))(batch(1))
         append(table, *given)
 
-    monkeypatch.setattr(type(late._table), "_append", sleep_first)  # type: ignore[attr-defined]
+    monkeypatch.setattr(type(late._table), "_append", sleep_first)
     try:
         commit(batch(1))
     except ConflictError as error:
@@ -158,7 +166,7 @@ def test_another_writer_between_look_and_commit_costs_a_second_look(
             lake.append(foreign.pop())
         append(table, *given)
 
-    monkeypatch.setattr(type(sink._table), "_append", after_another)  # type: ignore[attr-defined]
+    monkeypatch.setattr(type(sink._table), "_append", after_another)
     commit(batch(1))
     assert b"a" in bodies(lake)
     assert len(bodies(lake)) == 4 - len(foreign)
@@ -419,16 +427,16 @@ class Hanging:
     def prepare(self, events: pa.Schema) -> Layout:
         return Layout("/nowhere", events, (), tuple(events.names))
 
-    def add(self, _files: Any, _batch: BatchId | None) -> bool:
+    def add(self, additions: Sequence[Addition]) -> Sequence[Addition]:
         self.calls += 1
-        return self.answer.wait(60)
+        return [] if self.answer.wait(60) else additions
 
 
 def test_a_call_that_hangs_is_not_waited_for_and_forgotten_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = Hanging()
-    sink = TableSink(table)
+    sink = TableSink(table, object(), TASK)
     commit = sink.written(staged(DeltaDirectory(tmp_path).sink(), events(b"a"))).commit
     assert commit
     monkeypatch.setattr(tables, "ANSWER_SECONDS", 0.05)
@@ -448,12 +456,13 @@ def test_who_is_always_overtaken_gives_up(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(tables, "PAUSE_SECONDS", 0.0)
     table = Hanging()
 
-    def overtaken(_files: Any, _batch: BatchId | None) -> bool:
+    def overtaken(_additions: Any) -> bool:
         table.calls += 1
         raise OvertakenError("somebody was first")
 
     monkeypatch.setattr(table, "add", overtaken)
-    commit = TableSink(table).written(staged(DeltaDirectory(tmp_path).sink(), events(b"a"))).commit
+    sink = TableSink(table, object(), TASK)
+    commit = sink.written(staged(DeltaDirectory(tmp_path).sink(), events(b"a"))).commit
     assert commit
     with pytest.raises(UnavailableError, match=r"first 12 times: somebody was first"):
         commit(batch(1))

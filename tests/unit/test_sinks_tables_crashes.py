@@ -21,7 +21,7 @@ from flumeng.collector.step_testing import Baton, CrashError, Steps, TurnTaking,
 from flumeng.errors import UnavailableError
 from flumeng.sinks import Written
 from flumeng.sinks.tables import TableSink
-from flumeng.sinks.testing.tables import DeltaDirectory, IcebergDirectory, staged
+from flumeng.sinks.testing.tables import TASK, DeltaDirectory, IcebergDirectory, staged
 from tests.unit.collecting_owners import World, late
 
 FLOW_TEXT = """
@@ -66,7 +66,7 @@ class WorldOfTable(World):
         return sink
 
     def write(self, sink: TableSink, _batch: Batch, events: list[str], steps: Steps) -> Written:
-        looked = TableSink(Stepping(sink._table, steps))
+        looked = TableSink(Stepping(sink._table, steps), object(), TASK)
         return looked.written(staged(looked, pa.table({"event": events})))
 
     def rows(self) -> list[str]:

@@ -13,7 +13,9 @@ from pyiceberg.catalog import load_catalog
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.sinks import Attempt, Row, Sink, TaskRevision
 from flumeng.sinks.delta import DeltaSink
+from flumeng.sinks.group_commit import GroupCommit
 from flumeng.sinks.iceberg import IcebergSink
+from flumeng.sinks.tables import TableSink
 from flumeng.spec.sinks.lakehouse import Catalog, Delta, Evolution, Iceberg
 
 TASK = TaskRevision("web", "collect.0", 1)
@@ -23,7 +25,7 @@ SPARK: Any = None
 class Lake(Protocol):
     """A table of one format in a directory, and how others see it."""
 
-    def sink(self, *by: str, schema: Evolution = "add") -> Sink: ...
+    def sink(self, *by: str, schema: Evolution = "add", task: TaskRevision = TASK) -> TableSink: ...
 
     def rows(self) -> pa.Table: ...
 
@@ -41,8 +43,8 @@ class DeltaDirectory:
     def __init__(self, place: Path) -> None:
         self.place = str(place / "delta")
 
-    def sink(self, *by: str, schema: Evolution = "add") -> Sink:
-        return DeltaSink(Delta(self.place, by, schema), TASK)
+    def sink(self, *by: str, schema: Evolution = "add", task: TaskRevision = TASK) -> TableSink:
+        return DeltaSink(Delta(self.place, by, schema), task)
 
     def rows(self) -> pa.Table:
         return DeltaTable(self.place).to_pyarrow_table()
@@ -62,8 +64,8 @@ class IcebergDirectory:
     def __init__(self, place: Path) -> None:
         self.catalog = Catalog("sql", f"sqlite:///{place}/catalog.db", warehouse=f"{place}/lake")
 
-    def sink(self, *by: str, schema: Evolution = "add") -> Sink:
-        return IcebergSink(Iceberg(self.catalog, "web.events", by, schema), TASK)
+    def sink(self, *by: str, schema: Evolution = "add", task: TaskRevision = TASK) -> TableSink:
+        return IcebergSink(Iceberg(self.catalog, "web.events", by, schema), task)
 
     def table(self) -> Any:
         uri, warehouse = self.catalog.uri, self.catalog.warehouse
@@ -83,6 +85,12 @@ class IcebergDirectory:
 
     def commits(self) -> int:
         return len(self.table().snapshots())
+
+
+def elsewhere(sink: TableSink) -> TableSink:
+    """``sink``, as in another process: it shares no commits."""
+    sink._commits = GroupCommit()
+    return sink
 
 
 def staged(sink: Sink, rows: pa.Table, attempt: Attempt | None = None) -> list[Row]:

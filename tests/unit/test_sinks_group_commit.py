@@ -1,0 +1,383 @@
+"""Tasks of a collector share the commits of a table: each batch is there once, and one that fails
+fails alone. On real tables of both formats; many interleavings on a table in memory."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flumeng.collector.step_testing import CrashError
+from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.sinks import BatchId, TaskRevision, group_commit, tables
+from flumeng.sinks.group_commit import Addition, GroupCommit, to_commit
+from flumeng.sinks.tables import OvertakenError, TableSink
+from flumeng.sinks.testing.tables import (
+    DeltaDirectory,
+    IcebergDirectory,
+    Lake,
+    elsewhere,
+    staged,
+)
+
+TASKS = 8
+Commit = Callable[[BatchId | None], None]
+
+
+@pytest.fixture(params=[DeltaDirectory, IcebergDirectory], ids=["delta", "iceberg"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    found: Lake = request.param(tmp_path)
+    return found
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group leaves when all of its tasks wait, however slow the machine is."""
+    monkeypatch.setattr(group_commit, "GATHER_SECONDS", 10.0)
+
+
+def sinks(lake: Lake, count: int = TASKS) -> list[TableSink]:
+    return [lake.sink(task=TaskRevision("web", f"collect.{n}", 1)) for n in range(count)]
+
+
+def batch(task: int, number: int = 1) -> BatchId:
+    return BatchId(f"web.collect.{task}.abc", number)
+
+
+def rows(*names: str, **more: Any) -> pa.Table:
+    return pa.table({"event": list(names), **more})
+
+
+def commit_of(sink: TableSink, events: pa.Table) -> Commit:
+    commit = sink.written(staged(sink, events)).commit
+    assert commit is not None
+    return commit
+
+
+def at_once(commits: Sequence[tuple[Commit, BatchId]]) -> list[BaseException | None]:
+    """What each of them raises."""
+    outcomes: list[BaseException | None] = [None] * len(commits)
+    start = threading.Barrier(len(commits))
+
+    def run(number: int) -> None:
+        commit, identity = commits[number]
+        start.wait()
+        try:
+            commit(identity)
+        except BaseException as error:
+            outcomes[number] = error
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(len(commits))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    return outcomes
+
+
+def found(lake: Lake) -> list[str]:
+    return sorted(lake.rows()["event"].to_pylist())
+
+
+def test_tasks_that_commit_at_once_share_a_commit(lake: Lake) -> None:
+    writers = sinks(lake)
+    commits = [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(writers)]
+    assert at_once(commits) == [None] * TASKS
+    assert found(lake) == [f"{n}" for n in range(TASKS)]
+    assert lake.commits() <= 2
+    again = [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(sinks(lake))]
+    before = lake.commits()
+    assert at_once(again) == [None] * TASKS
+    assert found(lake) == [f"{n}" for n in range(TASKS)], "each number was there"
+    assert lake.commits() == before
+
+
+@pytest.mark.usefixtures("patient")
+def test_numbers_of_a_group_are_each_looked_for(lake: Lake) -> None:
+    """Some members were committed before they died, and some not."""
+    for n in (1, 3):
+        commit_of(lake.sink(), rows(f"{n}"))(batch(n))
+    commits = [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(sinks(lake, 4))]
+    assert at_once(commits) == [None] * 4
+    assert found(lake) == ["0", "1", "2", "3"]
+    assert lake.commits() == 3
+
+
+@pytest.mark.usefixtures("patient")
+def test_member_whose_files_do_not_fit_any_more_fails_alone(lake: Lake) -> None:
+    first = elsewhere(lake.sink())
+    commit_of(first, rows("x", n=[1]))(batch(0))
+    late = lake.sink()
+    commits = [(commit_of(late, rows("a", n=[1])), batch(0, 2))]
+    lake.drop("n")
+    before = lake.commits()
+    writers = sinks(lake, 4)[1:]
+    commits += [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(writers, 1)]
+    failed, *well = at_once(commits)
+    assert isinstance(failed, UnavailableError)
+    assert "was changed while" in str(failed)
+    assert well == [None] * 3
+    assert found(lake) == ["1", "2", "3", "x"]
+    assert lake.commits() == before + 1
+    commit_of(elsewhere(late), rows("a", n=[1]))(batch(0, 2))
+    assert found(lake) == ["1", "2", "3", "a", "x"]
+
+
+@pytest.mark.usefixtures("patient")
+def test_member_that_the_library_cannot_commit_fails_alone(tmp_path: Path) -> None:
+    lake = IcebergDirectory(tmp_path)
+    far = pa.array([2**62], pa.timestamp("us", "UTC"))
+    near = pa.array([0], pa.timestamp("us", "UTC"))
+    times = [near, far, near, near]
+    made = zip(sinks(lake, 4), times, strict=True)
+    commits = [(commit_of(one, rows(f"{n}", at=at)), batch(n)) for n, (one, at) in enumerate(made)]
+    errors = at_once(commits)
+    assert isinstance(errors.pop(1), UserError)
+    assert errors == [None] * 3
+    assert found(lake) == ["0", "2", "3"]
+
+
+@pytest.mark.usefixtures("patient")
+def test_member_that_was_overtaken_adds_nothing_and_the_others_are_there(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next owner commits its batch between the group's look and the group's commit."""
+    writers = sinks(lake, 4)
+    commits = [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(writers)]
+    append = type(writers[0]._table)._append  # type: ignore[attr-defined]
+    slept: list[int] = []
+
+    def sleep_first(self: Any, handle: Any, additions: Sequence[Addition]) -> None:
+        slept.append(len(additions))
+        if len(slept) == 1:
+            commit_of(elsewhere(lake.sink()), rows("2"))(batch(2))
+        append(self, handle, additions)
+
+    monkeypatch.setattr(type(writers[0]._table), "_append", sleep_first)
+    assert at_once(commits) == [None] * 4
+    assert slept[0] == 4
+    assert found(lake) == ["0", "1", "2", "3"]
+
+
+@pytest.mark.usefixtures("patient")
+def test_owner_and_its_successor_in_one_group_add_one_batch(lake: Lake) -> None:
+    """An owner that was overtaken may still be in the same process."""
+    sinks_of_both = sinks(lake, 2)
+    commits = [(commit_of(one, rows("a", "b")), batch(0)) for one in sinks_of_both]
+    assert at_once(commits) == [None, None]
+    assert found(lake) == ["a", "b"]
+
+
+def test_task_that_is_alone_waits_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GATHER_SECONDS", "GAP_SECONDS"):
+        monkeypatch.setattr(group_commit, name, 60.0)
+    lake = DeltaDirectory(tmp_path)
+    sink = lake.sink()
+    began = time.monotonic()
+    for number in range(3):
+        commit_of(sink, rows("a"))(batch(0, number))
+    assert time.monotonic() - began < 50
+
+
+class Recorder:
+    """A way to commit that holds up the first commit until ``go``."""
+
+    def __init__(self) -> None:
+        self.groups: list[int] = []
+        self.began, self.go = threading.Event(), threading.Event()
+
+    def add(self, additions: Sequence[Addition]) -> Sequence[Addition]:
+        self.groups.append(len(additions))
+        self.began.set()
+        if len(self.groups) == 1:
+            assert self.go.wait(60)
+        return []
+
+    def commit(self, group: GroupCommit, task: int) -> Commit:
+        def commit(_identity: BatchId | None) -> None:
+            assert group.commit(adding(task), f"{task}", self.add, 50.0)
+
+        return commit
+
+
+def test_tasks_gather_while_a_commit_is_under_way() -> None:
+    """Nobody waits for a task that has gone."""
+    group, recorder = GroupCommit(), Recorder()
+    gone = GroupCommit()
+    group.join(gone, "gone")
+    del gone
+    first = threading.Thread(target=at_once, args=([(recorder.commit(group, 0), batch(0))],))
+    first.start()
+    assert recorder.began.wait(60)
+    others = [(recorder.commit(group, n), batch(n)) for n in range(1, 5)]
+    second = threading.Thread(target=at_once, args=(others,))
+    second.start()
+    while len(group._waiting) < 4:
+        time.sleep(0.001)
+    recorder.go.set()
+    first.join(60)
+    second.join(60)
+    assert recorder.groups == [1, 4]
+
+
+def test_call_that_gives_up_is_not_committed_later() -> None:
+    group, recorder = GroupCommit(), Recorder()
+    first = threading.Thread(target=group.commit, args=(adding(0), "0", recorder.add, 60))
+    first.start()
+    assert recorder.began.wait(60)
+    with pytest.raises(UnavailableError, match="takes too long"):
+        group.commit(adding(1), "1", recorder.add, 0.01)
+    recorder.go.set()
+    first.join(60)
+    assert group.commit(adding(2), "2", recorder.add, 60)
+    assert recorder.groups == [1, 1]
+
+
+def test_many_calls_do_not_wait_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_commit, "GATHER_SECONDS", 60.0)
+    monkeypatch.setattr(group_commit, "MANY_CALLS", 2)
+    group, recorder = GroupCommit(), Recorder()
+    recorder.go.set()
+    group.join(recorder, "idle")
+    commits = [(recorder.commit(group, n), batch(n)) for n in range(2)]
+    assert at_once(commits) == [None, None]
+    assert recorder.groups == [2]
+
+
+@pytest.mark.usefixtures("patient")
+def test_table_that_hangs_fails_all_members_in_time(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writers = sinks(lake, 3)
+    commits = [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(writers)]
+    add, answer = type(writers[0]._table).add, threading.Event()
+    monkeypatch.setattr(tables, "ANSWER_SECONDS", 0.5)
+
+    def hang(table: Any, additions: Sequence[Addition]) -> Any:
+        assert answer.wait(60)
+        return add(table, additions)
+
+    with monkeypatch.context() as hanging:
+        hanging.setattr(type(writers[0]._table), "add", hang)
+        assert all(isinstance(error, UnavailableError) for error in at_once(commits))
+    answer.set()
+    monkeypatch.setattr(tables, "ANSWER_SECONDS", 20.0)
+    again = [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(sinks(lake, 3))]
+    assert at_once(again) == [None] * 3
+    assert found(lake) == ["0", "1", "2"], "also when the call that hung commits after all"
+
+
+class ModelTable:
+    """A table in memory: a commit is refused when another came since the look. ``step`` is called
+    before and after each of them."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, int]] = []
+        self._version, self._numbers = 0, dict[str, int]()
+        self._lock = threading.Lock()
+
+    def add(self, additions: Sequence[Addition], step: Callable[[], None]) -> Sequence[Addition]:
+        with self._lock:
+            version, seen = self._version, dict(self._numbers)
+        step()
+        taken, unfit = to_commit(additions, seen.get, lambda _files: True)
+        if taken:
+            with self._lock:
+                if self._version != version:
+                    raise OvertakenError("another commit came first")
+                self._version += 1
+                self._numbers |= group_commit.numbers(taken)
+                self.rows += [(one.batch.series, one.batch.number) for one in taken if one.batch]
+        step()
+        return unfit
+
+
+def adding(task: int, number: int = 1) -> Addition:
+    return Addition((), batch(task, number))
+
+
+BATCHES = 3
+
+
+class Owners:
+    """Owners of tasks in several processes, each of which believes that it owns its task. A process
+    may die at any step, and so may an answer."""
+
+    def __init__(self, seed: int, tasks: int) -> None:
+        self.table = ModelTable()
+        self.acked = [0] * tasks
+        self._chance = random.Random(seed)
+
+    def live(self, processes: int, *, faults: bool) -> None:
+        threads = []
+        for _ in range(processes):
+            group, dead = GroupCommit(), threading.Event()
+            for task in [*range(len(self.acked)), *([0, 1] if faults else [])]:
+                args = (group, task, dead, faults)
+                threads.append(threading.Thread(target=self._own, args=args, daemon=True))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+
+    def _own(self, group: GroupCommit, task: int, dead: threading.Event, faults: bool) -> None:
+        handle = ModelTable()
+        group.join(handle, f"{task}")
+
+        def step() -> None:
+            chance = self._chance.random() if faults else 1.0
+            if dead.is_set() or chance < 0.02:
+                dead.set()
+                raise CrashError
+            if chance < 0.1:
+                raise UnavailableError("no answer")
+            if chance < 0.5:
+                time.sleep(self._chance.random() / 500)
+
+        def add(additions: Sequence[Addition]) -> Sequence[Addition]:
+            return self.table.add(additions, step)
+
+        with suppress(CrashError):
+            for _ in range(200):
+                number = self.acked[task] + 1
+                if number > BATCHES or dead.is_set():
+                    return
+                with suppress(FlumengError):
+                    assert group.commit(adding(task, number), f"{task}", add, 5.0)
+                    self.acked[task] = max(self.acked[task], number)
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**32), tasks=st.integers(2, 6), processes=st.integers(1, 3))
+def test_each_batch_is_there_once_whoever_owns_it_and_dies(
+    seed: int, tasks: int, processes: int
+) -> None:
+    with pytest.MonkeyPatch.context() as quick:
+        quick.setattr(group_commit, "GATHER_SECONDS", 0.001)
+        quick.setattr(group_commit, "GAP_SECONDS", 0.002)
+        owners = Owners(seed, tasks)
+        owners.live(processes, faults=True)
+        check(owners, range(tasks), whole=False)
+        owners.live(1, faults=False)
+        check(owners, range(tasks), whole=True)
+
+
+def check(owners: Owners, tasks: Iterable[int], *, whole: bool) -> None:
+    counts = Counter(owners.table.rows)
+    assert max(counts.values(), default=1) == 1
+    for task in tasks:
+        last = BATCHES if whole else owners.acked[task]
+        assert all(counts[batch(task).series, n] == 1 for n in range(1, last + 1))
