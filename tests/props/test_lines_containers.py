@@ -172,7 +172,7 @@ def headed(lines: list[Line], begin: int, end: int, how: Rules) -> set[Event]:
         kinds = how.kinds(pa.array(texts, pa.binary()))
         if how.machine is not None and kinds is not None:
             unknown = np.array([one.unknown for one in of_stream])
-            kinds, _ = how.machine.with_leads(kinds, unknown, np.zeros(len(unknown), np.bool_))
+            kinds, _, _ = how.machine.with_leads(kinds, unknown, np.zeros(len(unknown), np.bool_))
         reader = Reader(lines, how, found)
         for place, one in enumerate(of_stream):
             reader.take(one, texts[place], 0 if kinds is None else int(kinds[place]))

@@ -55,7 +55,7 @@ def headed(lines: list[Line], begin: int, end: int, limits: Limits, machine: Mac
         for place in range(1, len(rows)):
             newest = max(one.time for one in lines[rows[place - 1] + 1 : rows[place] + 1])
             unknown[place] = newest - lines[rows[place - 1]].time > TIMEOUT_US
-        kinds, _ = machine.with_leads(
+        kinds, _, _ = machine.with_leads(
             np.array([lines[number].kind for number in rows], np.int64),
             np.array(unknown),
             np.zeros(len(rows), np.bool_),
@@ -182,3 +182,29 @@ def test_a_longer_batch_emits_what_a_shorter_one_of_the_same_ack_has_emitted(
     )
     whole = headed(lines, 0, len(lines), limits, machine)
     assert short & whole <= long
+
+
+def named(machine: Machine, *kinds: str) -> list[Line]:
+    """Lines of one stream, all received at once."""
+    return [Line(0, machine.names.index(kind), 100, 0) for kind in kinds]
+
+
+def test_piece_of_a_cut_event_is_emitted_whatever_comes_behind_the_cut() -> None:
+    """Whether the last line belongs to the event too is not known yet."""
+    machine, at = MACHINES["dotnet"], Progress(0, 0)
+    lines = named(machine, "log", "frame", "cause", "other")
+    limits = Limits(TIMEOUT_US, 2, 1000)
+    for end in (3, 4):
+        done = group(columns(lines, 0, end), at, end, limits, flush=False, machine=machine)
+        assert events(done, 0)[0] == (0, 1)
+
+
+def test_line_that_a_longer_batch_has_given_to_no_emitted_event_stays_to_be_emitted() -> None:
+    """The longer batch has seen that the line starts an event; a shorter one does not know it."""
+    machine = MACHINES["java"]
+    lines = named(machine, "log", "other", "cause")
+    limits = Limits(TIMEOUT_US, 50, 1000)
+    longer = group(columns(lines, 0, 3), Progress(0, 0), 3, limits, flush=False, machine=machine)
+    assert (events(longer, 0), longer.progress) == ([(0,)], Progress(1, 1))
+    shorter = group(columns(lines, 0, 2), Progress(0, 1), 2, limits, flush=False, machine=machine)
+    assert (events(shorter, 0), shorter.progress.emitted) == ([], 1)

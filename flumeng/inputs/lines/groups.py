@@ -29,7 +29,9 @@ all the same. Three things are added:
 5. A pause, and a cut by size, leave the machine in its state ``unknown``, as a reader begins.
 6. A reader inside a group that was cut does not know where. So ``offset`` never lies inside one
    while what follows the cut reaches beyond ``emitted``: it stays at its first line.
-7. While lines to come decide whether the last ones belong to a group, it is open, and its pieces.
+7. While lines to come decide whether the last ones belong to a group, it is open, and its pieces
+   that reach beyond the first of these lines. ``emitted`` does not pass that line, though it be in
+   a group that was emitted: whoever has seen more may have emitted the group without it.
 
 Lines may be ``Pieces`` of messages. A line goes on with the message of the line before it in its
 stream when that has said so; no such line starts an event, and it leaves a machine as it is.
@@ -170,10 +172,13 @@ def group(
     several = mine.messages[bounds.ends] - mine.messages[bounds.begins] > 1
     told = mine.unfinished[last] | (several & ~mine.alone)
     reasons = np.where((late | (newest & flush)) & told, TIMEOUT, bounds.reasons)
-    closed &= ~mine.undecided[bounds.wholes - 1]
+    wholes = bounds.wholes - 1
+    closed &= ~mine.undecided[wholes] | (bounds.ends <= mine.doubts[wholes])
     firsts, lasts = mine.lines.offsets[bounds.begins], mine.lines.offsets[last]
     known = bounds.headed & (firsts < at.emitted)
     emitted = int(np.min(firsts[~closed & ~known], initial=max(end, at.emitted)))
+    doubted = mine.places[mine.doubts[wholes[known & mine.led[wholes]]]]
+    emitted = int(np.min(doubted[doubted >= at.emitted], initial=emitted))
     across = bounds.headed & (firsts < emitted) & ((lasts >= emitted) | ~closed)
     sure = int(np.min(firsts[across], initial=emitted))
     if machine is not None:
@@ -209,7 +214,8 @@ def _progress(lines: Lines, streams: InStreams, sure: int, emitted: int) -> Prog
 
 class _Ordered:
     """``lines`` in the order of ``streams``, and what is known of each. ``waiting``: more that may
-    belong to its group may follow. ``undecided``: what comes decides whether its group ends there.
+    belong to its group may follow. ``undecided``: what comes decides whether its group ends there,
+    or before: from the line ``doubts`` on. ``led``: it is the machine that has such doubts.
     ``places``: where it is, which is where its message begins when that is never cut. ``messages``:
     how many have begun before each, and in all. ``alone``: whether each message is an event."""
 
@@ -219,6 +225,8 @@ class _Ordered:
         self.streams = streams
         self.waiting = streams.waiting
         self.undecided = np.zeros(count, np.bool_)
+        self.doubts = np.arange(count)
+        self.led = np.zeros(count, np.bool_)
         self.unfinished = np.zeros(count, np.bool_)
         self.places = lines.offsets
         self.messages = self.heads = np.arange(count + 1)
@@ -260,10 +268,12 @@ class _Ordered:
         rows = np.flatnonzero(begins | self.streams.fresh)
         last = np.append(rows[1:], len(begins))[: len(rows)] - 1
         rows, last = rows[begins[rows]], last[begins[rows]]
-        kinds[rows], undecided = machine.with_leads(
+        kinds[rows], undecided, doubts = machine.with_leads(
             kinds[rows], _any_from(unknown, rows), self.waiting[last]
         )
         kinds[~begins] = machine.going_on
+        self.doubts[last[undecided]] = rows[doubts[undecided]]
+        self.led[last[undecided]] = True
         self.undecided[last] |= undecided
         self.lines = replace(self.lines, kinds=kinds, starts=machine.starts(kinds, unknown))
 

@@ -63,13 +63,16 @@ class Machine:
         again = np.take_along_axis(moves, moves, axis=0)
         return moves, (again >> 1 == moves >> 1).all(axis=0)
 
-    def with_leads(self, kinds: Numbers, unknown: Flags, open_ends: Flags) -> tuple[Numbers, Flags]:
-        """``kinds`` with LEAD for OTHER where frames follow, and ends of streams where it is not
-        known yet: there the lines count as LEAD. ``open_ends``: the last lines of streams of which
-        more may come."""
+    def with_leads(
+        self, kinds: Numbers, unknown: Flags, open_ends: Flags
+    ) -> tuple[Numbers, Flags, Numbers]:
+        """``kinds`` with LEAD for OTHER where frames follow; ends of streams where it is not known
+        yet, and for each of these the first line of which it is not: there the lines count as LEAD.
+        ``open_ends``: the last lines of streams of which more may come."""
         undecided = np.zeros(len(kinds), np.bool_)
+        doubts = np.arange(len(kinds))
         if not self.leads or not len(kinds):
-            return kinds, undecided
+            return kinds, undecided, doubts
         number = {name: code for code, name in enumerate(self.names)}
         others = np.flatnonzero(kinds == number[OTHER])
         last = np.append(unknown[1:], True)
@@ -80,7 +83,8 @@ class Machine:
         near = stops - others <= LEAD_LINES
         open_end = ~decides[stops] & open_ends[stops] & near
         undecided[stops[open_end]] = True
+        np.minimum.at(doubts, stops[open_end], others[open_end])
         found = others[(near & (kinds[stops] == number[FRAME])) | open_end]
         kinds = kinds.copy()
         kinds[found] = number[LEAD]
-        return kinds, undecided
+        return kinds, undecided, doubts
