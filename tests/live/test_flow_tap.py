@@ -148,7 +148,7 @@ def test_the_flow_does_not_notice_and_the_audit_does(tapped: Tapped) -> None:
 
 def test_a_node_whose_policy_does_not_allow_it_gives_nothing(tapped: Tapped) -> None:
     denied = tapped.tap("closed", "--at", "sources")
-    assert denied.returncode == 2
+    assert denied.returncode == 6
     assert denied.stdout == ""
     said = "this node's policy file does not allow to tap the flow closed: name it in `tap` there"
     assert said in denied.stderr
