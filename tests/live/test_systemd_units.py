@@ -396,5 +396,5 @@ def noticed(host: Host) -> None:
     before = host.shown("flumeng-master", "MainPID")
     assert host.shown("flumeng-master", "WatchdogUSec") == WATCHDOG
     host.run("kill", "-STOP", before)
-    until(lambda: host.shown("flumeng-master", "MainPID") not in ("0", before), 90, "not noticed")
+    until(lambda: host.shown("flumeng-master", "MainPID") not in ("0", before), 240, "not noticed")
     until(lambda: host.shown("flumeng-master", "ActiveState") == "active", 30, "not ready again")
