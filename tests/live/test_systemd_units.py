@@ -393,8 +393,9 @@ def restarted(host: Host) -> None:
 
 def noticed(host: Host) -> None:
     """A master that makes no turn is started again, even when its own watchdog cannot run."""
+    until(lambda: host.shown("flumeng-master", "ActiveState") == "active", 60, "not ready")
     before = host.shown("flumeng-master", "MainPID")
     assert host.shown("flumeng-master", "WatchdogUSec") == WATCHDOG
     host.run("kill", "-STOP", before)
-    until(lambda: host.shown("flumeng-master", "MainPID") not in ("0", before), 240, "not noticed")
+    until(lambda: host.shown("flumeng-master", "MainPID") not in ("0", before), 60, "not noticed")
     until(lambda: host.shown("flumeng-master", "ActiveState") == "active", 30, "not ready again")
