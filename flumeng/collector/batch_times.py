@@ -23,7 +23,7 @@ RECEIVED, RECEIVED_MICROS = "received events", "received micros"
 
 @dataclass(frozen=True)
 class Received:
-    """So many ``events``, whose mean time of receipt is ``mean`` in seconds since the epoch."""
+    """A number of ``events``, and the ``mean`` of their times of receipt in epoch seconds."""
 
     events: int
     mean: float
@@ -31,14 +31,14 @@ class Received:
 
 @dataclass(frozen=True)
 class Times:
-    """Of the batches since the last call. ``writes``: by sink how long its splits took."""
+    """Measurements since the last call. ``writes``: the histogram of each sink's splits."""
 
     received: Received | None
     writes: dict[str, Counts]
 
 
 class BatchTimes:
-    """Of one task, in the driver. ``sinks`` are the places of its sinks."""
+    """The measurements of one task, in the driver. ``sinks``: the places of its sinks."""
 
     def __init__(self, counts: Accumulator[int], task: str, sinks: Sequence[str]) -> None:
         self._counts = counts
@@ -49,13 +49,13 @@ class BatchTimes:
         self._before = self._values()
 
     def noting(self, batch: LazyBatch) -> LazyBatch:
-        """The events as they were read, whose times of receipt are noted."""
+        """Adds a stage that records the times of receipt; the events stay as they are."""
         handle = AccumulatorHandle.of(self._counts)
         return batch.arrow(NoteReceipt(self._task, handle), batch.schema)
 
     def timed(self, before: LazyBatch, written: LazyBatch, sink: str) -> LazyBatch:
-        """What the sink makes of ``before``, with its time. A sink that takes a DataFrame is not
-        timed: it is not known apart from what Spark does before it."""
+        """Times the stages of a sink, which turn ``before`` into ``written``. A sink that takes a
+        DataFrame is not timed: its time cannot be separated from that of Spark's earlier steps."""
         stages = written.after(before)
         if stages is None:
             return written
@@ -81,7 +81,7 @@ class BatchTimes:
 
 @dataclass(frozen=True)
 class NoteReceipt:
-    """A stage behind the read."""
+    """A stage behind the read that records the mean time of receipt of each split."""
 
     task: str
     counts: AccumulatorHandle[int]
@@ -100,7 +100,7 @@ class NoteReceipt:
 
 @dataclass(frozen=True)
 class TimeWrite:
-    """The ``stages`` of a sink. Their time is that without the wait for the batches before."""
+    """Runs and times the ``stages`` of a sink, without the time spent on computing their input."""
 
     stages: tuple[Stage, ...]
     task: str
@@ -121,7 +121,7 @@ class TimeWrite:
 
 
 class _Timed:
-    """An iterator with the time that was spent in it."""
+    """An iterator that measures the ``seconds`` spent in it."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = iter(batches)
@@ -139,6 +139,6 @@ class _Timed:
 
 
 def _keys(sink: str) -> list[str]:
-    """Those of the counts by bound, and at last that of the sum."""
+    """The accumulator keys of a sink: one for each bound of the histogram, then one for the sum."""
     bounds = [f"write {sink} {number}" for number in range(len(FLOW_SECONDS) + 1)]
     return [*bounds, f"write {sink} micros"]

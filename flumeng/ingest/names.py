@@ -62,8 +62,8 @@ def has_shape(name: str, generation: str) -> bool:
 
 
 def copies_beside(cursor: FilePosition, *, within: bool = False) -> dict[FileKey, Sight]:
-    """What may be copies of a file, by their names, where it was found; also in the folders
-    ``within`` these, where only the content can tell."""
+    """Candidates for copies of a rotated file, by their names, in the folders where it was found.
+    With ``within`` also all files of the folders in these; the content decides there."""
     names = {base_name(path) for path in cursor.paths}
     return regular_files(
         path
@@ -113,7 +113,7 @@ class Folders:
         return regular_files(within).get(key)
 
     def _named(self, folder: str, key: FileKey) -> str | None:
-        """What may be that file, by its inode alone: nothing else of a folder is looked at."""
+        """The path with the file's inode in ``folder``. No file is opened for that."""
         if folder not in self._inodes:
             self._inodes[folder] = {}
             with contextlib.suppress(*_CLOSED), os.scandir(folder) as entries:

@@ -29,7 +29,7 @@ from flumeng.ingest.worker_group import ALONE, WorkerGroup
 from flumeng.journal.log import Log
 from flumeng.journal.names import flow_of
 from flumeng.journal.server import JournalServer
-from flumeng.journal.service import Actions
+from flumeng.journal.service import NO_ACTIONS, Actions
 from flumeng.metrics.health import Health
 from flumeng.node.policy import UNRESTRICTED, Policy
 from flumeng.node.protocol import Message
@@ -69,7 +69,7 @@ class Worker:
         policy: Policy = UNRESTRICTED,
         *,
         keystore: Keystore | None = None,
-        actions: Actions = {},  # noqa: B006  read only
+        actions: Actions = NO_ACTIONS,
     ) -> None:
         self._actions = actions
         self._journal_store = journal_store

@@ -15,7 +15,7 @@ from flumeng.errors import UserError
 from flumeng.journal.account import Account
 from flumeng.journal.action_server import ActionServer
 from flumeng.journal.position import Position
-from flumeng.journal.service import Actions
+from flumeng.journal.service import NO_ACTIONS, Actions
 from flumeng.journal.wire import ACCOUNTS, COUNTERS, OFFSETS, POSITIONS
 from flumeng.security.credentials import Keystore
 
@@ -48,7 +48,7 @@ class PartitionServer(ActionServer):
         answers: Answers,
         port: int = 0,
         *,
-        actions: Actions = {},  # noqa: B006  read only
+        actions: Actions = NO_ACTIONS,
         keystore: Keystore | None = None,
     ) -> None:
         all_actions: Actions = {

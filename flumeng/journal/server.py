@@ -33,7 +33,7 @@ from flumeng.journal.past import Note
 from flumeng.journal.places import Places
 from flumeng.journal.position import Position
 from flumeng.journal.segment import Window
-from flumeng.journal.service import Actions, Endpoint, Service
+from flumeng.journal.service import NO_ACTIONS, Actions, Endpoint, Service
 from flumeng.journal.taps import Taps
 from flumeng.journal.watch import Watch, WatchRequest, parse_request
 from flumeng.journal.wire import (
@@ -96,7 +96,7 @@ class JournalServer:
         granted: Granted = granted_nothing,
         keystore: Keystore | None = None,
         copies: Copies | None = None,
-        actions: Actions = {},  # noqa: B006  read only
+        actions: Actions = NO_ACTIONS,
     ) -> None:
         make = partial(
             _Service,

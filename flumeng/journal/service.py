@@ -16,6 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Generic, NoReturn, TypeVar
 
 import pyarrow as pa
@@ -33,8 +34,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Actions = Mapping[str, Callable[[bytes], object]]
-"""By name what makes an answer, to be sent as JSON, of what is asked; called by any number of
-threads. Each call takes a bounded time."""
+"""Flight actions by name: each turns the bytes of a request into an answer that is sent as JSON.
+Called by any number of threads; each call takes a bounded time."""
+NO_ACTIONS: Actions = MappingProxyType({})
 LOOK_SECONDS = 5.0
 """So often it is seen whether there are new certificates."""
 REOPEN_SECONDS = 10.0

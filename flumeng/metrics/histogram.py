@@ -22,7 +22,7 @@ class Counts(NamedTuple):
     total: float
 
     def since(self, before: Counts | None) -> Counts:
-        """What came after ``before``; all of it when the counts began anew meanwhile."""
+        """The growth since ``before``; all counts when they were reset in between."""
         if before is None or sum(self.by_bound) < sum(before.by_bound):
             return self
         pairs = zip(self.by_bound, before.by_bound, strict=True)
@@ -45,7 +45,7 @@ class Histogram:
             self._sum += value * times
 
     def add_counts(self, counts: Counts) -> None:
-        """What was counted elsewhere by the same bounds."""
+        """Adds counts of the same bounds that another process has collected."""
         with self._lock:
             pairs = zip(self._counts, counts.by_bound, strict=True)
             self._counts = [own + other for own, other in pairs]

@@ -55,7 +55,7 @@ from zkschema.records import (
 DRAINING = "draining"
 STANDBY = "standby"
 EVEN_OUT = "has more to do than"
-"""Of a balance move's reason."""
+"""Part of the reason of every balance move."""
 OPERATOR = "operator"
 Names = tuple[str, ...]
 

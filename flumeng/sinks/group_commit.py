@@ -40,7 +40,7 @@ MANY_CALLS = 24
 
 @dataclass(frozen=True, eq=False)
 class Addition:
-    """What a task adds to a table: files of one batch, at least one."""
+    """The files, at least one, that a task adds to a table for one batch."""
 
     files: Sequence[TableFile]
     batch: BatchId | None
@@ -55,7 +55,9 @@ def to_commit(
     last: Callable[[str], int | None],
     fits: Callable[[Sequence[TableFile]], bool],
 ) -> tuple[list[Addition], list[Addition]]:
-    """Those to commit, and those that do not fit the table; the others are there already.
+    """Splits additions into those to commit and those that do not fit the table.
+
+    Those that are in the table already are in neither list.
 
     ``last`` gives the number of a series that the table has. An owner that was overtaken may be in
     a group with its successor: of two with the same number one is committed.
@@ -121,7 +123,7 @@ class GroupCommit:
         """Commit ``addition``, with what other tasks have. False: it does not fit the table.
 
         ``add`` is the caller's own way to commit, for itself and for others. Raises what that
-        raises; UnavailableError when nobody has committed it in time.
+        raises; UnavailableError when it was not committed in time.
         """
         call = _Call(addition, task, self._clock() + patience_seconds)
         with self._news:
@@ -134,7 +136,7 @@ class GroupCommit:
         return call.fits
 
     def _leads(self, call: _Call) -> bool:
-        """Whether it is on ``call`` to commit now. False when it is settled."""
+        """Waits until ``call`` may lead a commit (True) or is settled (False)."""
         with self._news:
             self._news.wait_for(
                 lambda: call.settled or not self._under_way, call.deadline - self._clock()
@@ -165,7 +167,7 @@ class GroupCommit:
             self._end(calls)
 
     def _take(self, call: _Call) -> list[_Call]:
-        """Of whom the next commit is, ``call`` among them."""
+        """Takes the calls of the next commit out of those that wait; ``call`` is one of them."""
         with self._news:
             now = self._clock()
             if not call.alone:
@@ -184,7 +186,8 @@ class GroupCommit:
         return len(calls) >= MANY_CALLS or {one.task for one in calls} >= {*self._tasks.values()}
 
     def _end(self, calls: Sequence[_Call], error: Exception | None = None) -> None:
-        """A call that has given up is settled already."""
+        """Settles ``calls``, or lets each commit alone after an error of a group. Calls that have
+        given up are settled already."""
         with self._news:
             for call in calls:
                 if call.settled:
@@ -202,7 +205,7 @@ _lock = threading.Lock()
 
 
 def of(table: Hashable) -> GroupCommit:
-    """The one of this process for ``table``: its address, and how to commit to it."""
+    """This process's group commit for ``table``, a key made of its address and its options."""
     with _lock:
         found = _of_tables.get(table)
         if found is None:

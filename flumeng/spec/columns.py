@@ -128,7 +128,7 @@ def _through(
 
 
 def _of_lines(spec: FlowSpec, part: Component) -> Iterator[str]:
-    """What does not go with the flow's ``multiline``."""
+    """Problems of filters that contradict the flow's ``multiline``."""
     if spec.multiline is None:
         return
     if isinstance(part.options, Sql) and statements.leaves_unread(part.options.query):

@@ -16,7 +16,7 @@ Preset = Literal["java", "python", "go", "dotnet", "ruby", "rust"]
 Container = Literal["cri", "docker", "auto"]
 
 PIECE_SECONDS = 60.0
-"""So long the rest of a container's message is waited for: a restart must not tear it."""
+"""The time that the rest of a container's message is waited for: longer than a restart takes."""
 
 KEY = ("host", "source", "path", "peer", "command")
 """What tells streams of lines apart: of each source some of these attributes."""

@@ -1,11 +1,13 @@
-"""A JVM of Spark's that outlives a command, for the next command of the same user.
+"""Keeps Spark's JVM running between commands of the same user.
 
-To start the JVM, and to load its classes, takes most of the time of a short run. A *keeper* holds
-one that has started. Each command makes a Spark of its own in it and stops that: none sees
-anything of another. It serves one command at a time, and only where Java, jars, environment and
-working directory are the same, since Spark's Python workers inherit them. A command that does not
-say that it has stopped its Spark was the last. The keeper ends when nobody has come for some
-minutes; and without a directory of the user's for running processes there is none.
+Starting the JVM and loading its classes takes most of the time of a short run. A *keeper* process
+holds a JVM that has started. Each command makes a Spark context of its own in it and stops that
+again, so no command sees anything of another.
+
+The keeper serves one command at a time, and only when version, Java, jars, environment and working
+directory are equal, since Spark's Python workers inherit these. It ends after five idle minutes, or
+when a command ends without reporting that its Spark context is stopped. Without XDG_RUNTIME_DIR, a
+directory that only the user can read, there is no keeper and each command starts a JVM.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
 RUNTIME_VARIABLE = "XDG_RUNTIME_DIR"
 PORT_VARIABLE, SECRET_VARIABLE = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
-"""With these PySpark connects to a JVM in place of starting one."""
+"""PySpark connects to this JVM instead of starting one."""
 OPTIONS = SparkOptions(master="local[1]")
 """One split at a time: events keep their order."""
 IDLE_SECONDS = 300.0
@@ -58,7 +60,7 @@ class KeptJava:
     port: int
     secret: str
     directory: Path
-    """Of Spark's state. The JVM remembers the paths of the first."""
+    """The directory of Spark's state. The JVM keeps using the paths of its first session."""
     connection: socket.socket
 
     def environment(self) -> dict[str, str]:
@@ -103,7 +105,7 @@ def _directory() -> Path | None:
 
 
 def _setting() -> str:
-    """All that a JVM and its Python workers have of the command that starts it."""
+    """A hash of all that a JVM and its Python workers inherit from the command that starts them."""
     from flumeng.collector import class_archive  # noqa: PLC0415  loads PySpark
 
     variables = {name: value for name, value in os.environ.items() if name not in _NO_SETTING}

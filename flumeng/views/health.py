@@ -264,9 +264,11 @@ def _of_nodes(nodes: Sequence[NodeRow], silent: Sequence[str]) -> Iterator[Cause
                 )
         if node.node in silent:
             yield Cause(
-                f"node {node.node} does not serve its journals at {node.address}",
-                "look at its log, and whether the port can be reached from here",
-                about=f"node {node.node} does not serve its journals",
+                f"node {node.node} has not answered about its journals at {node.address} within "
+                f"{asking.ASK_SECONDS:g} s",
+                "a busy node may answer the next time; if this lasts, look at its log, and whether "
+                "the port can be reached from here",
+                about=f"node {node.node} has not answered",
             )
 
 

@@ -69,8 +69,10 @@ class TargetsFailedError(FlumengError):
 
 
 def check_targets(store: ReadableStore, ask: Ask, spec: FlowSpec, text: str) -> list[CheckedTarget]:
-    """What the first node that answers has found. Raises UnavailableError when there is none that
-    may collect the flow or none answers, and NotAllowedError."""
+    """Asks candidate nodes in turn and gives the findings of the first that answers.
+
+    Raises UnavailableError when no node may collect the flow or none answers, and NotAllowedError
+    when this user may not ask."""
     signed = signature(spec.flow, text)
     trouble: list[FlumengError] = []
     for node, address in _candidates(store, spec):

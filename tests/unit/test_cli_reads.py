@@ -208,7 +208,7 @@ def test_status_says_what_is_wrong_and_what_to_do(cluster: Shell, store: FakeSto
     assert result.exit_code == 1
     assert "- no master is live" in result.stdout
     assert "- node n2 is not live\n  start `flumeng node run` on its host" in result.stdout
-    assert "- node n1 does not serve its journals at n1:7000" in result.stdout
+    assert "- node n1 has not answered about its journals at n1:7000 within 2.5 s" in result.stdout
     assert cluster.json("status")["health"] == "degraded"
 
 

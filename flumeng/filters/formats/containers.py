@@ -84,7 +84,7 @@ class CriLines:
 
 @dataclass(frozen=True)
 class CriReader:
-    """What ``CriLines`` says."""
+    """Parses CRI lines into the columns of ``parse: {format: cri}``."""
 
     @classmethod
     def of(cls, _options: Parse) -> CriReader:

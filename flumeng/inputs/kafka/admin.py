@@ -98,8 +98,8 @@ class KafkaAdmin:
         return meaning(error, self._access)
 
     def _note(self, error: Any) -> None:
-        """What librdkafka has said of its connections since the last answer; that all are down is
-        no cause."""
+        """Keeps the last connection error since the last answer. "All brokers are down" is left
+        out: it names no cause."""
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._trouble = error
 

@@ -1,6 +1,6 @@
-"""What a container has written, out of the lines in which its runtime keeps it.
+"""Unwraps the lines in which a container runtime stores what a container writes (CRI, Docker).
 
-Which lines are whole messages, and which are pieces of one, is said here; ``groups`` joins them.
+Marks each line as a whole message or as a piece of one; ``groups`` joins the pieces.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.spec.multiline import Container
 
 STREAM = "stream"
-"""The attribute that says to which of its streams the container has written."""
+"""The attribute with the container's output stream: stdout or stderr."""
 _TIME = EVENT_SCHEMA.field("ts").type
 
 
 @dataclass(frozen=True)
 class Unwrapped:
-    """Of each line its text (bytes), the container's stream, whether the message goes on in another
-    line, the runtime's time, and why it is no such line or has no time. A line that is none has its
-    whole text, and no stream."""
+    """Unwrapped lines, one entry for each: the text (bytes), the container's stream, whether the
+    message continues in another line, the runtime's time, and the reason why a line could not be
+    read. Such a line keeps its whole text and has no stream."""
 
     texts: pa.Array
     streams: pa.Array
@@ -74,7 +74,7 @@ def unwrap(lines: pa.RecordBatch, container: Container) -> Unwrapped:
 
 
 def _read_cri(bodies: pa.Array) -> Unwrapped:
-    """What has no time is perhaps the end of a line whose beginning is lost: it stays as it is."""
+    """A line without a time stays as it is: it may be the end of a line whose beginning is lost."""
     lines = CriLines(bodies)
     reasons = pc.coalesce(lines.unread, lines.untimed)
     is_line = reasons.is_null()

@@ -31,10 +31,10 @@ all the same. Three things are added:
    while what follows the cut reaches beyond ``emitted``: it stays at its first line.
 7. While lines to come decide whether the last ones belong to a group, it is open, and its pieces
    that reach beyond the first of these lines. ``emitted`` does not pass that line, though it be in
-   a group that was emitted: whoever has seen more may have emitted the group without it.
+   a group that was emitted: a longer batch may have emitted the group without it.
 
 Lines may be ``Pieces`` of messages. A line goes on with the message of the line before it in its
-stream when that has said so; no such line starts an event, and it leaves a machine as it is.
+stream when that line is marked so; it starts no event and leaves a machine's state as it is.
 
 8. ``Progress.sure`` is what 3 and 6 say, and ``offset`` lies below it where the last line below
    ``sure`` of a stream tells that the next one goes on. Such lines are read again for nothing else,
@@ -42,7 +42,8 @@ stream when that has said so; no such line starts an event, and it leaves a mach
 9. A message is cut only when it is too large by itself; else all its lines are where its first is:
    loose ones are emitted, or cut off at ``emitted``, with their message, and ``offset`` stays at
    the first line of one that reaches beyond ``emitted``.
-10. While a message goes on nobody knows whether it starts an event: what is before it is open.
+10. Whether a message starts an event is known when it is whole; until then the group before it is
+    open.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ ENDED, TIMEOUT, MAX_LINES, MAX_BYTES = range(4)
 
 @dataclass(frozen=True)
 class Pieces:
-    """Of lines: whether its message is ``unfinished`` behind each, and whether it ``continues`` the
-    message of the line before it in its stream. Where messages are ``alone``, each is an event."""
+    """Marks of lines that are pieces of messages. ``unfinished``: the message continues in the next
+    line of the stream. ``continues``: the line continues the message of the line before it.
+    ``alone``: each message is an event."""
 
     unfinished: Flags
     continues: Flags
@@ -101,8 +103,8 @@ class Lines:
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one event; ``timeout_us`` is the longest pause between two of its lines, ``piece_us``
-    between two of one message."""
+    """Bounds of one event. ``timeout_us``: the longest pause between two of its lines.
+    ``piece_us``: the longest pause between two pieces of one message."""
 
     timeout_us: int
     max_lines: int

@@ -147,7 +147,7 @@ def _joined(lines: pa.RecordBatch, groups: Groups, *, counted: bool) -> pa.Recor
 
 
 def _together(texts: pa.Array, begins: Numbers, between: bytes) -> pa.Array:
-    """Those from each of ``begins`` up to the next as one text."""
+    """Joins the texts from each of ``begins`` up to the next into one."""
     if len(begins) == len(texts):
         return texts
     borders = pa.array(np.append(begins, len(texts)).astype(np.int32))

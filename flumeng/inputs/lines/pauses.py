@@ -48,7 +48,7 @@ class InStreams:
         return found
 
     def only(self, kept: Flags) -> InStreams:
-        """Those of the lines, in streams that begin with the first that is kept."""
+        """The same for the ``kept`` lines alone; each stream begins with its first kept line."""
         if kept.all():
             return self
         mine = kept[self.order]

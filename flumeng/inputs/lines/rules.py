@@ -101,7 +101,7 @@ class Rules:
         return kinds
 
     def _set_kinds(self, kinds: Numbers, rows: Numbers, bodies: pa.Array, patterns: Kinds) -> None:
-        """Those of the first of ``patterns`` that is found in each of ``rows``."""
+        """Gives each of ``rows`` the kind of the first of ``patterns`` that matches it."""
         assert self.machine is not None
         left = bodies.take(pa.array(rows))
         for kind, pattern in patterns:
@@ -143,7 +143,7 @@ def _numbered(values: pa.Array) -> tuple[Numbers, int]:
 
 
 class _Attributes:
-    """Those of all lines, whose names are looked at once."""
+    """The attributes of all lines; their names are encoded once for all keys."""
 
     def __init__(self, attrs: pa.MapArray) -> None:
         self._attrs = attrs
