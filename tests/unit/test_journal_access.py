@@ -156,8 +156,10 @@ def test_journals_of_other_masters_are_theirs(world: World) -> None:
 
 def test_whoever_is_admitted_later_finds_the_lists_right(world: World) -> None:
     world.change(replace(PROMOTED, copies=("n2", "n4")))
+    world.follow()
     world.secure(["node:n4"])
     assert world.may == {"n1": "rw", "n2": "rw", "n4": "r"}
+    assert set_access(world.store) == 0, "the schema says the same"
 
 
 def test_nothing_is_asked_of_an_open_cluster() -> None:
