@@ -101,7 +101,7 @@ def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
     for part, state in found.parts.items():
         click.echo(f"isolated part {part} is {state}")
     if found.went_back:
-        click.echo(f"it went back to this revision by itself: {found.went_back}")
+        click.echo(f"it went back to this revision: {found.went_back}")
     click.echo(f"\n{found.text.strip()}\n")
     show_table(
         ("TASK", "KIND", "NODE", "STANDBYS", "EPOCH", "REVISION", "STATE", "PARTITIONS", "WHY"),

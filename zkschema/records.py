@@ -144,16 +144,20 @@ class Moves(Record):
     flow: str = ""
 
 
+ABORTED = "aborted by"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Flow(Record):
     """What is wanted of a flow: ``running``, ``suspended``, ``stopped``, ``deleted``.
 
     ``deleted`` drains: sources stop, journals are collected to their end, then the flow goes.
     With ``discard`` nothing is waited for. ``went_back`` says why a rollout ended at the revision
-    before. ``rollout_paused`` and ``rollout_promoted`` are the revision whose rollout an operator
-    lets stand still, or has ended by giving the revision to all tasks. ``handoff`` is another
-    number each time that an operator wants what is read delivered at once. ``backfill_of`` is the
-    flow of which this one delivers a part again, and then ends.
+    before; it begins with ABORTED when an operator ended it. ``rollout_paused`` and
+    ``rollout_promoted`` are the revision whose rollout an operator lets stand still, or has ended
+    by giving the revision to all tasks. ``handoff`` is another number each time that an operator
+    wants what is read delivered at once. ``backfill_of`` is the flow of which this one delivers a
+    part again, and then ends.
     """
 
     revision: int

@@ -16,9 +16,6 @@ from flumeng.store import Check, Put, Store, Versioned, Write
 from zkschema import paths, records
 from zkschema.records import Flow, Plan
 
-ABORTED = "aborted by"
-"""So begins why a flow went back when it was not by itself."""
-
 
 def pause_rollout(
     store: Store,
@@ -84,7 +81,7 @@ def abort_rollout(
     """
     current, plan = _under_way(store, flow, expect_revision)
     before = plan.value.revision
-    why = f"{ABORTED} {author}{f': {reason}' if reason else ''}"
+    why = f"{records.ABORTED} {author}{f': {reason}' if reason else ''}"
     wanted = replace(current.value, revision=before, went_back=why)
     command = f"flow rollout abort {flow} (revision {current.value.revision}, back to {before})"
     entry = records.Audit(who=author, command=command, reason=reason, time=now)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from flumeng.operations.rollouts import ABORTED
 from flumeng.operations.settings import SETTINGS
 from flumeng.push.resources import (
     CAPACITY,
@@ -117,7 +116,7 @@ def state_of(copy: SiteCopy) -> SiteState:
         frozenset(
             f"{FLOW}/{name}"
             for name, flow in flows.items()
-            if flow.went_back and not flow.went_back.startswith(ABORTED)
+            if flow.went_back and not flow.went_back.startswith(records.ABORTED)
         ),
     )
 

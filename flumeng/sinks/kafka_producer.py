@@ -11,7 +11,7 @@ from typing import Any
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.runtime.kafka_client import connection
 from flumeng.runtime.scrubbing import Secret
-from flumeng.sinks.backoff import FRESH_SECONDS
+from flumeng.sinks.backoff import CONNECT_SECONDS, FRESH_SECONDS
 from flumeng.spec.sinks.kafka import Kafka
 
 try:
@@ -139,7 +139,7 @@ class KafkaProducer:
                 before, left = left, self._producer.flush(LOOK_SECONDS)
                 if left < before:
                     self._all_down_since = None
-                if self._is_down or time.monotonic() - began > limit:
+                if self._is_down_for(CONNECT_SECONDS) or time.monotonic() - began > limit:
                     raise UnavailableError(self._no_answer(time.monotonic() - began))
         for error, _ in self._failures:
             if error.code() not in REFUSED_ALONE:
@@ -169,11 +169,10 @@ class KafkaProducer:
         elif self._all_down_since is None:
             self._all_down_since = time.monotonic()
 
-    @property
-    def _is_down(self) -> bool:
-        """Whether no broker has answered for FRESH_SECONDS."""
+    def _is_down_for(self, seconds: float) -> bool:
+        """Whether no broker has answered for so long."""
         since = self._all_down_since
-        return since is not None and time.monotonic() - since > FRESH_SECONDS
+        return since is not None and time.monotonic() - since > seconds
 
     def _send_when_there_is_room(
         self, topic: str, value: bytes, key: bytes | None, headers: Any, time_ms: int
@@ -189,8 +188,8 @@ class KafkaProducer:
 
     def _ask(self, topic: str | None) -> Any:
         """What brokers say of a topic, or of all."""
-        seconds = min(self._options.timeout_seconds, FRESH_SECONDS)
-        deadline = time.monotonic() + seconds
+        began = time.monotonic()
+        limit = min(self._options.timeout_seconds, CONNECT_SECONDS)
         while True:
             try:
                 found = self._producer.list_topics(topic, timeout=LOOK_SECONDS)
@@ -198,8 +197,9 @@ class KafkaProducer:
                 self._look(0)
                 if self._trouble is not None and self._trouble.code() in PERSONS:
                     raise self._meaning(self._trouble) from error
-                if time.monotonic() > deadline:
-                    raise UnavailableError(self._no_answer(seconds)) from error
+                waited = time.monotonic() - began
+                if self._is_down_for(FRESH_SECONDS) or waited > limit:
+                    raise UnavailableError(self._no_answer(waited)) from error
             else:
                 self._all_down_since = None
                 return found

@@ -55,23 +55,36 @@ def flow_health(
         if task.health:
             return _of_discovery(task, found=found)
     for task in collect:
-        if task.state == "retrying":
-            now = "unhealthy tasks" if task.health else "running"
-            return FlowHealth(now, "retrying", f"task {task.key}: {task.why}", MEND)
-        if task.health:
-            why = f"task {task.key} has failed several times in a row: {task.why}"
-            return FlowHealth("unhealthy tasks", "tasks fail", why, MEND)
+        if task.state == "retrying" or task.health:
+            return _of_failing(task)
     if discover and not found:
         if any(task.state == "failed" for task in discover):
             return FlowHealth("pending", "connecting to stream", discover[0].why, "wait")
         return FlowHealth("pending", "discovering tasks", "no partition is found yet", "wait")
     late = [task for task in collect if task.state != "running"]
     if late or not collect:
-        why = f"task {late[0].key} is {late[0].state}" if late else "none is planned yet"
-        running = len(late) < len(collect)
-        return FlowHealth("running" if running else "pending", "creating tasks", why, "wait")
+        return _of_late(late, running=len(late) < len(collect))
     now = "idle" if idle else "running"
     return FlowHealth(now, now)
+
+
+def _of_failing(task: TaskRow) -> FlowHealth:
+    if task.state == "retrying":
+        now = "unhealthy tasks" if task.health else "running"
+        return FlowHealth(now, "retrying", f"task {task.key}: {task.why}", MEND)
+    why = f"task {task.key} has failed several times in a row: {task.why}"
+    return FlowHealth("unhealthy tasks", "tasks fail", why, MEND)
+
+
+def _of_late(late: Sequence[TaskRow], *, running: bool) -> FlowHealth:
+    """``running``: whether other tasks of the flow run."""
+    now = "running" if running else "pending"
+    for task in late:
+        if task.state == "failed":
+            why = f"task {task.key} has failed: {task.why}"
+            return FlowHealth(now, "tasks fail", why, MEND)
+    why = f"task {late[0].key} is {late[0].state}" if late else "none is planned yet"
+    return FlowHealth(now, "creating tasks", why, "wait")
 
 
 def _of_discovery(task: TaskRow, *, found: bool) -> FlowHealth:

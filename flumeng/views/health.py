@@ -35,7 +35,7 @@ from flumeng.views.reading import Reading
 from flumeng.views.task_status import TaskRow
 from flumeng.views.unreadable import Cause
 from zkschema import paths, records
-from zkschema.records import COLLECT, DISCOVER, LiveMaster
+from zkschema.records import ABORTED, COLLECT, DISCOVER, LiveMaster
 
 Answer = tuple[Mapping[str, Account], Sequence[Mapping[str, Any]]]
 """The accounts of a worker's journals, and the counters of its sources."""
@@ -280,7 +280,7 @@ def _of_flows(flows: Sequence[FlowRow], reading: Reading) -> Iterator[Cause]:
                 "apply a corrected file with `flumeng flow apply`",
                 about=f"flow {flow.flow}: problem",
             )
-        if flow.went_back:
+        if flow.went_back and not flow.went_back.startswith(ABORTED):
             yield Cause(
                 f"flow {flow.flow} went back to revision {flow.revision} by itself: "
                 f"{flow.went_back}",

@@ -153,7 +153,7 @@ def test_a_flow_that_went_back_says_so_and_why_until_it_is_applied_anew(cluster:
     assert set(revisions(shell).values()) == {(1, 1)}
     shown = shell.run("flow", "show", "web").stdout
     assert "revision 1 by ann" in shown
-    assert "it went back to this revision by itself: web/" in shown
+    assert "it went back to this revision: web/" in shown
     assert "failed with revision 2: no such table" in shown
     status = shell.run("status")
     assert status.exit_code == 1
@@ -294,6 +294,9 @@ def test_a_rollout_stands_still_goes_on_and_is_aborted(cluster: Cluster) -> None
     said = shell.run("flow", "rollout", "status", "web").stdout
     assert "no rollout is under way, revision 1 is current" in said
     assert ": odd" in said
+    assert "it went back to this revision: aborted by" in shell.run("flow", "show", "web").stdout
+    status = shell.run("status")
+    assert (status.exit_code, "went back" in status.stdout) == (0, False), "an operator wanted it"
     audit = shell.run("cluster", "audit").stdout
     assert "flow rollout abort web (revision 2, back to 1)" in audit
 
