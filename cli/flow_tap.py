@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import click
 
@@ -77,6 +78,7 @@ def tap(
     from flumeng.trial import tap as taps  # noqa: PLC0415  loads pyarrow
     from flumeng.trial.filter_tree import filter_tree  # noqa: PLC0415  loads pyarrow
     from flumeng.trial.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
+    from flumeng.trial.users_code import calls_users_code  # noqa: PLC0415  loads pyarrow
 
     wanted = spec
     if at is not None or where is not None:
@@ -85,7 +87,7 @@ def tap(
         wanted = steps.as_far_as(spec, steps.find(spec, at or "sinks"), where)
     addresses = taps.servers(store, name)
     render = rendering.json_lines if as_json else rendering.text_lines
-    spark = LocalSpark(lambda text: click.echo(f"flumeng: {text}", err=True))
+    spark = LocalSpark(partial(click.echo, err=True), users_code=calls_users_code(spec))
     with quiet_end(spark):
         tree = filter_tree(wanted, spark, READ_SCHEMA)
         keep_tap(store, name, at=at, where=where, **context.audit_fields(reason))

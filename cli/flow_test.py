@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,9 +43,10 @@ def test(files: tuple[Path, ...], part: str, junit_file: Path | None) -> None:
         from flumeng.trial.users_code import calls_users_code, leave_out_pandas  # noqa: PLC0415  too
 
         read = read_cases(files)
-        if not any(calls_users_code(cases.spec) for cases in read):
+        users_code = any(calls_users_code(cases.spec) for cases in read)
+        if not users_code:
             leave_out_pandas()
-    spark = LocalSpark(lambda text: click.echo(f"flumeng: {text}", err=True))
+    spark = LocalSpark(partial(click.echo, err=True), users_code=users_code)
     outcomes: list[Outcome] = []
     with quiet_end(spark):
         for cases in read:

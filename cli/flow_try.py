@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,7 +74,8 @@ def try_(
         from flumeng.trial.received import ReceivedLines  # noqa: PLC0415  loads pyarrow
         from flumeng.trial.users_code import calls_users_code, leave_out_pandas  # noqa: PLC0415  too
 
-        if not calls_users_code(file.spec):
+        users_code = calls_users_code(file.spec)
+        if not users_code:
             leave_out_pandas()
         received = ReceivedLines(
             file.spec, source, host=host, attrs=given(attrs, "an attribute"), ts=moment(time)
@@ -84,7 +86,7 @@ def try_(
             "own: each line is the body of an event as those leave it",
             err=True,
         )
-    spark = LocalSpark(lambda text: click.echo(f"flumeng: {text}", err=True))
+    spark = LocalSpark(partial(click.echo, err=True), users_code=users_code)
     with quiet_end(spark):
         if explain is not None:
             _explain(file.spec, received, inputs, spark, explain, as_json=as_json)

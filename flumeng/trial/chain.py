@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,7 +21,8 @@ class Given:
 
     batches: tuple[pa.RecordBatch, ...]
 
-    def __call__(self, _numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        deque(numbers, maxlen=0)  # else Spark's Python worker would not serve another task
         yield from self.batches
 
 

@@ -1,13 +1,14 @@
-"""Keeps Spark's JVM running between commands of the same user.
+"""Keeps a Spark context running between commands of the same user.
 
-Starting the JVM and loading its classes takes most of the time of a short run. A *keeper* process
-holds a JVM that has started. Each command makes a Spark context of its own in it and stops that
-again, so no command sees anything of another.
+Starting the JVM, the context and its Python workers takes most of the time of a short run. A
+*keeper* process holds a context that has started. Each command has a session of its own in it, so
+that no command sees the settings and views of another.
 
-The keeper serves one command at a time, and only when version, Java, jars, environment and working
-directory are equal, since Spark's Python workers inherit these. It ends after five idle minutes, or
-when a command ends without reporting that its Spark context is stopped. Without XDG_RUNTIME_DIR, a
-directory that only the user can read, there is no keeper and each command starts a JVM.
+The keeper serves one command at a time, and only when flumeng's code, Java, jars, environment and
+working directory are equal, since Spark's Python workers inherit these. It ends after five idle
+minutes, or when a command ends without reporting that nothing of it runs any more. Without
+XDG_RUNTIME_DIR, a directory that only the user can read, there is no keeper and each command starts
+a JVM.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flumeng import __version__
+import flumeng
 from flumeng.errors import FlumengError
 from flumeng.runtime import private_directory
 from flumeng.runtime.processes import PYTHON
@@ -67,21 +69,24 @@ class KeptJava:
         return {PORT_VARIABLE: str(self.port), SECRET_VARIABLE: self.secret}
 
     def give_back(self, *, stopped: bool) -> None:
-        """``stopped``: nothing of this command's Spark is left in it."""
+        """``stopped``: no job of this command runs in it any more."""
         with self.connection, suppress(OSError):
             if stopped:
                 self.connection.sendall(_DONE)
 
 
-def take() -> KeptJava | None:
-    """The keeper's JVM, of a keeper that is started when there is none. None when it serves another
-    command, and where none can be had."""
+def take(starting: Callable[[], object]) -> KeptJava | None:
+    """The keeper's JVM, of a keeper that is started when there is none, and ``starting`` is called
+    before that. None when it serves another command, and where none can be had."""
     directory = _directory()
     if directory is None:
         return None
     try:
         setting = _setting()
-        return _ask(directory, setting) or _start(directory, setting)
+        if found := _ask(directory, setting):
+            return found
+        starting()
+        return _start(directory, setting)
     except (OSError, ValueError, FlumengError):
         return None
 
@@ -110,7 +115,8 @@ def _setting() -> str:
 
     variables = {name: value for name, value in os.environ.items() if name not in _NO_SETTING}
     archive = class_archive.archive_in(Path()).name
-    found = [__version__, sys.executable, archive, str(Path.cwd()), variables]
+    code = max(file.stat().st_mtime for file in Path(flumeng.__file__).parent.rglob("*.py"))
+    found = [code, sys.executable, archive, str(Path.cwd()), variables]
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
@@ -199,7 +205,6 @@ class _Keeper:
         options = class_archive.java_options(cache)
         session = spark.start(_spark_in(self._directory), OPTIONS, more_java_options=options)
         gateway = session.sparkContext._gateway
-        session.stop()
         assert gateway is not None
         return gateway
 

@@ -1,6 +1,6 @@
 """A Spark of this process with the collector's settings, started when it is first needed.
 
-Its JVM may be one that a command before has started, see ``kept_java``.
+It may be one that a command before has started, see ``kept_java``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flumeng.errors import FlumengError
+from flumeng.errors import FlumengError, UnavailableError
 from flumeng.trial import kept_java
 from flumeng.trial.kept_java import OPTIONS, KeptJava
 
@@ -22,63 +22,95 @@ if TYPE_CHECKING:
 
 
 class LocalSpark:
-    """Gives the session, for a batch. ``announce`` is told once that it takes some seconds."""
+    """Gives the session, for a batch. ``announce`` is told once when it takes some seconds. With
+    ``users_code`` the Spark is no other command's: its Python workers keep modules of users as they
+    were when they were imported."""
 
-    def __init__(self, announce: Callable[[str], None]) -> None:
+    def __init__(self, announce: Callable[[str], None], *, users_code: bool) -> None:
         self._announce = announce
+        self._users_code = users_code
         self._session: SparkSession | None = None
         self._directory: str | None = None
         self._java: KeptJava | None = None
+        self._announced = False
         self._lock = threading.Lock()
 
     def __call__(self) -> SparkSession:
         """Raises what ``spark.start`` raises."""
         with self._lock:
             if self._session is None:
-                self._announce("starting Spark for what Arrow does not compute; it takes seconds")
-                self._directory = tempfile.mkdtemp(prefix="flumeng-trial-")
-                self._session = self._start(Path(self._directory))
+                self._session = self._start()
             return self._session
 
-    def _start(self, directory: Path) -> SparkSession:
+    def _start(self) -> SparkSession:
         from pyspark import SparkContext  # noqa: PLC0415  only when it is needed
 
         from flumeng.collector import class_archive, spark  # noqa: PLC0415  only when it is needed
 
-        options = class_archive.java_options(class_archive.cache_of(directory))
-        if SparkContext._gateway is None:  # else this process has started a JVM of its own
-            self._java = kept_java.take()
+        # With a gateway this process has started a JVM of its own.
+        if not self._users_code and SparkContext._gateway is None:
+            self._java = kept_java.take(self._say_that_it_takes_long)
         if self._java is not None:
-            variables = self._java.environment()
-            os.environ.update(variables)
             try:
-                started = spark.start(self._java.directory, OPTIONS, more_java_options=options)
-                return spark.for_large_rows(started)
+                return spark.for_large_rows(_attached(self._java))
             except (FlumengError, OSError):
                 self._give_back(stopped=False)
-            finally:
-                for name in variables:
-                    del os.environ[name]
+        self._say_that_it_takes_long()
+        self._directory = tempfile.mkdtemp(prefix="flumeng-trial-")
+        directory = Path(self._directory)
+        options = class_archive.java_options(class_archive.cache_of(directory))
         started = spark.start(directory / "spark", OPTIONS, more_java_options=options)
         return spark.for_large_rows(started)
 
+    def _say_that_it_takes_long(self) -> None:
+        if not self._announced:
+            self._announce(
+                "flumeng: starting Spark for what Arrow does not compute; it takes seconds"
+            )
+        self._announced = True
+
     def stop(self) -> None:
         with self._lock:
-            if self._session is not None:
+            if self._java is not None:
+                self._give_back(stopped=True)
+            elif self._session is not None:
                 self._session.stop()
-                self._session = None
-            self._give_back(stopped=True)
+            self._session = None
             if self._directory is not None:
                 shutil.rmtree(self._directory, ignore_errors=True)
 
     def _give_back(self, *, stopped: bool) -> None:
-        """PySpark forgets the JVM: the next command of this process asks for one again."""
-        if self._java is None:
-            return
+        """PySpark forgets the context and its JVM, which go on: the next command of this process
+        asks for them again."""
         from pyspark import SparkContext  # noqa: PLC0415  only when it is needed
+        from pyspark.sql import SparkSession  # noqa: PLC0415  only when it is needed
 
+        assert self._java is not None
         if (gateway := SparkContext._gateway) is not None:
             gateway.close()
-        SparkContext._gateway = SparkContext._jvm = None
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = None
         self._java.give_back(stopped=stopped)
         self._java = None
+
+
+def _attached(java: KeptJava) -> SparkSession:
+    """A session in the Spark context of that JVM. Raises FlumengError."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415  only when it is needed
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415  only when it is needed
+    from pyspark.sql import SparkSession  # noqa: PLC0415  only when it is needed
+
+    variables = java.environment()
+    os.environ.update(variables)
+    try:
+        SparkContext._ensure_initialized()
+        gateway, jvm = SparkContext._gateway, SparkContext._jvm
+        assert jvm is not None
+        context = jvm.JavaSparkContext(jvm.org.apache.spark.SparkContext.getOrCreate())
+        conf = SparkConf(_jvm=jvm, _jconf=context.getConf())
+        return SparkSession(SparkContext(gateway=gateway, jsc=context, conf=conf))
+    except Py4JError as error:
+        raise UnavailableError("the kept Spark does not answer") from error
+    finally:
+        for name in variables:
+            del os.environ[name]

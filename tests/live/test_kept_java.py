@@ -127,6 +127,26 @@ def test_the_next_command_has_the_same_result_in_the_same_jvm(folder: Path, runt
     wait_for_end(other, *java)
 
 
+def test_a_users_function_is_the_one_that_is_there_now(folder: Path, runtime: Path) -> None:
+    """Spark's Python workers serve one command after the other, and have imported its modules."""
+    step = '  - python: {function: "marks:mark", adds: "mark BIGINT"}\n'
+    (folder / "web.yaml").write_text(FLOW.replace("  - sql", f"{step}  - sql"))
+    (folder / "web.test.yaml").write_text(
+        CASES.replace("n: 1", "mark: 1").replace("n: 2", "mark: 2")
+    )
+    said = []
+    for number in (1, 2, 1):
+        (folder / "marks.py").write_text(
+            "import pyarrow as pa\n"
+            "def mark(events: pa.RecordBatch) -> pa.RecordBatch:\n"
+            f"    return events.append_column('mark', pa.array([{number}] * events.num_rows))\n"
+        )
+        said.append(run(folder, runtime, PYTHONPATH=str(folder), PYTHONDONTWRITEBYTECODE="1"))
+    assert "wrong: failed" in said[0][1]
+    assert "right: failed" in said[1][1]
+    assert said[0] == said[2]
+
+
 def test_a_keeper_that_nobody_asks_ends_and_leaves_nothing(runtime: Path) -> None:
     directory = runtime / "flumeng"
     directory.mkdir(mode=0o700)
