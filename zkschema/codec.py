@@ -14,9 +14,10 @@ import math
 import types
 import typing
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
+from operator import attrgetter
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from zkschema.records import Record
@@ -104,16 +105,34 @@ def decode(kind: type[R], data: bytes) -> R:
 
 def _plain_fields(record: Record) -> dict[str, Any]:
     kind: Any = type(record)
-    known = {name: _plain(getattr(record, name)) for name in _names(kind)}
-    for name in _none_by_default(kind):
+    names, values, composite, optional = _layout(kind)
+    known = dict(zip(names, values(record), strict=True))
+    for name in composite:
+        known[name] = _plain(known[name])
+    for name in optional:
         if known[name] is None:
             del known[name]
-    return {**record.extra, **known}
+    return {**record.extra, **known} if record.extra else known
 
 
 @cache
-def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(kind) if f.name != "extra")
+def _layout(
+    kind: Any,
+) -> tuple[tuple[str, ...], Callable[[Any], Iterable[Any]], tuple[str, ...], tuple[str, ...]]:
+    """The names of the fields, what gives their values, the names of those whose values are not
+    JSON as they are, and of those that are None by default."""
+    names = tuple(f.name for f in fields(kind) if f.name != "extra")
+    composite = tuple(name for name in names if not _is_json(_hints(kind)[name]))
+    optional = tuple(f.name for f in fields(kind) if f.default is None)
+    values = attrgetter(*names) if len(names) > 1 else lambda one: [getattr(one, n) for n in names]
+    return names, values, composite, optional
+
+
+def _is_json(hint: Any) -> bool:
+    """Whether values of this type need no conversion: scalars, and tuples of them."""
+    if get_origin(hint) in (Union, types.UnionType, tuple):
+        return all(one is Ellipsis or _is_json(one) for one in get_args(hint))
+    return hint in (str, int, float, bool, types.NoneType)
 
 
 @cache

@@ -237,7 +237,8 @@ def _suspects(builder: PlanBuilder, changes: ChangeSet, changed: Iterable[str]) 
         if flow == own and task.kind == COLLECT
     )
     collect = (name for name in changes.tasks if name.startswith(f"{COLLECT}."))
-    return in_order({*builder.flow_index.unsettled, *on_changed, *collect, *changed})
+    own_changes = (*builder.flow_index.unsettled, *changed, *builder.held)
+    return in_order({*on_changed, *collect, *own_changes})
 
 
 def _must_leave(builder: PlanBuilder, name: str, task: PlannedTask) -> str | None:

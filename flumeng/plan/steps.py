@@ -26,6 +26,7 @@ def steps(before: Tasks, after: Tasks, room_bytes: int, cost: Cost) -> list[Task
             return [after]
         after = after.spread()
     spread = before.spread()
+    cost = _remembered(cost)
     written = _changed(spread, after) if spread is before else range(len(after.buckets))
     if sum(cost(n, spread.buckets[n], after.buckets[n]) for n in written) <= room_bytes:
         return [after]
@@ -39,6 +40,19 @@ def steps(before: Tasks, after: Tasks, room_bytes: int, cost: Cost) -> list[Task
             current = Tasks(buckets)
             found.append(current)
     return found
+
+
+def _remembered(cost: Cost) -> Cost:
+    """Weighs each bucket once: to encode it takes most of the time. The buckets outlive this."""
+    known: dict[tuple[int, int, int], int] = {}
+
+    def weigh(number: int, old: Bucket, new: Bucket) -> int:
+        key = number, id(old), id(new)
+        if key not in known:
+            known[key] = cost(number, old, new)
+        return known[key]
+
+    return weigh
 
 
 def _items(tasks: Tasks) -> int:

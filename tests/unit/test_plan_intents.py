@@ -15,6 +15,7 @@ from zkschema.records import (
     Journal,
     Node,
     NodeStatus,
+    Partition,
     PlannedTask,
     TaskStatus,
 )
@@ -151,6 +152,21 @@ def test_those_that_give_journals_away_wait_for_each_other() -> None:
     assert reads(both) == {"collect.0": 2, "collect.1": 2, "collect.2": 2}
     late = replace(decided(now_the_other, 1), overdue=frozenset({"f/collect.0"}))
     assert task(carried_out(late), 0).state == "assigned", "it stands still for ever"
+
+
+def test_a_task_drains_as_soon_as_a_partition_ends_that_its_batch_may_have() -> None:
+    """Also when the planner knows the intent already, and nothing else has changed."""
+    found = {"p0@broker": Partition(end=None)}
+    settled = running(1)
+    flow = replace(settled.flows["f"], partitions=found)
+    busy = decided(obeyed(carried_out(replace(settled, flows={"f": flow}))), 0)
+    planner = Planner()
+    assert planner.plan(busy) == []
+    ended = replace(busy.flows["f"], partitions={"p0@broker": Partition(end=7)})
+    over = replace(busy, flows={"f": ended}, drained=frozenset({"f/p0@broker"}))
+    (replan, *_) = planner.plan(over)
+    assert isinstance(replan, Replan)
+    assert replan.plan.tasks["collect.0"].state == "draining"
 
 
 def test_the_task_of_a_dead_owner_moves_with_its_batch() -> None:
