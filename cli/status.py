@@ -14,6 +14,7 @@ from cli.sites import Clusters, with_clusters
 from flumeng.errors import FlumengError
 from flumeng.store import Store
 from flumeng.views import health
+from flumeng.views.cause_groups import grouped
 
 HEADERS = ("FLOW", "STATE", "REVISION", "RUNNING", "LAG", "ROLLOUT", "HEALTH")
 
@@ -43,8 +44,8 @@ def status(context: CliContext, clusters: Clusters, as_json: bool) -> None:
             f"{found['health']}: {count(len(found['masters']), 'master')} live, "
             f"{nodes['live']} of {nodes['registered']} nodes live"
         )
-        for cause in found["causes"]:
-            click.echo(f"- {cause['what']}\n  {cause['advice']}")
+        for what, advice in grouped(found["causes"]):
+            click.echo(f"- {what}\n  {advice}")
         show_table(HEADERS, (_flow(flow) for flow in found["flows"]))
     if found["health"] != "ok":
         raise SystemExit(1)
@@ -61,8 +62,8 @@ def _show_sites(found: Mapping[str, dict[str, Any] | FlumengError], *, as_json: 
         for name, error in silent.items():
             click.echo(f"- site {name} cannot be read: {error}")
         for name, said in read.items():
-            for cause in said["causes"]:
-                click.echo(f"- site {name}: {cause['what']}\n  {cause['advice']}")
+            for what, advice in grouped(said["causes"]):
+                click.echo(f"- site {name}: {what}\n  {advice}")
         show_table(
             ("SITE", "HEALTH", "MASTERS", "NODES", "FLOWS", "LAG"),
             (_site(name, read.get(name)) for name in found),

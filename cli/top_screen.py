@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.output import count, make_table
 from cli.status import state_cells
+from flumeng.views.cause_groups import grouped
 from flumeng.views.flow_rates import UNKNOWN, FlowRates
 from flumeng.views.overview import NodeRow
 from flumeng.views.partition_lag import LagOfFlow
@@ -105,7 +106,7 @@ def tables(seen: Seen, view: View) -> Iterator[Table]:
     """The worst first: on a screen the others may not fit."""
     causes = seen.status["causes"]
     if causes:
-        yield ("PROBLEM", "WHAT TO DO"), [(c["what"], c["advice"]) for c in causes]
+        yield ("PROBLEM", "WHAT TO DO"), [*grouped(causes)]
     yield FLOW_HEADERS, [_flow(flow, seen) for flow in flows_in_order(seen, view)]
     yield (
         ("NODE", "LIVE", "DESIRED", "TASKS", "NOT RUNNING"),
@@ -188,7 +189,7 @@ def _of_flow(seen: Seen, name: str, lines: int) -> Iterator[RenderableType]:
     yield make_table(FLOW_HEADERS[1:], [_flow(flow, seen)[1:]])
     causes = [c for c in seen.status["causes"] if f"{name}/" in c["about"] or _names(c, name)]
     if causes:
-        yield make_table(("PROBLEM", "WHAT TO DO"), [(c["what"], c["advice"]) for c in causes])
+        yield make_table(("PROBLEM", "WHAT TO DO"), grouped(causes))
     worst = sorted(tasks, key=lambda task: task.state == "running")
     yield make_table(
         ("TASK", "NODE", "EPOCH", "STATE", "WHY"),

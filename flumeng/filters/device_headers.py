@@ -13,6 +13,7 @@ ends the header, or where a counter begins it and a time with a colon ends it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -49,11 +50,35 @@ class Marks:
     def __init__(self, flat: ByteColumn) -> None:
         self.flat = flat
         self.spaces = flat.find(" ")
-        self.colons = flat.find(":")
-        self.slashes = flat.find("/")
-        self.dashes = flat.find("-")
-        self.brackets = flat.find("]")
         self.percents = flat.find("%")
+
+    @cached_property
+    def colons(self) -> Positions:
+        return self.flat.find(":")
+
+    @cached_property
+    def slashes(self) -> Positions:
+        return self.flat.find("/")
+
+    @cached_property
+    def dashes(self) -> Positions:
+        return self.flat.find("-")
+
+    @cached_property
+    def brackets(self) -> Positions:
+        return self.flat.find("]")
+
+
+def may_be(marks: Marks, starts: Positions, ends: Positions) -> Mask:
+    """Where ``read`` may find a header: a message's name has a ``%``, a counter begins with a digit
+    or a colon, first or behind the first word. Most rows have neither, and this look is cheap."""
+    flat = marks.flat
+    found: Mask = following(marks.percents, starts, ends) < ends
+    for places in (starts, following(marks.spaces, starts, ends) + 1):
+        byte = flat.at(places, ends)
+        found |= (byte - np.uint8(ord("0"))) <= ord(":") - ord("0")
+        found |= byte == ord(" ")
+    return found
 
 
 def read(marks: Marks, starts: Positions, ends: Positions, received: Positions) -> DeviceHeaders:

@@ -35,11 +35,12 @@ from flumeng.store import Path as ZPath
 from flumeng.store import Put, Refused, Store, Version, Write
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema import paths
-from zkschema.records import COLLECT, Ack
+from zkschema.records import COLLECT, DISCOVER, Ack
 
 SESSION_SECONDS = 10.0
 SLOTS = 2
 EVENTS_PER_SECOND = 10
+BEAT_SECONDS = 5.0
 """Of each scripted journal."""
 
 _printing = threading.Lock()
@@ -183,6 +184,34 @@ class Collector:
             say(what=what, task=key, epoch=epoch, node=self._node)
 
 
+class Discovery:
+    """A node's child that has no tasks, and answers and lives on until it dies."""
+
+    def __init__(self, hear: Callable[[Event], None]) -> None:
+        self._hear = hear
+        self._number = 0
+        hear(Said(DISCOVER, {"type": "ready"}))
+        threading.Thread(target=self._beat, name="discovery", daemon=True).start()
+
+    def tell(self, message: Message) -> None:
+        self._number = message.get("number", self._number)
+        self._answer()
+
+    def kill(self) -> None:
+        self.die()
+
+    def die(self) -> None:
+        self._hear = lambda _: None
+
+    def _answer(self) -> None:
+        self._hear(Said(DISCOVER, {"type": "status", "answers": self._number, "tasks": {}}))
+
+    def _beat(self) -> None:
+        while True:
+            time.sleep(BEAT_SECONDS)
+            self._answer()
+
+
 def _pipeline(assignment: Assignment) -> ScriptedPipeline:
     return ScriptedPipeline(parse_flow(assignment.spec))
 
@@ -209,8 +238,11 @@ class CollectingNode(Node):
         self._own_home._lock.close()
 
     def _start(self, child: str) -> None:
-        collector = Collector(self._settings.name, self._settings.hosts, self.hear)
-        self._children[child] = collector  # type: ignore[assignment]
+        if child == COLLECT:
+            collector = Collector(self._settings.name, self._settings.hosts, self.hear)
+            self._children[child] = collector  # type: ignore[assignment]
+        else:
+            self._children[child] = Discovery(self.hear)  # type: ignore[assignment]
 
 
 def run_nodes(hosts: str, folder: str, first: str, count: str) -> None:

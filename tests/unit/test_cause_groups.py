@@ -1,0 +1,49 @@
+"""Tasks with the same trouble are one line of `flumeng status`."""
+
+from __future__ import annotations
+
+from flumeng.views.cause_groups import grouped
+
+WAIT, MEND = "wait", "correct the cause"
+
+
+def cause(what: str, advice: str, about: str = "") -> dict[str, str]:
+    return {"what": what, "advice": advice, "about": about or what}
+
+
+def task(name: str, trouble: str, advice: str = WAIT) -> dict[str, str]:
+    return cause(f"task {name} is {trouble}", advice, f"task {name}")
+
+
+def test_tasks_with_the_same_trouble_are_counted_and_a_few_are_named() -> None:
+    lost = "away: node n1 is not live"
+    causes = [
+        cause("node n1 is not live", "start it"),
+        *(task(f"web/collect.{number}", lost) for number in range(5)),
+        task("app/collect.0", "starting"),
+        task("db/collect.0", "starting"),
+    ]
+    assert grouped(causes) == [
+        ("node n1 is not live", "start it"),
+        (
+            "5 tasks are away: node n1 is not live (web/collect.0, web/collect.1, web/collect.2 "
+            "and 2 more)",
+            WAIT,
+        ),
+        ("2 tasks are starting (app/collect.0, db/collect.0)", WAIT),
+    ]
+
+
+def test_what_differs_stays_apart() -> None:
+    causes = [
+        task("web/collect.0", "failed: no table a", MEND),
+        task("web/collect.1", "failed: no table b", MEND),
+        task("web/collect.2", "starting"),
+    ]
+    assert [what for what, _ in grouped(causes)] == [one["what"] for one in causes]
+
+
+def test_other_troubles_of_a_task_are_told_as_they_are() -> None:
+    runs = "task web/collect.0 has failed several times in a row, and runs again"
+    causes = [cause(runs, WAIT, "task web/collect.0"), cause(runs, WAIT, "task web/collect.0")]
+    assert grouped(causes) == [(runs, WAIT)]
