@@ -21,6 +21,8 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
+from tests import reaper
+
 TOP = Path(__file__).parents[2]
 UNITS = TOP / "conf" / "systemd"
 CGROUPS = Path("/sys/fs/cgroup")
@@ -255,7 +257,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
             ["sh", "-c", f"echo $$ >{group}/cgroup.procs && exec unshare --pid --mount --uts --ipc "
              '--net --cgroup --fork --kill-child sh -c "$BOOT"'],
             env={
-                "PATH": os.environ["PATH"],
+                **{name: os.environ[name] for name in ("PATH", reaper.VARIABLE)},
                 "BOOT": BOOT,
                 "TOP": str(TOP),
                 "MADE": str(made),
