@@ -24,8 +24,9 @@ CONNECT_SECONDS = 5.0
 class Backoff:
     """Exponential, with jitter. For one thread.
 
-    Until the server has taken something, attempts end FRESH_SECONDS after the beginning. Later
-    they end ``seconds`` after the first pause since something was taken. With
+    Until the server has taken something, attempts end FRESH_SECONDS after the beginning, or
+    ``seconds`` where it says itself when to come again. Later they end ``seconds`` after the first
+    pause since something was taken. With
     ``patience_seconds`` they end so long after the beginning, or after something was taken: so one
     answer of a frozen server is awaited and not two.
     ``clock`` gives seconds that only grow.
@@ -45,6 +46,7 @@ class Backoff:
         self._next = FIRST_SECONDS
         fresh = min(seconds, FRESH_SECONDS) if patience_seconds is None else patience_seconds
         self._until: float | None = clock() + fresh
+        self._asked_until = clock() + min(seconds, patience_seconds or seconds)
 
     def progressed(self) -> None:
         """The server has taken something: it is slow, and not away."""
@@ -54,12 +56,14 @@ class Backoff:
             self._until = self._clock() + self._patience_seconds
 
     def pause(self, error: UnavailableError, *, least_seconds: float = 0.0) -> None:
-        """Raises ``error`` when the time is over, or would be after the pause."""
+        """``least_seconds``: the server asks for such a pause. Raises ``error`` when the time is
+        over, or would be after the pause."""
         now = self._clock()
         if self._until is None:
             self._until = now + self._seconds
         pause = max(least_seconds, self._next * random.uniform(0.5, 1.5))
-        if now + pause > self._until:
+        until = max(self._until, self._asked_until) if least_seconds else self._until
+        if now + pause > until:
             raise error
         self._sleep(pause)
         self._next = min(2 * self._next, LONGEST_SECONDS)

@@ -52,7 +52,19 @@ def test_server_that_has_taken_something_is_retried_for_longer() -> None:
 
 def test_given_patience_counts_from_beginning_and_from_progress() -> None:
     clock = Clock()
-    backoff = Backoff(30.0, 2 * FRESH_SECONDS, clock, clock.sleep)
-    assert 2.0 < seconds_until_given_up(backoff, clock) <= 2 * FRESH_SECONDS
+    backoff = Backoff(30.0, 10.0, clock, clock.sleep)
+    assert FRESH_SECONDS < seconds_until_given_up(backoff, clock) <= 10.0
     backoff.progressed()
-    assert 2.0 < seconds_until_given_up(backoff, clock) <= 2 * FRESH_SECONDS
+    assert FRESH_SECONDS < seconds_until_given_up(backoff, clock) <= 10.0
+
+
+def test_server_that_says_when_to_come_again_is_asked_then() -> None:
+    clock = Clock()
+    backoff = Backoff(30.0, None, clock, clock.sleep)
+    for _ in range(5):
+        backoff.pause(REFUSED, least_seconds=5.0)
+    assert 25.0 <= clock.now <= 30.0
+    with pytest.raises(UnavailableError):
+        backoff.pause(REFUSED, least_seconds=10.0)
+    with pytest.raises(UnavailableError):
+        backoff.pause(REFUSED)
