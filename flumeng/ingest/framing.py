@@ -30,6 +30,9 @@ _FRAME = re.compile(rb"(?<![0-9])([1-9][0-9]{0,7}) <[0-9]{1,3}>")
 _FRAME_BYTES = 15
 """Of a count and a priority with which a syslog message begins, at most, and a byte before."""
 
+_HEAD = re.compile(rb"[1-9][0-9]{0,7} <[0-9]{1,3}>")
+"""A count and a priority, where a message is known to begin."""
+
 _PROXY = b"PROXY "
 """A load balancer may send one such line before everything else."""
 
@@ -247,6 +250,10 @@ class Framer:
                 if count[:1] in (_NEWLINE, _NUL, b"\r"):  # some senders do not count them
                     position += 1
                     continue
+                end = self._without_drift(data, starts, ends)
+                if end is not None:
+                    position = end
+                    continue
                 self._lost = True
                 return position
             if space < 0:
@@ -270,6 +277,24 @@ class Framer:
                 self.skipped += min(position, size) - end
         self._skip = position - size
         return size
+
+    def _without_drift(self, data: bytes, starts: array[int], ends: array[int]) -> int | None:
+        """Some senders count one byte too many in each message: then a message ends with the first
+        digit of the next count, and the next one is cut short. Corrects these two, and gives where
+        they end. None where no next message, nor the end of ``data``, would be there.
+        """
+        if len(starts) < 2 or not data[starts[-2]] == data[starts[-1]] == _PRIORITY[0]:
+            return None
+        head, start = ends[-2] - 1, starts[-1]
+        count = data[head : start - 1]
+        if not count.isdigit() or count.startswith(b"0") or int(count) > self._most:
+            return None
+        end = start + int(count) - 1
+        if end != len(data) and not _HEAD.match(data, end):
+            return None
+        ends[-2], ends[-1] = head, end
+        self.malformed = True
+        return end
 
     def _believes(self, count: int, first: bytes) -> bool:
         """Whether so large a count is one, before a message that begins so."""

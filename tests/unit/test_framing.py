@@ -329,3 +329,22 @@ def test_framing_agrees_with_a_plain_reading_of_the_whole_stream(
     expected = plainly(stream, framing, nul_ends=nul_ends)
     assert [each[: MAX + 3] for each in found] == [each[: MAX + 3] for each in expected]
     assert sum(map(len, found)) + framer.skipped == sum(map(len, expected))
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 7])
+def test_sender_that_counts_one_byte_too_many_in_each_message_loses_none(at_once: int) -> None:
+    """Its messages come one by one, or several in a packet."""
+    texts = [b"<13>1 2026-11-20T10:00:%02dZ h app - - - text %d" % (n, n * n) for n in range(14)]
+    framed = [b"%d %s" % (len(text) + 1, text) for text in texts]
+    packets = [b"".join(framed[n : n + at_once]) for n in range(0, len(framed), at_once)]
+    framer = cutter("auto", 1 << 16)
+    assert [*feed(framer, packets), *single(framer.end())] == texts
+    assert framer.malformed
+
+
+def test_count_that_is_wrong_otherwise_joins_no_messages() -> None:
+    texts = [b"<13>1 - h app - - - took 4", b"<13>1 - h app - - - and more text", b"<13>1 - - next"]
+    framer = cutter("auto", 1 << 16)
+    data = b"%d %s%d %s%d %s" % (len(texts[0]), texts[0], 10, texts[1], len(texts[2]), texts[2])
+    found = [*feed(framer, [data]), *single(framer.end())]
+    assert (found[0], found[-1], b"".join(found[1:-1])) == (texts[0], texts[2], texts[1])
