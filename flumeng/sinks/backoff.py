@@ -24,11 +24,11 @@ CONNECT_SECONDS = 5.0
 class Backoff:
     """Exponential, with jitter. For one thread.
 
-    Until the server has taken something, attempts end FRESH_SECONDS after the beginning, or
-    ``seconds`` where it says itself when to come again. Later they end ``seconds`` after the first
-    pause since something was taken. With
-    ``patience_seconds`` they end so long after the beginning, or after something was taken: so one
-    answer of a frozen server is awaited and not two.
+    Until the server has taken something, attempts end FRESH_SECONDS after the beginning, or after a
+    pause that it asked for, and ``seconds`` after the beginning at most. Later they end ``seconds``
+    after the first pause since something was taken. With ``patience_seconds`` they end so long
+    after the beginning, or after something was taken: so one answer of a frozen server is awaited
+    and not two.
     ``clock`` gives seconds that only grow.
     """
 
@@ -46,7 +46,7 @@ class Backoff:
         self._next = FIRST_SECONDS
         fresh = min(seconds, FRESH_SECONDS) if patience_seconds is None else patience_seconds
         self._until: float | None = clock() + fresh
-        self._asked_until = clock() + min(seconds, patience_seconds or seconds)
+        self._most_until = clock() + min(seconds, patience_seconds or seconds)
 
     def progressed(self) -> None:
         """The server has taken something: it is slow, and not away."""
@@ -62,8 +62,9 @@ class Backoff:
         if self._until is None:
             self._until = now + self._seconds
         pause = max(least_seconds, self._next * random.uniform(0.5, 1.5))
-        until = max(self._until, self._asked_until) if least_seconds else self._until
-        if now + pause > until:
+        if least_seconds:  # it is there
+            self._until = max(self._until, min(now + pause + FRESH_SECONDS, self._most_until))
+        if now + pause > self._until:
             raise error
         self._sleep(pause)
         self._next = min(2 * self._next, LONGEST_SECONDS)

@@ -66,5 +66,11 @@ def test_server_that_says_when_to_come_again_is_asked_then() -> None:
     assert 25.0 <= clock.now <= 30.0
     with pytest.raises(UnavailableError):
         backoff.pause(REFUSED, least_seconds=10.0)
-    with pytest.raises(UnavailableError):
-        backoff.pause(REFUSED)
+
+
+def test_server_that_has_asked_for_a_pause_is_there() -> None:
+    clock = Clock()
+    backoff = Backoff(30.0, None, clock, clock.sleep)
+    backoff.pause(REFUSED, least_seconds=FRESH_SECONDS)
+    backoff.pause(REFUSED)
+    assert seconds_until_given_up(backoff, clock) <= FRESH_SECONDS
