@@ -41,6 +41,7 @@ transport.host: 127.0.0.1
 transport.port: {transport}
 transport.type: netty4
 cluster.routing.allocation.disk.threshold_enabled: false
+cluster.info.update.interval: 24h
 """
 LOGGING = """\
 status = error
