@@ -145,6 +145,7 @@ class Moves(Record):
 
 
 ABORTED = "aborted by"
+"""``Flow.went_back`` begins so when an operator ended the rollout."""
 
 
 @dataclass(frozen=True, kw_only=True)

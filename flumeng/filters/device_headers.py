@@ -69,9 +69,9 @@ class Marks:
         return self.flat.find("]")
 
 
-def may_be(marks: Marks, starts: Positions, ends: Positions) -> Mask:
-    """Where ``read`` may find a header: a message's name has a ``%``, a counter begins with a digit
-    or a colon, first or behind the first word. Most rows have neither, and this look is cheap."""
+def candidates(marks: Marks, starts: Positions, ends: Positions) -> Mask:
+    """A cheap filter before ``read``: rows without a ``%`` and without a digit, colon or space at
+    the beginning of the first or second word have no such header."""
     flat = marks.flat
     found: Mask = following(marks.percents, starts, ends) < ends
     for places in (starts, following(marks.spaces, starts, ends) + 1):

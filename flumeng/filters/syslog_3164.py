@@ -85,7 +85,9 @@ class Rfc3164(SyslogFields):
             found.behind[others] = np.where(times.shaped, times.behind, header[others])
             others = others[~times.shaped]
         if len(others):
-            others = others[device_headers.may_be(self.device_marks, header[others], ends[others])]
+            others = others[
+                device_headers.candidates(self.device_marks, header[others], ends[others])
+            ]
         if len(others):
             it = device_headers.read(
                 self.device_marks, header[others], ends[others], received[others]

@@ -43,7 +43,8 @@ def steps(before: Tasks, after: Tasks, room_bytes: int, cost: Cost) -> list[Task
 
 
 def _remembered(cost: Cost) -> Cost:
-    """Weighs each bucket once: to encode it takes most of the time. The buckets outlive this."""
+    """Remembers the cost of each bucket, since encoding a bucket is slow. Buckets are told apart by
+    ``id``, so the caller has to keep all of them until it is done."""
     known: dict[tuple[int, int, int], int] = {}
 
     def weigh(number: int, old: Bucket, new: Bucket) -> int:

@@ -14,8 +14,8 @@ from flumeng.errors import UnavailableError
 
 FIRST_SECONDS, LONGEST_SECONDS = 0.2, 5.0
 FRESH_SECONDS = 2.0
-"""A server that has taken nothing of a split yet may fail for so long: the stage holds a core, and
-nobody hears of the trouble before it ends."""
+"""How long a server that has taken nothing of a split is tried. The stage occupies a core of Spark
+meanwhile, and the driver learns of the error only when the stage ends."""
 
 CONNECT_SECONDS = 5.0
 """Time limit of a connection attempt. TCP has sent its SYN three times by then."""

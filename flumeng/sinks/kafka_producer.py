@@ -170,7 +170,7 @@ class KafkaProducer:
             self._all_down_since = time.monotonic()
 
     def _is_down_for(self, seconds: float) -> bool:
-        """Whether no broker has answered for so long."""
+        """Whether all brokers have been down for this many seconds."""
         since = self._all_down_since
         return since is not None and time.monotonic() - since > seconds
 

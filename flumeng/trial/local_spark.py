@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class LocalSpark:
-    """Gives the session, for a batch. ``announce`` is told once when it takes some seconds. With
-    ``users_code`` the Spark is no other command's: its Python workers keep modules of users as they
-    were when they were imported."""
+    """Returns the Spark session. ``announce`` is called once, before a start that takes seconds.
+    With ``users_code`` Spark is not shared with other commands, since its Python workers do not
+    import a user's module again after it has changed."""
 
     def __init__(self, announce: Callable[[str], None], *, users_code: bool) -> None:
         self._announce = announce

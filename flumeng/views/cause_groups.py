@@ -1,16 +1,17 @@
-"""Causes of trouble for people to read: tasks with the same trouble are told once."""
+"""Groups the problems of `flumeng status`: tasks with the same problem share one line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 NAMED = 3
-"""So many tasks are named of those with the same trouble."""
+"""How many tasks of a group are listed by name."""
 TASK = "task "
 
 
 def grouped(causes: Iterable[Mapping[str, str]]) -> list[tuple[str, str]]:
-    """What there is and what to do, in the order of ``causes``, as ``health.status`` gives them."""
+    """Problems with their advice, in the order of ``causes``. Each cause has the keys ``what``,
+    ``advice`` and ``about``, as in the result of ``health.status``."""
     groups: dict[tuple[str, str], list[str]] = {}
     for cause in causes:
         subject = cause["about"] if cause["about"].startswith(TASK) else ""

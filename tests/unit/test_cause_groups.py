@@ -15,7 +15,7 @@ def task(name: str, trouble: str, advice: str = WAIT) -> dict[str, str]:
     return cause(f"task {name} is {trouble}", advice, f"task {name}")
 
 
-def test_tasks_with_the_same_trouble_are_counted_and_a_few_are_named() -> None:
+def test_tasks_with_the_same_problem_are_counted_and_three_are_named() -> None:
     lost = "away: node n1 is not live"
     causes = [
         cause("node n1 is not live", "start it"),
@@ -34,7 +34,7 @@ def test_tasks_with_the_same_trouble_are_counted_and_a_few_are_named() -> None:
     ]
 
 
-def test_what_differs_stays_apart() -> None:
+def test_tasks_with_different_problems_have_a_line_each() -> None:
     causes = [
         task("web/collect.0", "failed: no table a", MEND),
         task("web/collect.1", "failed: no table b", MEND),
@@ -43,7 +43,7 @@ def test_what_differs_stays_apart() -> None:
     assert [what for what, _ in grouped(causes)] == [one["what"] for one in causes]
 
 
-def test_other_troubles_of_a_task_are_told_as_they_are() -> None:
+def test_problem_that_is_no_state_of_a_task_keeps_its_words() -> None:
     runs = "task web/collect.0 has failed several times in a row, and runs again"
     causes = [cause(runs, WAIT, "task web/collect.0"), cause(runs, WAIT, "task web/collect.0")]
     assert grouped(causes) == [(runs, WAIT)]
