@@ -61,8 +61,6 @@ class KeptJava:
 
     port: int
     secret: str
-    directory: Path
-    """The directory of Spark's state. The JVM keeps using the paths of its first session."""
     connection: socket.socket
 
     def environment(self) -> dict[str, str]:
@@ -135,7 +133,7 @@ def _ask(directory: Path, setting: str) -> KeptJava | None:
         if said.get("ends"):
             connection.close()
             return None
-        return KeptJava(int(said["port"]), str(said["secret"]), _spark_in(directory), connection)
+        return KeptJava(int(said["port"]), str(said["secret"]), connection)
     except (OSError, ValueError, KeyError) as error:
         connection.close()
         raise OSError("the keeper does not answer") from error
