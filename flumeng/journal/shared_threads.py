@@ -92,12 +92,18 @@ class SharedThreads:
             self._rouse()
 
     def _rouse(self) -> None:
-        """With the lock held: see to it that a thread looks at what is to be done."""
+        """With the lock held: see to it that a thread looks at what is to be done. When no thread can
+        be started the ones that run do it later; RuntimeError when there is none."""
         if self._idle:
             self._changed.notify()
         elif self._threads < self._most:
-            self._threads += 1
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            try:
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            except RuntimeError:
+                if not self._threads:
+                    raise
+            else:
+                self._threads += 1
 
     def _run(self) -> None:
         while (job := self._next()) is not None:

@@ -121,6 +121,23 @@ def test_one_that_is_stuck_holds_up_no_other() -> None:
     stuck.set()
 
 
+def test_jobs_run_one_after_the_other_where_the_system_gives_no_more_threads() -> None:
+    """A machine whose limit of threads is reached; a stack that no memory holds stands for it."""
+    threads = SharedThreads(2, "test")
+    first, second = Counted(threads, work=0.05), Counted(threads)
+    first.job.wake()
+    wait_until(lambda: first.runs == 1)
+    size = threading.stack_size(1 << 46)
+    try:
+        second.job.wake()
+        wait_until(lambda: second.runs == 1)
+        with pytest.raises(RuntimeError, match="thread"):
+            Counted(SharedThreads(2, "other")).job.wake()
+    finally:
+        threading.stack_size(size)
+    assert threads.threads == 1
+
+
 def test_the_job_that_has_not_gone_on_for_longest_is_named() -> None:
     threads = SharedThreads(2, "test")
     go_on = {name: threading.Event() for name in "ab"}
