@@ -92,8 +92,8 @@ class SharedThreads:
             self._rouse()
 
     def _rouse(self) -> None:
-        """With the lock held: see to it that a thread looks at what is to be done. When no thread can
-        be started the ones that run do it later; RuntimeError when there is none."""
+        """With the lock held: see to it that a thread looks at what is to be done. Where no
+        thread can be started those that run look later; RuntimeError when there is none."""
         if self._idle:
             self._changed.notify()
         elif self._threads < self._most:
