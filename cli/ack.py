@@ -12,18 +12,18 @@ from cli.lazy import CommandGroup
 from cli.name_argument import Name
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
-from flumeng.errors import UnavailableError, UserError
-from flumeng.operations.acks import advance_acks, behind
-from flumeng.operations.commits import (
+from flumeng.control.commands.acks import advance_acks, behind
+from flumeng.control.commands.commits import (
     drop_commit,
     require_lost,
     unfinished_commits,
     whereabouts,
 )
-from flumeng.operations.intents import decided_batches, drop_batch, require_decided
-from flumeng.store import Store
-from flumeng.views import journals as journal_rows
-from flumeng.views.acks import acks_of, positions
+from flumeng.control.commands.intents import decided_batches, drop_batch, require_decided
+from flumeng.control.queries import journals as journal_rows
+from flumeng.control.queries.acks import acks_of, positions
+from flumeng.control.zookeeper import Store
+from flumeng.errors import UnavailableError, UserError
 
 
 @click.group(cls=CommandGroup)

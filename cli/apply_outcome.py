@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flumeng.control.commands.next_revision import Applied, RefusedError
+from flumeng.control.queries.target_checks import TargetsFailedError
 from flumeng.errors import FlumengError
-from flumeng.operations.next_revision import Applied, RefusedError
 from flumeng.spec.flow_files import FlowFilesError
-from flumeng.views.target_checks import TargetsFailedError
 
 NOT_TRIED = "not applied, because of another file"
 

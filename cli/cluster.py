@@ -9,8 +9,7 @@ from cli.context import CliContext, with_store
 from cli.lazy import CommandGroup, Lazy
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
-from flumeng.errors import UserError
-from flumeng.operations.settings import (
+from flumeng.control.commands.settings import (
     SETTINGS,
     begin_maintenance,
     end_maintenance,
@@ -19,9 +18,10 @@ from flumeng.operations.settings import (
     shown,
     unset_setting,
 )
-from flumeng.operations.spark_settings import on_node, set_on_node
-from flumeng.store import Store
-from flumeng.views import history, moments
+from flumeng.control.commands.spark_settings import on_node, set_on_node
+from flumeng.control.queries import history, moments
+from flumeng.control.zookeeper import Store
+from flumeng.errors import UserError
 from zkschema import records
 
 LAZY = {"secure": Lazy("cli.secure:secure", "Certificates: who a process or a person is.")}

@@ -21,12 +21,12 @@ import click
 
 from cli import names
 from cli.options import zk_option
+from flumeng.control.queries import counters, journals, offsets, target_checks, waiting
+from flumeng.control.queries.acks import Ask, ask_worker
+from flumeng.control.zookeeper import Store
 from flumeng.runtime import secrets
 from flumeng.security import credentials
 from flumeng.security.roles import PEOPLE
-from flumeng.store import Store
-from flumeng.views import counters, journals, offsets, target_checks, waiting
-from flumeng.views.acks import Ask, ask_worker
 
 if TYPE_CHECKING:
     from flumeng.push.inventory import Site
@@ -43,7 +43,7 @@ def connect(hosts: str) -> Store:
 
     An attempt under way when the time is up may take another ``SESSION_SECONDS`` to end.
     """
-    from flumeng.store import zookeeper  # noqa: PLC0415  loads kazoo
+    from flumeng.control.zookeeper import zookeeper  # noqa: PLC0415  loads kazoo
 
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # our own sentence says it better
     return zookeeper.connect(hosts, session_seconds=SESSION_SECONDS, wait_seconds=CONNECT_SECONDS)
@@ -52,7 +52,7 @@ def connect(hosts: str) -> Store:
 def open_site(site: Site) -> Store:
     """For as long as the inventory lets it wait. Raises ``UnavailableError``, and ``UserError``
     when the site's credential or hosts are wrong."""
-    from flumeng.store import zookeeper  # noqa: PLC0415  loads kazoo
+    from flumeng.control.zookeeper import zookeeper  # noqa: PLC0415  loads kazoo
 
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     credential = secrets.resolve(site.credential) if site.credential else ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from cli.output import show_table
-from flumeng.views import moments
-from flumeng.views.task_counts import TaskCounts, TaskCountsRow
+from flumeng.control.queries import moments
+from flumeng.control.queries.task_counts import TaskCounts, TaskCountsRow
 
 SHOWN = ("processed", "dropped", "parse_errors", "dead_letters")
 

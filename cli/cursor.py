@@ -9,12 +9,12 @@ from cli.lazy import CommandGroup
 from cli.name_argument import Name
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
-from flumeng.operations.cursors import delete_cursor
-from flumeng.operations.flow_records import require_flow
-from flumeng.store import Store
-from flumeng.views import moments
-from flumeng.views.acks import positions
-from flumeng.views.cursors import cursors
+from flumeng.control.commands.cursors import delete_cursor
+from flumeng.control.commands.flow_records import require_flow
+from flumeng.control.queries import moments
+from flumeng.control.queries.acks import positions
+from flumeng.control.queries.cursors import cursors
+from flumeng.control.zookeeper import Store
 
 
 @click.group(cls=CommandGroup)

@@ -69,7 +69,7 @@ def zookeeper(data: Path, port: int, host: str, plain_port: int | None) -> None:
 @metrics_option
 def master(hosts: str, name: str | None, session_seconds: float, metrics: str | None) -> None:
     """Run a master; any number of them may run."""
-    from flumeng.master import daemon  # noqa: PLC0415  loads the daemons
+    from flumeng.control.master import daemon  # noqa: PLC0415  loads the daemons
 
     logs.to_stderr("master")
     daemon.run(hosts, name=name, session_seconds=session_seconds, metrics=metrics)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cli.output import show_json, show_table
-from flumeng.views import moments
-from flumeng.views.task_status import EndedRow
+from flumeng.control.queries import moments
+from flumeng.control.queries.task_status import EndedRow
 
 
 def show_ended(rows: Sequence[EndedRow], *, as_json: bool = False) -> None:

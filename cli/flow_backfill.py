@@ -11,8 +11,7 @@ from cli.context import CliContext, with_store
 from cli.name_argument import Name
 from cli.options import json_option, reason_option
 from cli.output import count, show_json, show_table
-from flumeng.errors import UserError
-from flumeng.operations.backfills import (
+from flumeng.control.commands.backfills import (
     Written,
     backfills_objects,
     current_text,
@@ -20,11 +19,12 @@ from flumeng.operations.backfills import (
     start_objects_backfill,
     within,
 )
-from flumeng.operations.derived_flows import free_name
-from flumeng.state.partitions import label_of
-from flumeng.store import Store
-from flumeng.views import points
-from flumeng.views.points import Point
+from flumeng.control.commands.derived_flows import free_name
+from flumeng.control.queries import points
+from flumeng.control.queries.points import Point
+from flumeng.control.snapshot.partitions import label_of
+from flumeng.control.zookeeper import Store
+from flumeng.errors import UserError
 
 DISCOVERED = "*@*"
 """All partitions of a flow that are no journals."""

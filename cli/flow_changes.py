@@ -21,18 +21,18 @@ from cli.options import (
 )
 from cli.output import show_json
 from cli.preview_output import show_preview
+from flumeng.control.commands import preview
+from flumeng.control.commands.flow_records import require_flow
+from flumeng.control.commands.flows import apply_flows, delete_flow, rollback_flow, rollback_text
+from flumeng.control.commands.next_revision import Applied
+from flumeng.control.queries import conditions, target_checks
+from flumeng.control.queries.history import difference
+from flumeng.control.zookeeper import Store
 from flumeng.errors import FlumengError, UnavailableError, UserError
-from flumeng.operations import preview
-from flumeng.operations.flow_records import require_flow
-from flumeng.operations.flows import apply_flows, delete_flow, rollback_flow, rollback_text
-from flumeng.operations.next_revision import Applied
 from flumeng.spec import parse_written
 from flumeng.spec.flow_files import FlowFile, FlowFilesError, flow_files_of, read_flows
 from flumeng.spec.flow_names import is_part, whole_of
 from flumeng.spec.guarantees import promise
-from flumeng.store import Store
-from flumeng.views import conditions, target_checks
-from flumeng.views.history import difference
 
 files_argument = click.argument(
     "files",

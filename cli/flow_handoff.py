@@ -8,11 +8,11 @@ from cli.context import CliContext, with_store
 from cli.name_argument import Name
 from cli.options import json_option, reason_option, revision_option, timeout_option
 from cli.output import count, show_json
-from flumeng.operations.flow_records import require_flow
-from flumeng.operations.handoff import hand_off
-from flumeng.store import Store
-from flumeng.views import conditions
-from flumeng.views.acks import acks_of, positions
+from flumeng.control.commands.flow_records import require_flow
+from flumeng.control.commands.handoff import hand_off
+from flumeng.control.queries import conditions
+from flumeng.control.queries.acks import acks_of, positions
+from flumeng.control.zookeeper import Store
 
 
 @click.command()

@@ -8,12 +8,12 @@ from cli.context import CliContext, with_store
 from cli.name_argument import Name
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
+from flumeng.control.commands.chokes import chokes, set_choke
+from flumeng.control.queries.counters import CounterRow
+from flumeng.control.queries.counters import counters as counter_rows
+from flumeng.control.zookeeper import Store
 from flumeng.errors import UserError
-from flumeng.operations.chokes import chokes, set_choke
 from flumeng.spec.quantities import size
-from flumeng.store import Store
-from flumeng.views.counters import CounterRow
-from flumeng.views.counters import counters as counter_rows
 
 name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
 

@@ -9,9 +9,9 @@ from cli.lazy import CommandGroup
 from cli.name_argument import Name
 from cli.options import json_option, reason_option, revision_option
 from cli.output import show_json
-from flumeng.operations import rollouts
-from flumeng.store import Store
-from flumeng.views import overview
+from flumeng.control.commands import rollouts
+from flumeng.control.queries import overview
+from flumeng.control.zookeeper import Store
 
 name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
 

@@ -15,13 +15,13 @@ from cli.lazy import exit_code
 from cli.name_argument import Name
 from cli.options import json_option, reason_option, revision_option
 from cli.output import count, show_json
+from flumeng.control.commands.flows import StateOutcome, set_flow_state, set_flow_states
+from flumeng.control.commands.parts import parts_there
+from flumeng.control.queries import overview
+from flumeng.control.queries.overview import UNREADABLE
+from flumeng.control.queries.receiving import Receiving, receiving
+from flumeng.control.zookeeper import Store
 from flumeng.errors import UserError
-from flumeng.operations.flows import StateOutcome, set_flow_state, set_flow_states
-from flumeng.operations.parts import parts_there
-from flumeng.store import Store
-from flumeng.views import overview
-from flumeng.views.overview import UNREADABLE
-from flumeng.views.receiving import Receiving, receiving
 
 
 @dataclass(frozen=True)

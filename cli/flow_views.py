@@ -16,12 +16,12 @@ from cli.name_argument import Name
 from cli.options import json_option, timeout_option
 from cli.output import moving_progress, show_json, show_table
 from cli.sites import Clusters, with_clusters
+from flumeng.control.queries import conditions, history, moments, overview
+from flumeng.control.queries.progress import progress
+from flumeng.control.queries.scaling import ScalingRow
+from flumeng.control.queries.task_counts import task_counts
+from flumeng.control.zookeeper import Store
 from flumeng.errors import UserError
-from flumeng.store import Store
-from flumeng.views import conditions, history, moments, overview
-from flumeng.views.progress import progress
-from flumeng.views.scaling import ScalingRow
-from flumeng.views.task_counts import task_counts
 
 ENDED_SHOWN = 5
 CONDITIONS = {

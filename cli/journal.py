@@ -15,10 +15,10 @@ from cli.context import CliContext, with_store
 from cli.lazy import CommandGroup
 from cli.options import json_option, optional_zk_option
 from cli.output import show_json, show_table
+from flumeng.control.queries import journals
+from flumeng.control.queries.journals import JournalRow
+from flumeng.control.zookeeper import Store
 from flumeng.errors import UserError
-from flumeng.store import Store
-from flumeng.views import journals
-from flumeng.views.journals import JournalRow
 
 if TYPE_CHECKING:
     import pyarrow as pa

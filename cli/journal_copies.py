@@ -13,11 +13,11 @@ import click
 from cli.context import CliContext, with_store
 from cli.name_argument import Name
 from cli.options import reason_option
+from flumeng.control.commands import copies
+from flumeng.control.queries import journals
+from flumeng.control.zookeeper import Store
 from flumeng.errors import ConflictError, UserError
-from flumeng.operations import copies
 from flumeng.replication.membership import node_of
-from flumeng.store import Store
-from flumeng.views import journals
 
 journal_argument = click.argument("name", metavar="JOURNAL")
 node_argument = click.argument("node", type=Name("node"), metavar="NODE")

@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from flumeng.control.snapshot.task_map import read_plans
 from flumeng.errors import FlumengError
-from flumeng.state.task_map import read_plans
 from zkschema import paths
 
 if TYPE_CHECKING:
-    from flumeng.store import Store
+    from flumeng.control.zookeeper import Store
 
 PATIENCE_SECONDS = 1.0
 

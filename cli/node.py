@@ -26,17 +26,22 @@ from cli.options import (
 from cli.output import show_json, show_table
 from cli.preview_output import show_preview
 from cli.sites import Clusters, with_clusters
+from flumeng.control.commands import preview
+from flumeng.control.commands.discarding import DataLoss, data_loss, discard_node
+from flumeng.control.commands.nodes import (
+    decommission_node,
+    label_node,
+    resize_node,
+    set_node_desired,
+)
+from flumeng.control.queries import conditions, details, moments, overview
+from flumeng.control.queries.acks import positions
+from flumeng.control.zookeeper import Store
 from flumeng.node.policy import DEFAULT_FILE
 from flumeng.node.settings import Settings
-from flumeng.operations import preview
-from flumeng.operations.discarding import DataLoss, data_loss, discard_node
-from flumeng.operations.nodes import decommission_node, label_node, resize_node, set_node_desired
 from flumeng.runtime import logs
 from flumeng.security import exposure
 from flumeng.spec.problems import nearest
-from flumeng.store import Store
-from flumeng.views import conditions, details, moments, overview
-from flumeng.views.acks import positions
 
 HEADERS = (
     "NODE",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from cli.output import show_json, show_table
-from flumeng.operations.preview import Preview
+from flumeng.control.commands.preview import Preview
 
 
 def show_preview(found: Preview, *, as_json: bool) -> None:

@@ -14,6 +14,7 @@ import click
 from cli.context import CliContext
 from cli.output import make_table
 from cli.push_output import how
+from flumeng.control.queries import health, moments
 from flumeng.push.execution import Execution, Manner, Note, Report, World
 from flumeng.push.inventory import Inventory, Wave
 from flumeng.push.link import Clocks
@@ -21,7 +22,6 @@ from flumeng.push.plan import PushPlan
 from flumeng.push.site_copy import SiteCopy
 from flumeng.push.wave_events import Instruction, Outcome, Tell, WaveBegins, WaveEnds
 from flumeng.runtime import processes
-from flumeng.views import health, moments
 from zkschema.records import PushClaim
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from cli.output import count, show_json, show_table
 from cli.push_output import show_plan
 from cli.push_progress import claim_of
 from cli.sites import find_site
+from flumeng.control.queries import health, moments
 from flumeng.errors import FlumengError, UserError
 from flumeng.push import adoption, planning, undo
 from flumeng.push import plan as plans
@@ -31,7 +32,6 @@ from flumeng.push.site_state import SiteState, state_of, why_not_pushed
 from flumeng.push.site_status import DEGRADED, FlowCell, SiteStatus, site_status
 from flumeng.push.site_status import history as history_rows
 from flumeng.runtime import processes
-from flumeng.views import health, moments
 
 WIDE_SITES = 12
 """A table of flows has a column for each of at most so many sites."""

@@ -11,14 +11,14 @@ from cli.lazy import CommandGroup
 from cli.name_argument import Name
 from cli.options import json_option, reason_option
 from cli.output import count, show_json, show_table
-from flumeng.operations.flow_records import require_flow
-from flumeng.operations.queues import decide
-from flumeng.store import Store
-from flumeng.views import asking, lag, moments, queues
-from flumeng.views.lanes import LaneRow, lanes_of, listed_items
-from flumeng.views.queues import QueueRow
-from flumeng.views.reading import Reading
-from flumeng.views.unreadable import causes
+from flumeng.control.commands.flow_records import require_flow
+from flumeng.control.commands.queues import decide
+from flumeng.control.queries import asking, lag, moments, queues
+from flumeng.control.queries.lanes import LaneRow, lanes_of, listed_items
+from flumeng.control.queries.queues import QueueRow
+from flumeng.control.queries.reading import Reading
+from flumeng.control.queries.unreadable import causes
+from flumeng.control.zookeeper import Store
 
 SHOWN = 100
 

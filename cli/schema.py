@@ -11,9 +11,8 @@ from cli.context import CliContext, with_store
 from cli.lazy import CommandGroup
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
-from flumeng.errors import UserError
-from flumeng.operations import membership
-from flumeng.operations.cluster import (
+from flumeng.control.commands import membership
+from flumeng.control.commands.cluster import (
     access_problems,
     export_cluster,
     import_cluster,
@@ -22,11 +21,12 @@ from flumeng.operations.cluster import (
     repairs,
     verify_cluster,
 )
-from flumeng.operations.live_processes import live_processes
-from flumeng.operations.migration import migrate_cluster, pending_migrations
-from flumeng.operations.securing import repair_access, secure_cluster
+from flumeng.control.commands.live_processes import live_processes
+from flumeng.control.commands.migration import migrate_cluster, pending_migrations
+from flumeng.control.commands.securing import repair_access, secure_cluster
+from flumeng.control.zookeeper import Store, tree
+from flumeng.errors import UserError
 from flumeng.security import process
-from flumeng.store import Store, tree
 from zkschema import table
 from zkschema.migrations import Migration
 

@@ -15,9 +15,9 @@ from click.core import ParameterSource
 from cli.context import CliContext
 from cli.options import optional_inventory_option, optional_zk_option
 from cli.output import show_json, show_table
+from flumeng.control.zookeeper import Store
 from flumeng.errors import FlumengError, UserError
 from flumeng.spec.problems import nearest
-from flumeng.store import Store
 
 if TYPE_CHECKING:
     from flumeng.push.inventory import Inventory, Site

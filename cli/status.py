@@ -11,10 +11,10 @@ from cli.context import CliContext
 from cli.options import json_option
 from cli.output import count, show_json, show_table
 from cli.sites import Clusters, with_clusters
+from flumeng.control.queries import health
+from flumeng.control.queries.cause_groups import grouped
+from flumeng.control.zookeeper import Store
 from flumeng.errors import FlumengError
-from flumeng.store import Store
-from flumeng.views import health
-from flumeng.views.cause_groups import grouped
 
 HEADERS = ("FLOW", "STATE", "REVISION", "RUNNING", "LAG", "ROLLOUT", "HEALTH")
 

@@ -12,12 +12,12 @@ from cli.name_argument import Name
 from cli.options import dry_run_option, json_option, reason_option, timeout_option
 from cli.output import show_json, show_table
 from cli.preview_output import show_preview
-from flumeng.operations import preview
-from flumeng.operations.flow_records import require_flow
-from flumeng.operations.tasks import move_task, restart_task
-from flumeng.store import Store
-from flumeng.views import conditions, details, overview
-from flumeng.views.acks import positions
+from flumeng.control.commands import preview
+from flumeng.control.commands.flow_records import require_flow
+from flumeng.control.commands.tasks import move_task, restart_task
+from flumeng.control.queries import conditions, details, overview
+from flumeng.control.queries.acks import positions
+from flumeng.control.zookeeper import Store
 
 FOLLOW = "follow with `flumeng task wait {key} --active`"
 key_argument = click.argument("key", type=Name("task"), metavar="FLOW/TASK")

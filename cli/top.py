@@ -13,14 +13,14 @@ from cli.keys import Wait, keyboard
 from cli.options import json_option
 from cli.output import show_json, show_table
 from cli.top_screen import Seen, View, headline, picture, pressed, tables
+from flumeng.control.queries import health, overview
+from flumeng.control.queries.flow_graph import Rates, rates_of
+from flumeng.control.queries.flow_rates import RateMeter
+from flumeng.control.queries.partition_lag import lag_of_flow
+from flumeng.control.queries.reading import Reading
+from flumeng.control.queries.task_counts import task_counts
+from flumeng.control.zookeeper import Store
 from flumeng.errors import UnavailableError, UserError
-from flumeng.store import Store
-from flumeng.views import health, overview
-from flumeng.views.flow_graph import Rates, rates_of
-from flumeng.views.flow_rates import RateMeter
-from flumeng.views.partition_lag import lag_of_flow
-from flumeng.views.reading import Reading
-from flumeng.views.task_counts import task_counts
 
 REFRESH_SECONDS = 2.0
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from cli.output import count, make_table
 from cli.status import state_cells
-from flumeng.views.cause_groups import grouped
-from flumeng.views.flow_rates import UNKNOWN, FlowRates
-from flumeng.views.overview import NodeRow
-from flumeng.views.partition_lag import LagOfFlow
-from flumeng.views.task_status import TaskRow
+from flumeng.control.queries.cause_groups import grouped
+from flumeng.control.queries.flow_rates import UNKNOWN, FlowRates
+from flumeng.control.queries.overview import NodeRow
+from flumeng.control.queries.partition_lag import LagOfFlow
+from flumeng.control.queries.task_status import TaskRow
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType

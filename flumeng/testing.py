@@ -18,11 +18,7 @@ from itertools import count
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
-from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
-from flumeng.runtime import embedded
-from flumeng.runtime.testing import ask_server
-from flumeng.security.roles import DIRECTORY
-from flumeng.store import (
+from flumeng.control.zookeeper import (
     ABSENT,
     ANY,
     AccessList,
@@ -42,7 +38,11 @@ from flumeng.store import (
     possible,
     readable,
 )
-from flumeng.store.transaction import OPEN, Scale
+from flumeng.control.zookeeper.transaction import OPEN, Scale
+from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.runtime import embedded
+from flumeng.runtime.testing import ask_server
+from flumeng.security.roles import DIRECTORY
 from zkschema import codec, paths
 from zkschema.access import Secured
 from zkschema.records import Record, Schema
@@ -114,7 +114,7 @@ class FakeTree:
 
 
 class FakeStore:
-    """See ``flumeng.store.Store``; watches fire in the thread that writes."""
+    """See ``flumeng.control.zookeeper.Store``; watches fire in the thread that writes."""
 
     def __init__(self, tree: FakeTree | None = None) -> None:
         self.tree = tree or FakeTree()

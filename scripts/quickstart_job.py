@@ -34,6 +34,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from flumeng.control.zookeeper import Store
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.errors import FlumengError
 from flumeng.journal.client import JournalClient
 from flumeng.runtime import embedded
@@ -42,8 +44,6 @@ from flumeng.security.credentials import Keystore
 from flumeng.security.enrolment import HOST_ROLES, create_authority
 from flumeng.security.expiry import utc_now
 from flumeng.security.roles import DIRECTORY
-from flumeng.store import Store
-from flumeng.store.zookeeper import connect
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 

@@ -20,8 +20,8 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-from flumeng.store import Store
-from flumeng.store.zookeeper import connect
+from flumeng.control.zookeeper import Store
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 from tests.reaper import pytest_configure
 

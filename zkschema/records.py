@@ -229,7 +229,8 @@ class Partition(Record):
 @dataclass(frozen=True, kw_only=True)
 class ScalingDecision(Record):
     """Why a flow was to have ``tasks`` collect tasks, of which it had ``before``; both are the same
-    when it decided to leave the number. ``kind`` is one of the words of ``flumeng.plan.scaling``.
+    when it decided to leave the number. ``kind`` is one of the words of
+    ``flumeng.control.planner.scaling``.
     """
 
     time: float

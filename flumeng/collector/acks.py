@@ -17,12 +17,12 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 
 from flumeng.collector.publisher import Publisher
+from flumeng.control.snapshot import partitions as partition_registry
+from flumeng.control.snapshot.partitions import Registered
+from flumeng.control.zookeeper import ABSENT, Check, Expected, Put, Store, Version, Write
+from flumeng.control.zookeeper.transaction import portions
 from flumeng.errors import ConflictError
 from flumeng.inputs import Progress, Range
-from flumeng.state import partitions as partition_registry
-from flumeng.state.partitions import Registered
-from flumeng.store import ABSENT, Check, Expected, Put, Store, Version, Write
-from flumeng.store.transaction import portions
 from zkschema.records import Ack, Joined
 from zkschema.table import ZPath
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from flumeng.collector.gaps import Gap
 from flumeng.collector.ranges import COUNTED, Scale
 from flumeng.collector.work import Outcome
+from flumeng.control.zookeeper import Write
 from flumeng.inputs import Range
 from flumeng.sinks import BatchId, Written
-from flumeng.store import Write
 
 
 @dataclass(eq=False)

@@ -20,11 +20,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from flumeng.collector.acks import Acks
+from flumeng.control.zookeeper import ABSENT, ANY, Path, Put, Store, Write
 from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.inputs import Progress, Range
 from flumeng.runtime.file_store import FileStore, below, open_store
 from flumeng.sinks import BatchTooWideError
-from flumeng.store import ABSENT, ANY, Path, Put, Store, Write
 from zkschema import codec, paths
 from zkschema.records import Commit
 

@@ -25,6 +25,8 @@ from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.poll_maker import poll_maker
 from flumeng.collector.task_metrics import StatusStore, TaskMetrics
 from flumeng.collector.worker import Worker
+from flumeng.control.snapshot.partitions import FLOW, JOURNAL, OBJECTS, POLLS
+from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
 from flumeng.errors import UserError
 from flumeng.inputs.flows.flows import Subscriptions
 from flumeng.inputs.journals import executor_tokens
@@ -51,8 +53,6 @@ from flumeng.spec import Component, FlowSpec, check_flow
 from flumeng.spec import spark as spark_settings
 from flumeng.spec.sinks.spark import Spark
 from flumeng.spec.spark import SparkOptions
-from flumeng.state.partitions import FLOW, JOURNAL, OBJECTS, POLLS
-from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema.records import COLLECT
 
 if TYPE_CHECKING:

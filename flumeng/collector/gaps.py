@@ -14,10 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from flumeng.control.zookeeper import Write
 from flumeng.filters import identity
 from flumeng.inputs import Range, Reach
 from flumeng.sinks.dead_letters import Refuse
-from flumeng.store import Write
 
 PLACE = "sources"
 NO_COLUMNS = pa.schema([])

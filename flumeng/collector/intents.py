@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from flumeng.collector.acks import Acks, SupersededError
+from flumeng.control.zookeeper import ABSENT, Expected, Put, Store, Version
 from flumeng.errors import CorruptError
 from flumeng.inputs import Range
-from flumeng.store import ABSENT, Expected, Put, Store, Version
 from zkschema import paths
 from zkschema.records import NOTHING, Intent
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from flumeng.state.partitions import distance
+from flumeng.control.snapshot.partitions import distance
 
 SPACING = 0.25
 """Ends are noted at intervals of this part of the lag: the error of a lag is no larger."""

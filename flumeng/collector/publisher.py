@@ -22,9 +22,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from flumeng.control.zookeeper import Put, Store, Version, Versioned, Write
+from flumeng.control.zookeeper.transaction import REQUEST_BYTES
 from flumeng.errors import ConflictError, UnavailableError
-from flumeng.store import Put, Store, Version, Versioned, Write
-from flumeng.store.transaction import REQUEST_BYTES
 from zkschema.records import Record
 
 GAP_SECONDS = 0.125

@@ -42,13 +42,13 @@ from flumeng.collector.status import (
 from flumeng.collector.task import Task
 from flumeng.collector.task_counts import DEAD_LETTERS, DROPPED, PARSE_ERRORS, PROCESSED
 from flumeng.collector.work import BrokenTogetherError, HungError, Pipeline
+from flumeng.control.zookeeper import Store
+from flumeng.control.zookeeper.tree_watch import TreeIdentity, TreeWatch
 from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.inputs import OpenPositions, UnreadableError
 from flumeng.runtime import file_store
 from flumeng.runtime.streak import Streak
 from flumeng.sinks import BatchTooWideError
-from flumeng.store import Store
-from flumeng.store.tree_watch import TreeIdentity, TreeWatch
 from zkschema import paths
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from flumeng.collector.assignment import Assignment
 from flumeng.collector.partitions import Partitions
 from flumeng.collector.work import Pipeline
-from flumeng.state.partitions import ack_path
-from flumeng.store import Store
+from flumeng.control.snapshot.partitions import ack_path
+from flumeng.control.zookeeper import Store
 
 FOLLOW_SECONDS = 10.0
 """So often the acks are read: they only tell where the next owner would begin."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flumeng.store import Expected, Remove, Version, Write
+from flumeng.control.zookeeper import Expected, Remove, Version, Write
 from flumeng.testing import FakeStore, FakeTree
 
 

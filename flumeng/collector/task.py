@@ -41,12 +41,12 @@ from flumeng.collector.line_joins import LineJoins
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import COUNTED, MOST, BatchSize, Scale, backlog, next_ranges
 from flumeng.collector.work import Outcome, Pipeline, places_of, written_to
+from flumeng.control.zookeeper import Store
 from flumeng.errors import ConflictError, UnavailableError
 from flumeng.inputs import Parts, Progress, Range, Reach
 from flumeng.runtime import file_store
 from flumeng.sinks import BatchId, Written
 from flumeng.spec import FlowSpec
-from flumeng.store import Store
 from zkschema.records import Intent
 
 log = logging.getLogger(__name__)

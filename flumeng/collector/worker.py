@@ -20,11 +20,11 @@ from flumeng.collector.runner import Runner, Surroundings
 from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.status import STARTING, Status
 from flumeng.collector.work import Pipeline
+from flumeng.control.zookeeper import Store
 from flumeng.inputs import OpenPositions
 from flumeng.node.in_progress import InProgress
 from flumeng.node.protocol import Message, Parent
 from flumeng.runtime import file_store, vital
-from flumeng.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from flumeng.control.zookeeper import Store, zookeeper
 from flumeng.security.roles import PEOPLE
-from flumeng.store import Store, zookeeper
 
 
 def connect(hosts: str) -> Store:

@@ -15,13 +15,13 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from flumeng.control.commands.cursors import require_leases
+from flumeng.control.commands.flow_records import require_flow, require_revision
+from flumeng.control.commands.subscriptions import has_journals
+from flumeng.control.zookeeper import ABSENT, ANY, Check, Put, Remove, Store, Versioned, Write
+from flumeng.control.zookeeper.transaction import singly
 from flumeng.datasource.options import KEEP_SECONDS
 from flumeng.errors import ConflictError, UserError
-from flumeng.operations.cursors import require_leases
-from flumeng.operations.flow_records import require_flow, require_revision
-from flumeng.operations.subscriptions import has_journals
-from flumeng.store import ABSENT, ANY, Check, Put, Remove, Store, Versioned, Write
-from flumeng.store.transaction import singly
 from zkschema import paths
 from zkschema.records import Ack, Flow, Lease
 

@@ -9,6 +9,7 @@ from functools import partial
 
 from pyspark.sql.datasource import InputPartition
 
+from flumeng.control.zookeeper import Store
 from flumeng.datasource import offsets
 from flumeng.datasource.options import Options
 from flumeng.errors import UnavailableError
@@ -18,7 +19,6 @@ from flumeng.journal import proof
 from flumeng.journal.client import JournalClient
 from flumeng.journal.errors import DataLossError
 from flumeng.journal.position import Position
-from flumeng.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from flumeng.control.zookeeper import Store
 from flumeng.datasource import offsets, reading
 from flumeng.datasource.connecting import connect
 from flumeng.datasource.cursor import Cursor, require_readable
 from flumeng.datasource.options import Options
 from flumeng.datasource.planning import Look, Planning
 from flumeng.errors import UnavailableError
-from flumeng.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import cast
 
+from flumeng.control.zookeeper import Store
+from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
 from flumeng.discovery.accounts import PartitionAccounts
 from flumeng.discovery.scaling_loop import ScalingLoop
 from flumeng.discovery.worker import MakeFinders, Worker
@@ -24,8 +26,6 @@ from flumeng.runtime import logs, parentage, secrets
 from flumeng.security import process
 from flumeng.spec import registry
 from flumeng.spec.flow import FlowSpec
-from flumeng.store import Store
-from flumeng.store.zookeeper import ZooKeeperStore
 
 parser = argparse.ArgumentParser(prog="flumeng.discovery", description=__doc__)
 parser.add_argument("--zk", required=True, help="host:port[,host:port]/chroot")

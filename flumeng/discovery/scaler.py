@@ -1,7 +1,8 @@
 """One flow's number of collect tasks: what is seen of its lag, and the proposal that is written.
 
-The decision itself is ``flumeng.plan.scaling``. The number lies in the record of the flow's
-partitions and is written under the epoch of the discovery task: an owner before writes nothing.
+The decision itself is ``flumeng.control.planner.scaling``. The number lies in the record of the
+flow's partitions and is written under the epoch of the discovery task: an owner before writes
+nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from flumeng.journal.account import Account
-from flumeng.plan.scaling import (
+from flumeng.control.planner.scaling import (
     CALM_SECONDS,
     SAMPLE_SECONDS,
     Decision,
@@ -22,11 +22,12 @@ from flumeng.plan.scaling import (
     Standing,
     decide,
 )
-from flumeng.plan.scaling_record import recorded, standing
+from flumeng.control.planner.scaling_record import recorded, standing
+from flumeng.control.snapshot import discovered
+from flumeng.control.snapshot.task_map import read_plans
+from flumeng.control.zookeeper import Store, Versioned, readable
+from flumeng.journal.account import Account
 from flumeng.spec import TaskRange
-from flumeng.state import discovered
-from flumeng.state.task_map import read_plans
-from flumeng.store import Store, Versioned, readable
 from zkschema import paths
 from zkschema.records import COLLECT, Partitions, PlannedTask, Scaling
 

@@ -10,10 +10,10 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
+from flumeng.control.planner.scaling import SAMPLE_SECONDS
 from flumeng.discovery.accounts import PartitionAccounts
 from flumeng.discovery.scaler import Scaler
 from flumeng.errors import FlumengError
-from flumeng.plan.scaling import SAMPLE_SECONDS
 from flumeng.runtime import vital
 
 log = logging.getLogger(__name__)

@@ -11,16 +11,11 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flumeng.discovery import changes
-from flumeng.discovery.changes import Known
-from flumeng.errors import ConflictError, UnavailableError
-from flumeng.inputs.finding import Before, Bounds, Finder, Findings
-from flumeng.journal.account import Account
-from flumeng.operations import audit
-from flumeng.state import discovered
-from flumeng.state.partitions import FLOW, POLLS, ack_path, input_of, step_of
-from flumeng.state.task_map import read_plans
-from flumeng.store import (
+from flumeng.control.commands import audit
+from flumeng.control.snapshot import discovered
+from flumeng.control.snapshot.partitions import FLOW, POLLS, ack_path, input_of, step_of
+from flumeng.control.snapshot.task_map import read_plans
+from flumeng.control.zookeeper import (
     ABSENT,
     ANY,
     Check,
@@ -31,7 +26,12 @@ from flumeng.store import (
     Versioned,
     readable,
 )
-from flumeng.store.transaction import singly
+from flumeng.control.zookeeper.transaction import singly
+from flumeng.discovery import changes
+from flumeng.discovery.changes import Known
+from flumeng.errors import ConflictError, UnavailableError
+from flumeng.inputs.finding import Before, Bounds, Finder, Findings
+from flumeng.journal.account import Account
 from zkschema import paths
 from zkschema.records import Audit, Partition, Partitions
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
+from flumeng.control.zookeeper import Store
 from flumeng.discovery.scaler import Scaler
 from flumeng.discovery.task import SOON_SECONDS, DiscoveryTask, Outcome, SupersededError
 from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
@@ -23,7 +24,6 @@ from flumeng.runtime import vital
 from flumeng.runtime.streak import Streak
 from flumeng.spec import SpecError, TaskRange, check_flow
 from flumeng.spec.flow import FlowSpec
-from flumeng.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 Nobody outside the implementations asks of which kind a partition is. A kind of input says three
 things:
 
-- *which partitions there are* (``flumeng.state.partitions``): out of ZooKeeper, for masters, acks
-  and views, which import no input;
+- *which partitions there are* (``flumeng.control.snapshot.partitions``): out of ZooKeeper, for
+  masters, acks and views, which import no input;
 - *how far each can be read* (``Positions``): in the collector, without ever waiting for a server;
 - *how a range is read* (``flumeng.inputs.reading``): in executors.
 
@@ -22,9 +22,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+from flumeng.control.zookeeper import Write
 from flumeng.errors import CorruptError, FlumengError
 from flumeng.spec import FlowSpec
-from flumeng.store import Write
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from flumeng.store import Store
+from flumeng.control.zookeeper import Store
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from flumeng.control.snapshot.partitions import input_of
 from flumeng.errors import UserError
 from flumeng.inputs import (
     FindingCuts,
@@ -28,7 +29,6 @@ from flumeng.inputs import (
 )
 from flumeng.inputs.reading import Admitting, Reader
 from flumeng.spec import FlowSpec
-from flumeng.state.partitions import input_of
 
 UNKNOWN = "this flumeng knows no input that has such partitions: a newer one does"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 
+from flumeng.control.zookeeper import Store, Versioned
 from flumeng.node.pace import Pace
-from flumeng.store import Store, Versioned
 from zkschema import paths
 from zkschema.records import Revision
 from zkschema.table import NAME

@@ -12,6 +12,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+from flumeng.control.zookeeper import Store, tree
+from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
 from flumeng.errors import (
     ConflictError,
     CorruptError,
@@ -60,8 +62,6 @@ from flumeng.runtime.processes import PYTHON
 from flumeng.runtime.watchdog import Watchdog
 from flumeng.security import process
 from flumeng.security.expiry import Expiry, utc_now
-from flumeng.store import Store, tree
-from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema import paths
 from zkschema.records import COLLECT, NodeStatus
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from flumeng.control.zookeeper import ABSENT, Store, Versioned
 from flumeng.node.event_log import Step
-from flumeng.store import ABSENT, Store, Versioned
 from zkschema import codec, paths
 from zkschema.records import Story, StoryLine
 

@@ -13,11 +13,11 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
+from flumeng.control.zookeeper import Put, Store, Unreadable, Version, Versioned
 from flumeng.errors import ConflictError, CorruptError
 from flumeng.node.pace import Pace
 from flumeng.node.protocol import Message
 from flumeng.replication.membership import Membership, node_of
-from flumeng.store import Put, Store, Unreadable, Version, Versioned
 from zkschema import paths
 from zkschema.records import NOTHING, Journal
 

@@ -11,16 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from flumeng import __version__
-from flumeng.errors import CorruptError, ForbiddenError, UnavailableError, UserError
-from flumeng.journal.names import flow_of, is_journal, node_of
-from flumeng.node.claim import Claim, SupplantedError, next_claim, require_own
-from flumeng.node.events import Acked, Wanted
-from flumeng.node.session_proof import SessionProofs
-from flumeng.runtime import processes
-from flumeng.security import process
-from flumeng.security.signing import KEY, is_signed
-from flumeng.state.assignment_pages import read_assignment
-from flumeng.store import (
+from flumeng.control.snapshot.assignment_pages import read_assignment
+from flumeng.control.zookeeper import (
     ABSENT,
     ANY,
     Check,
@@ -35,6 +27,14 @@ from flumeng.store import (
     Versioned,
     Write,
 )
+from flumeng.errors import CorruptError, ForbiddenError, UnavailableError, UserError
+from flumeng.journal.names import flow_of, is_journal, node_of
+from flumeng.node.claim import Claim, SupplantedError, next_claim, require_own
+from flumeng.node.events import Acked, Wanted
+from flumeng.node.session_proof import SessionProofs
+from flumeng.runtime import processes
+from flumeng.security import process
+from flumeng.security.signing import KEY, is_signed
 from zkschema import paths, table
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Assignment, Journal, LiveNode, Node, NodeStatus, Record, Revision

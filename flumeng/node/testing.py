@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from flumeng.control.zookeeper import Store
+from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
 from flumeng.node.children import UNLIMITED, role_of
 from flumeng.node.claim import Claim
 from flumeng.node.daemon import Node
@@ -23,8 +25,6 @@ from flumeng.node.home import Home
 from flumeng.node.protocol import Message
 from flumeng.node.settings import Settings
 from flumeng.runtime import parentage
-from flumeng.store import Store
-from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema.records import INGEST
 
 TICK_SECONDS = 2.0

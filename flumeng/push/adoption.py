@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from flumeng.control.zookeeper import Store
 from flumeng.errors import ConflictError, UserError
 from flumeng.push import site_state, writes
 from flumeng.push.claim import HasEnded, why_refused
@@ -11,7 +12,6 @@ from flumeng.push.comparison import Change
 from flumeng.push.resources import FLOW, digest, kind_of
 from flumeng.push.site_copy import SiteCopy, copy_site
 from flumeng.spec.problems import nearest
-from flumeng.store import Store
 from zkschema.records import PushClaim, PushSource
 
 

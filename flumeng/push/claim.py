@@ -11,9 +11,9 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
+from flumeng.control.queries import moments
+from flumeng.control.zookeeper import ABSENT, Expected, Store
 from flumeng.errors import ConflictError
-from flumeng.store import ABSENT, Expected, Store
-from flumeng.views import moments
 from zkschema import paths
 from zkschema.records import Push, PushClaim
 

@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Literal, Protocol
 from zoneinfo import ZoneInfo
 
+from flumeng.control.zookeeper import Store
 from flumeng.errors import ConflictError, FlumengError
 from flumeng.push import claim as claims
 from flumeng.push import plan as plans
@@ -43,7 +44,6 @@ from flumeng.push.wave_events import (
     Tick,
 )
 from flumeng.push.waves import Waves
-from flumeng.store import Store
 from zkschema.records import PushClaim, PushSource
 
 WINDOW_SECONDS = 30.0

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from flumeng.control.zookeeper import Store
 from flumeng.errors import UnavailableError
 from flumeng.push.inventory import Site
-from flumeng.store import Store
 
 R = TypeVar("R")
 

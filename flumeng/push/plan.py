@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, get_args
 
+from flumeng.control.commands import preview
+from flumeng.control.commands.preview import Move
+from flumeng.control.zookeeper import Expected
 from flumeng.errors import ConflictError, FlumengError, UserError
-from flumeng.operations import preview
-from flumeng.operations.preview import Move
 from flumeng.push import site_state, undo, writes
 from flumeng.push.comparison import Change, Comparison, Drift, DriftPolicy, compare, restore
 from flumeng.push.inventory import Inventory
 from flumeng.push.resources import FLOW, Resources, kind_of, name_of
 from flumeng.push.site_copy import Shape, SiteCopy
-from flumeng.store import Expected
 from zkschema import paths, records
 from zkschema.records import PushEntry
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from flumeng.control.zookeeper import Store
 from flumeng.errors import FlumengError, UserError
 from flumeng.push import plan as plans
 from flumeng.push.comparison import DriftPolicy
@@ -17,7 +18,6 @@ from flumeng.push.plan import PushPlan, SitePlan
 from flumeng.push.resources import Resources
 from flumeng.push.site_copy import SiteCopy, copy_site
 from flumeng.spec.problems import nearest
-from flumeng.store import Store
 from zkschema.records import PushSource
 
 R = TypeVar("R")

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from flumeng.control.snapshot import discovered, journal_registry, queues
+from flumeng.control.zookeeper import Found, Path, Store, Unreadable, Versioned, readable
+from flumeng.control.zookeeper.transaction import Scale
 from flumeng.errors import ConflictError
-from flumeng.state import discovered, journal_registry, queues
-from flumeng.store import Found, Path, Store, Unreadable, Versioned, readable
-from flumeng.store.transaction import Scale
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Flow, Partitions, Plan, Record

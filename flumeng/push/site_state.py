@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from flumeng.operations.settings import SETTINGS
+from flumeng.control.commands.settings import SETTINGS
+from flumeng.control.zookeeper import Unreadable, Versioned
 from flumeng.push.resources import (
     CAPACITY,
     CHOKE,
@@ -21,7 +22,6 @@ from flumeng.push.resources import (
 )
 from flumeng.push.site_copy import SiteCopy
 from flumeng.spec.flow_names import is_part
-from flumeng.store import Unreadable, Versioned
 from zkschema import paths, records, table
 
 DELETED = "deleted"

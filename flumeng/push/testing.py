@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import TypeVar
 
+from flumeng.control.zookeeper import ABSENT, ANY, Found, Path, Store, Version, Write, tree
 from flumeng.errors import UnavailableError
 from flumeng.push.execution import Execution, Manner, World
 from flumeng.push.inventory import Inventory, Site, Wave
@@ -15,7 +16,6 @@ from flumeng.push.link import Clocks
 from flumeng.push.plan import PushPlan
 from flumeng.push.site_copy import SiteCopy
 from flumeng.push.wave_events import Outcome
-from flumeng.store import ABSENT, ANY, Found, Path, Store, Version, Write, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import bootstrap, paths, records
 from zkschema.records import (

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from flumeng.control.commands.chains import composed_with
+from flumeng.control.queries import conditions
+from flumeng.control.zookeeper import Store, Versioned
 from flumeng.errors import ConflictError, FlumengError, UserError
-from flumeng.operations.chains import composed_with
 from flumeng.push import claim as claims
 from flumeng.push import site_state, writes
 from flumeng.push.comparison import Change
 from flumeng.push.inventory import Site
 from flumeng.push.link import Clocks, Link
 from flumeng.push.site_copy import Shape, SiteCopy, copy_site, look_again
-from flumeng.store import Store, Versioned
-from flumeng.views import conditions
 from zkschema import paths
 from zkschema.records import Push, PushClaim, PushSource
 

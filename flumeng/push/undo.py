@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from flumeng.control.zookeeper import ReadableStore, Versioned
 from flumeng.errors import UserError
 from flumeng.push.site_copy import SiteCopy
-from flumeng.store import ReadableStore, Versioned
 from zkschema import paths
 from zkschema.records import PushEntry
 

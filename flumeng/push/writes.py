@@ -11,12 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from flumeng.operations import audit
-from flumeng.operations.next_revision import RefusedError
-from flumeng.operations.parts import deletion, parts_there
-from flumeng.operations.revisions import next_revisions, revision_writes
-from flumeng.operations.settings import SETTINGS
-from flumeng.operations.subscriptions import why_not_deleted
+from flumeng.control.commands import audit
+from flumeng.control.commands.next_revision import RefusedError
+from flumeng.control.commands.parts import deletion, parts_there
+from flumeng.control.commands.revisions import next_revisions, revision_writes
+from flumeng.control.commands.settings import SETTINGS
+from flumeng.control.commands.subscriptions import why_not_deleted
+from flumeng.control.zookeeper import ABSENT, ANY, Check, Expected, Path, Put, Remove, Write
+from flumeng.control.zookeeper.transaction import first_that_fit
 from flumeng.push.comparison import Change
 from flumeng.push.resources import (
     CAPACITY,
@@ -29,8 +31,6 @@ from flumeng.push.resources import (
     of_node,
 )
 from flumeng.push.site_copy import SiteCopy
-from flumeng.store import ABSENT, ANY, Check, Expected, Path, Put, Remove, Write
-from flumeng.store.transaction import first_that_fit
 from zkschema import paths, records
 from zkschema.records import PushEntry, PushSource, ResourceChange
 

@@ -17,6 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from flumeng.control.commands import membership
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.securing import secure_cluster
+from flumeng.control.snapshot.task_map import read_plans
+from flumeng.control.zookeeper import Store, Versioned, tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.errors import UnavailableError, UserError
 from flumeng.metrics import table
 from flumeng.metrics.channel import Channel
@@ -24,17 +30,11 @@ from flumeng.metrics.endpoint import Endpoint
 from flumeng.metrics.health import Health
 from flumeng.metrics.instruments import Instruments
 from flumeng.metrics.table import Reading
-from flumeng.operations import membership
-from flumeng.operations.flows import apply_flow
-from flumeng.operations.securing import secure_cluster
 from flumeng.runtime import core_dumps, embedded, private_directory
 from flumeng.runtime.processes import PYTHON
 from flumeng.runtime.watchdog import Watchdog
 from flumeng.security import process
 from flumeng.spec import check_flow
-from flumeng.state.task_map import read_plans
-from flumeng.store import Store, Versioned, tree
-from flumeng.store.zookeeper import connect
 from zkschema import paths
 from zkschema.records import TaskStatus
 
@@ -156,7 +156,7 @@ class Standalone:
         store = self._wait_for(self._connect, "ZooKeeper")
         tree.init(store)
         self._secure(store)
-        self._add("master", ["flumeng.master", self.hosts])
+        self._add("master", ["flumeng.control.master", self.hosts])
         self._add("node", ["flumeng.node", *node])
         return store
 

@@ -8,29 +8,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from flumeng.errors import ConflictError, UnavailableError, UserError
-from flumeng.operations.chokes import set_choke
-from flumeng.operations.discarding import discard_node
-from flumeng.operations.intents import decided_batches, drop_batch
-from flumeng.operations.nodes import label_node, resize_node
-from flumeng.operations.rollouts import (
+from flumeng.control.commands.chokes import set_choke
+from flumeng.control.commands.discarding import discard_node
+from flumeng.control.commands.intents import decided_batches, drop_batch
+from flumeng.control.commands.nodes import label_node, resize_node
+from flumeng.control.commands.rollouts import (
     abort_rollout,
     pause_rollout,
     promote_rollout,
     resume_rollout,
 )
-from flumeng.operations.settings import (
+from flumeng.control.commands.settings import (
     begin_maintenance,
     end_maintenance,
     set_setting,
     unset_setting,
 )
+from flumeng.control.snapshot.assignment_pages import PAGES, assignment_writes, read_assignment
+from flumeng.control.snapshot.task_map import Tasks, plan_writes, read_plan
+from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.simulation.canary import BROKEN
 from flumeng.simulation.cluster import Cluster
 from flumeng.simulation.host import Host
 from flumeng.simulation.operator import NOW, Operator
-from flumeng.state.assignment_pages import PAGES, assignment_writes, read_assignment
-from flumeng.state.task_map import Tasks, plan_writes, read_plan
 from zkschema import paths
 
 DISKS = ("fast", "slow")

@@ -8,6 +8,8 @@ from typing import Final
 
 from flumeng.collector.acks import Acks
 from flumeng.collector.intents import Intents
+from flumeng.control.zookeeper import tree
+from flumeng.control.zookeeper.transaction import Scale
 from flumeng.discovery.task import DiscoveryTask
 from flumeng.inputs.objects.queue_log import QueueLog
 from flumeng.simulation.checks import Checks
@@ -19,8 +21,6 @@ from flumeng.simulation.output import Output
 from flumeng.simulation.session import Session
 from flumeng.simulation.stepped_master import SteppedMaster
 from flumeng.simulation.target import Target
-from flumeng.store import tree
-from flumeng.store.transaction import Scale
 from zkschema import paths
 from zkschema.access import ANY_OPERATOR, NAMED, Secured
 from zkschema.records import MaintenanceLimits

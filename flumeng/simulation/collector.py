@@ -18,6 +18,8 @@ from flumeng.collector.gaps import Gap, left_out
 from flumeng.collector.intents import Intents, read
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.task import can_be_read
+from flumeng.control.snapshot.partitions import OBJECTS, input_of
+from flumeng.control.zookeeper import ABSENT, ANY, Path, Put, Write
 from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.inputs import Range, UnreadableError
 from flumeng.simulation.canary import BROKEN
@@ -27,8 +29,6 @@ from flumeng.simulation.lanes import Lanes, Reaches, SteppedWatcher
 from flumeng.simulation.output import Events
 from flumeng.simulation.stepped_node import SteppedNode
 from flumeng.spec import FlowSpec, parse_flow
-from flumeng.state.partitions import OBJECTS, input_of
-from flumeng.store import ABSENT, ANY, Path, Put, Write
 from zkschema import paths
 from zkschema.records import Commit, Intent
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
+from flumeng.control.zookeeper import ABSENT, Check, Put, Remove, Version, Write
+from flumeng.control.zookeeper.transaction import Scale
 from flumeng.errors import ConflictError
-from flumeng.store import ABSENT, Check, Put, Remove, Version, Write
-from flumeng.store.transaction import Scale
 from zkschema.records import Record
 
 

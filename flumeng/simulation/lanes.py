@@ -10,14 +10,14 @@ from typing import Any, cast
 from flumeng.collector.gaps import Gap, gaps, gone
 from flumeng.collector.partitions import Partitions
 from flumeng.collector.ranges import MOST
+from flumeng.control.snapshot import items
+from flumeng.control.snapshot.partitions import OBJECTS, input_of
+from flumeng.control.zookeeper import Store
 from flumeng.inputs import Range, Reach
 from flumeng.inputs.objects.objects import LanePositions
 from flumeng.inputs.objects.watcher import LOOK_SECONDS, RETRY_SECONDS, QueueWatcher
 from flumeng.simulation.bucket import Bucket
 from flumeng.simulation.cluster import Cluster
-from flumeng.state import items
-from flumeng.state.partitions import OBJECTS, input_of
-from flumeng.store import Store
 
 Reaches = Mapping[str, Reach]
 

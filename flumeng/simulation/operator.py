@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from flumeng.control.commands.flows import apply_flow, delete_flow, set_flow_state
+from flumeng.control.commands.nodes import set_node_desired
+from flumeng.control.commands.queues import Decision, decide
+from flumeng.control.commands.tasks import move_task, restart_task
+from flumeng.control.zookeeper.transaction import TooLargeError
 from flumeng.errors import ConflictError, UnavailableError, UserError
-from flumeng.operations.flows import apply_flow, delete_flow, set_flow_state
-from flumeng.operations.nodes import set_node_desired
-from flumeng.operations.queues import Decision, decide
-from flumeng.operations.tasks import move_task, restart_task
 from flumeng.simulation.canary import BROKEN
 from flumeng.simulation.cluster import Cluster
 from flumeng.simulation.environment import Process
 from flumeng.simulation.host import Host
 from flumeng.simulation.session import Session
-from flumeng.store.transaction import TooLargeError
 from zkschema import paths
 from zkschema.records import COLLECT
 

@@ -18,12 +18,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from flumeng.control.snapshot import items, queues
+from flumeng.control.snapshot.items import Item
+from flumeng.control.snapshot.partitions import OBJECTS, input_of
 from flumeng.simulation.bucket import Identity, identity
 from flumeng.simulation.ensemble import Change, Ensemble
 from flumeng.simulation.partition_file import PartitionFile
-from flumeng.state import items, queues
-from flumeng.state.items import Item
-from flumeng.state.partitions import OBJECTS, input_of
 from zkschema import paths
 from zkschema.records import Ack, Commit, Flow, Queue, QueueFailure, QueueSegment
 

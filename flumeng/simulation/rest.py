@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flumeng.operations.intents import decided_batches
-from flumeng.operations.nodes import left
-from flumeng.plan import Planner
+from flumeng.control.commands.intents import decided_batches
+from flumeng.control.commands.nodes import left
+from flumeng.control.planner import Planner
+from flumeng.control.snapshot import queues
+from flumeng.control.snapshot.reader import Reader
+from flumeng.control.zookeeper import Store
 from flumeng.simulation.administrator import Administrator
 from flumeng.simulation.bucket import identity
 from flumeng.simulation.cluster import Cluster
@@ -21,9 +24,6 @@ from flumeng.simulation.session import Session
 from flumeng.simulation.waiting import Waiting
 from flumeng.spec import parse_flow
 from flumeng.spec.objects_source import ObjectsSource
-from flumeng.state import queues
-from flumeng.state.reader import Reader
-from flumeng.store import Store
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 

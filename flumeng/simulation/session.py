@@ -18,9 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Protocol, TypeVar
 
-from flumeng.errors import ConflictError, UnavailableError, UserError
-from flumeng.simulation.ensemble import Changes, Ensemble
-from flumeng.store import (
+from flumeng.control.zookeeper import (
     ABSENT,
     ANY,
     Expected,
@@ -35,7 +33,9 @@ from flumeng.store import (
     data_of,
     readable,
 )
-from flumeng.store.transaction import Scale
+from flumeng.control.zookeeper.transaction import Scale
+from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.simulation.ensemble import Changes, Ensemble
 from zkschema import codec
 from zkschema.records import Record
 from zkschema.table import ZPath
@@ -97,7 +97,7 @@ class Calm:
 
 
 class Session:
-    """See ``flumeng.store.Store``. ``zxid`` is how far the session has seen the log."""
+    """See ``flumeng.control.zookeeper.Store``. ``zxid`` is how far the session has seen the log."""
 
     def __init__(
         self, ensemble: Ensemble, network: Network | None = None, name: str = "someone"

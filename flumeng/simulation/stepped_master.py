@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from flumeng.master.daemon import Master
-from flumeng.master.isolation import IsolatingPlanner
-from flumeng.plan import Action, Planner
-from flumeng.state.snapshot import Snapshot
+from flumeng.control.master.daemon import Master
+from flumeng.control.master.isolation import IsolatingPlanner
+from flumeng.control.planner import Action, Planner
+from flumeng.control.snapshot.snapshot import Snapshot
 
 
 class Greedy(Planner):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, cos, pi
 from random import Random
 
-from flumeng.plan.scaling import (
+from flumeng.control.planner.scaling import (
     CALM_SECONDS,
     SAMPLE_SECONDS,
     Decision,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flumeng.plan.placement import may_collect
-from flumeng.plan.placement_index import PlacementIndex
-from flumeng.state.snapshot import FlowView, Snapshot
+from flumeng.control.planner.placement import may_collect
+from flumeng.control.planner.placement_index import PlacementIndex
+from flumeng.control.snapshot.snapshot import FlowView, Snapshot
 from zkschema.records import COLLECT, DISCOVER, PlannedTask
 
 

@@ -16,6 +16,7 @@ from queue import Empty, Full, Queue
 
 import pyarrow as pa
 
+from flumeng.control.zookeeper import Store
 from flumeng.errors import FlumengError, UserError
 from flumeng.inputs.journals.addresses import Addresses
 from flumeng.journal.client import JournalClient
@@ -23,7 +24,6 @@ from flumeng.journal.errors import DataLossError, NotServedError, TapsBusyError
 from flumeng.journal.names import flow_of
 from flumeng.journal.position import Position
 from flumeng.spec.multiline import Multiline
-from flumeng.store import Store
 from flumeng.trial.filter_tree import FilterTree, Output
 from flumeng.trial.running import joined
 from zkschema import paths

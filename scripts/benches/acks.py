@@ -21,11 +21,11 @@ from kazoo.client import KazooClient
 from benches.server import transactions
 from flumeng.collector.acks import Acks
 from flumeng.collector.publisher import FULL_ACKS, IN_FLIGHT, Publisher
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper import ABSENT, Put, Store, tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.errors import ConflictError
 from flumeng.inputs import Range
-from flumeng.operations.flows import apply_flow
-from flumeng.store import ABSENT, Put, Store, tree
-from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 from zkschema import codec, paths
 from zkschema.bootstrap import CURSOR_MAIN

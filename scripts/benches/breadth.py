@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from benches.processes import Processes, cpu_seconds, family, rss_mb, threads
-from flumeng.store import Store
-from flumeng.store.zookeeper import connect
+from flumeng.control.zookeeper import Store
+from flumeng.control.zookeeper.zookeeper import connect
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 from benches.processes import peak_rss_mb
-from flumeng.operations.flows import apply_flow
-from flumeng.store import tree
-from flumeng.store.zookeeper import connect
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper import tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 from zkschema import paths
 
@@ -37,7 +37,7 @@ def node_rss_mb() -> float:
         with Path(folder, "log").open("ab") as log:
             processes = [
                 subprocess.Popen([sys.executable, "-m", *command], stderr=log)
-                for command in (["flumeng.master", hosts], ["flumeng.node", *node])
+                for command in (["flumeng.control.master", hosts], ["flumeng.node", *node])
             ]
         deadline = time.monotonic() + PATIENCE_SECONDS
         while (status := store.read(paths.status("n1"))) is None or not any(

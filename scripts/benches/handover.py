@@ -15,8 +15,8 @@ from math import inf
 from statistics import median
 
 from benches.takeover import COLLECTORS, RATE, TASK, Cluster, cluster_of, until
+from flumeng.control.commands.tasks import move_task
 from flumeng.journal.client import JournalClient
-from flumeng.operations.tasks import move_task
 from zkschema import paths
 
 BATCH_SECONDS = 1.0

@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 
 from benches.processes import cpu_seconds, rss_mb, threads
+from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.inputs.journals.addresses import Addresses
 from flumeng.inputs.journals.positions import PositionWatcher
 from flumeng.journal.light_servers import Commit, LightServers
-from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.records import Journal, LiveNode

@@ -15,16 +15,16 @@ from pathlib import Path
 
 from flumeng.collector.acks import Acks
 from flumeng.collector.publisher import Publisher
+from flumeng.control.planner import Planner
+from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
+from flumeng.control.zookeeper import ABSENT, Version, tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.inputs import Range
 from flumeng.inputs.finding import Before
 from flumeng.inputs.kafka.finder import KafkaFinder
-from flumeng.plan import Planner
 from flumeng.sinks.testing.kafka import RealKafka
 from flumeng.spec import CollectPlace, Place
 from flumeng.spec.kafka_source import KafkaSource
-from flumeng.state.snapshot import FlowView, NodeView, Snapshot
-from flumeng.store import ABSENT, Version, tree
-from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 from zkschema import codec, paths
 from zkschema.bootstrap import flow_folders

@@ -12,10 +12,10 @@ import sys
 import threading
 from functools import partial
 
-from flumeng.master.daemon import Master, collect_garbage_rarely
+from flumeng.control.master.daemon import Master, collect_garbage_rarely
+from flumeng.control.zookeeper import ABSENT, Put, Store, Version, tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.runtime import parentage
-from flumeng.store import ABSENT, Put, Store, Version, tree
-from flumeng.store.zookeeper import connect
 from zkschema import paths
 from zkschema.records import COLLECT, INGEST, LiveNode, Node, NodeStatus, TaskStatus
 

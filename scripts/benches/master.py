@@ -16,12 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.master.daemon import Master, collect_garbage_rarely
+from flumeng.control.snapshot.reader import Reader
+from flumeng.control.zookeeper import ABSENT, ANY, Put, Store, tree
+from flumeng.control.zookeeper.zookeeper import ZooKeeperStore, connect
 from flumeng.journal.names import new_id
-from flumeng.master.daemon import Master, collect_garbage_rarely
-from flumeng.operations.flows import apply_flow
-from flumeng.state.reader import Reader
-from flumeng.store import ABSENT, ANY, Put, Store, tree
-from flumeng.store.zookeeper import ZooKeeperStore, connect
 from flumeng.testing import RealZooKeeper
 from zkschema import paths
 from zkschema.records import COLLECT, Journal, LiveNode, MaintenanceLimits, Node

@@ -11,7 +11,7 @@ PARTS = {
     b"flumeng.ingest": "ingest",
     b"flumeng.collector": "collector",
     b"flumeng.node": "node",
-    b"flumeng.master": "master",
+    b"flumeng.control.master": "master",
     b"org.apache.zookeeper": "zookeeper",
     b"org.apache.spark": "jvm",
 }

@@ -25,10 +25,10 @@ import yaml
 
 from benches.light_sites import NODE
 from benches.processes import cpu_seconds
+from flumeng.control.zookeeper import Store
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.runtime.counting import Counts
 from flumeng.runtime.links import Links
-from flumeng.store import Store
-from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 from zkschema import paths
 

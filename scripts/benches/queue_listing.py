@@ -22,16 +22,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benches.server import transactions
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.snapshot import items, queues
+from flumeng.control.snapshot.partitions import ack_path
+from flumeng.control.zookeeper import ABSENT, ANY, Expected, Put, Store, tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.inputs.finding import Before, FindingTask
 from flumeng.inputs.objects.finder import ObjectsFinder
-from flumeng.operations.flows import apply_flow
 from flumeng.sinks.testing.s3 import REGION, RealS3, build
 from flumeng.spec import parse_flow
 from flumeng.spec.objects_source import ObjectsSource
-from flumeng.state import items, queues
-from flumeng.state.partitions import ack_path
-from flumeng.store import ABSENT, ANY, Expected, Put, Store, tree
-from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 from zkschema import paths
 from zkschema.records import Ack

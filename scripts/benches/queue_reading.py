@@ -23,6 +23,7 @@ from flumeng.collector.engine import SparkEngine
 from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.ranges import Scale
 from flumeng.collector.work import Work
+from flumeng.control.snapshot.items import Item
 from flumeng.inputs import Range
 from flumeng.inputs.objects.contents import LaneContents
 from flumeng.inputs.objects.formats import cuttable
@@ -30,7 +31,6 @@ from flumeng.inputs.objects.reader import ObjectsReader
 from flumeng.sinks import TaskRevision
 from flumeng.spec import parse_flow
 from flumeng.spec.objects_source import ObjectsSource
-from flumeng.state.items import Item
 
 FLOW = "{{flow: bench, sources: [objects: {{paths: ['{}/*']}}], sinks: [noop]}}"
 LANES = 8

@@ -24,11 +24,11 @@ from statistics import median
 from benches.replication_rates import place
 from benches.senders import make_blocks
 from benches.takeover import FLUMENG, Cluster, until
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper import tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.errors import FlumengError
 from flumeng.journal.client import JournalClient
-from flumeng.operations.flows import apply_flow
-from flumeng.store import tree
-from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 from zkschema import paths
 from zkschema.records import Journal

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from flumeng.master.daemon import Master
-from flumeng.operations.flows import apply_flow, delete_flow
-from flumeng.state.assignment_pages import read_assignment
-from flumeng.store import ABSENT, ANY, Put, Store, tree
-from flumeng.store.zookeeper import connect
+from flumeng.control.commands.flows import apply_flow, delete_flow
+from flumeng.control.master.daemon import Master
+from flumeng.control.snapshot.assignment_pages import read_assignment
+from flumeng.control.zookeeper import ABSENT, ANY, Put, Store, tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 from zkschema import paths
 from zkschema.records import Ack, LiveNode, Node

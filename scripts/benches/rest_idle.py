@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flumeng.master.daemon import Master
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.master.daemon import Master
+from flumeng.control.zookeeper import ABSENT, Found, tree
+from flumeng.control.zookeeper import Path as Znode
 from flumeng.node.children import UNLIMITED
 from flumeng.node.events import Event, Said
 from flumeng.node.home import Home
 from flumeng.node.settings import Settings
 from flumeng.node.testing import ScriptedChild
-from flumeng.operations.flows import apply_flow
 from flumeng.simulation.stepped_node import SteppedNode
-from flumeng.store import ABSENT, Found, tree
-from flumeng.store import Path as Znode
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.records import INGEST, AssignedTask, Assignment, Journal, LiveNode, Node

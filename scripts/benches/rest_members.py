@@ -7,12 +7,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from flumeng.operations.flows import apply_flow
-from flumeng.operations.securing import secure_cluster
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.securing import secure_cluster
+from flumeng.control.zookeeper import Store, tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.security.roles import DIRECTORY
 from flumeng.security.testing import CLUSTER, Certificates
-from flumeng.store import Store, tree
-from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 
 FLOW = "flow: web\nsources: [tail: {paths: [/var/log/web.log]}]\nsinks: [noop]\n"

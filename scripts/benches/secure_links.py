@@ -16,13 +16,13 @@ from typing import Any
 
 from benches import acks, ingest
 from flumeng.collector.publisher import Publisher
-from flumeng.operations.flows import apply_flow
-from flumeng.operations.securing import secure_cluster
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.securing import secure_cluster
+from flumeng.control.zookeeper import Store, tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.security.credentials import Keystore
 from flumeng.security.roles import DIRECTORY, Role
 from flumeng.security.testing import CLUSTER, Certificates
-from flumeng.store import Store, tree
-from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 
 ROUNDS = 3

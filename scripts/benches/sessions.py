@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benches.server import transactions
-from flumeng.operations.flows import apply_flow
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper import Store, tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.runtime.counting import PING, Counts
 from flumeng.runtime.links import Link, Links
-from flumeng.store import Store, tree
-from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 from zkschema import paths
 from zkschema.records import COLLECT, MaintenanceLimits
@@ -121,7 +121,7 @@ def _world(count: int) -> Iterator[World]:
                     return processes[-1]
 
                 for _ in range(MASTERS):
-                    start("flumeng.master", f"{masters.address}/bench")
+                    start("flumeng.control.master", f"{masters.address}/bench")
                 _until(lambda: len(store.children(paths.live_masters())) == MASTERS, "masters")
                 share = count // PROCESSES
                 command = ("flumeng.node.testing", f"{nodes.address}/bench", folder)

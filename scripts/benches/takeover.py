@@ -25,10 +25,10 @@ from pathlib import Path
 from statistics import median
 
 from benches.processes import Processes, family
-from flumeng.operations.flows import apply_flow
-from flumeng.state.task_map import read_plan
-from flumeng.store import Store, tree
-from flumeng.store.zookeeper import connect
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.snapshot.task_map import read_plan
+from flumeng.control.zookeeper import Store, tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN

@@ -22,8 +22,11 @@ from typing import Any
 from flumeng.collector.assignment import Assignment
 from flumeng.collector.testing import Restless, ScriptedEngine, ScriptedPipeline, StillPositions
 from flumeng.collector.worker import Worker
+from flumeng.control.master.daemon import Master
+from flumeng.control.zookeeper import Path as ZPath
+from flumeng.control.zookeeper import Put, Refused, Store, Version, Write
+from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
 from flumeng.inputs import Reach
-from flumeng.master.daemon import Master
 from flumeng.node.daemon import Node
 from flumeng.node.events import Ended, Event, Said
 from flumeng.node.home import Home
@@ -31,9 +34,6 @@ from flumeng.node.protocol import Message
 from flumeng.node.settings import Settings
 from flumeng.runtime import logs, parentage
 from flumeng.spec import parse_flow
-from flumeng.store import Path as ZPath
-from flumeng.store import Put, Refused, Store, Version, Write
-from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema import paths
 from zkschema.records import COLLECT, DISCOVER, Ack
 

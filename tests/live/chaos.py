@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow import fs
 
+from flumeng.control.commands.tasks import restart_task
+from flumeng.control.zookeeper import Store, tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.errors import FlumengError, UnavailableError
 from flumeng.journal.account import Account
 from flumeng.journal.client import JournalClient
 from flumeng.journal.position import Position
-from flumeng.operations.tasks import restart_task
-from flumeng.store import Store, tree
-from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN

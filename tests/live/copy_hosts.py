@@ -23,13 +23,13 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.operations.securing import secure_cluster
+from flumeng.control.commands.securing import secure_cluster
+from flumeng.control.zookeeper import Versioned, tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.runtime import secrets
 from flumeng.security.roles import DIRECTORY, Role
 from flumeng.security.testing import CLUSTER, Certificates
 from flumeng.security.testing import HOSTS as LOOPBACK
-from flumeng.store import Versioned, tree
-from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 from tests.live.chaos import child_of, descendants
 from tests.live.one_host import eventually
@@ -219,7 +219,7 @@ class Hosts:
         tree.init(self.store)
         if certificates is not None:
             self._secure(count)
-        self._spawn("master", [sys.executable, "-m", "flumeng.master", self.zk], "master")
+        self._spawn("master", [sys.executable, "-m", "flumeng.control.master", self.zk], "master")
         try:
             for number in range(1, count + 1):
                 self.all.append(Host(self, number))

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from flumeng.control.queries import overview
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.sinks.testing.kafka import RealKafka
-from flumeng.store.zookeeper import connect
-from flumeng.views import overview
 from tests.live.one_host import Standalone
 
 QUICK = Path(__file__).with_name("quick_scaling")

@@ -16,8 +16,8 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from flumeng.operations.flows import apply_flows
-from flumeng.store.zookeeper import connect
+from flumeng.control.commands.flows import apply_flows
+from flumeng.control.zookeeper.zookeeper import connect
 from tests.live.chaos import (
     CHUNK,
     KINDS,

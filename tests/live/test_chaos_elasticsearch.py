@@ -21,13 +21,13 @@ import pyarrow.dataset as ds
 import pytest
 from elasticsearch import ApiError, Elasticsearch
 
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.errors import UnavailableError, UserError
-from flumeng.operations.flows import apply_flow
 from flumeng.runtime.embedded import free_port
 from flumeng.sinks.elasticsearch.template import PROPERTIES
 from flumeng.sinks.testing.elasticsearch import RealElasticsearch
 from flumeng.sinks.testing.lossy_proxy import LossyProxy
-from flumeng.store.zookeeper import connect
 from tests.live.chaos import CHUNK, Cluster, Watcher, chaos_seconds, chaos_seed, kill_at_random
 from tests.live.own_server import need_own
 

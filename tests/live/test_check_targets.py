@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.control.zookeeper import Store, tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.errors import UserError
 from flumeng.sinks.testing.postgres import RealPostgres
-from flumeng.store import Store, tree
-from flumeng.store.zookeeper import connect
 from zkschema import paths
 
 PATIENCE_SECONDS = 120.0

@@ -18,12 +18,12 @@ import pytest
 from kazoo.client import KazooClient
 
 from cli.context import AuditFields
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.migration import migrate_cluster
+from flumeng.control.commands.nodes import decommission_node
+from flumeng.control.zookeeper import ABSENT, ANY, Store, Version, Write, tree
 from flumeng.errors import ConflictError
-from flumeng.operations.flows import apply_flow
-from flumeng.operations.migration import migrate_cluster
-from flumeng.operations.nodes import decommission_node
 from flumeng.runtime.embedded import free_port
-from flumeng.store import ABSENT, ANY, Store, Version, Write, tree
 from flumeng.testing import RealZooKeeper
 from zkschema import paths, records, table
 from zkschema.migrations import Change, Delete, Migration, Set

@@ -24,6 +24,9 @@ from flumeng.collector.runner import Runner, Surroundings
 from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.status import Status
 from flumeng.collector.testing import TASK
+from flumeng.control.commands.acks import advance_acks
+from flumeng.control.queries import journals
+from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
 from flumeng.errors import CorruptError
 from flumeng.inputs import Reach
 from flumeng.inputs.journals.addresses import Addresses
@@ -35,11 +38,8 @@ from flumeng.journal.names import node_of
 from flumeng.journal.repair import repair
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
-from flumeng.operations.acks import advance_acks
 from flumeng.spec import parse_flow
-from flumeng.store import ABSENT, ANY, Store, tree
 from flumeng.testing import FakeStore
-from flumeng.views import journals
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 from zkschema.records import Flow, LiveNode

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.inputs.journals import positions
 from flumeng.inputs.journals.addresses import Addresses
 from flumeng.inputs.journals.positions import PositionWatcher
 from flumeng.journal.light_servers import LightServers
-from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.records import Journal, LiveNode

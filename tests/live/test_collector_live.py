@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.server import JournalServer
 from flumeng.node.protocol import Message, decode, encode
-from flumeng.store import ABSENT, ANY, Store, tree
-from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

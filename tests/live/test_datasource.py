@@ -19,6 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.query import StreamingQuery
 
+from flumeng.control.commands.cursors import delete_cursor
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
 from flumeng.datasource import FlumengDataSource, commit, next_offsets
 from flumeng.datasource.cursor import Cursor
 from flumeng.errors import ConflictError, UserError
@@ -28,9 +31,6 @@ from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.server import JournalServer
 from flumeng.node.registration import Identity, Registration
 from flumeng.node.testing import ClaimsInMemory
-from flumeng.operations.cursors import delete_cursor
-from flumeng.operations.flows import apply_flow
-from flumeng.store import ABSENT, ANY, Store, tree
 from zkschema import paths, records
 
 PATIENCE_SECONDS = 180.0

@@ -21,16 +21,16 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-from flumeng import plan
+from flumeng.control import planner as plan
+from flumeng.control.commands.cluster import verify_cluster
+from flumeng.control.commands.flows import apply_flow, delete_flow
+from flumeng.control.queries import overview
+from flumeng.control.snapshot.reader import Reader
+from flumeng.control.zookeeper import ANY, Store, tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.errors import FlumengError
-from flumeng.operations.cluster import verify_cluster
-from flumeng.operations.flows import apply_flow, delete_flow
 from flumeng.runtime.embedded import free_port
 from flumeng.runtime.testing import Proxy, RealEnsemble, proxied
-from flumeng.state.reader import Reader
-from flumeng.store import ANY, Store, tree
-from flumeng.store.zookeeper import connect
-from flumeng.views import overview
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN
 
@@ -114,7 +114,7 @@ class Cluster:
             self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
 
     def run_master(self, name: str) -> None:
-        self.run(name, "flumeng.master", self.hosts, SESSION_SECONDS)
+        self.run(name, "flumeng.control.master", self.hosts, SESSION_SECONDS)
 
     def run_light_nodes(self, name: str, first: int, count: int) -> None:
         self.run(

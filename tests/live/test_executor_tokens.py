@@ -23,6 +23,10 @@ from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.prepared import PreparedBatches
 from flumeng.collector.testing import TASK
 from flumeng.collector.work import Work
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.snapshot.partitions import FLOW, JOURNAL, subscribed
+from flumeng.control.zookeeper import ABSENT, Store, tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.datasource.batch import BatchReader
 from flumeng.datasource.options import Options
 from flumeng.errors import UserError
@@ -38,14 +42,10 @@ from flumeng.journal.errors import DeniedError
 from flumeng.journal.journal import Journal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
-from flumeng.operations.flows import apply_flow
 from flumeng.security.credentials import Keystore
 from flumeng.security.roles import DIRECTORY
 from flumeng.security.testing import Certificates
 from flumeng.spec import parse_flow
-from flumeng.state.partitions import FLOW, JOURNAL, subscribed
-from flumeng.store import ABSENT, Store, tree
-from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 from zkschema import paths, records
 

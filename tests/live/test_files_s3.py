@@ -19,6 +19,7 @@ from pyarrow import fs
 
 from flumeng.collector.commit import Commits
 from flumeng.collector.testing import TASK
+from flumeng.control.zookeeper import ABSENT
 from flumeng.errors import UnavailableError, UserError
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.runtime import remote_store
@@ -29,7 +30,6 @@ from flumeng.sinks.files import FilesSink
 from flumeng.sinks.testing.s3 import RealS3
 from flumeng.spec.locations import Credentials, located, place_of
 from flumeng.spec.sinks.files import Files
-from flumeng.store import ABSENT
 from flumeng.testing import FakeStore
 from tests.live.own_server import need_own
 from tests.live.sink_examples import example, first_sink

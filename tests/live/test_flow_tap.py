@@ -20,6 +20,9 @@ from typing import Any
 
 import pytest
 
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper import Store, tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.ingest.testing import flow_text
 from flumeng.journal import taps
 from flumeng.journal.client import JournalClient
@@ -27,9 +30,6 @@ from flumeng.journal.errors import TapsBusyError
 from flumeng.journal.journal import Journal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
-from flumeng.operations.flows import apply_flow
-from flumeng.store import Store, tree
-from flumeng.store.zookeeper import connect
 from zkschema import paths
 
 PATIENCE_SECONDS = 180.0
@@ -94,7 +94,7 @@ def tapped(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     opened = flow_text("open", *sources).replace("sinks:", f"{FILTERS}sinks:")
     for text in (opened, flow_text("closed", *sources)):
         apply_flow(store, text, author="test", reason="", now=0.0)
-    master = subprocess.Popen([sys.executable, "-m", "flumeng.master", hosts])
+    master = subprocess.Popen([sys.executable, "-m", "flumeng.control.master", hosts])
     command = [sys.executable, "-m", "cli.main", "node", "run", "--zk", hosts, "--name", "n"]
     command += ["--data", str(folder / "data"), "--role", "ingest", "--policy", str(policy)]
     node = subprocess.Popen(command)

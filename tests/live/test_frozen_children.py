@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from flumeng.operations.flows import apply_flow
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.queries import details
+from flumeng.control.zookeeper import Store
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.runtime.embedded import free_port
-from flumeng.store import Store
-from flumeng.store.zookeeper import connect
-from flumeng.views import details
 from tests.live.chaos import (
     FLOW_TEXT,
     Cluster,

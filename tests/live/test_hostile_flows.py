@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from flumeng.control.commands.flows import apply_flows
+from flumeng.control.commands.tasks import restart_task
+from flumeng.control.zookeeper import Store, tree
 from flumeng.node.suspects import ENDS
-from flumeng.operations.flows import apply_flows
-from flumeng.operations.tasks import restart_task
-from flumeng.store import Store, tree
 from zkschema import paths
 from zkschema.records import TaskStatus
 
@@ -52,7 +52,7 @@ class Host:
         where = ["--zk", hosts, "--data", str(self.data), "--name", "n"]
         command = [str(FLUMENG), "node", "run", *where, "--policy", str(policy)]
         self.node = subprocess.Popen(command)
-        self.master = subprocess.Popen([sys.executable, "-m", "flumeng.master", hosts])
+        self.master = subprocess.Popen([sys.executable, "-m", "flumeng.control.master", hosts])
 
     def apply(self, name: str, expression: str = "upper(host) AS h", path: str = "lake") -> None:
         """As somebody would who writes into ZooKeeper what no command lets through."""

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.queries.acks import ask_worker, positions
+from flumeng.control.zookeeper import tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.ingest.testing import WorkerProcess, flow_text
 from flumeng.journal.client import JournalClient
 from flumeng.journal.names import maker_of
-from flumeng.operations.flows import apply_flow
-from flumeng.store import tree
-from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
-from flumeng.views.acks import ask_worker, positions
 from zkschema import paths
 
 FLUMENG = Path(sys.executable).with_name("flumeng")
@@ -96,7 +96,7 @@ def test_a_node_with_fewer_workers_than_before_serves_and_drains_all_journals(
     tree.init(store)
     text = flow_text("f", f'tcp: {{listen: "{place}"}}')
     apply_flow(store, text, author="test", reason="", now=0.0)
-    master = subprocess.Popen([sys.executable, "-m", "flumeng.master", hosts])
+    master = subprocess.Popen([sys.executable, "-m", "flumeng.control.master", hosts])
     node: subprocess.Popen[bytes] | None = None
 
     def start(workers: int) -> subprocess.Popen[bytes]:

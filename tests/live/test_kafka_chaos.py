@@ -27,13 +27,13 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.snapshot import discovered
+from flumeng.control.zookeeper import Store, Versioned
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.errors import UnavailableError
 from flumeng.inputs.kafka import names
-from flumeng.operations.flows import apply_flow
 from flumeng.sinks.testing.kafka import RealKafka
-from flumeng.state import discovered
-from flumeng.store import Store, Versioned
-from flumeng.store.zookeeper import connect
 from tests.live.chaos import Cluster, TwoNodes, chaos_seconds, chaos_seed, kill_at_random
 from tests.live.own_server import need_own
 from zkschema import paths

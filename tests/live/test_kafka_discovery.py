@@ -21,15 +21,15 @@ from typing import Any
 
 import pytest
 
+from flumeng.control.commands.flows import apply_flows
+from flumeng.control.commands.resets import accept
+from flumeng.control.queries.acks import acks_of, ask_worker, positions
+from flumeng.control.queries.offsets import ask_discovery, offsets
+from flumeng.control.snapshot import discovered
+from flumeng.control.zookeeper import ABSENT, Store, Versioned, tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.inputs.kafka.names import parse
-from flumeng.operations.flows import apply_flows
-from flumeng.operations.resets import accept
 from flumeng.sinks.testing.kafka import RealKafka
-from flumeng.state import discovered
-from flumeng.store import ABSENT, Store, Versioned, tree
-from flumeng.store.zookeeper import connect
-from flumeng.views.acks import acks_of, ask_worker, positions
-from flumeng.views.offsets import ask_discovery, offsets
 from tests.live.chaos import child_of
 from tests.live.own_server import need_own
 from zkschema import paths

@@ -19,15 +19,15 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.nodes import label_node
+from flumeng.control.queries import overview
+from flumeng.control.snapshot import journal_registry, partitions
+from flumeng.control.snapshot.task_map import read_plans
+from flumeng.control.zookeeper import Store
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.errors import FlumengError
-from flumeng.operations.flows import apply_flow
-from flumeng.operations.nodes import label_node
 from flumeng.sinks.testing.kafka import RealKafka
-from flumeng.state import journal_registry, partitions
-from flumeng.state.task_map import read_plans
-from flumeng.store import Store
-from flumeng.store.zookeeper import connect
-from flumeng.views import overview
 from tests.live.chaos import TwoNodes, chaos_seconds, chaos_seed, kill_at_random
 from tests.live.test_kafka_chaos import Messages
 from zkschema import paths

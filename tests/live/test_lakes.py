@@ -23,9 +23,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from flumeng.operations.flows import apply_flow
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.sinks.testing.tables import DeltaDirectory, IcebergDirectory
-from flumeng.store.zookeeper import connect
 from tests.live.chaos import (
     CHUNK,
     KINDS,

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from flumeng.operations.flows import apply_flow
-from flumeng.store.zookeeper import connect
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper.zookeeper import connect
 from tests.live.chaos import (
     FLOW,
     Cluster,

@@ -15,18 +15,18 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.control.commands.flows import apply_flow, set_flow_state
+from flumeng.control.commands.securing import secure_cluster
+from flumeng.control.snapshot.assignment_pages import read_assignment
+from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
+from flumeng.control.zookeeper.kazoo_lists import to_kazoo
+from flumeng.control.zookeeper.zookeeper import ZooKeeperStore, connect
 from flumeng.errors import ConflictError, ForbiddenError
 from flumeng.node.children import UNLIMITED
 from flumeng.node.settings import Settings
 from flumeng.node.testing import LightNode
-from flumeng.operations.flows import apply_flow, set_flow_state
-from flumeng.operations.securing import secure_cluster
 from flumeng.security.roles import DIRECTORY, Role, subject_of
 from flumeng.security.testing import CLUSTER, Certificates
-from flumeng.state.assignment_pages import read_assignment
-from flumeng.store import ABSENT, ANY, Store, tree
-from flumeng.store.kazoo_lists import to_kazoo
-from flumeng.store.zookeeper import ZooKeeperStore, connect
 from flumeng.testing import RealZooKeeper
 from zkschema import paths, records
 from zkschema.access import PERMISSIONS
@@ -76,7 +76,7 @@ class Cluster:
 
     def run_master(self) -> subprocess.Popen[bytes]:
         self.identify("master", "m1")
-        command = [sys.executable, "-m", "flumeng.master", self.hosts, str(SESSION_SECONDS)]
+        command = [sys.executable, "-m", "flumeng.control.master", self.hosts, str(SESSION_SECONDS)]
         with (self.folder / "master.log").open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=dict(os.environ))
         self._ends.callback(process.kill)

@@ -22,11 +22,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper import tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.ingest.testing import flow_text
-from flumeng.operations.flows import apply_flow
 from flumeng.runtime.embedded import free_port
-from flumeng.store import tree
-from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 
 FLUMENG = Path(sys.executable).with_name("flumeng")

@@ -17,11 +17,11 @@ from typing import Final
 
 import pytest
 
-from flumeng.operations.securing import secure_cluster
+from flumeng.control.commands.securing import secure_cluster
+from flumeng.control.zookeeper import ABSENT, Store, tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.security.roles import DIRECTORY, Role
 from flumeng.security.testing import CLUSTER, Certificates
-from flumeng.store import ABSENT, Store, tree
-from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 from tests.live.zookeeper_misdeeds import DONE, JOURNAL, OUTSIDE
 from zkschema import bootstrap, paths, records

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.store import Store, tree
-from flumeng.store.zookeeper import connect
+from flumeng.control.zookeeper import Store, tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 from zkschema import paths
 

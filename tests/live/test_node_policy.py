@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper import Store, tree
 from flumeng.ingest.testing import flow_text
-from flumeng.operations.flows import apply_flow
-from flumeng.store import Store, tree
 from zkschema import paths
 
 FLUMENG = Path(sys.executable).with_name("flumeng")
@@ -42,7 +42,7 @@ def test_a_flow_beyond_the_policy_is_failed_with_the_reason_and_others_run(
     for name, command in (("good", '["/bin/date"]'), ("bad", '["/bin/sh", "-c", "date"]')):
         text = flow_text(name, f"exec: {{command: {command}, mode: once}}")
         apply_flow(store, text, author="test", reason="", now=0.0)
-    master = subprocess.Popen([sys.executable, "-m", "flumeng.master", hosts])
+    master = subprocess.Popen([sys.executable, "-m", "flumeng.control.master", hosts])
     node = subprocess.Popen(node_run(hosts, tmp_path / "data", policy))
 
     def told() -> dict[str, tuple[str, str | None]]:

@@ -24,13 +24,13 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.queries.lanes import ItemRow, lanes_of, listed_items
+from flumeng.control.queries.reading import Reading
+from flumeng.control.zookeeper import Store
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.errors import FlumengError
-from flumeng.operations.flows import apply_flow
 from flumeng.sinks.testing.s3 import RealS3, build
-from flumeng.store import Store
-from flumeng.store.zookeeper import connect
-from flumeng.views.lanes import ItemRow, lanes_of, listed_items
-from flumeng.views.reading import Reading
 from tests.live.chaos import TwoNodes, chaos_seconds, chaos_seed, child_of, kill_at_random
 from tests.live.objects_place import Bucket, Directory, Place
 from tests.live.objects_trouble import Expected, Trouble, wrong_lines

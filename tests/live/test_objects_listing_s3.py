@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from flumeng.control.snapshot.items import Item
 from flumeng.errors import UnavailableError, UserError
 from flumeng.inputs.objects import s3_tree
 from flumeng.inputs.objects.aftermath import Aftermath
@@ -25,7 +26,6 @@ from flumeng.runtime.remote_store import revealed
 from flumeng.sinks.testing.s3 import RealS3
 from flumeng.spec.locations import Credentials, located, place_of
 from flumeng.spec.objects_source import ObjectsSource
-from flumeng.state.items import Item
 from tests.live.own_server import need_own
 
 KEYS = Credentials(access_key="${secret:lake-id}", secret_key="${secret:lake-key}")

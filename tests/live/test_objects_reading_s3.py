@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
+from flumeng.control.snapshot import items
+from flumeng.control.snapshot.items import Item, offset_of
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.objects.opened import BLOCK_BYTES
 from flumeng.inputs.objects.reader import ObjectsReader
@@ -24,8 +26,6 @@ from flumeng.runtime.embedded import free_port
 from flumeng.sinks.testing.s3 import RealS3
 from flumeng.spec.locations import Credentials
 from flumeng.spec.objects_source import Format, ObjectsSource
-from flumeng.state import items
-from flumeng.state.items import Item, offset_of
 
 LANE = "web.objects.0"
 KEYS = Credentials(access_key="${secret:lake-id}", secret_key="${secret:lake-key}")

@@ -25,15 +25,15 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.settings import set_setting
+from flumeng.control.queries.lanes import lanes_of, listed_items
+from flumeng.control.queries.reading import Reading
+from flumeng.control.zookeeper import Store
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.errors import UserError
-from flumeng.operations.flows import apply_flow
-from flumeng.operations.settings import set_setting
 from flumeng.sinks.testing import maven
 from flumeng.sinks.testing.postgres import RealPostgres
-from flumeng.store import Store
-from flumeng.store.zookeeper import connect
-from flumeng.views.lanes import lanes_of, listed_items
-from flumeng.views.reading import Reading
 from tests.live.chaos import TwoNodes, chaos_seconds, chaos_seed, kill_at_random
 from tests.live.sql_polling import DRIVER
 

@@ -25,18 +25,18 @@ from typing import Any
 
 import pytest
 
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.settings import set_setting
+from flumeng.control.queries import overview
+from flumeng.control.zookeeper import Store, tree
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.node import testing as light_nodes
-from flumeng.operations.flows import apply_flow
-from flumeng.operations.settings import set_setting
 from flumeng.push.inventory.files import read_inventory
 from flumeng.push.inventory.rendering import render
 from flumeng.runtime.counting import MULTI
 from flumeng.runtime.embedded import free_port
 from flumeng.runtime.links import Links
-from flumeng.store import Store, tree
-from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
-from flumeng.views import overview
 from zkschema import paths
 from zkschema.records import Push
 
@@ -247,7 +247,7 @@ def _start_site(sites: Sites, name: str, stack: ExitStack) -> None:
     sites.stores[name] = store
     tree.init(store)
     node = ["--zk", hosts, "--data", folder / "node", "--name", "real"]
-    commands: list[list[object]] = [["flumeng.master", hosts], ["flumeng.node", *node]]
+    commands: list[list[object]] = [["flumeng.control.master", hosts], ["flumeng.node", *node]]
     for module, *words in commands:
         with (folder / f"{module}.log").open("ab") as log:
             command = [sys.executable, "-m", *map(str, (module, *words))]

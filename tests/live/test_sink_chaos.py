@@ -20,11 +20,11 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.errors import UserError
-from flumeng.operations.flows import apply_flow
 from flumeng.runtime.embedded import free_port
 from flumeng.sinks.testing.postgres import RealPostgres
-from flumeng.store.zookeeper import connect
 from tests.live.chaos import (
     Cluster,
     Watcher,

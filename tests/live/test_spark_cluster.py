@@ -24,12 +24,12 @@ import pyarrow.dataset as ds
 import pytest
 
 from flumeng.collector.cluster_testing import StandaloneCluster
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.settings import set_setting
+from flumeng.control.zookeeper import Store
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.node.protocol import decode
-from flumeng.operations.flows import apply_flow
-from flumeng.operations.settings import set_setting
 from flumeng.sinks.testing.elasticsearch import RealElasticsearch
-from flumeng.store import Store
-from flumeng.store.zookeeper import connect
 from tests.live.chaos import Cluster, Watcher, chaos_seconds, chaos_seed, kill_at_random
 
 REQUIREMENTS = Path("conf/spark/executors.txt")

@@ -17,11 +17,11 @@ import pyarrow.dataset as ds
 import pytest
 
 from cli.context import AuditFields
-from flumeng.operations.flows import apply_flow, set_flow_state
-from flumeng.state.task_map import read_plan
-from flumeng.store import Store, tree
-from flumeng.views import overview
-from flumeng.views.task_status import TaskRow
+from flumeng.control.commands.flows import apply_flow, set_flow_state
+from flumeng.control.queries import overview
+from flumeng.control.queries.task_status import TaskRow
+from flumeng.control.snapshot.task_map import read_plan
+from flumeng.control.zookeeper import Store, tree
 from tests.live.chaos import descendants
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN

@@ -10,13 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.control.zookeeper import (
+    ABSENT,
+    ANY,
+    Check,
+    Put,
+    Remove,
+    Store,
+    Version,
+    Versioned,
+    Write,
+)
+from flumeng.control.zookeeper.transaction import LIMIT_BYTES, TooLargeError
+from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.errors import ConflictError, UserError
 from flumeng.security.roles import DIRECTORY
 from flumeng.security.testing import Certificates
 from flumeng.simulation import Ensemble, Session
-from flumeng.store import ABSENT, ANY, Check, Put, Remove, Store, Version, Versioned, Write
-from flumeng.store.transaction import LIMIT_BYTES, TooLargeError
-from flumeng.store.zookeeper import connect
 from flumeng.testing import FakeStore, FakeTree, RealZooKeeper
 from zkschema import paths, records
 

@@ -13,13 +13,13 @@ from kazoo.client import KazooClient
 from flumeng.collector.acks import Acks
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.testing import register
+from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
+from flumeng.control.zookeeper.zookeeper import CALL_SECONDS, ZooKeeperStore, connect
 from flumeng.errors import ConflictError, FlumengError, UnavailableError
 from flumeng.inputs import Range
 from flumeng.node.registration import Identity, Registration
 from flumeng.node.testing import ClaimsInMemory
 from flumeng.runtime.testing import Proxy, Server
-from flumeng.store import ABSENT, ANY, Store, tree
-from flumeng.store.zookeeper import CALL_SECONDS, ZooKeeperStore, connect
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 

@@ -15,11 +15,11 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
+from flumeng.control.zookeeper import ABSENT, ANY, tree
+from flumeng.control.zookeeper.zookeeper import CALL_SECONDS, connect
 from flumeng.errors import UnavailableError, UserError
 from flumeng.runtime.links import Links
 from flumeng.runtime.testing import Proxy
-from flumeng.store import ABSENT, ANY, tree
-from flumeng.store.zookeeper import CALL_SECONDS, connect
 from flumeng.testing import RealZooKeeper
 from zkschema import paths, records
 

@@ -30,6 +30,9 @@ from flumeng.collector.publisher import Publisher
 from flumeng.collector.runner import Runner, Surroundings
 from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.status import FAILED, Status
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.snapshot.partitions import OBJECTS, POLLS
+from flumeng.control.zookeeper import tree
 from flumeng.discovery.task import DiscoveryTask
 from flumeng.inputs.finding import FindingTask
 from flumeng.inputs.kafka.kafka import KafkaInput
@@ -43,12 +46,9 @@ from flumeng.letters import replay_lists
 from flumeng.letters.choice import Choice
 from flumeng.letters.directory import LetterDirectory
 from flumeng.letters.replay_lists import ListedFile
-from flumeng.operations.flows import apply_flow
 from flumeng.sinks import TaskRevision
 from flumeng.sinks.testing.kafka import RealKafka
 from flumeng.spec import parse_flow, registry
-from flumeng.state.partitions import OBJECTS, POLLS
-from flumeng.store import tree
 from flumeng.testing import FakeStore
 from tests.live.test_kafka_reader import delete_below, produce, values
 from zkschema import paths

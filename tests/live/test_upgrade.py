@@ -69,7 +69,7 @@ class Hosts:
 
     def start(self, name: str, *, old: bool) -> None:
         """A master, or a node by its name; it goes on in its data directory."""
-        words = ["flumeng.master", self.zk]
+        words = ["flumeng.control.master", self.zk]
         if name != "master":
             words = ["flumeng.node", "--zk", self.zk, "--data", str(self.folder / name)]
             words += ["--name", name]

@@ -18,24 +18,24 @@ from kazoo.exceptions import NoAuthError
 
 from cli.context import AuditFields
 from cli.main import tree as commands
+from flumeng.control.commands import audit
+from flumeng.control.commands.cluster import verify_cluster
+from flumeng.control.commands.flows import apply_flow, delete_flow, rollback_flow, set_flow_state
+from flumeng.control.commands.queues import decide
+from flumeng.control.commands.resets import reset_acks
+from flumeng.control.commands.securing import acl_mismatches, secure_cluster, set_access
+from flumeng.control.commands.taps import keep_tap
+from flumeng.control.master.daemon import Master
+from flumeng.control.zookeeper import ABSENT, ANY, AccessList, AccessStore, Put, Store, tree
+from flumeng.control.zookeeper import Path as ZnodePath
+from flumeng.control.zookeeper.tls import speaks_tls
+from flumeng.control.zookeeper.transaction import OPEN
+from flumeng.control.zookeeper.zookeeper import ZooKeeperStore, connect
 from flumeng.errors import ConflictError, FlumengError, ForbiddenError, UnavailableError, UserError
-from flumeng.master.daemon import Master
-from flumeng.operations import audit
-from flumeng.operations.cluster import verify_cluster
-from flumeng.operations.flows import apply_flow, delete_flow, rollback_flow, set_flow_state
-from flumeng.operations.queues import decide
-from flumeng.operations.resets import reset_acks
-from flumeng.operations.securing import acl_mismatches, secure_cluster, set_access
-from flumeng.operations.taps import keep_tap
 from flumeng.runtime.testing import RealEnsemble
 from flumeng.security.credentials import Keystore
 from flumeng.security.roles import DIRECTORY, Role
 from flumeng.security.testing import CLUSTER, Certificates
-from flumeng.store import ABSENT, ANY, AccessList, AccessStore, Put, Store, tree
-from flumeng.store import Path as ZnodePath
-from flumeng.store.tls import speaks_tls
-from flumeng.store.transaction import OPEN
-from flumeng.store.zookeeper import ZooKeeperStore, connect
 from flumeng.testing import RealZooKeeper
 from zkschema import bootstrap, paths, records
 from zkschema.access import SECURED
@@ -482,7 +482,7 @@ def test_an_expired_certificate_is_told_here_and_refused_there(
 ) -> None:
     folder = certificates.folder("admin", name="late", days=-0.001)
     assert "has expired on" in refusal(sessions, folder)
-    monkeypatch.setattr("flumeng.store.tls._require_valid", lambda *_: None)
+    monkeypatch.setattr("flumeng.control.zookeeper.tls._require_valid", lambda *_: None)
     assert "refuses the certificate" in refusal(sessions, folder)
 
 

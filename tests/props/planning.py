@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from flumeng.plan import (
+from flumeng.control.planner import (
     Action,
     Assign,
     Drop,
@@ -18,13 +18,13 @@ from flumeng.plan import (
     Revert,
     plan,
 )
-from flumeng.plan.applied import applied
-from flumeng.plan.copies import is_lost
+from flumeng.control.planner.applied import applied
+from flumeng.control.planner.copies import is_lost
+from flumeng.control.snapshot.snapshot import UNDECIDED, FlowView, IntentView, NodeView, Snapshot
+from flumeng.control.zookeeper import Version
 from flumeng.replication.membership import node_of
 from flumeng.spec import CollectPlace, IngestPlace, Place, Rollout, TaskRange
 from flumeng.spec.replicas import Replicas
-from flumeng.state.snapshot import UNDECIDED, FlowView, IntentView, NodeView, Snapshot
-from flumeng.store import Version
 from zkschema.records import (
     COLLECT,
     Cluster,

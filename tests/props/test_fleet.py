@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from flumeng.master.daemon import Master
-from flumeng.operations import discarding, flows, nodes
-from flumeng.state.assignment_pages import read_assignment
-from flumeng.state.task_map import read_plan
-from flumeng.store import ABSENT, ANY, Unreadable, tree
+from flumeng.control.commands import discarding, flows, nodes
+from flumeng.control.master.daemon import Master
+from flumeng.control.snapshot.assignment_pages import read_assignment
+from flumeng.control.snapshot.task_map import read_plan
+from flumeng.control.zookeeper import ABSENT, ANY, Unreadable, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records, table
 from zkschema.bootstrap import CURSOR_MAIN

@@ -15,6 +15,11 @@ from random import Random
 import pytest
 
 from flumeng.collector.ranges import Scale, next_ranges
+from flumeng.control.snapshot import items
+from flumeng.control.snapshot.items import Item
+from flumeng.control.snapshot.queues import lane_partition
+from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
+from flumeng.control.zookeeper import Version
 from flumeng.inputs import Range
 from flumeng.inputs.objects.contents import LaneContents
 from flumeng.inputs.objects.formats import cuttable
@@ -22,11 +27,6 @@ from flumeng.inputs.objects.lanes import spread, weigh
 from flumeng.inputs.objects.listed import Listed
 from flumeng.spec import CollectPlace, Place
 from flumeng.spec.objects_source import ObjectsSource
-from flumeng.state import items
-from flumeng.state.items import Item
-from flumeng.state.queues import lane_partition
-from flumeng.state.snapshot import FlowView, NodeView, Snapshot
-from flumeng.store import Version
 from tests.props.planning import apply_all, converge, nodes_obey
 from zkschema.records import Flow, Node, Partition
 

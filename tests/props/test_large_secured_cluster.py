@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flumeng.operations.flows import apply_flows
-from flumeng.operations.securing import secure_cluster
-from flumeng.store import tree
+from flumeng.control.commands.flows import apply_flows
+from flumeng.control.commands.securing import secure_cluster
+from flumeng.control.zookeeper import tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 

@@ -7,11 +7,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flumeng.plan import (
-    Planner,
-    plan,
-)
-from flumeng.state.snapshot import Snapshot
+from flumeng.control.planner import Planner, plan
+from flumeng.control.snapshot.snapshot import Snapshot
 from tests.props.planning import (
     apply_one,
     discovered,

@@ -8,12 +8,12 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flumeng.plan.steps import steps
-from flumeng.plan.task_count import PARTITIONS_AT_MOST, task_count
-from flumeng.state.assignment_pages import PAGES, assignment_steps, assignment_writes
-from flumeng.state.task_map import Bucket, Tasks, next_version, plan_writes
-from flumeng.store import ABSENT, ANY, Put
-from flumeng.store.transaction import Scale
+from flumeng.control.planner.steps import steps
+from flumeng.control.planner.task_count import PARTITIONS_AT_MOST, task_count
+from flumeng.control.snapshot.assignment_pages import PAGES, assignment_steps, assignment_writes
+from flumeng.control.snapshot.task_map import Bucket, Tasks, next_version, plan_writes
+from flumeng.control.zookeeper import ABSENT, ANY, Put
+from flumeng.control.zookeeper.transaction import Scale
 from zkschema import paths
 from zkschema.records import COLLECT, INGEST, AssignedTask, Assignment, Plan, PlannedTask
 

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.settings import set_setting
+from flumeng.control.zookeeper import ABSENT
 from flumeng.errors import ConflictError
-from flumeng.operations.flows import apply_flow
-from flumeng.operations.settings import set_setting
 from flumeng.push import planning, rollback
 from flumeng.push.execution import Manner
 from flumeng.push.plan import NOTHING, PushPlan
@@ -24,7 +25,6 @@ from flumeng.push.site_copy import copy_site
 from flumeng.push.site_state import push_of, state_of
 from flumeng.push.testing import NODE, NOON, FakeSites, Fault
 from flumeng.push.wave_events import Ending, Outcome
-from flumeng.store import ABSENT
 from zkschema import paths
 from zkschema.records import Push, PushClaim, PushSource
 

@@ -20,6 +20,10 @@ import pytest
 
 from flumeng.collector.acks import Acks
 from flumeng.collector.intents import Intents, by_partition
+from flumeng.control.snapshot import discovered
+from flumeng.control.snapshot.reader import Reader
+from flumeng.control.snapshot.snapshot import Snapshot
+from flumeng.control.zookeeper import Check, Expected, Put, Store, Version, Versioned, Write
 from flumeng.discovery.task import DiscoveryTask
 from flumeng.inputs import Progress, Range
 from flumeng.inputs.objects.queue_log import QueueLog
@@ -28,10 +32,6 @@ from flumeng.simulation.cluster import TIGHT
 from flumeng.simulation.delivery import Delivery
 from flumeng.simulation.ensemble import Znode
 from flumeng.simulation.output import Events
-from flumeng.state import discovered
-from flumeng.state.reader import Reader
-from flumeng.state.snapshot import Snapshot
-from flumeng.store import Check, Expected, Put, Store, Version, Versioned, Write
 from zkschema import paths
 from zkschema.access import Secured
 from zkschema.bootstrap import CURSOR_MAIN

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from flumeng.collector.intents import Intents
+from flumeng.control.zookeeper import Version, Write
 from flumeng.errors import FlumengError
 from flumeng.inputs import Range
 from flumeng.simulation import Ensemble, Parts, ViolationError, World
 from flumeng.simulation.collector import Collector
 from flumeng.simulation.master import MasterProcess
-from flumeng.store import Version, Write
 from tests.props.test_simulation import careless_about
 from zkschema import paths
 from zkschema.records import Intent

@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from flumeng.operations.flows import apply_flow, set_flow_state
-from flumeng.state.reader import WATCHED, Reader
-from flumeng.state.task_map import BUCKETS, INLINE_TASKS, Tasks, plan_writes, read_plan
-from flumeng.store import ABSENT, ANY, Path, tree
+from flumeng.control.commands.flows import apply_flow, set_flow_state
+from flumeng.control.snapshot.reader import WATCHED, Reader
+from flumeng.control.snapshot.task_map import BUCKETS, INLINE_TASKS, Tasks, plan_writes, read_plan
+from flumeng.control.zookeeper import ABSENT, ANY, Path, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN

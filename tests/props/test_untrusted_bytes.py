@@ -31,6 +31,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from flumeng.control.commands import documents
+from flumeng.control.snapshot import items
+from flumeng.control.snapshot.items import Item
 from flumeng.errors import CorruptError, UserError
 from flumeng.filters.formats.testing import READERS, read_bodies
 from flumeng.ingest import file_position
@@ -47,7 +50,6 @@ from flumeng.journal import watch
 from flumeng.journal.wire import make_ticket, parse_ticket
 from flumeng.node import policy, protocol
 from flumeng.node.home import ASSIGNMENT, CLAIM, FLOWS, Home
-from flumeng.operations import documents
 from flumeng.push.inventory import cluster_file, sites_file
 from flumeng.runtime import whole_files
 from flumeng.sinks.elasticsearch import answers as bulk_answers
@@ -67,8 +69,6 @@ from flumeng.spec.filters.parse import Parse
 from flumeng.spec.kinds import EVENT
 from flumeng.spec.objects_source import Format, ObjectsSource
 from flumeng.spec.problems import SpecError
-from flumeng.state import items
-from flumeng.state.items import Item
 from zkschema import codec, records
 from zkschema.codec import DecodeError
 from zkschema.records import Record

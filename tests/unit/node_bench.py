@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper import ANY, Found, tree
 from flumeng.node.daemon import LOOK_SECONDS
 from flumeng.node.events import Event, Said
 from flumeng.node.home import Home
 from flumeng.node.protocol import Message
 from flumeng.node.settings import Settings
 from flumeng.node.testing import ScriptedChild
-from flumeng.operations.flows import apply_flow
 from flumeng.simulation.stepped_node import SteppedNode
-from flumeng.store import ANY, Found, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths
 from zkschema.records import INGEST, AssignedTask, Assignment, NodeStatus

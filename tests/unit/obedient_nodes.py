@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.master.daemon import Master
-from flumeng.store import ABSENT
+from flumeng.control.master.daemon import Master
+from flumeng.control.zookeeper import ABSENT
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

@@ -6,11 +6,11 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from flumeng.plan import Action, Planner, plan
-from flumeng.plan.applied import applied
+from flumeng.control.planner import Action, Planner, plan
+from flumeng.control.planner.applied import applied
+from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
+from flumeng.control.zookeeper import Version
 from flumeng.spec import CollectPlace, Place
-from flumeng.state.snapshot import FlowView, NodeView, Snapshot
-from flumeng.store import Version
 from zkschema.records import (
     COLLECT,
     Flow,

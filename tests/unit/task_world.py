@@ -25,11 +25,11 @@ from flumeng.collector.testing import (
     StillPositions,
     register,
 )
+from flumeng.control.zookeeper import ABSENT, Version, Write, tree
 from flumeng.errors import UnavailableError
 from flumeng.inputs import Reach
 from flumeng.metrics import table
 from flumeng.spec import FlowSpec, parse_flow
-from flumeng.store import ABSENT, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

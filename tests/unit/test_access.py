@@ -9,18 +9,17 @@ from dataclasses import replace
 
 import pytest
 
-from flumeng.errors import ConflictError, UnavailableError, UserError
-from flumeng.operations import membership
-from flumeng.operations.cluster import (
+from flumeng.control.commands import membership
+from flumeng.control.commands.cluster import (
     access_problems,
     export_cluster,
     import_cluster,
     verify_cluster,
 )
-from flumeng.operations.flows import apply_flows
-from flumeng.operations.migration import migrate_cluster, pending_migrations
-from flumeng.operations.securing import repair_access, secure_cluster, set_access
-from flumeng.store import (
+from flumeng.control.commands.flows import apply_flows
+from flumeng.control.commands.migration import migrate_cluster, pending_migrations
+from flumeng.control.commands.securing import repair_access, secure_cluster, set_access
+from flumeng.control.zookeeper import (
     ABSENT,
     ANY,
     AccessList,
@@ -33,6 +32,7 @@ from flumeng.store import (
     access_lists,
     tree,
 )
+from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.testing import FakeStore
 from zkschema import bootstrap, paths, records, table
 from zkschema.access import GROUPS, NAMED, PERMISSIONS, Secured, acl

@@ -8,10 +8,10 @@ from cli.context import AuditFields
 from cli.testing import Reached, Shell
 from flumeng.collector.acks import Acks
 from flumeng.collector.publisher import Publisher
+from flumeng.control.commands.acks import advance_acks
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper import ABSENT, ANY, Path, transaction, tree
 from flumeng.errors import ConflictError
-from flumeng.operations.acks import advance_acks
-from flumeng.operations.flows import apply_flow
-from flumeng.store import ABSENT, ANY, Path, transaction, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

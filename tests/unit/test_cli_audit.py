@@ -13,14 +13,14 @@ import pytest
 from cli.context import AuditFields
 from cli.main import tree as commands
 from cli.testing import Reached, Shell, leaves
-from flumeng.operations.cluster import export_cluster
-from flumeng.operations.flows import apply_flow, set_flow_state
-from flumeng.operations.nodes import set_node_desired
-from flumeng.operations.rollouts import pause_rollout
-from flumeng.operations.settings import begin_maintenance
+from flumeng.control.commands.cluster import export_cluster
+from flumeng.control.commands.flows import apply_flow, set_flow_state
+from flumeng.control.commands.nodes import set_node_desired
+from flumeng.control.commands.rollouts import pause_rollout
+from flumeng.control.commands.settings import begin_maintenance
+from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.security.roles import DIRECTORY
 from flumeng.security.testing import Certificates
-from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 from zkschema.migrations import MIGRATIONS

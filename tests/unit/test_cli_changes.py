@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cli.testing import NOON, Shell
-from flumeng.operations.revisions import KEEP_REVISIONS
-from flumeng.store import ABSENT, ANY, Store, tree
+from flumeng.control.commands.revisions import KEEP_REVISIONS
+from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 

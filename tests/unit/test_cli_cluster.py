@@ -12,17 +12,14 @@ import pytest
 
 from cli.context import AuditFields
 from cli.testing import NOON, Shell
+from flumeng.control.commands import documents
+from flumeng.control.commands.cluster import export_cluster, import_cluster
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.tombstones import tombstone_writes
+from flumeng.control.snapshot.task_map import INLINE_TASKS, Tasks, plan_writes, read_plan
+from flumeng.control.zookeeper import ABSENT, Version, Write, tree
+from flumeng.control.zookeeper.transaction import MOST_WRITES
 from flumeng.errors import ConflictError, UnavailableError, UserError
-from flumeng.operations import documents
-from flumeng.operations.cluster import (
-    export_cluster,
-    import_cluster,
-)
-from flumeng.operations.flows import apply_flow
-from flumeng.operations.tombstones import tombstone_writes
-from flumeng.state.task_map import INLINE_TASKS, Tasks, plan_writes, read_plan
-from flumeng.store import ABSENT, Version, Write, tree
-from flumeng.store.transaction import MOST_WRITES
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import bootstrap, paths, records
 

@@ -10,9 +10,9 @@ import pytest
 from cli.context import AuditFields
 from cli.testing import NOON, Shell
 from flumeng.collector.commit import Commits
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.errors import CorruptError
-from flumeng.operations.flows import apply_flow
-from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

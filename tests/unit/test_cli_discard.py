@@ -9,14 +9,14 @@ import pytest
 
 from cli.context import AuditFields
 from cli.testing import Shell
+from flumeng.control.commands.cluster import verify_cluster
+from flumeng.control.commands.discarding import discard_node
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.master.daemon import Master
+from flumeng.control.snapshot.task_map import read_plan
+from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
+from flumeng.control.zookeeper.transaction import MOST_WRITES
 from flumeng.errors import ConflictError
-from flumeng.master.daemon import Master
-from flumeng.operations.cluster import verify_cluster
-from flumeng.operations.discarding import discard_node
-from flumeng.operations.flows import apply_flow
-from flumeng.state.task_map import read_plan
-from flumeng.store import ABSENT, ANY, Version, Write, tree
-from flumeng.store.transaction import MOST_WRITES
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 from zkschema.table import ZPath

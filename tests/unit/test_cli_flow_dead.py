@@ -15,6 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from cli.testing import Shell
+from flumeng.control.commands import replays
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper import tree
 from flumeng.errors import ConflictError
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.letters import names
@@ -24,14 +27,11 @@ from flumeng.journal.schema import READ_SCHEMA
 from flumeng.letters import purging
 from flumeng.letters.choice import Choice
 from flumeng.letters.directory import LetterDirectory
-from flumeng.operations import replays
-from flumeng.operations.flows import apply_flow
 from flumeng.runtime.file_store import LocalFileStore
 from flumeng.sinks import formats
 from flumeng.sinks.letter_columns import ADDED
 from flumeng.spec import check_flow
 from flumeng.spec.letters_source import LettersSource
-from flumeng.store import tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cli.testing import Reached, Shell
-from flumeng.operations.flows import apply_flow, delete_flow, set_flow_state
-from flumeng.store import ABSENT, ANY, tree
+from flumeng.control.commands.flows import apply_flow, delete_flow, set_flow_state
+from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

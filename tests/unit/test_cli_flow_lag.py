@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cli.testing import NOON, Shell
+from flumeng.control.commands.flows import apply_flows
+from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.errors import UnavailableError
 from flumeng.journal.account import Account
-from flumeng.operations.flows import apply_flows
-from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cli.testing import NOON, Shell
-from flumeng.operations.flows import apply_flow
-from flumeng.store import ABSENT, ANY, tree
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

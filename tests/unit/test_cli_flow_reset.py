@@ -12,11 +12,11 @@ import pytest
 from cli.testing import NOON, Reached, Shell
 from flumeng.collector.acks import Acks, SupersededError
 from flumeng.collector.publisher import Publisher
+from flumeng.control.commands import resets
+from flumeng.control.commands.flows import apply_flow, set_flow_state
+from flumeng.control.zookeeper import ABSENT, ANY, Versioned, tree
 from flumeng.errors import ConflictError
 from flumeng.inputs import Range
-from flumeng.operations import resets
-from flumeng.operations.flows import apply_flow, set_flow_state
-from flumeng.store import ABSENT, ANY, Versioned, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cli.testing import Shell
-from flumeng.operations import tombstones
-from flumeng.operations.flows import apply_flows, delete_flow
-from flumeng.store import ABSENT, ANY, tree
+from flumeng.control.commands import tombstones
+from flumeng.control.commands.flows import apply_flows, delete_flow
+from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 from zkschema.records import LiveNode, Node, NodeStatus, Plan, PlannedTask, TaskStatus

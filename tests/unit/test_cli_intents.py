@@ -11,14 +11,14 @@ from cli.testing import NOON, Reached, Shell
 from flumeng.collector.acks import Acks
 from flumeng.collector.intents import Intents
 from flumeng.collector.publisher import Publisher
+from flumeng.control.commands.cluster import export_cluster, import_cluster
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.intents import decided_batches
+from flumeng.control.commands.next_revision import RefusedError
+from flumeng.control.commands.revisions import KEEP_REVISIONS
+from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.errors import ConflictError, CorruptError
 from flumeng.inputs import Range
-from flumeng.operations.cluster import export_cluster, import_cluster
-from flumeng.operations.flows import apply_flow
-from flumeng.operations.intents import decided_batches
-from flumeng.operations.next_revision import RefusedError
-from flumeng.operations.revisions import KEEP_REVISIONS
-from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 from zkschema.records import Ack

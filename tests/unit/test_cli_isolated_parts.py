@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from cli.testing import Shell
-from flumeng.operations.flows import delete_flow
+from flumeng.control.commands.flows import delete_flow
+from flumeng.control.snapshot.partitions import ack_path
+from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.spec import parts_of
-from flumeng.state.partitions import ack_path
-from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

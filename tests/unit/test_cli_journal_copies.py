@@ -13,14 +13,14 @@ from click.testing import CliRunner
 from cli.context import AuditFields
 from cli.main import tree as cli_tree
 from cli.testing import Reached, Shell
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.next_revision import RefusedError
+from flumeng.control.master.daemon import Master
+from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.journal import directory as directories
 from flumeng.journal.replica import Replica
 from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.journal.testing import numbered_events
-from flumeng.master.daemon import Master
-from flumeng.operations.flows import apply_flow
-from flumeng.operations.next_revision import RefusedError
-from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

@@ -14,13 +14,13 @@ import pytest
 
 from cli.context import AuditFields
 from cli.testing import NOON, Shell
+from flumeng.control.commands import documents
+from flumeng.control.commands.cluster import export_cluster, import_cluster
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.migration import migrate_cluster, pending_migrations
+from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
+from flumeng.control.zookeeper.transaction import MOST_WRITES
 from flumeng.errors import ConflictError, UnavailableError, UserError
-from flumeng.operations import documents
-from flumeng.operations.cluster import export_cluster, import_cluster
-from flumeng.operations.flows import apply_flow
-from flumeng.operations.migration import migrate_cluster, pending_migrations
-from flumeng.store import ABSENT, ANY, Version, Write, tree
-from flumeng.store.transaction import MOST_WRITES
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import bootstrap, codec, paths, records, table
 from zkschema.migrations import MIGRATIONS, Change, Delete, Migration, Set, Tree, path_to

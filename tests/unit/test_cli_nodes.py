@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.testing import NOON, Reached, Shell
-from flumeng.store import ABSENT, ANY, Store, Version, Write, tree
+from flumeng.control.zookeeper import ABSENT, ANY, Store, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

@@ -13,12 +13,12 @@ import pytest
 from click.testing import Result
 
 from cli.testing import Shell
-from flumeng.operations.chokes import set_choke
-from flumeng.operations.flows import apply_flow, set_flow_state
-from flumeng.operations.settings import begin_maintenance, set_setting
+from flumeng.control.commands.chokes import set_choke
+from flumeng.control.commands.flows import apply_flow, set_flow_state
+from flumeng.control.commands.settings import begin_maintenance, set_setting
+from flumeng.control.zookeeper import ABSENT, ANY
 from flumeng.push.testing import NOON, FakeSites
 from flumeng.runtime import processes
-from flumeng.store import ABSENT, ANY
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.records import Push, PushClaim

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from cli.testing import NOON, Reached, Shell
+from flumeng.control.queries import asking, details, overview
+from flumeng.control.queries.acks import Positions, positions
+from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.errors import CorruptError, UserError
-from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore, FakeTree
-from flumeng.views import asking, details, overview
-from flumeng.views.acks import Positions, positions
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"

@@ -14,12 +14,12 @@ import pytest
 
 from cli.context import AuditFields
 from cli.testing import NOON, Shell
+from flumeng.control.commands.cluster import repair_cluster, repairs, verify_cluster
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.snapshot.task_map import read_plan
+from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
+from flumeng.control.zookeeper.transaction import MOST_WRITES
 from flumeng.errors import ConflictError
-from flumeng.operations.cluster import repair_cluster, repairs, verify_cluster
-from flumeng.operations.flows import apply_flow
-from flumeng.state.task_map import read_plan
-from flumeng.store import ABSENT, ANY, Version, Write, tree
-from flumeng.store.transaction import MOST_WRITES
 from flumeng.testing import FakeStore
 from zkschema import codec, paths, records, table
 from zkschema.records import Record

@@ -26,10 +26,10 @@ from cli.main import tree as commands
 from cli.prompt import TreeCompleter, ask, history
 from cli.testing import NOON, Reached, Shell
 from cli.top_screen import View, picture
-from flumeng.operations.flows import apply_flow
-from flumeng.store import ABSENT, ANY, Store, tree
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.queries.flow_rates import RateMeter
+from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
 from flumeng.testing import FakeStore
-from flumeng.views.flow_rates import RateMeter
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"

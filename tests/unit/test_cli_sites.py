@@ -10,10 +10,10 @@ import pytest
 
 from cli.context import open_site
 from cli.testing import NOON, Shell
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.errors import UserError
-from flumeng.operations.flows import apply_flow
 from flumeng.push.inventory import Site
-from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cli.testing import Shell
-from flumeng.store import ABSENT, tree
+from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

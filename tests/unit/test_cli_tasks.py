@@ -9,13 +9,13 @@ import pytest
 
 from cli.context import AuditFields
 from cli.testing import Shell
+from flumeng.control.commands.flows import apply_flow, set_flow_state
+from flumeng.control.commands.nodes import set_node_desired
+from flumeng.control.commands.tasks import move_task, restart_task
+from flumeng.control.master.daemon import Master
+from flumeng.control.snapshot.task_map import read_plan
+from flumeng.control.zookeeper import ABSENT, ANY, Store, Version, Write, tree
 from flumeng.errors import ConflictError
-from flumeng.master.daemon import Master
-from flumeng.operations.flows import apply_flow, set_flow_state
-from flumeng.operations.nodes import set_node_desired
-from flumeng.operations.tasks import move_task, restart_task
-from flumeng.state.task_map import read_plan
-from flumeng.store import ABSENT, ANY, Store, Version, Write, tree
 from flumeng.testing import FakeStore
 from tests.unit.obedient_nodes import obey, settle
 from zkschema import paths, records

@@ -16,10 +16,10 @@ from cli import top
 from cli.keys import keyboard
 from cli.testing import NOON, Reached, Shell
 from cli.top_screen import HELP, SORTS, Seen, View, flows_in_order, picture, pressed, spark
-from flumeng.store import ABSENT, tree
+from flumeng.control.queries.flow_graph import Rates
+from flumeng.control.queries.flow_rates import HISTORY, FlowRates, RateMeter
+from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.testing import FakeStore
-from flumeng.views.flow_graph import Rates
-from flumeng.views.flow_rates import HISTORY, FlowRates, RateMeter
 from zkschema import paths, records
 
 

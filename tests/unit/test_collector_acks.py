@@ -13,9 +13,9 @@ import pytest
 from flumeng.collector.acks import Acks
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.testing import register
+from flumeng.control.zookeeper import ABSENT, ANY, Check, Found, Put, Version, Write, tree
 from flumeng.errors import ConflictError, CorruptError
 from flumeng.inputs import Range
-from flumeng.store import ABSENT, ANY, Check, Found, Put, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

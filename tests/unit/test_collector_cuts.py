@@ -19,13 +19,13 @@ from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize
 from flumeng.collector.task import Task
 from flumeng.collector.testing import ScriptedPipeline, StillPositions
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper import ANY, tree
 from flumeng.errors import UnavailableError
 from flumeng.filters import identity
 from flumeng.inputs import CutError, Gone, Range, Reach, Standstill
-from flumeng.operations.flows import apply_flow
 from flumeng.sinks import Written
 from flumeng.spec import parse_flow
-from flumeng.store import ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.records import Ack, Partition

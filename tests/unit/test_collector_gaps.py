@@ -13,11 +13,11 @@ from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize
 from flumeng.collector.task import Task
 from flumeng.collector.testing import ScriptedPipeline, StillPositions, register
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper import ANY, Put, tree
 from flumeng.inputs import DELETED, Gone, Range, Reach
-from flumeng.operations.flows import apply_flow
 from flumeng.sinks import Written
 from flumeng.spec import parse_flow
-from flumeng.store import ANY, Put, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.records import Cluster

@@ -34,12 +34,12 @@ from flumeng.collector.step_testing import (
 from flumeng.collector.task import Task
 from flumeng.collector.testing import FakePositions, register
 from flumeng.collector.work import Filtered, Intent
+from flumeng.control.zookeeper import ABSENT, ANY, Put, tree
 from flumeng.errors import ConflictError, CorruptError, UnavailableError
 from flumeng.inputs import Range
 from flumeng.inputs.lines.joined import JoinedRange
 from flumeng.sinks import BatchId, Written
 from flumeng.spec import FlowSpec, parse_flow
-from flumeng.store import ABSENT, ANY, Put, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 from zkschema.bootstrap import flow_folders

@@ -10,10 +10,10 @@ import pytest
 
 from flumeng.collector.lags import Lag, Lags, Place
 from flumeng.collector.testing import ScriptedPipeline
+from flumeng.control.snapshot.partitions import step_of
 from flumeng.errors import UnavailableError
 from flumeng.inputs import Range
 from flumeng.metrics import table
-from flumeng.state.partitions import step_of
 from tests.unit.task_world import JOURNAL, PATIENCE_SECONDS, World, running, spec, until
 
 PART = "web~errors/collect.0"

@@ -8,13 +8,13 @@ import pytest
 
 from flumeng.collector.commit import Commits
 from flumeng.collector.daemon import bounded, require_allowed, require_catalog
+from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.errors import UserError
 from flumeng.node.own_directory import require_outside
 from flumeng.node.policy import Policy
 from flumeng.spec import Component, check_flow, spark
 from flumeng.spec.sinks.files import Files
 from flumeng.spec.sinks.spark import Spark
-from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths
 from zkschema.bootstrap import flow_folders

@@ -18,11 +18,11 @@ from flumeng.collector.task import Task
 from flumeng.collector.testing import (
     ScriptedPipeline,
 )
+from flumeng.control.zookeeper import ABSENT
 from flumeng.errors import UnavailableError
 from flumeng.inputs import Range
 from flumeng.sinks import Written
 from flumeng.spec import parse_flow
-from flumeng.store import ABSENT
 from tests.unit.task_world import (
     JOURNAL,
     PATIENCE_SECONDS,

@@ -26,11 +26,11 @@ from flumeng.collector.testing import (
     StillPositions,
     register,
 )
+from flumeng.control.commands.acks import advance_acks
+from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.errors import CorruptError, UnavailableError
 from flumeng.inputs import Range, Reach, UnreadableError
-from flumeng.operations.acks import advance_acks
 from flumeng.spec import parse_flow
-from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

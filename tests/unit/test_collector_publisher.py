@@ -15,9 +15,9 @@ from flumeng.collector import publisher as module
 from flumeng.collector.acks import Acks
 from flumeng.collector.publisher import FULL_ACKS, IN_FLIGHT, Publisher
 from flumeng.collector.testing import register
+from flumeng.control.zookeeper import ABSENT, Put, Version, Write, tree
 from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.inputs import Range
-from flumeng.store import ABSENT, Put, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

@@ -22,10 +22,10 @@ from flumeng.collector.testing import (
     ScriptedPipeline,
 )
 from flumeng.collector.work import Filtered, HungError
+from flumeng.control.commands.cluster import export_cluster, import_cluster
 from flumeng.errors import UnavailableError, UserError
 from flumeng.inputs import Range
 from flumeng.metrics import table
-from flumeng.operations.cluster import export_cluster, import_cluster
 from flumeng.runtime.scrubbing import Secret
 from flumeng.sinks import BatchTooWideError
 from flumeng.testing import Znodes

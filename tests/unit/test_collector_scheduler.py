@@ -27,8 +27,8 @@ from flumeng.collector.testing import (
     StillPositions,
     register,
 )
+from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.inputs import Range, Reach
-from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore
 from tests.unit.task_world import PATIENCE_SECONDS, spec, until, waited
 from zkschema import paths

@@ -13,10 +13,10 @@ from flumeng.collector.runner import Runner, Surroundings
 from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.status import Status
 from flumeng.collector.testing import ScriptedEngine, ScriptedPipeline, StillPositions, register
+from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.errors import UserError
 from flumeng.inputs import Reach
 from flumeng.spec import parse_flow
-from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from cli.context import AuditFields
 from cli.testing import Reached, Shell
+from flumeng.control.commands.cursors import delete_cursor
+from flumeng.control.commands.flows import apply_flow, delete_flow
+from flumeng.control.commands.next_revision import RefusedError
+from flumeng.control.master.daemon import Master
+from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
 from flumeng.datasource import offsets
 from flumeng.datasource.cursor import Cursor
 from flumeng.datasource.options import NAMES, Options
 from flumeng.errors import ConflictError, UnavailableError, UserError
-from flumeng.master.daemon import Master
-from flumeng.operations.cursors import delete_cursor
-from flumeng.operations.flows import apply_flow, delete_flow
-from flumeng.operations.next_revision import RefusedError
-from flumeng.store import ABSENT, ANY, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

@@ -7,14 +7,14 @@ from typing import TypeVar
 
 import pytest
 
+from flumeng.control.commands import flows
+from flumeng.control.commands.nodes import set_node_desired
+from flumeng.control.master.daemon import Master
+from flumeng.control.snapshot.reader import WATCHED, Reader
+from flumeng.control.snapshot.task_map import read_plan
+from flumeng.control.snapshot.timers import Moments
+from flumeng.control.zookeeper import ABSENT, ANY, Found, tree
 from flumeng.errors import UnavailableError
-from flumeng.master.daemon import Master
-from flumeng.operations import flows
-from flumeng.operations.nodes import set_node_desired
-from flumeng.state.reader import WATCHED, Reader
-from flumeng.state.task_map import read_plan
-from flumeng.state.timers import Moments
-from flumeng.store import ABSENT, ANY, Found, tree
 from flumeng.testing import FakeStore
 from tests.unit.test_master_troubles import Clock
 from zkschema import paths, records

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from flumeng.control.commands.resets import accept
+from flumeng.control.snapshot import discovered
+from flumeng.control.zookeeper import ABSENT, ANY, Version, Versioned, Write, tree
 from flumeng.discovery.task import GONE_LOOKS, DiscoveryTask, SupersededError
 from flumeng.discovery.worker import Worker
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.inputs.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.node.protocol import Message
-from flumeng.operations.resets import accept
 from flumeng.spec.flow import FlowSpec
-from flumeng.state import discovered
-from flumeng.store import ABSENT, ANY, Version, Versioned, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from flumeng.control.queries import asking, journals
+from flumeng.control.queries.acks import acks_of, ask_worker, positions
+from flumeng.control.queries.offsets import ask_discovery, offsets
+from flumeng.control.queries.reading import Reading
+from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.discovery.accounts import PartitionAccounts
 from flumeng.discovery.task import DiscoveryTask
 from flumeng.errors import UnavailableError, UserError
 from flumeng.inputs.finding import Before, Bounds, Findings, Offer
 from flumeng.journal.client import JournalClient
 from flumeng.journal.partition_server import PartitionServer
-from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore
-from flumeng.views import asking, journals
-from flumeng.views.acks import acks_of, ask_worker, positions
-from flumeng.views.offsets import ask_discovery, offsets
-from flumeng.views.reading import Reading
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 from zkschema.records import DISCOVER, Ack, Flow, LiveNode, Plan, PlannedTask

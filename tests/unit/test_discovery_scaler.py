@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from flumeng.control.planner.scaling import Decision
+from flumeng.control.snapshot import discovered
+from flumeng.control.zookeeper import ABSENT, ANY, Put, Version, Write, tree
 from flumeng.discovery.scaler import Scaler
 from flumeng.errors import ConflictError
 from flumeng.journal.account import Account
-from flumeng.plan.scaling import Decision
 from flumeng.spec import TaskRange
-from flumeng.state import discovered
-from flumeng.store import ABSENT, ANY, Put, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import flow_folders

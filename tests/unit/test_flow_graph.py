@@ -12,14 +12,14 @@ from click.testing import CliRunner
 
 from cli.main import tree
 from cli.testing import NOON, Shell
-from flumeng.operations.flows import apply_flow
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.queries import graph_text
+from flumeng.control.queries.flow_graph import Rates, graph_of, rates_of
+from flumeng.control.queries.task_counts import TaskCounts, TaskCountsRow
+from flumeng.control.zookeeper import ABSENT
+from flumeng.control.zookeeper import tree as zk_tree
 from flumeng.spec import parse_flow
-from flumeng.store import ABSENT
-from flumeng.store import tree as zk_tree
 from flumeng.testing import FakeStore
-from flumeng.views import graph_text
-from flumeng.views.flow_graph import Rates, graph_of, rates_of
-from flumeng.views.task_counts import TaskCounts, TaskCountsRow
 from zkschema import paths, records
 from zkschema.records import COLLECT, PlannedTask
 

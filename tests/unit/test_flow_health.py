@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from flumeng.control.queries.flow_health import flow_health
+from flumeng.control.queries.task_status import TaskRow
 from flumeng.runtime.streak import Streak
-from flumeng.views.flow_health import flow_health
-from flumeng.views.task_status import TaskRow
 
 COLLECT, DISCOVER = "collect.0", "discover.0"
 

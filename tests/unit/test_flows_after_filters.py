@@ -8,21 +8,21 @@ import pytest
 import yaml
 
 from cli.context import AuditFields
+from flumeng.control.commands import preview
+from flumeng.control.commands.flows import apply_flow, apply_flows, delete_flow, rollback_flow
+from flumeng.control.commands.next_revision import RefusedError
+from flumeng.control.commands.revisions import next_revisions
+from flumeng.control.queries.flow_graph import graph_of
+from flumeng.control.queries.overview import flow as flow_detail
+from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
 from flumeng.errors import ConflictError
-from flumeng.operations import preview
-from flumeng.operations.flows import apply_flow, apply_flows, delete_flow, rollback_flow
-from flumeng.operations.next_revision import RefusedError
-from flumeng.operations.revisions import next_revisions
 from flumeng.push.comparison import Change
 from flumeng.push.site_copy import copy_site
 from flumeng.push.writes import refused_flows
 from flumeng.spec import SpecError, check_flow
 from flumeng.spec.chain import chain_of, composed
 from flumeng.spec.guarantees import promise
-from flumeng.store import ABSENT, ANY, Version, Write, tree
 from flumeng.testing import FakeStore
-from flumeng.views.flow_graph import graph_of
-from flumeng.views.overview import flow as flow_detail
 from zkschema import paths, records, table
 
 WEB = """

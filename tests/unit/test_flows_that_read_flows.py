@@ -5,25 +5,25 @@ from __future__ import annotations
 import pytest
 
 from cli.context import AuditFields
+from flumeng.control.commands.flows import apply_flow, apply_flows, delete_flow
+from flumeng.control.commands.next_revision import RefusedError
+from flumeng.control.commands.revisions import next_revisions
+from flumeng.control.master.execution import carry_out
+from flumeng.control.planner.actions import Drop
+from flumeng.control.snapshot.partitions import ack_path
+from flumeng.control.snapshot.snapshot import Snapshot
+from flumeng.control.zookeeper import ABSENT, Path, tree
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.inputs.finding import Before, Offer
 from flumeng.inputs.flows.finder import FlowFinder
 from flumeng.journal.client import JournalClient
 from flumeng.journal.position import Position
-from flumeng.master.execution import carry_out
 from flumeng.node.claim import Claim
 from flumeng.node.registration import Identity, Registration
 from flumeng.node.testing import ClaimsInMemory
-from flumeng.operations.flows import apply_flow, apply_flows, delete_flow
-from flumeng.operations.next_revision import RefusedError
-from flumeng.operations.revisions import next_revisions
-from flumeng.plan.actions import Drop
 from flumeng.push.site_copy import copy_site
 from flumeng.spec import SpecError, parse_flow
 from flumeng.spec.flow_source import FlowSource
-from flumeng.state.partitions import ack_path
-from flumeng.state.snapshot import Snapshot
-from flumeng.store import ABSENT, Path, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.errors import CorruptError, UnavailableError
 from flumeng.inputs import Reach
 from flumeng.inputs.journals import positions
@@ -18,7 +19,6 @@ from flumeng.inputs.journals.addresses import Addresses
 from flumeng.inputs.journals.positions import PositionWatcher, backoff_seconds, pace
 from flumeng.journal.position import Position
 from flumeng.journal.watch import WatchAnswer, WatchRequest
-from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.records import Journal, LiveNode

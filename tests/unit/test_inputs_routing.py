@@ -22,6 +22,8 @@ from flumeng.collector.testing import (
     StillPositions,
     register,
 )
+from flumeng.control.snapshot.partitions import JOURNAL, input_of
+from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.errors import UnavailableError
 from flumeng.filters import identity
 from flumeng.inputs import Range, Reach, Standstill, UnreadableError
@@ -29,8 +31,6 @@ from flumeng.inputs.reading import ReadSplits
 from flumeng.inputs.routing import UNKNOWN, Inputs, RoutedPositions
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.spec import FlowSpec, parse_flow
-from flumeng.state.partitions import JOURNAL, input_of
-from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

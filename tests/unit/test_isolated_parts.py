@@ -8,9 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from cli.context import AuditFields
-from flumeng.errors import ConflictError, UserError
-from flumeng.journal.account import Account
-from flumeng.operations.flows import (
+from flumeng.control.commands.flows import (
     apply_flow,
     apply_flows,
     delete_flow,
@@ -18,18 +16,20 @@ from flumeng.operations.flows import (
     set_flow_state,
     set_flow_states,
 )
-from flumeng.operations.next_revision import RefusedError
-from flumeng.plan.drops import drop_of
+from flumeng.control.commands.next_revision import RefusedError
+from flumeng.control.planner.drops import drop_of
+from flumeng.control.queries import kept_journals, overview
+from flumeng.control.queries.reading import Reading
+from flumeng.control.queries.unreadable import Cause
+from flumeng.control.snapshot import discovered
+from flumeng.control.snapshot.partitions import ack_path
+from flumeng.control.snapshot.snapshot import FlowView, Snapshot
+from flumeng.control.zookeeper import ABSENT, ANY, Put, Version, Versioned, Write, tree
+from flumeng.errors import ConflictError, UserError
+from flumeng.journal.account import Account
 from flumeng.spec import Place, SpecError, check_flow, parse_flow, parse_written, parts_of
 from flumeng.spec.replay import replay_text
-from flumeng.state import discovered
-from flumeng.state.partitions import ack_path
-from flumeng.state.snapshot import FlowView, Snapshot
-from flumeng.store import ABSENT, ANY, Put, Version, Versioned, Write, tree
 from flumeng.testing import FakeStore
-from flumeng.views import kept_journals, overview
-from flumeng.views.reading import Reading
-from flumeng.views.unreadable import Cause
 from zkschema import paths, records
 
 BY: AuditFields = {"author": "a", "reason": "", "now": 0.0}

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import pytest
 
+from flumeng.control.commands.securing import secure_cluster, set_access
+from flumeng.control.master import journal_access
+from flumeng.control.master.journal_access import ACKS_AGAIN_SECONDS, AGAIN_SECONDS, JournalAccess
+from flumeng.control.planner import Replicate
+from flumeng.control.snapshot.snapshot import Snapshot
+from flumeng.control.zookeeper import ABSENT, AccessList, Path, Version, tree
 from flumeng.errors import ForbiddenError
-from flumeng.master import journal_access
-from flumeng.master.journal_access import ACKS_AGAIN_SECONDS, AGAIN_SECONDS, JournalAccess
-from flumeng.operations.securing import secure_cluster, set_access
-from flumeng.plan import Replicate
-from flumeng.state.snapshot import Snapshot
-from flumeng.store import ABSENT, AccessList, Path, Version, tree
 from flumeng.testing import FakeStore
 from tests.unit.planning import cluster, flow
 from zkschema import paths

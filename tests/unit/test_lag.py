@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from cli.testing import NOON, Shell
+from flumeng.control.commands import flows
+from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.journal.account import Account
 from flumeng.journal.past import AGO_SECONDS, Past
-from flumeng.operations import flows
-from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

@@ -12,14 +12,14 @@ import pytest
 from cli.testing import Shell
 from flumeng.collector.letter_limits import EVERY_SECONDS, LetterLimits
 from flumeng.collector.measures import Measures
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper import tree
 from flumeng.errors import UserError
 from flumeng.letters.directory import LetterFile
 from flumeng.letters.limits import DAY_SECONDS, MOST_FILES, outdated
 from flumeng.metrics import table
-from flumeng.operations.flows import apply_flow
 from flumeng.spec import FlowSpec, SpecError, check_flow
 from flumeng.spec.component import Keep
-from flumeng.store import tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 

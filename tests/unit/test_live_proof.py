@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.securing import secure_cluster
+from flumeng.control.master.daemon import Master
+from flumeng.control.snapshot.assignment_pages import read_assignment
+from flumeng.control.zookeeper import ABSENT, Remove, Version, Versioned, Write, tree
 from flumeng.errors import ForbiddenError
-from flumeng.master.daemon import Master
 from flumeng.node.registration import Identity, Registration
 from flumeng.node.testing import ClaimsInMemory
-from flumeng.operations.flows import apply_flow
-from flumeng.operations.securing import secure_cluster
 from flumeng.security import sessions
 from flumeng.security.credentials import Credentials, Keystore
 from flumeng.security.roles import DIRECTORY, Role
 from flumeng.security.testing import CLUSTER, Certificates
-from flumeng.state.assignment_pages import read_assignment
-from flumeng.store import ABSENT, Remove, Version, Versioned, Write, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import codec, paths, records
 

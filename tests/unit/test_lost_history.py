@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from flumeng.store.lost_history import _received
+from flumeng.control.zookeeper.lost_history import _received
 
 
 def test_an_answer_that_trickles_in_is_not_waited_for() -> None:

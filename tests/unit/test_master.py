@@ -9,18 +9,18 @@ from dataclasses import replace
 
 import pytest
 
+from flumeng.control.commands.flows import apply_flow, delete_flow, set_flow_state
+from flumeng.control.commands.nodes import set_node_desired
+from flumeng.control.commands.settings import set_setting
+from flumeng.control.master.daemon import Master
+from flumeng.control.snapshot.assignment_pages import read_assignment
+from flumeng.control.snapshot.masters import looks_after
+from flumeng.control.snapshot.task_map import BUCKETS, read_plan
+from flumeng.control.zookeeper import ABSENT, ANY, Put, Remove, Store, Version, Write, tree
+from flumeng.control.zookeeper.transaction import singly
 from flumeng.errors import UnavailableError
 from flumeng.journal.names import new_id
-from flumeng.master.daemon import Master
 from flumeng.metrics import table as metrics
-from flumeng.operations.flows import apply_flow, delete_flow, set_flow_state
-from flumeng.operations.nodes import set_node_desired
-from flumeng.operations.settings import set_setting
-from flumeng.state.assignment_pages import read_assignment
-from flumeng.state.masters import looks_after
-from flumeng.state.task_map import BUCKETS, read_plan
-from flumeng.store import ABSENT, ANY, Put, Remove, Store, Version, Write, tree
-from flumeng.store.transaction import singly
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import pytest
 
+from flumeng.control.commands.flows import apply_flow, delete_flow
+from flumeng.control.master.daemon import Master
+from flumeng.control.master.execution import carry_out
+from flumeng.control.master.removals import PORTION, Removals
+from flumeng.control.planner import Drop, Release
+from flumeng.control.snapshot.assignment_pages import read_assignment
+from flumeng.control.snapshot.snapshot import Snapshot
+from flumeng.control.zookeeper import ABSENT, ANY, Path, Remove, Store, Version, Write, tree
 from flumeng.errors import ConflictError
-from flumeng.master.daemon import Master
-from flumeng.master.execution import carry_out
-from flumeng.master.removals import PORTION, Removals
-from flumeng.operations.flows import apply_flow, delete_flow
-from flumeng.plan import Drop, Release
-from flumeng.state.assignment_pages import read_assignment
-from flumeng.state.snapshot import Snapshot
-from flumeng.store import ABSENT, ANY, Path, Remove, Store, Version, Write, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from flumeng.control.commands.settings import set_setting
+from flumeng.control.master import daemon
+from flumeng.control.master.daemon import Master
+from flumeng.control.snapshot.masters import MISSED_RENEWALS, looks_after
+from flumeng.control.snapshot.task_map import read_plans
+from flumeng.control.zookeeper import ANY, Path, Put, Write, tree
 from flumeng.errors import UnavailableError, UserError
-from flumeng.master import daemon
-from flumeng.master.daemon import Master
-from flumeng.operations.settings import set_setting
-from flumeng.state.masters import MISSED_RENEWALS, looks_after
-from flumeng.state.task_map import read_plans
-from flumeng.store import ANY, Path, Put, Write, tree
 from flumeng.testing import FakeStore
 from tests.unit.test_master_troubles import Clock, Refusing, add_node, apply, live, settle, told
 from zkschema import paths

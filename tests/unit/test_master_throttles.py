@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from flumeng.master.daemon import CONFLICTS, Master
-from flumeng.operations.settings import set_setting
-from flumeng.plan.placement_index import ASSIGNED, DRAINING
-from flumeng.state.task_map import read_plans
-from flumeng.store import ANY, Put, Version, Write, tree
+from flumeng.control.commands.settings import set_setting
+from flumeng.control.master.daemon import CONFLICTS, Master
+from flumeng.control.planner.placement_index import ASSIGNED, DRAINING
+from flumeng.control.snapshot.task_map import read_plans
+from flumeng.control.zookeeper import ANY, Put, Version, Write, tree
 from flumeng.testing import FakeStore
 from tests.unit.obedient_nodes import obey
 from tests.unit.test_master_troubles import Clock, add_node, apply

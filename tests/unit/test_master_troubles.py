@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from flumeng.control.commands import flows
+from flumeng.control.master import daemon
+from flumeng.control.master.daemon import Master
+from flumeng.control.master.sayings import QUIET_SECONDS, Sayings
+from flumeng.control.planner import Action, Planner
+from flumeng.control.snapshot.masters import looks_after
+from flumeng.control.snapshot.snapshot import Snapshot
+from flumeng.control.zookeeper import ABSENT, ANY, Path, Put, Version, Write, tree
 from flumeng.errors import ConflictError, FlumengError, UserError
-from flumeng.master import daemon
-from flumeng.master.daemon import Master
-from flumeng.master.sayings import QUIET_SECONDS, Sayings
-from flumeng.operations import flows
-from flumeng.plan import Action, Planner
-from flumeng.state.masters import looks_after
-from flumeng.state.snapshot import Snapshot
-from flumeng.store import ABSENT, ANY, Path, Put, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 from zkschema.table import ZPath

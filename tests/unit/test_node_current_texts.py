@@ -8,11 +8,11 @@ import pytest
 
 from cli.journal import _state
 from cli.testing import Shell
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.queries.journals import JournalRow
+from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.node.current_texts import CurrentTexts
-from flumeng.operations.flows import apply_flow
-from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore
-from flumeng.views.journals import JournalRow
 from zkschema import paths, records
 
 FLOW = """

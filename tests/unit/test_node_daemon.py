@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.node.claim import SupplantedError
 from flumeng.node.daemon import LOOK_SECONDS, TICK_SECONDS, Node
 from flumeng.node.events import Ended, Said, Tick, Wanted
@@ -18,9 +20,7 @@ from flumeng.node.process import ChildProcess
 from flumeng.node.protocol import Message
 from flumeng.node.settings import Settings
 from flumeng.node.testing import ScriptedChild
-from flumeng.operations.flows import apply_flow
 from flumeng.simulation.stepped_node import SteppedNode
-from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore, Znodes
 from tests.unit.node_bench import Bench, task
 from zkschema import paths

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.operations.cluster import export_cluster, import_cluster
+from flumeng.control.commands.cluster import export_cluster, import_cluster
 from tests.unit.node_bench import TEXT, Bench, task
 from zkschema import paths
 

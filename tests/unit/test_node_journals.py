@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.control.commands.cluster import export_cluster, import_cluster
+from flumeng.control.zookeeper import ABSENT, ANY
 from flumeng.node.daemon import ALL_SECONDS
 from flumeng.node.events import Said
 from flumeng.node.protocol import Message
-from flumeng.operations.cluster import export_cluster, import_cluster
-from flumeng.store import ABSENT, ANY
 from tests.unit.node_bench import Bench, task
 from zkschema import paths, records
 

@@ -13,15 +13,25 @@ from typing import Any, TypeVar
 
 import pytest
 
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.master.tidying import remove_gone
+from flumeng.control.snapshot.reader import Reader
+from flumeng.control.zookeeper import (
+    ABSENT,
+    ANY,
+    Found,
+    Path,
+    Remove,
+    Unreadable,
+    Version,
+    Write,
+    tree,
+)
 from flumeng.errors import ConflictError, ForbiddenError
-from flumeng.master.tidying import remove_gone
 from flumeng.node.memberships import ABANDONED_SECONDS, Memberships, as_message, membership_of
 from flumeng.node.registration import Identity, Registration
 from flumeng.node.testing import ClaimsInMemory
-from flumeng.operations.flows import apply_flow
 from flumeng.replication.membership import Membership
-from flumeng.state.reader import Reader
-from flumeng.store import ABSENT, ANY, Found, Path, Remove, Unreadable, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records, table
 from zkschema.table import ZPath

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.node.current_texts import CurrentTexts
 from flumeng.node.home import COPIES, Home
 from flumeng.node.known_names import KnownNames
@@ -21,7 +22,6 @@ from flumeng.node.machine import Machine
 from flumeng.node.memberships import Memberships
 from flumeng.node.registration import Identity, Registration
 from flumeng.node.replicated_journals import ReplicatedJournals
-from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

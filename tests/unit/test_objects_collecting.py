@@ -20,6 +20,9 @@ from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize
 from flumeng.collector.task import Task
 from flumeng.collector.testing import ScriptedPipeline
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.snapshot import items
+from flumeng.control.zookeeper import Put, tree
 from flumeng.discovery.task import DiscoveryTask
 from flumeng.errors import CorruptError
 from flumeng.inputs import Range, UnreadableError
@@ -27,11 +30,8 @@ from flumeng.inputs.finding import FindingTask
 from flumeng.inputs.objects.finder import ObjectsFinder
 from flumeng.inputs.objects.objects import ObjectsInput, source_of
 from flumeng.inputs.routing import Inputs
-from flumeng.operations.flows import apply_flow
 from flumeng.sinks import Written
 from flumeng.spec import parse_flow
-from flumeng.state import items
-from flumeng.store import Put, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.records import Intent

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flumeng.collector.ranges import Scale, backlog, next_ranges, split
+from flumeng.control.snapshot import items
+from flumeng.control.snapshot.items import Item
 from flumeng.inputs import Range
 from flumeng.inputs.objects.contents import LaneContents
-from flumeng.state import items
-from flumeng.state.items import Item
 
 LANE = "lane.0.5f2a90c1@objects"
 SIZES = st.lists(

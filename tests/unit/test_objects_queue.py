@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 
 from flumeng.collector.step_testing import CrashError, SteppingStore, Steps, crash
+from flumeng.control.commands.flows import apply_flow, delete_flow
+from flumeng.control.commands.queues import decide
+from flumeng.control.queries.lanes import lanes_of
+from flumeng.control.queries.queues import overview
+from flumeng.control.queries.reading import Reading
+from flumeng.control.snapshot import items, queues
+from flumeng.control.snapshot.items import Item
+from flumeng.control.snapshot.partitions import ack_path
+from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.inputs.finding import Before, FindingTask
 from flumeng.inputs.objects.finder import APPENDED_BYTES, LOOK_SECONDS, ObjectsFinder, Surroundings
-from flumeng.operations.flows import apply_flow, delete_flow
-from flumeng.operations.queues import decide
 from flumeng.spec.objects_source import ObjectsSource
-from flumeng.state import items, queues
-from flumeng.state.items import Item
-from flumeng.state.partitions import ack_path
-from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore, FakeTree
-from flumeng.views.lanes import lanes_of
-from flumeng.views.queues import overview
-from flumeng.views.reading import Reading
 from zkschema import paths
 from zkschema.records import Ack, QueueFailure
 

@@ -22,6 +22,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flumeng.control.snapshot import items
+from flumeng.control.snapshot.items import Item
 from flumeng.errors import CorruptError
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.objects import csv_rows, json_elements
@@ -30,8 +32,6 @@ from flumeng.inputs.objects.parts import numbered
 from flumeng.inputs.objects.reader import ObjectsReader
 from flumeng.sinks import formats, json_text
 from flumeng.spec.objects_source import Format, ObjectsSource
-from flumeng.state import items
-from flumeng.state.items import Item
 
 LANE = "web.objects.0"
 COUNT = 30_000

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flumeng.operations import audit
-from flumeng.store import ABSENT, Found, tree
+from flumeng.control.commands import audit
+from flumeng.control.zookeeper import ABSENT, Found, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

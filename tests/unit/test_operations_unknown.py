@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from flumeng.control.commands import audit
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper import Store, Version, Write, tree
 from flumeng.errors import UnavailableError
-from flumeng.operations import audit
-from flumeng.operations.flows import apply_flow
-from flumeng.store import Store, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 

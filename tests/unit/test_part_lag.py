@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.queries.partition_lag import LagOfFlow, lag_of_flow
+from flumeng.control.snapshot.partitions import ack_path
+from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.discovery.accounts import PartitionAccounts
 from flumeng.discovery.task import DiscoveryTask
 from flumeng.inputs.flows.finder import FlowFinder
 from flumeng.journal.journal import Journal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
-from flumeng.operations.flows import apply_flow
 from flumeng.spec.flow_source import FlowSource
-from flumeng.state.partitions import ack_path
-from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
-from flumeng.views.partition_lag import LagOfFlow, lag_of_flow
 from zkschema import paths, records
 
 WEB = (

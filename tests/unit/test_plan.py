@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from flumeng.plan import Planner, plan
+from flumeng.control.planner import Planner, plan
+from flumeng.control.snapshot.partitions import OBJECTS, POLLS
+from flumeng.control.snapshot.queues import lane_partition
+from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.spec import CollectPlace, Place, TaskRange
-from flumeng.state.partitions import OBJECTS, POLLS
-from flumeng.state.queues import lane_partition
-from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from tests.unit.planning import (
     SLOT,
     at_rest,

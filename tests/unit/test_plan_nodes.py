@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from flumeng.plan import Forget, Maintain, Planner, Replan, plan
-from flumeng.state.snapshot import Snapshot
-from flumeng.store import Unreadable
+from flumeng.control.planner import Forget, Maintain, Planner, Replan, plan
+from flumeng.control.snapshot.snapshot import Snapshot
+from flumeng.control.zookeeper import Unreadable
 from tests.unit.planning import (
     at_rest,
     carried_out,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flumeng.plan import Assign, Replan, plan
-from flumeng.plan.steps import steps
-from flumeng.state.task_map import BUCKETS, Tasks
-from flumeng.store import Version
-from flumeng.store.transaction import Scale
+from flumeng.control.planner import Assign, Replan, plan
+from flumeng.control.planner.steps import steps
+from flumeng.control.snapshot.task_map import BUCKETS, Tasks
+from flumeng.control.zookeeper import Version
+from flumeng.control.zookeeper.transaction import Scale
 from tests.unit.planning import (
     at_rest,
     carried_out,

@@ -14,6 +14,11 @@ import pyarrow as pa
 import pytest
 
 from flumeng.collector.step_testing import CrashError, SteppingStore, Steps, crash
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.queues import decide
+from flumeng.control.snapshot import items, queues
+from flumeng.control.snapshot.partitions import ack_path
+from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.finding import Before, FindingTask
@@ -25,12 +30,7 @@ from flumeng.inputs.polls.asking import FAILED, KEPT, TRIES, Asking, Pools
 from flumeng.inputs.polls.finder import LANE, ScheduleFinder
 from flumeng.inputs.polls.poll import MOST_STATE_BYTES, Answer
 from flumeng.inputs.polls.reader import PollsReader
-from flumeng.operations.flows import apply_flow
-from flumeng.operations.queues import decide
 from flumeng.spec.polls import Answers, Schedule
-from flumeng.state import items, queues
-from flumeng.state.partitions import ack_path
-from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths
 from zkschema.records import Ack, Polls

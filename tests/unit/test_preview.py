@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cli.testing import Shell
+from flumeng.control.commands import preview
+from flumeng.control.commands.flows import apply_flow, delete_flow
+from flumeng.control.commands.nodes import set_node_desired
+from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.errors import ConflictError, UserError
-from flumeng.operations import preview
-from flumeng.operations.flows import apply_flow, delete_flow
-from flumeng.operations.nodes import set_node_desired
-from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from tests.unit.obedient_nodes import settle
 from zkschema import paths, records

@@ -10,7 +10,7 @@ from typing import Literal
 
 import pytest
 
-from flumeng.operations.flows import apply_flow
+from flumeng.control.commands.flows import apply_flow
 from flumeng.push import execution, planning, writes
 from flumeng.push.comparison import BEING_DELETED
 from flumeng.push.execution import Manner

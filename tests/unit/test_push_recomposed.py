@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from cli.push_output import show_plan
-from flumeng.operations.chains import compose
+from flumeng.control.commands.chains import compose
 from flumeng.push import planning, site_state, writes
 from flumeng.push.execution import Manner
 from flumeng.push.plan import PushPlan, from_json, moved_since, to_json

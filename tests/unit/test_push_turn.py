@@ -7,8 +7,11 @@ from typing import TypeVar
 
 import pytest
 
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.queries import queues
+from flumeng.control.queries.reading import Reading
+from flumeng.control.zookeeper import ABSENT, ANY, Found, Path, Put, Version, Write
 from flumeng.errors import ConflictError
-from flumeng.operations.flows import apply_flow
 from flumeng.push import claim as claims
 from flumeng.push import planning
 from flumeng.push.inventory import Site
@@ -17,10 +20,7 @@ from flumeng.push.site_copy import copy_site
 from flumeng.push.site_state import push_of, state_of
 from flumeng.push.testing import NOON, FakeSites
 from flumeng.push.turn import Task, Turn
-from flumeng.store import ABSENT, ANY, Found, Path, Put, Version, Write
 from flumeng.testing import FakeStore, FakeTree
-from flumeng.views import queues
-from flumeng.views.reading import Reading
 from zkschema import paths
 from zkschema.records import Push, PushClaim, Queue, QueueFailure, Record
 from zkschema.table import ZPath

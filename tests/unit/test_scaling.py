@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from flumeng.plan.scaling import KEPT, Decision, Limits, Sample, Standing, decide
-from flumeng.plan.scaling_record import recorded, standing
+from flumeng.control.planner.scaling import KEPT, Decision, Limits, Sample, Standing, decide
+from flumeng.control.planner.scaling_record import recorded, standing
 from zkschema import codec
 from zkschema.records import Partitions, Scaling
 

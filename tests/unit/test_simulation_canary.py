@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.operations.flows import apply_flow
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.simulation.canary import BROKEN, Canary
 from flumeng.simulation.ensemble import Ensemble
 from flumeng.simulation.session import Session
-from flumeng.store import ABSENT, tree
 from zkschema import paths
 from zkschema.records import COLLECT, LiveNode, Plan, PlannedTask
 

@@ -13,6 +13,8 @@ import pytest
 from flumeng.collector.commit import Commits
 from flumeng.collector.daemon import require_allowed
 from flumeng.collector.testing import TASK
+from flumeng.control.queries import graph_text
+from flumeng.control.queries.flow_graph import graph_of
 from flumeng.errors import UnavailableError, UserError
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.journal.schema import EVENT_SCHEMA
@@ -27,8 +29,6 @@ from flumeng.spec.guarantees import promise
 from flumeng.spec.sinks.groups import FirstOf
 from flumeng.spec.spark import SparkOptions
 from flumeng.testing import FakeStore
-from flumeng.views import graph_text
-from flumeng.views.flow_graph import graph_of
 
 HEAD = "flow: web\nsources: [tail: {paths: [/var/a]}]\n"
 HTTP = 'http: {{url: "http://h{}/"}}'

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.membership import names
+from flumeng.control.commands.securing import secure_cluster
+from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.errors import UserError
-from flumeng.operations.flows import apply_flow
-from flumeng.operations.membership import names
-from flumeng.operations.securing import secure_cluster
 from flumeng.runtime.standalone import NODE, Daemon, Progress, Standalone
 from flumeng.security.roles import DIRECTORY
 from flumeng.security.testing import CLUSTER, Certificates
-from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

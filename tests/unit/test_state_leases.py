@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.state.leases import LOOK_SECONDS, Leases, ServerClock
-from flumeng.state.reader import Reader
-from flumeng.store import ABSENT, ANY, tree
+from flumeng.control.snapshot.leases import LOOK_SECONDS, Leases, ServerClock
+from flumeng.control.snapshot.reader import Reader
+from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

@@ -8,14 +8,14 @@ from typing import TypeVar
 
 import pytest
 
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.snapshot import journal_registry
+from flumeng.control.snapshot.reader import WATCHED, Reader
+from flumeng.control.snapshot.resync import Round
+from flumeng.control.snapshot.task_map import Tasks, plan_writes, read_plan
+from flumeng.control.zookeeper import ABSENT, ANY, Found, Unreadable, tree
 from flumeng.journal import names
-from flumeng.operations.flows import apply_flow
 from flumeng.spec import TaskRange
-from flumeng.state import journal_registry
-from flumeng.state.reader import WATCHED, Reader
-from flumeng.state.resync import Round
-from flumeng.state.task_map import Tasks, plan_writes, read_plan
-from flumeng.store import ABSENT, ANY, Found, Unreadable, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
@@ -260,7 +260,7 @@ def test_a_round_reads_all_once_more_and_a_part_with_each_look(
     store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also what nobody was told of is seen in the end, and no look takes long."""
-    monkeypatch.setattr("flumeng.state.resync.LOOK_ZNODES", 10)
+    monkeypatch.setattr("flumeng.control.snapshot.resync.LOOK_ZNODES", 10)
     looks: list[int] = []
 
     class Counting(FakeStore):

@@ -11,8 +11,8 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 import flumeng
+from flumeng.control.zookeeper import kazoo_hooks
 from flumeng.errors import UserError
-from flumeng.store import kazoo_hooks
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from flumeng.store.lease import Lease
+from flumeng.control.zookeeper.lease import Lease
 
 PING = -2
 EVENT = -1

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData, Transaction
 
-from flumeng.store import (
+from flumeng.control.zookeeper import (
     ABSENT,
     ANY,
     Check,
@@ -22,7 +22,7 @@ from flumeng.store import (
     data_of,
     kazoo_lists,
 )
-from flumeng.store.transaction import (
+from flumeng.control.zookeeper.transaction import (
     MOST_WRITES,
     OPEN,
     Scale,

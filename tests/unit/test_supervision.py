@@ -21,15 +21,15 @@ from flumeng.collector.runner import Runner, Surroundings
 from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.status import Status
 from flumeng.collector.testing import ScriptedEngine, ScriptedPipeline, StillPositions, register
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.tasks import move_task, restart_task
+from flumeng.control.master.daemon import Master
+from flumeng.control.snapshot.endings import MOST
+from flumeng.control.snapshot.task_map import read_plan
+from flumeng.control.zookeeper import ABSENT, ANY, Refused, Store, Version, Write, tree
 from flumeng.errors import UnavailableError
 from flumeng.inputs import Range, Reach
-from flumeng.master.daemon import Master
-from flumeng.operations.flows import apply_flow
-from flumeng.operations.tasks import move_task, restart_task
 from flumeng.spec import parse_flow
-from flumeng.state.endings import MOST
-from flumeng.state.task_map import read_plan
-from flumeng.store import ABSENT, ANY, Refused, Store, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN

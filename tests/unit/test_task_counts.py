@@ -12,12 +12,12 @@ import pytest
 
 from cli.testing import NOON, Shell
 from flumeng.collector.task_counts import TaskCounts
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.journal.action_server import ActionServer
 from flumeng.journal.client import JournalClient
 from flumeng.journal.wire import COUNTERS
 from flumeng.metrics.moving_counts import SLOT_SECONDS, WINDOWS, MovingCounts
-from flumeng.operations.flows import apply_flow
-from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 from zkschema.records import COLLECT, PlannedTask

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import pytest
 
 from cli.testing import Reached, Shell
+from flumeng.control.commands import chokes, flows
+from flumeng.control.master.daemon import Master
+from flumeng.control.snapshot.task_map import read_plan
+from flumeng.control.zookeeper import ABSENT, ANY, Path, tree
 from flumeng.errors import FlumengError
-from flumeng.master.daemon import Master
-from flumeng.operations import chokes, flows
-from flumeng.state.task_map import read_plan
-from flumeng.store import ABSENT, ANY, Path, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records, table
 from zkschema.records import Record

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import pytest
 
 from cli.testing import Reached
-from flumeng.operations.flows import apply_flow
-from flumeng.state import items
-from flumeng.store import ABSENT, tree
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.queries.progress import Progress, progress
+from flumeng.control.snapshot import items
+from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.testing import FakeStore
-from flumeng.views.progress import Progress, progress
 from zkschema import paths, records
 
 TEXT = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"

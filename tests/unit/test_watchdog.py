@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.master import measures
-from flumeng.master.daemon import Master
+from flumeng.control.master import measures
+from flumeng.control.master.daemon import Master
+from flumeng.control.zookeeper import Refused, Write, tree
 from flumeng.metrics.health import Health
 from flumeng.node import daemon
 from flumeng.node.registration import Identity, Registration
 from flumeng.node.testing import ClaimsInMemory
 from flumeng.runtime import watchdog
 from flumeng.runtime.watchdog import CHECK_SECONDS, EXIT_CODE, ServiceManager, Watchdog
-from flumeng.store import Refused, Write, tree
 from flumeng.testing import FakeStore, FakeTree
 from tests.unit.test_master_troubles import Clock, add_node, apply
 
@@ -184,7 +184,7 @@ def test_systemd_that_is_gone_harms_nothing(tmp_path: Path) -> None:
 
 
 NODE = "-m flumeng.node --zk 127.0.0.1:1 --name n1 --data {data}"
-MASTER = "-m flumeng.master 127.0.0.1:1"
+MASTER = "-m flumeng.control.master 127.0.0.1:1"
 
 
 @pytest.mark.parametrize("daemon", [MASTER, NODE], ids=["master", "node"])
@@ -207,7 +207,7 @@ def test_daemon_without_zookeeper_is_ready_and_goes_on_turning(daemon: str, tmp_
 HUNG = {
     "master": """
 import time
-from flumeng.master import daemon, measures
+from flumeng.control.master import daemon, measures
 measures.STUCK_SECONDS = 1.0
 daemon.Master.attempt = lambda self: time.sleep(3600)
 daemon.run("127.0.0.1:1")

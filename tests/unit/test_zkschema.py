@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from flumeng.state.assignment_pages import INLINE_ITEMS
+from flumeng.control.snapshot.assignment_pages import INLINE_ITEMS
 from zkschema import bootstrap, codec, paths, records, table
 from zkschema.verify import verify
 

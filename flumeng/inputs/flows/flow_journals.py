@@ -11,13 +11,13 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import cast
 
+from flumeng.control.snapshot import journal_registry
+from flumeng.control.zookeeper import Store, Versioned
 from flumeng.errors import CorruptError, FlumengError, UnavailableError
 from flumeng.inputs.journals.addresses import server_of
 from flumeng.journal.client import JournalClient
 from flumeng.journal.names import flow_of, is_journal
 from flumeng.journal.position import Position
-from flumeng.state import journal_registry
-from flumeng.store import Store, Versioned
 from zkschema import paths
 from zkschema.records import Journal
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from flumeng.control.snapshot.partitions import journal_of, subscribed
 from flumeng.inputs import Range, Split
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.inputs.reading import bounds
-from flumeng.state.partitions import journal_of, subscribed
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 
+from flumeng.control.snapshot.partitions import label_of
+from flumeng.control.zookeeper import Store
 from flumeng.errors import UserError
 from flumeng.inputs.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.inputs.kafka.access import Access
@@ -28,8 +30,6 @@ from flumeng.inputs.kafka.names import (
     parsed,
 )
 from flumeng.spec.kafka_source import PARTITION, KafkaSource, time_of
-from flumeng.state.partitions import label_of
-from flumeng.store import Store
 
 NAMED = 3
 TOPIC, PATTERN = "topic ", "pattern "

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from flumeng.control.snapshot.partitions import label_of
 from flumeng.inputs import CutError, Gone, Range, Reach, Standstill
 from flumeng.inputs.kafka.access import Access
 from flumeng.inputs.kafka.brokers import Brokers, KafkaBrokers
@@ -15,7 +16,6 @@ from flumeng.inputs.kafka.standstills import describe
 from flumeng.inputs.kafka.watcher import Extent, ExtentWatcher
 from flumeng.spec import FlowSpec
 from flumeng.spec.kafka_source import KafkaSource
-from flumeng.state.partitions import label_of
 
 PROBE_THREADS = 4
 CUT = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from flumeng.control.snapshot.partitions import label_of
 from flumeng.inputs import Standstill
-from flumeng.state.partitions import label_of
 
 
 def describe(standstill: Standstill) -> str:

@@ -13,13 +13,13 @@ from functools import partial
 
 import pyarrow as pa
 
+from flumeng.control.snapshot.items import Item
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.inputs.objects.opened import ChangedError, check_there
 from flumeng.runtime.file_store import FileStore, below, open_store
 from flumeng.spec.locations import located
 from flumeng.spec.objects_source import ObjectsSource
 from flumeng.spec.patterns import split_query
-from flumeng.state.items import Item
 
 AT_ONCE = 8
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from flumeng.control.snapshot.items import MOST_POSITION, Item
 from flumeng.errors import CorruptError, FlumengError, UnavailableError
 from flumeng.inputs.objects import tar_members, zip_members
 from flumeng.inputs.objects.compression import content_of
@@ -22,7 +23,6 @@ from flumeng.inputs.objects.lines import segments
 from flumeng.inputs.objects.member import Allowance, Member
 from flumeng.inputs.objects.opened import Opened
 from flumeng.inputs.objects.parts import Part, Rows, Segment
-from flumeng.state.items import MOST_POSITION, Item
 
 Kind = Literal["tar", "zip"]
 FindIn = Callable[[Content, int, int], Iterator[Part]]

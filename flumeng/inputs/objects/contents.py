@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 
-from flumeng.state import items
-from flumeng.state.items import Item
+from flumeng.control.snapshot import items
+from flumeng.control.snapshot.items import Item
 
 EVENT_BYTES = 200
 """Of a line, about; of an object that cannot be cut, which is compressed as a rule, a tenth."""

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import takewhile
 
+from flumeng.control.snapshot import items
+from flumeng.control.snapshot.items import Item
 from flumeng.inputs.objects.lanes import Weigh
-from flumeng.state import items
-from flumeng.state.items import Item
 
 
 def alike(location: str, size: int) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from flumeng.control.snapshot.items import MOST_POSITION
 from flumeng.errors import CorruptError
 from flumeng.inputs.objects.content import Blocks
-from flumeng.state.items import MOST_POSITION
 
 MOST_MEMBERS = 100_000
 FREE_BYTES = 1 << 30

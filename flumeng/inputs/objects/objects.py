@@ -12,6 +12,9 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from time import sleep, time
 
+from flumeng.control.snapshot import items, queues
+from flumeng.control.snapshot.items import Item
+from flumeng.control.zookeeper import ABSENT, Put, Store, Versioned
 from flumeng.errors import CorruptError, UnavailableError
 from flumeng.inputs import Gone, Parts, Range, Reach, Standstill, UnreadableError
 from flumeng.inputs.objects.contents import LaneContents
@@ -20,9 +23,6 @@ from flumeng.inputs.objects.reader import ObjectsReader
 from flumeng.inputs.objects.watcher import LaneLog, QueueWatcher
 from flumeng.spec import FlowSpec
 from flumeng.spec.objects_source import ObjectsSource
-from flumeng.state import items, queues
-from flumeng.state.items import Item
-from flumeng.store import ABSENT, Put, Store, Versioned
 from zkschema import paths
 from zkschema.records import QueueFailure
 from zkschema.table import ZPath

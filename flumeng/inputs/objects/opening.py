@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from flumeng.control.snapshot.items import Item
 from flumeng.errors import FlumengError
 from flumeng.inputs.objects.opened import SMALL_BYTES, Opened
-from flumeng.state.items import Item
 
 THREADS = 8
 GROUPS_AHEAD = 12

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from flumeng.control.snapshot.items import MOST_POSITION
 from flumeng.errors import CorruptError
 from flumeng.sinks import json_text
-from flumeng.state.items import MOST_POSITION
 
 TEXT_BYTES = 1 << 20
 

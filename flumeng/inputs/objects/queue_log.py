@@ -18,14 +18,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from flumeng.errors import ConflictError, CorruptError, UserError
-from flumeng.inputs.objects.lane_state import LaneState, alike
-from flumeng.inputs.objects.lanes import Weigh
-from flumeng.inputs.objects.seen_files import SeenFiles
-from flumeng.state import items, queues
-from flumeng.state.items import Item
-from flumeng.state.partitions import ack_path
-from flumeng.store import (
+from flumeng.control.snapshot import items, queues
+from flumeng.control.snapshot.items import Item
+from flumeng.control.snapshot.partitions import ack_path
+from flumeng.control.zookeeper import (
     ABSENT,
     ANY,
     Check,
@@ -37,7 +33,11 @@ from flumeng.store import (
     Write,
     readable,
 )
-from flumeng.store.transaction import portions
+from flumeng.control.zookeeper.transaction import portions
+from flumeng.errors import ConflictError, CorruptError, UserError
+from flumeng.inputs.objects.lane_state import LaneState, alike
+from flumeng.inputs.objects.lanes import Weigh
+from flumeng.inputs.objects.seen_files import SeenFiles
 from zkschema import codec, paths
 from zkschema.records import Queue, QueueFailure, QueueSeen, QueueSegment
 from zkschema.table import ZPath

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from flumeng.control.snapshot import items
+from flumeng.control.snapshot.items import MOST_POSITION, Item
 from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.objects.archives import Origin, archive_of
@@ -28,8 +30,6 @@ from flumeng.runtime.scrubbing import Secret
 from flumeng.spec.locations import located
 from flumeng.spec.objects_source import ObjectsSource
 from flumeng.spec.patterns import SECRET
-from flumeng.state import items
-from flumeng.state.items import MOST_POSITION, Item
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator
 
+from flumeng.control.snapshot.items import MOST_POSITION
 from flumeng.errors import CorruptError
 from flumeng.inputs.objects.content import Content
 from flumeng.inputs.objects.formats import is_utf8
-from flumeng.state.items import MOST_POSITION
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _MARK_BYTES = 4

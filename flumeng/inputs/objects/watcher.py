@@ -12,11 +12,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 
+from flumeng.control.snapshot import items, queues
+from flumeng.control.snapshot.items import Item
+from flumeng.control.zookeeper import Store, Unreadable
 from flumeng.errors import FlumengError, UnavailableError
 from flumeng.runtime import vital
-from flumeng.state import items, queues
-from flumeng.state.items import Item
-from flumeng.store import Store, Unreadable
 from zkschema import paths
 
 log = logging.getLogger(__name__)

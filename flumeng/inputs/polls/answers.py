@@ -13,8 +13,8 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
+from flumeng.control.snapshot import items
 from flumeng.errors import CorruptError
-from flumeng.state import items
 from zkschema.records import Polls
 
 

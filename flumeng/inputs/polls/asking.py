@@ -16,6 +16,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from flumeng.control.snapshot import items, queues
+from flumeng.control.snapshot.items import Item
+from flumeng.control.snapshot.partitions import ack_path
+from flumeng.control.zookeeper import ABSENT, Expected, Put, Store, Write
 from flumeng.errors import (
     ConflictError,
     CorruptError,
@@ -27,10 +31,6 @@ from flumeng.inputs.polls import answers
 from flumeng.inputs.polls.answer_files import AnswerFiles
 from flumeng.inputs.polls.answers import KeptAnswer
 from flumeng.inputs.polls.poll import MOST_STATE_BYTES, Answer, Poll
-from flumeng.state import items, queues
-from flumeng.state.items import Item
-from flumeng.state.partitions import ack_path
-from flumeng.store import ABSENT, Expected, Put, Store, Write
 from zkschema import paths
 from zkschema.records import Polls, QueueFailure
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from flumeng.control.snapshot import items, queues
+from flumeng.control.zookeeper import Store
 from flumeng.errors import CorruptError, UnavailableError
 from flumeng.inputs import Range, Reach, Standstill, UnreadableError
 from flumeng.inputs.objects.watcher import LaneLog, QueueWatcher
@@ -21,8 +23,6 @@ from flumeng.inputs.polls.reader import PollsReader
 from flumeng.runtime.file_store import open_store
 from flumeng.spec import FlowSpec
 from flumeng.spec.component import Component
-from flumeng.state import items, queues
-from flumeng.store import Store
 
 ASK_THREADS, FAILING_THREADS = 16, 8
 """So many pollers of a process wait for their servers at once; those that were not answered last

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 
+from flumeng.control.snapshot import queues
 from flumeng.errors import FlumengError, UnavailableError
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.polls import answers
@@ -19,7 +20,6 @@ from flumeng.runtime import secrets
 from flumeng.runtime.scrubbing import Secret
 from flumeng.spec.component import Component
 from flumeng.spec.patterns import SECRET
-from flumeng.state import queues
 
 
 @dataclass(frozen=True)

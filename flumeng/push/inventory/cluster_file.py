@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from flumeng.control.commands.settings import SETTINGS
 from flumeng.errors import UserError
-from flumeng.operations.settings import SETTINGS
 from flumeng.push import resources
 from flumeng.push.resources import CAPACITY, CHOKE, LABEL, SETTING, Resources
 from flumeng.spec import document

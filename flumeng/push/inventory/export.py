@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from flumeng.operations.settings import SPARK
+from flumeng.control.commands.settings import SPARK
 from flumeng.push.inventory import layers, overlays, variables
 from flumeng.push.resources import (
     CAPACITY,

@@ -1,0 +1,96 @@
+"""Backfill: a part of what Kafka or a store keeps of a flow is delivered once more, by a derived
+flow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from flumeng.control.commands import derived_flows
+from flumeng.control.commands.flow_records import require_flow, require_revision
+from flumeng.control.zookeeper import Store
+from flumeng.errors import UserError
+from flumeng.spec import parse_flow
+from flumeng.spec.backfill import backfill_text, objects_text, reads, require_kafka
+from flumeng.spec.kafka_source import KafkaSource
+from flumeng.spec.objects_source import ObjectsSource
+from zkschema import records
+
+NAMED = 100
+"""So many partitions are named in the audit."""
+
+Bounds = Mapping[str, tuple[int, int]]
+"""Label of a partition, such as ``orders.3`` -> first offset, and the one before which it ends."""
+
+
+def current_text(store: Store, flow: str) -> str:
+    """Of a flow that can be backfilled. Raises ``UserError`` for another one."""
+    text = require_revision(store, flow, require_flow(store, flow).value.revision).effective
+    require_kafka(flow, parse_flow(text))
+    return text
+
+
+@dataclass(frozen=True)
+class Written:
+    """Objects that were written from ``start`` on, always when that is empty, until before ``end``,
+    both with their zone. At these ``paths``, or at those of the flow without any."""
+
+    start: str
+    end: str
+    paths: tuple[str, ...] = ()
+
+
+def backfills_objects(store: Store, flow: str, paths: Collection[str]) -> bool:
+    """Whether a backfill of the flow reads objects: where it reads nothing else that can be, or
+    where ``paths`` are named. Raises ``UserError`` when it has paths and reads no objects."""
+    spec = parse_flow(
+        require_revision(store, flow, require_flow(store, flow).value.revision).effective
+    )
+    objects = reads(spec, ObjectsSource)
+    if paths and not objects:
+        raise UserError(f"flow {flow} reads no objects: leave --path out")
+    return objects and (bool(paths) or not reads(spec, KafkaSource))
+
+
+def start_objects_backfill(
+    store: Store, flow: str, name: str, written: Written, *, author: str, reason: str, now: float
+) -> None:
+    """Make the flow ``name``, which runs at once. Raises as ``start_backfill``."""
+    text = require_revision(store, flow, require_flow(store, flow).value.revision).effective
+    wanted = objects_text(text, name, written.paths, written.start, written.end)
+    said = f"written from {written.start or 'ever'} before {written.end}"
+    where = f" at {', '.join(written.paths)}" if written.paths else ""
+    entry = records.Audit(
+        who=author,
+        command=f"flow backfill {flow} as {name}: {said}{where}",
+        reason=reason,
+        time=now,
+    )
+    derived_flows.start(store, wanted, name, of=flow, kind="backfill", entry=entry)
+
+
+def start_backfill(
+    store: Store, flow: str, name: str, bounds: Bounds, *, author: str, reason: str, now: float
+) -> None:
+    """Make the flow ``name``, which runs at once.
+
+    Raises ``UserError`` when there is nothing to read, or for a flow that has no such source,
+    ``SpecError``, ``ConflictError`` when there is a flow of that name, ``UnavailableError``.
+    """
+    text = backfill_text(current_text(store, flow), name, bounds)
+    command = f"flow backfill {flow} as {name}: {_said(bounds.items())}"
+    entry = records.Audit(who=author, command=command, reason=reason, time=now)
+    derived_flows.start(store, text, name, of=flow, kind="backfill", entry=entry)
+
+
+def within(starts: Mapping[str, int], ends: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """What there is to read of each, without those that have nothing. Raises ``UserError`` when
+    none has."""
+    found = {name: (starts[name], ends[name]) for name in starts if starts[name] < ends[name]}
+    if not found:
+        raise UserError("there is nothing between --from and --to in any of its partitions")
+    return found
+
+
+def _said(bounds: Iterable[tuple[str, tuple[int, int]]]) -> str:
+    return ", ".join(f"{name} {start}-{end}" for name, (start, end) in list(bounds)[:NAMED])

@@ -1,0 +1,170 @@
+"""What the flows of a chain run (see ``flumeng.spec.chain``) when some of them are applied: a flow
+whose filters change changes those that read it ``after: filters``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from flumeng.control.zookeeper import Found, ReadableStore, Versioned
+from flumeng.spec import SpecError, parse_flow
+from flumeng.spec.chain import CycleError, chain_of, composed, source_of
+from flumeng.spec.flow_names import is_part
+from zkschema import paths, records
+
+
+@dataclass(frozen=True)
+class Composition:
+    """``text`` is what the author of a flow wrote, ``runs`` what its tasks run instead, composed
+    with the texts of its ``chain``; both are empty when the tasks run ``text``. ``because``: why
+    the flow changes although nobody applies it."""
+
+    text: str
+    runs: str = ""
+    chain: tuple[str, ...] = ()
+    because: str = ""
+
+    @property
+    def effective(self) -> str:
+        return self.runs or self.text
+
+
+class CurrentTexts:
+    """The flows that are there, each read once; what is ``applied`` counts for theirs."""
+
+    def __init__(self, store: ReadableStore, applied: Mapping[str, str]) -> None:
+        self._store = store
+        self._applied = applied
+        self.flows: dict[str, Found[records.Flow]] = {}
+        self.revisions: dict[str, records.Revision] = {}
+
+    def read(self, flows: Iterable[str]) -> None:
+        """Each flow before its text: a text never changes. Those that are being deleted have
+        none."""
+        missing = [flow for flow in dict.fromkeys(flows) if flow not in self.flows]
+        found = self._store.read_each([paths.flow(flow) for flow in missing])
+        self.flows |= zip(missing, found, strict=True)
+        there = {
+            flow: one.value.revision
+            for flow, one in zip(missing, found, strict=True)
+            if isinstance(one, Versioned) and one.value.state != "deleted"
+        }
+        texts = self._store.read_each(
+            [paths.revision(flow, str(number)) for flow, number in there.items()]
+        )
+        self.revisions |= {
+            flow: one.value
+            for flow, one in zip(there, texts, strict=True)
+            if isinstance(one, Versioned)
+        }
+
+    def text_of(self, flow: str) -> str | None:
+        """What its author wrote; None when there is none."""
+        if flow in self._applied:
+            return self._applied[flow]
+        self.read([flow])
+        found = self.revisions.get(flow)
+        return found.text if found else None
+
+    def origin_of(self, flow: str) -> str:
+        """The flow whose journals it reads."""
+        found = self.revisions.get(flow)
+        try:
+            source = source_of(parse_flow(found.effective)) if found else None
+        except SpecError:
+            source = None
+        return source.name if source else flow
+
+    def readers(self, flows: Iterable[str]) -> list[str]:
+        """The other flows that may have these in their chains: those that read the same journals,
+        or theirs."""
+        known = set(flows)
+        self.read(sorted(known))
+        there = set(self._store.children(paths.flows()))
+        origins = sorted({*known, *map(self.origin_of, known)} & there)
+        cursors = self._store.children_many([paths.acks(origin) for origin in origins])
+        names = {name for one in cursors for name in one if not is_part(name)}
+        readers = sorted((names & there) - known)
+        self.read(readers)
+        return [name for name in readers if name in self.revisions]
+
+
+@dataclass(frozen=True)
+class Composed:
+    """``flows`` are those that are applied, and behind them those that change with them;
+    ``refused``: flow -> why it may not be applied. ``records`` are those of all flows that were
+    looked at, as they were before anything else was read: of two operators who change flows of one
+    chain, one is refused by their versions."""
+
+    flows: Mapping[str, Composition]
+    refused: Mapping[str, str]
+    records: Mapping[str, Found[records.Flow]]
+
+
+def compose(store: ReadableStore, texts: Mapping[str, str]) -> Composed:
+    """What these flows (name -> text) run when they are applied together."""
+    current = CurrentTexts(store, texts)
+    current.read(texts)
+    made: dict[str, Composition] = {}
+    refused: dict[str, str] = {}
+    for flow, text in texts.items():
+        try:
+            made[flow] = _composition(current, flow) or Composition(text)
+        except CycleError as error:
+            refused[flow] = str(error)
+        except SpecError as error:
+            refused[flow] = f"flow {flow}: {_said(error)}"
+    for reader in current.readers(texts):
+        changed = [flow for flow in _chain(current, reader) if flow in texts]
+        if not changed or any(flow in refused for flow in changed):
+            continue
+        try:
+            one = _composition(current, reader)
+        except SpecError as error:
+            refused[changed[0]] = f"flow {reader} reads {changed[0]}, and then: {_said(error)}"
+            continue
+        if one is not None and one.effective != current.revisions[reader].effective:
+            because = f"filters of {', '.join(changed)} changed"
+            made[reader] = replace(one, because=because)
+    return Composed(made, refused, current.flows)
+
+
+def downstream_of(store: ReadableStore, flow: str) -> list[str]:
+    """The flows that have this one in their chains."""
+    current = CurrentTexts(store, {})
+    return [reader for reader in current.readers([flow]) if flow in _chain(current, reader)]
+
+
+def composed_with(store: ReadableStore, flows: Collection[str]) -> list[str]:
+    """The other flows whose tasks run a text that is composed with that of one of these."""
+    current = CurrentTexts(store, {})
+    return [
+        reader
+        for reader in current.readers(flows)
+        if current.revisions[reader].runs and not set(flows).isdisjoint(_chain(current, reader))
+    ]
+
+
+def _chain(current: CurrentTexts, flow: str) -> tuple[str, ...]:
+    """Nothing when it cannot be followed."""
+    try:
+        return tuple(one.flow for one in chain_of(flow, current.text_of))
+    except (CycleError, SpecError):
+        return ()
+
+
+def _composition(current: CurrentTexts, flow: str) -> Composition | None:
+    """None when a flow of its chain is not there. Raises ``CycleError``, ``SpecError``."""
+    text = current.text_of(flow)
+    chain = chain_of(flow, current.text_of)
+    texts = [found for one in chain if (found := current.text_of(one.flow)) is not None]
+    if text is None or len(texts) < len(chain):
+        return None
+    runs = composed(text, chain, texts)
+    return Composition(text, runs, tuple(one.flow for one in chain) if runs else ())
+
+
+def _said(error: SpecError) -> str:
+    return "; ".join(
+        f"{one.path}: {one.message}" if one.path else one.message for one in error.problems
+    )

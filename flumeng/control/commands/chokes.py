@@ -1,0 +1,63 @@
+"""Chokes: how many bytes per second each node may take in of a flow, changed while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from flumeng.control.commands import audit
+from flumeng.control.commands.flow_records import refuse_deleted, require_flow
+from flumeng.control.commands.nodes import require_node
+from flumeng.control.zookeeper import Check, Put, Store, Write
+from flumeng.errors import UserError
+from zkschema import paths, records
+
+
+def chokes(store: Store, flow: str) -> Mapping[str | None, float]:
+    """The chokes of a flow by node, that of all nodes under None. Raises ``UserError``."""
+    require_flow(store, flow)
+    found = store.read(paths.cluster())
+    known = found.value.chokes if found else {}
+    named = [(*key.partition("@"), rate) for key, rate in known.items()]
+    return {node or None: rate for name, _, node, rate in named if name == flow}
+
+
+def set_choke(
+    store: Store,
+    flow: str,
+    rate: float | None,
+    node: str | None,
+    *,
+    author: str,
+    reason: str,
+    now: float,
+) -> bool:
+    """Limit a flow to ``rate`` bytes per second on each node, or on ``node``; None sets no limit.
+
+    What is set for one node counts before what is set for all. Gives whether that is a change.
+    Raises ``UserError`` without such a flow or node or for a rate that is not above 0,
+    ``ConflictError``, also when one of them goes meanwhile, ``UnavailableError``.
+    """
+    current = require_flow(store, flow)
+    refuse_deleted(flow, current.value, "its sources stop, there is nothing to choke")
+    there: list[Write] = [Check(paths.flow(flow), current.version)]
+    if node is not None:
+        version = require_node(store, node).version
+        there.append(Check(paths.node(node), version))
+    if rate is not None and rate <= 0:
+        raise UserError("a choke lets something through: take a rate above 0, or pause the flow")
+    found = store.read(paths.cluster())
+    if found is None:
+        raise UserError("this chroot has no /cluster: run `flumeng schema init`")
+    key = flow if node is None else f"{flow}@{node}"
+    wanted = {name: known for name, known in found.value.chokes.items() if name != key}
+    if rate is not None:
+        wanted[key] = rate
+    if wanted == found.value.chokes:
+        return False
+    what = "off" if rate is None else f"{rate:g}"
+    command = f"flow choke {flow} {what}" + (f" --node {node}" if node else "")
+    entry = records.Audit(who=author, command=command, reason=reason, time=now)
+    record = replace(found.value, chokes=wanted)
+    audit.commit(store, [*there, Put(paths.cluster(), record, found.version)], entry)
+    return True

@@ -1,0 +1,188 @@
+"""Whole-tree work of operators: everything out, everything in, and repair."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from flumeng.control.commands import audit, membership
+from flumeng.control.commands.documents import AnyRecord, at, documents, encoded
+from flumeng.control.commands.securing import acl_mismatches, lacks_groups
+from flumeng.control.zookeeper import ABSENT, ANY, Put, Remove, Store, Version, Write, tree
+from flumeng.control.zookeeper.transaction import singly
+from flumeng.errors import UserError
+from flumeng.replication.membership import node_of
+from zkschema import codec, paths, records, repair, table
+from zkschema.migrations import Delete, Set
+from zkschema.repair import Repair
+from zkschema.verify import Problem, verify
+
+SCHEMA = str(paths.schema())
+
+
+def init_cluster(store: Store, *, author: str, reason: str, now: float) -> list[str]:
+    """Create what an empty cluster has; gives the paths that were missing. Safe to repeat."""
+    created = tree.init(store)
+    if created:
+        entry = records.Audit(who=author, command="schema init", reason=reason, time=now)
+        audit.commit(store, [], entry)
+    return created
+
+
+def export_cluster(store: Store) -> dict[str, Any]:
+    """Everything but ephemerals and secrets as one document, for ``import_cluster``; of any schema
+    version.
+
+    Raises ``UserError`` without a cluster, ``CorruptError`` for a znode that is no document.
+    """
+    found = documents(store.dump())
+    version = _version(found)
+    return {"schema": version, "znodes": dict(sorted(membership.without_secrets(found).items()))}
+
+
+def import_cluster(store: Store, exported: object, *, author: str, reason: str, now: float) -> int:
+    """Write an exported document into an empty chroot; gives how many znodes it has.
+
+    The schema's znode comes last, so that nothing takes half an import for a cluster; one that was
+    interrupted can be repeated. The tree gets a higher generation than it was exported with, and
+    than an import before this one gave it. What tasks had decided is left out: their targets may
+    have taken batches since, and would take no other ones under the same numbers. Of each journal
+    the primary alone is in sync: another copy may lack what was answered since the export.
+
+    Raises ``UserError`` when the document is none, is of another version, or the chroot is not
+    empty.
+    """
+    wanted = {p: doc for p, doc in _exported(exported).items() if not table.intent.matches(p)}
+    problems = verify({path: encoded(doc) for path, doc in wanted.items()})
+    if problems:
+        said = "\n".join(f"{problem.path}: {problem.what}" for problem in problems)
+        raise UserError(f"the document does not keep to the schema:\n{said}")
+    led = {p: doc for p, doc in wanted.items() if table.journal.matches(p) and doc is not None}
+    wanted |= {path: _primary_alone_in_sync(doc) for path, doc in led.items()}
+    store.make_root()
+    wanted = membership.with_fresh_secrets(store, wanted)
+    data = {path: encoded(doc) for path, doc in wanted.items()}
+    there = store.dump()
+    if SCHEMA in there or any(data.get(path) != found for path, found in there.items()):
+        raise UserError(
+            "the chroot is not empty: an import makes a new cluster, and merges nothing"
+        )
+    missing = [path for path in sorted(wanted) if path != SCHEMA and path not in there]
+    for part in singly(store.scale, (Put(*at(path, wanted[path]), ABSENT) for path in missing)):
+        store.commit(part)
+    entry = records.Audit(who=author, command="schema import", reason=reason, time=now)
+    schema = codec.decode(records.Schema, data[SCHEMA])
+    begun = replace(schema, generation=max(schema.generation + 1, int(now)))
+    audit.commit(store, [Put(paths.schema(), begun, ABSENT)], entry)
+    return len(wanted)
+
+
+def verify_cluster(store: Store) -> list[Problem]:
+    """Everything that does not keep to the schema, and whatever belongs to nothing, each with what
+    ``repair_cluster`` would do about it."""
+    dump = store.dump()
+    kept = repair.problems(dump, _without_session(store, dump))
+    loose = [one.problem for one in acl_mismatches(store, ["/", *dump])]
+    return sorted([*kept, *loose, *lacks_groups(store)], key=lambda problem: problem.path)
+
+
+def repairs(store: Store) -> list[Repair]:
+    """What ``repair_cluster`` can put right now."""
+    dump = store.dump()
+    return repair.repairs(dump, _without_session(store, dump))
+
+
+def access_problems(store: Store) -> list[Problem]:
+    """What ``set_access`` would put right: znodes of a secured cluster with other access lists than
+    the schema says, and lists that name each member."""
+    found = [one.problem for one in acl_mismatches(store, ["/", *store.dump()])]
+    return [*found, *lacks_groups(store)]
+
+
+def repair_cluster(
+    store: Store, wanted: Sequence[Repair], *, author: str, reason: str, now: float
+) -> list[Repair]:
+    """Carry out those of ``wanted`` that are needed still; gives them.
+
+    Everything is looked at once more, and each write expects what was there before that look: what
+    changes meanwhile is left alone. Raises ``ConflictError``, ``UnavailableError``.
+    """
+    before = store.dump()
+    versions = _versions(store, {str(c.path) for r in wanted for c in r.changes}, before)
+    dump = store.dump()
+    still = repair.repairs(dump, _without_session(store, dump))
+    asked = {repair.path: repair for repair in wanted}
+    done = [needed for needed in still if asked.get(needed.path) == needed]
+    changes = {change.path: change for needed in done for change in needed.changes}
+    sets = [changes[path] for path in sorted(changes) if isinstance(changes[path], Set)]
+    deletes = [changes[path] for path in sorted(changes, reverse=True)]
+    writes: list[Write] = []
+    for change in [*sets, *(change for change in deletes if isinstance(change, Delete))]:
+        expect = versions.get(change.path, ANY if change.path in dump else ABSENT)
+        if isinstance(change, Delete):
+            writes.append(Remove(at(change.path, None)[0], expect))
+        else:
+            path, value = at(change.path, change.document)
+            writes.append(Put(path, value, expect))
+    for part in singly(store.scale, writes, room_bytes=audit.room_bytes(store.scale)):
+        command = f"schema verify --fix: {', '.join(str(write.path) for write in part)}"
+        entry = records.Audit(who=author, command=command[:8192], reason=reason, time=now)
+        audit.commit(store, part, entry)
+    return done
+
+
+def _versions(
+    store: Store, wanted: Collection[str], dump: Mapping[str, bytes]
+) -> dict[str, Version]:
+    """Those of the znodes that can be read at all."""
+    readable = [at(path, {})[0] for path in sorted(wanted) if _is_document(dump.get(path, b""))]
+    found = store.read_many(readable)
+    return {str(path): znode.version for path, znode in zip(readable, found, strict=True) if znode}
+
+
+def _is_document(data: bytes) -> bool:
+    try:
+        codec.decode(AnyRecord, data)
+    except codec.DecodeError:
+        return False
+    return True
+
+
+def _without_session(store: Store, dump: Mapping[str, bytes]) -> list[str]:
+    """Znodes that ought to be ephemeral, so that they go with their process, and are not."""
+    named = [
+        at(path, {})[0]
+        for path, data in dump.items()
+        if (row := table.find(path)) and row.lifetime == "ephemeral" and _is_document(data)
+    ]
+    found = store.read_many(named)
+    return [
+        str(path) for path, znode in zip(named, found, strict=True) if znode and not znode.session
+    ]
+
+
+def _version(found: Mapping[str, Mapping[str, Any] | None]) -> int:
+    schema = found.get(SCHEMA)
+    if schema is None:
+        raise UserError("this chroot holds no flumeng cluster: run `flumeng schema init`")
+    return int(schema["version"])
+
+
+def _primary_alone_in_sync(journal: dict[str, Any]) -> dict[str, Any]:
+    """The record of one, with no copy in sync but the primary's."""
+    in_sync = [copy for copy in journal["in_sync"] if node_of(copy) == journal["primary"]]
+    return {**journal, "in_sync": in_sync}
+
+
+def _exported(exported: object) -> dict[str, dict[str, Any] | None]:
+    """The znodes of a document that has the shape of an export. Raises ``UserError``."""
+    znodes = exported.get("znodes") if isinstance(exported, dict) else None
+    if not isinstance(znodes, dict) or not all(
+        doc is None or (isinstance(doc, dict) and "v" in doc) for doc in znodes.values()
+    ):
+        raise UserError("this is no document of `flumeng schema export`")
+    live = [path for path in znodes if (row := table.find(path)) and row.lifetime == "ephemeral"]
+    if live:
+        raise UserError(f"the document holds {live[0]}, which only a live process may write")
+    return znodes

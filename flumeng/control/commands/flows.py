@@ -1,0 +1,292 @@
+"""Changes of flows. A flow's text only ever changes by a new revision, also when it goes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from flumeng.control.commands import audit, parts
+from flumeng.control.commands.flow_records import (
+    expect_current,
+    refuse_deleted,
+    require_flow,
+    require_revision,
+)
+from flumeng.control.commands.next_revision import Applied, NextRevision
+from flumeng.control.commands.revision_groups import groups
+from flumeng.control.commands.revisions import next_revisions, revision_writes
+from flumeng.control.commands.settings import without_chokes
+from flumeng.control.commands.subscriptions import why_not_deleted
+from flumeng.control.commands.tombstones import tombstone_writes
+from flumeng.control.zookeeper import Check, Put, ReadableStore, Store, Versioned, Write, tree
+from flumeng.control.zookeeper.transaction import portions
+from flumeng.errors import ConflictError, FlumengError, UserError
+from flumeng.spec import check_flow
+from flumeng.spec.flow_names import is_part, parts_among, whole_of
+from zkschema import paths, records
+
+FLOWS_AT_ONCE = 50
+"""So many flows share a transaction that pauses, resumes or stops them."""
+VERBS = {"running": "resume", "suspended": "pause", "stopped": "stop"}
+
+
+def apply_flow(
+    store: Store,
+    text: str,
+    *,
+    author: str,
+    reason: str,
+    now: float,
+    expect_revision: int | None = None,
+) -> Applied:
+    """``apply_flows`` for one. Raises ``SpecError`` too."""
+    name = check_flow(text).flow
+    made = apply_flows(
+        store, {name: text}, author=author, reason=reason, now=now, expect_revision=expect_revision
+    )
+    return next(one for one in chain.from_iterable(made) if one.flow == name)
+
+
+def apply_flows(
+    store: Store,
+    texts: Mapping[str, str],
+    *,
+    author: str,
+    reason: str,
+    now: float,
+    expect_revision: int | None = None,
+) -> Iterator[list[Applied]]:
+    """Make each text, which is valid, the current revision of its flow; a new flow starts to run.
+
+    Unchanged texts change nothing. ``expect_revision`` is the revision that must be current (0: the
+    flow must not exist). The newest ``KEEP_REVISIONS`` are kept, the one that a rollout goes back
+    to, and those of which a batch is to be repeated. A name is free again once no journal is left
+    of the flow that had it: the new flow would deliver what they hold, under epochs that begin
+    anew. A flow's isolated parts are made, changed and deleted with it, and flows that read it
+    ``after: filters`` get a revision of the same text with its filters.
+
+    All are written in one transaction while that fits; then in the order of ``texts`` in as few as
+    fit (see ``revision_groups``), and what each has applied is given when it is done. Raises
+    ``RefusedError`` before anything is written, ``ConflictError`` and ``UnavailableError`` for the
+    transaction that failed.
+    """
+    schema = tree.require_versioned(store)
+    wanted = next_revisions(store, texts, expect_revision)
+    unchanged = Check(paths.schema(), schema.version)  # it tells which folders a flow has
+    _confirm(store, [unchanged], wanted, "flow apply", author=author, reason=reason, now=now)
+    yield [one.applied for one in wanted if not one.changed]
+    prepared = [
+        (group, revision_writes(group, schema, author, reason, now))
+        for group in groups(one for one in wanted if one.changed)
+    ]
+    room_bytes = audit.room_bytes(store.scale)
+    for part in portions(
+        store.scale, prepared, lambda one: one[1], each=[unchanged], room_bytes=room_bytes
+    ):
+        revisions = [one for group, _ in part for one in group]
+        said = ", ".join(f"{one.flow} (revision {one.number})" for one in revisions)
+        entry = records.Audit(who=author, command=f"flow apply {said}", reason=reason, time=now)
+        audit.commit(store, [unchanged, *chain.from_iterable(one for _, one in part)], entry)
+        yield [one.applied for one in revisions]
+
+
+def rollback_flow(
+    store: Store,
+    flow: str,
+    number: int,
+    *,
+    author: str,
+    reason: str,
+    now: float,
+    expect_revision: int | None = None,
+) -> Applied:
+    """Make a new revision with the text of revision ``number``; its reason says so.
+
+    Raises as ``apply_flow``, and ``UserError`` when the flow or that revision is not there.
+    """
+    text = rollback_text(store, flow, number)
+    why = f"rollback to revision {number}"
+    schema = tree.require_versioned(store)
+    wanted = next_revisions(store, {flow: text}, expect_revision)
+    unchanged = Check(paths.schema(), schema.version)  # it tells which folders a flow has
+    whole = next(one for one in wanted if one.flow == flow)
+    if whole.current is None:
+        raise ConflictError(f"flow {flow} was deleted meanwhile")
+    if any(one.changed for one in wanted):
+        because = f"{why}: {reason}" if reason else why
+        command = f"flow rollback {flow} {number} (revision {whole.number})"
+        entry = records.Audit(who=author, command=command, reason=because, time=now)
+        writes = revision_writes(wanted, schema, author, because, now)
+        audit.commit(store, [unchanged, *writes], entry)
+    _confirm(store, [unchanged], wanted, "flow rollback", author=author, reason=reason, now=now)
+    return whole.applied
+
+
+def rollback_text(store: ReadableStore, flow: str, number: int) -> str:
+    """The text that a rollback to revision ``number`` makes current. Raises ``UserError`` when the
+    flow or that revision is not there, or when the text is not valid any more."""
+    require_flow(store, flow)
+    if is_part(flow):
+        raise UserError(
+            f"{flow} is an isolated part of flow {whole_of(flow)}, which goes back as a whole: "
+            f"`flumeng flow rollback {whole_of(flow)} N`"
+        )
+    text = require_revision(store, flow, number).text
+    check_flow(text)
+    return text
+
+
+def _confirm(
+    store: Store,
+    checks: Sequence[Write],
+    wanted: Sequence[NextRevision],
+    command: str,
+    *,
+    author: str,
+    reason: str,
+    now: float,
+) -> None:
+    """An operator asks for the revision to which a flow went back by itself: it no longer counts
+    as a rollout that failed."""
+    kept = {one.flow: one.current for one in wanted if one.current and not one.changed}
+    back = {flow: found for flow, found in kept.items() if found.value.went_back}
+    for flow, found in back.items():
+        said = f"{command} {flow} (stays at revision {found.value.revision})"
+        entry = records.Audit(who=author, command=said, reason=reason, time=now)
+        settled = Put(paths.flow(flow), replace(found.value, went_back=""), found.version)
+        audit.commit(store, [*checks, settled], entry)
+
+
+def set_flow_state(
+    store: Store,
+    flow: str,
+    state: str,
+    *,
+    author: str,
+    reason: str,
+    now: float,
+    expect_revision: int | None = None,
+) -> bool:
+    """Want the flow ``running``, ``suspended`` or ``stopped``, and its isolated parts too; gives
+    whether that is a change.
+
+    Suspended: its collect tasks are let go, its sources go on into the journals. Stopped: its
+    sources stop, what they accepted is collected to its end. Raises ``UserError`` for a flow that
+    does not exist, ``ConflictError``, ``UnavailableError``.
+    """
+    current = require_flow(store, flow)
+    expect_current(flow, current, expect_revision)
+    refuse_deleted(flow, current.value, f"it cannot become {state} any more")
+    every = {flow: current, **parts.parts_there(store, [flow])}
+    writes = [
+        Put(paths.flow(name), replace(found.value, state=state), found.version)
+        for name, found in every.items()
+        if found.value.state != state
+    ]
+    if writes:
+        command = f"flow {VERBS[state]} {flow}"
+        audit.commit(
+            store, writes, records.Audit(who=author, command=command, reason=reason, time=now)
+        )
+    return bool(writes)
+
+
+@dataclass(frozen=True)
+class StateOutcome:
+    """What became of one of many flows: whether it changed, or why not."""
+
+    flow: str
+    changed: bool
+    error: FlumengError | None = None
+
+
+def set_flow_states(
+    store: Store, flows: Sequence[str], state: str, *, author: str, reason: str, now: float
+) -> Iterator[StateOutcome]:
+    """As ``set_flow_state`` for each, one in turn after the other; what is wrong with one ends
+    nothing. Those that nothing stands in the way of share transactions and their audit entry.
+    """
+    for start in range(0, len(flows), FLOWS_AT_ONCE):
+        some = flows[start : start + FLOWS_AT_ONCE]
+        try:
+            entry = records.Audit(
+                who=author, command=f"flow {VERBS[state]}", reason=reason, time=now
+            )
+            yield from _set_together(store, some, state, entry)
+        except FlumengError:
+            for flow in some:
+                try:
+                    changed = set_flow_state(
+                        store, flow, state, author=author, reason=reason, now=now
+                    )
+                except FlumengError as error:
+                    yield StateOutcome(flow, changed=False, error=error)
+                else:
+                    yield StateOutcome(flow, changed)
+
+
+def _set_together(
+    store: Store, flows: Sequence[str], state: str, entry: records.Audit
+) -> list[StateOutcome]:
+    """All or none. Raises as ``set_flow_state``."""
+    currents = dict(zip(flows, store.read_each([paths.flow(flow) for flow in flows]), strict=True))
+    there: dict[str, Versioned[records.Flow]] = {}
+    for flow, current in {**parts.parts_there(store, flows), **currents}.items():
+        if not isinstance(current, Versioned) or current.value.state == "deleted":
+            raise ConflictError(f"flow {flow} has to be looked at by itself")
+        there[flow] = current
+    changed = {flow: found for flow, found in there.items() if found.value.state != state}
+    outcomes = [
+        StateOutcome(flow, flow in changed or bool(parts_among(changed, flow))) for flow in flows
+    ]
+    if changed:
+        writes = [
+            Put(paths.flow(flow), replace(found.value, state=state), found.version)
+            for flow, found in changed.items()
+        ]
+        named = " ".join(one.flow for one in outcomes if one.changed)
+        audit.commit(store, writes, replace(entry, command=f"{entry.command} {named}"))
+    return outcomes
+
+
+def delete_flow(
+    store: Store,
+    flow: str,
+    *,
+    author: str,
+    reason: str,
+    now: float,
+    discard: bool = False,
+    expect_revision: int | None = None,
+) -> bool:
+    """Want the flow gone, and its isolated parts with it; masters drain it first, or with
+    ``discard`` drop what is not collected.
+
+    Its chokes go at once: its sources stop, and the next flow of that name is another one. Its
+    history stays readable (``/tombstones``).
+    Gives whether this call changed anything. Raises ``UserError`` for a flow that does not exist,
+    ``ConflictError``, ``UnavailableError``.
+    """
+    current = require_flow(store, flow)
+    expect_current(flow, current, expect_revision)
+    if is_part(flow) and store.exists(paths.flow(whole_of(flow))):
+        raise UserError(
+            f"{flow} is an isolated part of flow {whole_of(flow)}: apply that without it"
+        )
+    if why := why_not_deleted(store, flow):
+        raise ConflictError(why)
+    wanted = replace(current.value, state="deleted", discard=discard or current.value.discard)
+    others = parts.parts_there(store, [flow])
+    if wanted == current.value and not others:
+        return False
+    command = f"flow delete {flow}{' --discard' if discard else ''}"
+    entry = records.Audit(who=author, command=command, reason=reason, time=now)
+    writes = [
+        Put(paths.flow(flow), wanted, current.version),
+        *parts.deletion(others, discard=wanted.discard),
+        *without_chokes(store, flow=flow),
+        *tombstone_writes(store, flow, author=author, reason=reason, now=now),
+    ]
+    audit.commit(store, writes, entry)
+    return True

@@ -1,0 +1,48 @@
+"""Which flumeng runs: the nodes and masters that hold a session, and what they can use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from flumeng.control.zookeeper import ReadableStore
+from flumeng.errors import CorruptError, UserError
+from zkschema import paths
+from zkschema.table import ZPath
+
+
+@dataclass(frozen=True)
+class LiveProcess:
+    """A node or master that holds a session; ``schema`` is the newest version that it can use,
+    ``identity`` whom its certificate is for (``ROLE`` or ``ROLE:NAME``)."""
+
+    kind: str
+    name: str
+    version: str
+    schema: int
+    identity: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name} (flumeng {self.version})"
+
+
+def live_processes(store: ReadableStore) -> list[LiveProcess]:
+    """Whatever runs. One whose znode cannot be read is taken for one of the oldest version."""
+    masters = [paths.live_master(name) for name in store.children(paths.live_masters())]
+    nodes = [paths.live_node(name) for name in store.children(paths.live_nodes())]
+    found = [
+        *(_process(store, "master", path) for path in masters),
+        *(_process(store, "node", path) for path in nodes),
+    ]
+    return [process for process in found if process is not None]
+
+
+def _process(store: ReadableStore, kind: str, path: ZPath[Any]) -> LiveProcess | None:
+    try:
+        live = store.read(path)
+    except (CorruptError, UserError):
+        return LiveProcess(kind, path.name, "unknown", 0)
+    if live is None:
+        return None
+    said = live.value
+    return LiveProcess(kind, path.name, said.version, said.schema, said.identity)

@@ -1,0 +1,94 @@
+"""Files on a host's own disk are collected by one host: those that are written exactly once, and
+those that are read.
+
+A batch is decided in ZooKeeper and then shown by whoever owns the task; when that is another host,
+which does not see what was staged, nobody can show it. Nor can another host read what one has found
+on its disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flumeng.control.zookeeper import ReadableStore, Unreadable
+from flumeng.spec import FlowSpec, parse_flow
+from flumeng.spec.guarantees import local_paths
+from zkschema import paths, records
+
+EXACTLY_ONCE = "exactly-once"
+WORDS = (EXACTLY_ONCE, "objects", "answers")
+"""One of them is in the text of each flow that may be at risk."""
+NAMED = 3
+
+
+def on_several_hosts(store: ReadableStore, texts: Mapping[str, str]) -> dict[str, str]:
+    """Flow -> why it may not be applied: those that several hosts may collect, although they read
+    from a path, or write exactly once to one, which is not said to be shared."""
+    specs = [parse_flow(text) for text in texts.values() if any(word in text for word in WORDS)]
+    at_risk = [spec for spec in specs if _reads_own_disk(spec) or _writes_own_disk(spec)]
+    if not at_risk:
+        return {}
+    nodes = _nodes(store)
+    refused = {}
+    for spec in at_risk:
+        hosts = _hosts(nodes, spec)
+        if len(hosts) > 1:
+            refused[spec.flow] = _why(spec, hosts)
+    return refused
+
+
+def collecting_hosts(store: ReadableStore, spec: FlowSpec) -> list[str]:
+    """The nodes that may collect the flow."""
+    return _hosts(_nodes(store), spec)
+
+
+def _nodes(store: ReadableStore) -> dict[str, records.Node]:
+    """Without those that cannot be read."""
+    names = store.children(paths.nodes())
+    found = store.read_each([paths.node(name) for name in names])
+    return {
+        name: node.value
+        for name, node in zip(names, found, strict=True)
+        if node is not None and not isinstance(node, Unreadable)
+    }
+
+
+def _hosts(nodes: Mapping[str, records.Node], spec: FlowSpec) -> list[str]:
+    return sorted(name for name, node in nodes.items() if _may_collect(node, spec))
+
+
+def _reads_own_disk(spec: FlowSpec) -> str:
+    """A path that the flow reads there; empty when there is none."""
+    found = [getattr(one.options, "local_path", "") for one in spec.partitioned]
+    return next(filter(None, found), "")
+
+
+def _writes_own_disk(spec: FlowSpec) -> str:
+    """A path that the flow writes there exactly once; empty when there is none."""
+    return next(iter(local_paths(spec)), "") if spec.delivery == EXACTLY_ONCE else ""
+
+
+def _why(spec: FlowSpec, hosts: list[str]) -> str:
+    more = ", ..." if len(hosts) > NAMED else ""
+    several = f"{len(hosts)} hosts may ({', '.join(hosts[:NAMED])}{more})"
+    where = f"on the disk of the host that collects it, and {several}"
+    mend = "or let `place.collect.labels` name one host"
+    if path := _reads_own_disk(spec):
+        return (
+            f"flow {spec.flow} reads {path} {where}. If all of them see the same files there, say "
+            f"`shared: true` in the source; {mend}"
+        )
+    return (
+        f"flow {spec.flow} writes to {_writes_own_disk(spec)} {where}: a batch that is decided "
+        "when its host dies could not be finished elsewhere. If all of them see the same files "
+        f"there, say `shared: true` in the sink; else write to a URL, {mend}"
+    )
+
+
+def _may_collect(node: records.Node, spec: FlowSpec) -> bool:
+    labels = spec.place.collect.labels
+    return (
+        records.COLLECT in node.roles
+        and node.desired == "active"
+        and all(node.labels.get(key) == value for key, value in labels.items())
+    )

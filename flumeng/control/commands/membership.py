@@ -1,0 +1,195 @@
+"""Members of a secured cluster: a record for each node, operator and subscriber.
+
+A record has the secrets of its member's groups, and only its member reads it. To admit one is to
+write its record. To take a group from a member is to give that group another secret: first in the
+records of those that stay, then in the schema, then in all access lists that name it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flumeng.control.zookeeper import (
+    ABSENT,
+    ANY,
+    Put,
+    ReadableStore,
+    Remove,
+    Store,
+    Versioned,
+    Write,
+    access_lists,
+)
+from flumeng.control.zookeeper.transaction import singly
+from zkschema import paths, records, table
+from zkschema.access import ANY_OPERATOR, NAMED, SECURED, Member, Secured, groups_of
+from zkschema.table import ZPath
+
+GROUPS = (*NAMED, ANY_OPERATOR)
+
+
+@dataclass(frozen=True)
+class Change:
+    """The members ``before`` and ``after`` by ``ROLE:NAME``, and the groups with new secrets."""
+
+    after: Mapping[str, Member]
+    before: Mapping[str, Member]
+    renewed: frozenset[str]
+
+    @classmethod
+    def of(
+        cls, before: Mapping[str, Member], after: Mapping[str, Member], known: Collection[str]
+    ) -> Change:
+        """``known`` are the groups that have an identity."""
+        lost = {
+            group
+            for name, member in before.items()
+            for group in groups_of(member)
+            if name not in after or group not in groups_of(after[name])
+        }
+        return cls(after, before, frozenset(lost | {*GROUPS}.difference(known)))
+
+    @property
+    def written(self) -> list[str]:
+        """The members whose records change."""
+        return [
+            name
+            for name, member in self.after.items()
+            if self.before.get(name) != member or not self.renewed.isdisjoint(groups_of(member))
+        ]
+
+    @property
+    def gone(self) -> list[str]:
+        return [name for name in self.before if name not in self.after]
+
+
+def has_groups(schema: records.Schema) -> bool:
+    """Whether the tree has a place for members and groups."""
+    return schema.version >= table.GROUPS_SINCE
+
+
+def is_settled(schema: records.Schema) -> bool:
+    """Whether the cluster is secured, and its access lists name all the groups that there are."""
+    return SECURED in schema.features and schema.groups.keys() >= {*GROUPS}
+
+
+def members(
+    store: ReadableStore, schema: records.Schema, among: Collection[str] | None = None
+) -> dict[str, Member]:
+    """The members by ``ROLE:NAME``: all, or the operators and those ``among`` these names.
+    Operators have their flows, nodes and subscribers none. Raises UnavailableError."""
+    known = Secured(schema.certificates, schema.members).admitted
+    if not has_groups(schema):
+        return known
+    if among is None:
+        names = store.children(paths.members())
+    else:
+        found = zip(among, store.read_each([paths.member(name) for name in among]), strict=True)
+        names = [n for n, one in found if isinstance(one, Versioned) and one.value.secrets]
+    return {name: Member(name) for name in names if not name.startswith("operator:")} | known
+
+
+def renew(store: Store, schema: records.Schema, change: Change) -> dict[str, str]:
+    """Give members their records with the secrets of their groups; gives the groups' identities.
+
+    A secret that the schema still names is kept beside a new one, so that its members can read
+    everything while access lists are set. Raises ConflictError, UnavailableError.
+    """
+    found = store.read(paths.groups())
+    kept = {
+        group: tuple(
+            one
+            for one in (found.value.secrets.get(group, ()) if found else ())
+            if access_lists.identity(group, one) == schema.groups.get(group)
+        )
+        for group in GROUPS
+    }
+    fresh = {
+        group: (secrets.token_urlsafe(32), *known)
+        if group in change.renewed or not known
+        else known
+        for group, known in kept.items()
+    }
+    if found is None or fresh != found.value.secrets:
+        record = records.Groups(secrets=fresh)
+        store.write(paths.groups(), record, found.version if found else ABSENT)
+    for part in singly(store.scale, list(_records(store, change, fresh))):
+        store.commit(part)
+    return {group: access_lists.identity(group, known[0]) for group, known in fresh.items()}
+
+
+def revoke(store: Store, change: Change) -> None:
+    """Take the secrets out of the records of those that are gone, so that they know of it."""
+    writes = [Put(path, records.Member(), ANY) for path in _records_left(store, change)]
+    for part in singly(store.scale, writes):
+        store.commit(part)
+
+
+def expel(store: Store, change: Change) -> None:
+    """Remove the records of those that are gone. Until then a repeated command sees them."""
+    for part in singly(store.scale, [Remove(path, ANY) for path in _records_left(store, change)]):
+        store.commit(part)
+
+
+def _records_left(store: Store, change: Change) -> list[ZPath[records.Member]]:
+    gone = [paths.member(name) for name in change.gone]
+    return [path for path, one in zip(gone, store.read_each(gone), strict=True) if one is not None]
+
+
+def _records(
+    store: Store, change: Change, secret: Mapping[str, tuple[str, ...]]
+) -> Iterator[Write]:
+    names = change.written
+    found = store.read_each([paths.member(name) for name in names])
+    for name, known in zip(names, found, strict=True):
+        member = change.after[name]
+        own = {group: secret[group] for group in groups_of(member)}
+        record = records.Member(flows=member.flows, secrets=own)
+        if isinstance(known, Versioned) and known.value == record:
+            continue
+        expect = known.version if known is not None else ABSENT
+        yield Put(paths.member(name), record, expect)
+
+
+def without_secrets(
+    documents: Mapping[str, dict[str, Any] | None],
+) -> dict[str, dict[str, Any] | None]:
+    """The znodes of an export, of which none may hold a secret."""
+    kept = dict(documents)
+    kept.pop(str(paths.groups()), None)
+    for path, document in documents.items():
+        if table.member.matches(path) and document is not None:
+            kept[path] = {**document, "secrets": {}}
+    return kept
+
+
+def with_fresh_secrets(
+    store: ReadableStore, documents: Mapping[str, dict[str, Any] | None]
+) -> dict[str, dict[str, Any] | None]:
+    """The znodes of an export with secrets of their own; those of an import that was interrupted
+    are used again."""
+    schema = documents.get(str(paths.schema()))
+    if not schema or not schema.get("groups"):
+        return dict(documents)
+    found = store.read(paths.groups())
+    known = found.value.secrets if found else {}
+    fresh = {group: known.get(group) or (secrets.token_urlsafe(32),) for group in GROUPS}
+    wanted = dict(documents)
+    wanted[str(paths.groups())] = {"v": 1, "secrets": {g: list(own) for g, own in fresh.items()}}
+    for path, document in documents.items():
+        if table.member.matches(path) and document is not None:
+            flows = document.get("flows")
+            member = Member(path.rpartition("/")[2], None if flows is None else tuple(flows))
+            own = {group: list(fresh[group]) for group in groups_of(member)}
+            wanted[path] = {**document, "secrets": own}
+    identities = {group: access_lists.identity(group, own[0]) for group, own in fresh.items()}
+    wanted[str(paths.schema())] = {**schema, "groups": identities}
+    return wanted
+
+
+def names(store: ReadableStore, schema: records.Schema) -> Sequence[str]:
+    """The members as ``--member`` takes them."""
+    return sorted(map(str, members(store, schema).values()))

@@ -1,0 +1,85 @@
+"""What an apply makes of one flow, before it is written and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from flumeng.control.commands.parts import Leaving
+from flumeng.control.zookeeper import Versioned, Write
+from flumeng.errors import ConflictError, UserError
+from zkschema import records
+
+WRITE_CHARACTERS = 1000
+
+
+class RefusedError(ConflictError):
+    """Some flows may not be applied now, so none was: flow -> why not."""
+
+    def __init__(self, refused: Mapping[str, str]) -> None:
+        self.refused = dict(refused)
+        super().__init__("\n".join(refused.values()))
+
+
+class UnfitError(RefusedError, UserError):
+    """As ``RefusedError``, for texts that their author has to change."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What became of an apply: the flow's revision now, and whether this call made it. ``left``:
+    the isolated parts that it has no more. Each other part is an ``Applied`` of its own, and so is
+    each flow that changes ``because`` of one that is applied."""
+
+    flow: str
+    revision: int
+    changed: bool
+    left: tuple[Leaving, ...] = ()
+    because: str = ""
+
+
+@dataclass(frozen=True)
+class NextRevision:
+    """``number`` is the revision that the flow has after the apply: the ``current`` one when that
+    has the same texts. ``text`` is what its author wrote, ``runs`` what its tasks run instead, or
+    empty. ``state`` is that of a new flow. ``because`` says why a flow changes that nobody applies.
+
+    ``outdated``: the revisions that it lets go. ``cursors`` makes its cursor at the flow that it
+    reads, when there is none yet, and says where that begins. ``leaving`` are the isolated parts
+    that it has no more, ``left`` says what that means. ``chain`` are the flows with whose texts
+    ``runs`` is composed, ``origin`` is the last one of them.
+    """
+
+    flow: str
+    text: str
+    number: int
+    current: Versioned[records.Flow] | None
+    runs: str = ""
+    state: str = "running"
+    because: str = ""
+    outdated: tuple[int, ...] = ()
+    cursors: tuple[Write, ...] = ()
+    leaving: Mapping[str, Versioned[records.Flow]] = field(default_factory=dict)
+    left: tuple[Leaving, ...] = ()
+    chain: Mapping[str, Versioned[records.Flow]] = field(default_factory=dict)
+    origin: str = ""
+
+    @property
+    def effective(self) -> str:
+        """The text that its tasks run."""
+        return self.runs or self.text
+
+    @property
+    def characters(self) -> int:
+        """Of its texts, with a generous sum for each of its writes."""
+        writes = 8 + len(self.cursors) + len(self.leaving) + len(self.outdated)
+        return len(self.text) + len(self.runs) + WRITE_CHARACTERS * writes
+
+    @property
+    def changed(self) -> bool:
+        return self.current is None or self.number != self.current.value.revision
+
+    @property
+    def applied(self) -> Applied:
+        left = self.left if self.changed else ()
+        return Applied(self.flow, self.number, self.changed, left, self.because)

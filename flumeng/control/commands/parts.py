@@ -1,0 +1,143 @@
+"""Isolated parts of flows: flows that are made, changed and deleted with theirs, in one transaction
+each time. What they are is said by the flow's text alone (see ``flumeng.spec.isolation``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from flumeng.control.commands.intents import intents_of
+from flumeng.control.commands.subscriptions import upstream_of
+from flumeng.control.snapshot import discovered
+from flumeng.control.snapshot.partitions import ack_path, journal_of, subscribed
+from flumeng.control.zookeeper import ABSENT, Put, ReadableStore, Versioned, Write
+from flumeng.spec import parse_flow, parts_of
+from flumeng.spec.flow_names import is_part, whole_of
+from zkschema import paths, records
+from zkschema.bootstrap import CURSOR_MAIN
+from zkschema.table import ZPath
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """A part that a flow has no more. ``unread`` of the events that its flow has acked it has not:
+    nobody delivers them in its place. ``ahead`` is the other way round: the flow delivers these."""
+
+    flow: str
+    unread: int
+    ahead: int
+
+    def __str__(self) -> str:
+        whole = whole_of(self.flow)
+        said = [f"flow {self.flow} is deleted"]
+        if self.unread:
+            said.append(
+                f"it had not read {self.unread} events that flow {whole} has delivered, and nobody "
+                "delivers them in its place"
+            )
+        if self.ahead:
+            said.append(f"it had read {self.ahead} events that flow {whole} has yet to deliver")
+        return "; ".join(said)
+
+
+def with_parts(texts: Mapping[str, str]) -> dict[str, str]:
+    """These flows, each followed by its parts: name -> text."""
+    return {
+        name: made
+        for flow, text in texts.items()
+        for name, made in {flow: text, **parts_of(text)}.items()
+    }
+
+
+def parts_there(store: ReadableStore, flows: Iterable[str]) -> dict[str, Versioned[records.Flow]]:
+    """The parts of these flows that are not being deleted. One that cannot be read is left as it
+    is."""
+    wanted = set(flows)
+    known = filter(is_part, store.children(paths.flows()))
+    names = [name for name in known if whole_of(name) in wanted]
+    found = store.read_each([paths.flow(name) for name in names])
+    return {
+        name: record
+        for name, record in zip(names, found, strict=True)
+        if isinstance(record, Versioned) and record.value.state != "deleted"
+    }
+
+
+def deletion(
+    parts: Mapping[str, Versioned[records.Flow]], *, discard: bool = False
+) -> Iterable[Write]:
+    """What makes these go."""
+    for name, found in parts.items():
+        record = replace(found.value, state="deleted", discard=discard or found.value.discard)
+        yield Put(paths.flow(name), record, found.version)
+
+
+def leaving(store: ReadableStore, flow: str, text: str, part: str) -> Leaving:
+    """What it means that the flow, which has this text, has the part no more."""
+    done = _begun(store, flow, text)
+    starts = _starts(store, part)
+    acks = _acks(store, _cursor(flow, text, part))
+    mine = {name: acks[name].offset if name in acks else starts.get(name, 0) for name in done}
+    behind = [done[name] - mine[name] for name in done]
+    return Leaving(
+        part, sum(one for one in behind if one > 0), -sum(one for one in behind if one < 0)
+    )
+
+
+def beginning(store: ReadableStore, flow: str, text: str, part: str) -> list[Write]:
+    """Where a new part of a flow that is there begins, in the transaction that makes it: behind
+    what the flow has delivered, and behind the batches that it has decided, which are repeated as
+    the revision before says. ``text`` is that of this revision.
+
+    Lines that are joined to events may be in a sink above the ack, and then they are for the part.
+    """
+    begun = _begun(store, flow, text)
+    after = records.Partitions(
+        partitions={subscribed(name): records.Partition(start=at) for name, at in begun.items()}
+    )
+    if not begun:
+        return []
+    acks = _acks(store, _cursor(flow, text, flow))
+    joined = [
+        Put(ack_path(part, subscribed(name)), replace(ack, epoch=0), ABSENT)
+        for name, ack in acks.items()
+        if ack.joined is not None and begun.get(name) == ack.offset
+    ]
+    return [*discovered.writes(part, records.Partitions(), after, ABSENT), *joined]
+
+
+def _begun(store: ReadableStore, flow: str, text: str) -> dict[str, int]:
+    """Journal -> the offset up to which the flow delivers, or has decided to."""
+    offsets = {name: ack.offset for name, ack in _acks(store, _cursor(flow, text, flow)).items()}
+    if parse_flow(text).multiline is None:
+        for found in intents_of(store, flow).values():
+            ranges = found.value.ranges if isinstance(found, Versioned) else {}
+            for name, (_, end) in ranges.items():
+                journal = journal_of(name)
+                offsets[journal] = max(end, offsets.get(journal, 0))
+    return offsets
+
+
+def _starts(store: ReadableStore, flow: str) -> dict[str, int]:
+    (found,) = discovered.read(store, [flow])
+    known = found.value.partitions if isinstance(found, Versioned) else {}
+    return {journal_of(name): one.start for name, one in known.items()}
+
+
+def _acks(store: ReadableStore, cursor: ZPath[records.Record]) -> dict[str, records.Ack]:
+    _, _, flow, name = str(cursor).split("/")
+    names = store.children(cursor)
+    found = store.read_each([paths.ack(flow, name, journal) for journal in names])
+    return {
+        journal: ack.value
+        for journal, ack in zip(names, found, strict=True)
+        if isinstance(ack, Versioned)
+    }
+
+
+def _cursor(flow: str, text: str, reader: str) -> ZPath[records.Record]:
+    """That of the flow, or of a part of it: both read the same journals."""
+    upstream = upstream_of(parse_flow(text))
+    return paths.cursor(
+        upstream or flow, CURSOR_MAIN if reader == flow and not upstream else reader
+    )

@@ -1,0 +1,192 @@
+"""What masters would do after a change that nobody has made yet. Nothing is written.
+
+The planner is run on a snapshot that is changed in memory, and its actions are carried out there as
+if all live nodes obeyed at once, until nothing is left to do. What would happen in any case is no
+part of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from flumeng.control.commands.nodes import require_node
+from flumeng.control.commands.revisions import next_revisions
+from flumeng.control.commands.settings import refuse_in_maintenance
+from flumeng.control.commands.tasks import look, moved, restarted
+from flumeng.control.planner import plan
+from flumeng.control.planner.applied import applied
+from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
+from flumeng.control.zookeeper import ReadableStore, Store, Version
+from flumeng.spec import parse_flow
+from flumeng.spec.flow_names import whole_of
+from zkschema.records import Flow, Node, NodeStatus, PlannedTask, TaskStatus
+
+ROUNDS = 100
+
+
+@dataclass(frozen=True)
+class Move:
+    """One task (``flow/task``) that would change; ``None`` stands for no node."""
+
+    task: str
+    before: str | None
+    after: str | None
+    what: str
+
+
+@dataclass(frozen=True)
+class Preview:
+    """``why`` holds the planner's reasons, in its order. ``complete``: nothing follows. ``left``:
+    the isolated parts that flows would have no more, and what these have not read."""
+
+    moves: tuple[Move, ...]
+    why: tuple[str, ...]
+    complete: bool = True
+    left: tuple[str, ...] = ()
+
+
+def drain(store: ReadableStore, node: str) -> Preview:
+    """What a drain of the node would move. Raises ``UserError`` for an unknown node."""
+    require_node(store, node)
+    now = look(store)
+    view = now.nodes[node]
+    wanted = replace(view, record=replace(view.record, desired="draining"))
+    return _compare(now, replace(now, nodes={**now.nodes, node: wanted}))
+
+
+def apply(
+    store: ReadableStore,
+    texts: Mapping[str, str],
+    expect_revision: int | None = None,
+    *,
+    ended: Collection[str] = (),
+    nodes: Mapping[str, Node] | None = None,
+) -> Preview:
+    """What these flows (name -> text) would have changed when their rollouts are over, as
+    ``apply_flows`` applies them. Raises as it does. In the same step flows may be deleted
+    (``ended``), and ``nodes`` get other records.
+
+    What masters do not plan now, because a record of it cannot be read, stays as it is.
+    """
+    now = look(store)
+    flows = {
+        name: replace(view, record=replace(view.record, state="deleted"))
+        if whole_of(name) in ended
+        else view
+        for name, view in now.flows.items()
+    }
+    changed = {name: replace(now.nodes[name], record=node) for name, node in (nodes or {}).items()}
+    revisions = next_revisions(store, texts, expect_revision)
+    for wanted in revisions:
+        name, spec = wanted.flow, parse_flow(wanted.effective)
+        view = flows.get(name)
+        if view is None or wanted.current is None:
+            record = Flow(revision=wanted.number, state=wanted.state)
+            view = FlowView(name, record, Version(0), spec.place)
+        elif wanted.changed:
+            record = replace(view.record, revision=wanted.number)
+            view = replace(view, record=record, place=spec.place, problem="", rollout=None)
+        else:
+            continue
+        flows |= {
+            part: replace(flows[part], record=replace(flows[part].record, state="deleted"))
+            for part in wanted.leaving
+            if part in flows
+        }
+        discovers = bool(spec.partitioned or view.partitions)
+        flows[name] = replace(view, pins=bool(spec.pinned), discovers=discovers)
+    new = flows.keys() - now.flows.keys()
+    wanted_nodes = {**now.nodes, **changed}
+    found = _compare(now, replace(now, flows=flows, nodes=wanted_nodes, mine=now.mine | new))
+    return replace(found, left=tuple(str(part) for one in revisions for part in one.applied.left))
+
+
+def restart(store: Store, key: str) -> Preview:
+    """What ``restart_task`` would do; raises as it does."""
+    change = restarted(look(store), key)
+    node, epoch = change.after.node, change.after.epoch
+    return Preview((Move(key, node, node, f"starts anew under epoch {epoch}"),), ())
+
+
+def move(store: Store, key: str, node: str) -> Preview:
+    """What would come of ``move_task``, and raises as it does."""
+    require_node(store, node)
+    now = look(store)
+    change = moved(now, key, node)
+    refuse_in_maintenance(store)
+    return _compare(now, change.applied(now)) if change else Preview((), ())
+
+
+def _compare(now: Snapshot, wanted: Snapshot) -> Preview:
+    before, said, _ = _settle(now)
+    after, why, complete = _settle(wanted)
+    moves = tuple(_moves(_tasks(before), _tasks(after)))
+    return Preview(moves, tuple(reason for reason in why if reason not in said), complete)
+
+
+Tasks = dict[str, tuple[PlannedTask, int]]
+"""``flow/task`` -> what is planned, and the revision that it runs."""
+
+
+def _tasks(snapshot: Snapshot) -> Tasks:
+    return {
+        f"{flow.name}/{name}": (task, flow.revision_of(task))
+        for flow in snapshot.flows.values()
+        for name, task in flow.tasks.items()
+    }
+
+
+def _moves(before: Tasks, after: Tasks) -> Iterator[Move]:
+    for key in sorted({*before, *after}):
+        old, old_revision = before.get(key, (None, 0))
+        new, new_revision = after.get(key, (None, 0))
+        if new is None:
+            what = "ends"
+        elif old is None:
+            what = "starts" if new.node else "waits: no live node may run it"
+        elif old.node != new.node:
+            what = "moves"
+        elif old_revision != new_revision:
+            what = f"takes revision {new_revision}"
+        elif old.partitions != new.partitions:
+            what = f"reads {len(new.partitions)} partitions instead of {len(old.partitions)}"
+        elif old.state != new.state:
+            stuck = new.state == "draining"
+            what = "is let go and waits: no other live node may run it" if stuck else new.state
+        else:
+            continue
+        yield Move(key, old.node if old else None, new.node if new else None, what)
+
+
+def _settle(snapshot: Snapshot) -> tuple[Snapshot, dict[str, None], bool]:
+    """Plan and obey until nothing is left to do, or for ``ROUNDS``; with the reasons of all that
+    was done, in order, and whether that was all."""
+    why: dict[str, None] = {}
+    for _ in range(ROUNDS):
+        actions = plan(snapshot)
+        if not actions:
+            return snapshot, why, True
+        for action in actions:
+            snapshot = applied(snapshot, action)
+            why |= dict.fromkeys(action.why)
+        nodes = {name: _obey(node) for name, node in snapshot.nodes.items()}
+        running = (key for node in nodes.values() if node.status for key in node.status.tasks)
+        snapshot = replace(snapshot, nodes=nodes, settled=frozenset(running))
+    return snapshot, why, not plan(snapshot)
+
+
+def _obey(node: NodeView) -> NodeView:
+    """A live node that has carried out its assignment."""
+    if not node.live or not isinstance(node.assignment_version, Version):
+        return node
+    tasks = {
+        f"{task.flow}/{task.task}": TaskStatus(
+            epoch=task.epoch, revision=task.revision, state="running"
+        )
+        for task in node.assignment.tasks
+        if task.state not in ("draining", "standby")
+    }
+    return replace(
+        node, status=NodeStatus(assignment_version=node.assignment_version.number, tasks=tasks)
+    )

@@ -1,0 +1,56 @@
+"""What an operator decides of items that could not be read: read them again, or give them up."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Literal
+
+from flumeng.control.commands import audit
+from flumeng.control.zookeeper import Put, Store, Versioned, readable
+from flumeng.control.zookeeper.transaction import singly
+from flumeng.errors import UserError
+from flumeng.spec.problems import nearest
+from zkschema import paths, records
+from zkschema.records import QueueFailure
+
+Decision = Literal["retry", "skip"]
+
+
+def decide(
+    store: Store,
+    flow: str,
+    names: Collection[str],
+    wanted: Decision,
+    *,
+    author: str,
+    reason: str,
+    now: float,
+) -> list[str]:
+    """Have these items read again from where they could not be read, or have them given up; all
+    that failed when none is named. The discovery task carries it out. Gives their names.
+
+    Raises UserError for one that has not failed, ConflictError, UnavailableError.
+    """
+    failed = _failed(store, flow, names)
+    writes = (
+        Put(paths.queue_failure(flow, name), replace(one.value, wanted=wanted), one.version)
+        for name, one in failed.items()
+    )
+    for part in singly(store.scale, writes, room_bytes=audit.room_bytes(store.scale)):
+        command = f"queue {wanted} {flow} {' '.join(write.path.name for write in part)}"
+        entry = records.Audit(who=author, command=command, reason=reason, time=now)
+        audit.commit(store, part, entry)
+    return list(failed)
+
+
+def _failed(store: Store, flow: str, names: Collection[str]) -> dict[str, Versioned[QueueFailure]]:
+    there = store.children(paths.queue_failures(flow))
+    wanted = sorted(names) if names else there
+    for name in wanted:
+        if name not in there:
+            hint = nearest(name, there) if there else "none has failed"
+            raise UserError(f'flow {flow} has no item "{name}" that failed; {hint}')
+    found = store.read_each([paths.queue_failure(flow, name) for name in wanted])
+    read = dict(zip(wanted, map(readable, found), strict=True))
+    return {name: one for name, one in read.items() if one is not None}

@@ -1,0 +1,277 @@
+"""The next revisions of flows: what an apply makes of each, and what writes them.
+
+Isolated parts, and flows that are composed with what is applied, change in the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from flumeng.control.commands import chains, parts
+from flumeng.control.commands.audit import room_bytes
+from flumeng.control.commands.flow_records import expect_current, kept_revisions, refuse_deleted
+from flumeng.control.commands.intents import intents_of
+from flumeng.control.commands.local_files import on_several_hosts
+from flumeng.control.commands.next_revision import NextRevision, RefusedError, UnfitError
+from flumeng.control.commands.revision_groups import groups, why_too_large
+from flumeng.control.commands.subscriptions import subscribe
+from flumeng.control.commands.tombstones import deleted_in_this_tree
+from flumeng.control.commands.tree_needs import too_old
+from flumeng.control.snapshot import journal_registry
+from flumeng.control.zookeeper import (
+    ABSENT,
+    ANY,
+    Put,
+    ReadableStore,
+    Remove,
+    Unreadable,
+    Versioned,
+    Write,
+)
+from flumeng.errors import ConflictError
+from flumeng.security.signing import signature
+from flumeng.spec.flow_names import is_part, parts_among, whole_of, why_not_applied
+from zkschema import bootstrap, paths, records
+
+KEEP_REVISIONS = 50
+SMALL_SHARE = 4
+"""Texts that take less than one in so many bytes of a transaction fit for certain."""
+
+
+def next_revisions(
+    store: ReadableStore, texts: Mapping[str, str], expect_revision: int | None = None
+) -> list[NextRevision]:
+    """What an apply of these texts makes of each flow, of its isolated parts, and of the flows that
+    are composed with it; the flows that others read come first. Raises ``RefusedError`` for all
+    together that may not be applied now."""
+    _refuse({flow: why for flow in texts if (why := why_not_applied(flow))}, UnfitError)
+    composed = chains.compose(store, texts)
+    _refuse(composed.refused)
+    effective = parts.with_parts({flow: one.effective for flow, one in composed.flows.items()})
+    there = _flows_there(store, effective, composed, expect_revision)
+    current = _current_revisions(store, there)
+    before = {flow: one.effective if one else None for flow, one in current.items()}
+    cursors, refused = subscribe(store, effective, before)
+    _refuse({whole_of(flow): why for flow, why in refused.items()})
+    wanted = _Wanted(effective, composed, there, current, cursors)
+    revisions = wanted.revisions(store)
+    changed = [one for one in revisions if one.changed]
+    several = on_several_hosts(store, {one.flow: one.effective for one in changed})
+    unfit = {whole_of(flow): why for flow, why in several.items()}
+    others = {**too_old(store, changed), **_too_large(store, changed)}
+    _refuse({**unfit, **others}, RefusedError if others else UnfitError)
+    return revisions
+
+
+def revision_writes(
+    wanted: Iterable[NextRevision],
+    schema: Versioned[records.Schema],
+    author: str,
+    reason: str,
+    now: float,
+    *,
+    backfill_of: str = "",
+) -> list[Write]:
+    """What makes those of the revisions that are new the current ones; all of it in one
+    transaction. A new flow may be a backfill of another one. Raises UserError when the key with
+    which this process signs is of no use.
+
+    The transaction holds only while the flows are as they were with whose texts these are composed.
+    """
+    changed = {one.flow: one for one in wanted if one.changed}
+    writes: list[Write] = []
+    for one in changed.values():
+        revision = records.Revision(
+            text=one.text,
+            runs=one.runs,
+            author=author,
+            reason=one.because or reason,
+            time=now,
+            signature=signature(one.flow, one.effective) or None,
+        )
+        text = Put(paths.revision(one.flow, str(one.number)), revision, ABSENT)
+        if one.current is None:
+            new = records.Flow(revision=one.number, state=one.state, backfill_of=backfill_of)
+            folders = bootstrap.flow_folders(one.flow, schema.value.version)
+            writes.append(Put(paths.flow(one.flow), new, ABSENT))
+            writes += [Put(folder, None, ABSENT) for folder in folders]
+        else:
+            record = replace(one.current.value, revision=one.number, went_back="")
+            writes.append(Put(paths.flow(one.flow), record, one.current.version))
+        writes += [text, *one.cursors, *parts.deletion(one.leaving)]
+        writes += [Remove(paths.revision(one.flow, str(number)), ANY) for number in one.outdated]
+    read = {name: found for one in changed.values() for name, found in one.chain.items()}
+    unchanged = {name: found for name, found in read.items() if name not in changed}
+    return [
+        *writes,
+        *(Put(paths.flow(name), found.value, found.version) for name, found in unchanged.items()),
+    ]
+
+
+def _too_large(store: ReadableStore, changed: Sequence[NextRevision]) -> dict[str, str]:
+    """Flow -> why it may not be applied. Most are so small that nobody has to weigh them."""
+    schema, scale = store.read(paths.schema()), store.scale
+    refused: dict[str, str] = {}
+    for group in groups(changed) if schema else ():
+        if SMALL_SHARE * sum(one.characters for one in group) < scale.limit_bytes:
+            continue
+        assert schema is not None
+        writes = revision_writes(group, schema, "", "", 0.0)
+        size = scale.total(writes) + room_bytes(scale)
+        if size > scale.limit_bytes:
+            refused[group[0].flow] = why_too_large(group, size, scale.limit_bytes)
+    return refused
+
+
+def _refuse(refused: Mapping[str, str], kind: type[RefusedError] = RefusedError) -> None:
+    if refused:
+        raise kind(refused)
+
+
+def _flows_there(
+    store: ReadableStore,
+    texts: Mapping[str, str],
+    composed: chains.Composed,
+    expect_revision: int | None,
+) -> dict[str, Versioned[records.Flow]]:
+    """The records of those that are there. Raises ``RefusedError`` for those of which no revision
+    may be made now."""
+    others = [flow for flow in texts if flow not in composed.flows]
+    found = {flow: composed.records[flow] for flow in composed.flows}
+    found |= zip(others, store.read_each([paths.flow(flow) for flow in others]), strict=True)
+    holders = _holders_of_journals(store) if None in found.values() else {}
+    left = [flow for flow, record in found.items() if record is None and flow in holders]
+    deleted = deleted_in_this_tree(store, left) if left else set()
+    there: dict[str, Versioned[records.Flow]] = {}
+    refused: dict[str, str] = {}
+    for flow, record in found.items():
+        try:
+            if isinstance(record, Unreadable):
+                raise ConflictError(f"flow {flow} cannot be read: `flumeng schema verify --fix`")
+            applied = not is_part(flow) and not composed.flows[flow].because
+            expect_current(flow, record, expect_revision if applied else None)
+            if record is not None:
+                refuse_deleted(flow, record.value, "apply it again when it is gone")
+                there[flow] = record
+            elif flow in deleted:
+                raise ConflictError(
+                    f"{', '.join(sorted(holders[flow]))} still has journals of a flow {flow} that "
+                    "was deleted: apply it again when they are gone, or under another name"
+                )
+        except ConflictError as error:
+            refused[whole_of(flow)] = str(error)
+    _refuse(refused)
+    return there
+
+
+def _holders_of_journals(store: ReadableStore) -> dict[str, set[str]]:
+    """Flow -> the nodes that have journals of it."""
+    holders: dict[str, set[str]] = {}
+    for journal in journal_registry.journals(store).values():
+        holders.setdefault(journal.flow, set()).add(journal.node)
+    return holders
+
+
+def _current_revisions(
+    store: ReadableStore, flows: Mapping[str, Versioned[records.Flow]]
+) -> dict[str, records.Revision | None]:
+    """None where there is none that can be read: whatever is applied is another one."""
+    wanted = [paths.revision(flow, str(it.value.revision)) for flow, it in flows.items()]
+    found = store.read_each(wanted)
+    return {
+        flow: revision.value if isinstance(revision, Versioned) else None
+        for flow, revision in zip(flows, found, strict=True)
+    }
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """``texts`` are what the flows run after the apply, isolated parts among them. ``there`` and
+    ``current`` are the records and revisions of those that are there, ``cursors`` what makes the
+    cursors of those that read others."""
+
+    texts: Mapping[str, str]
+    composed: chains.Composed
+    there: Mapping[str, Versioned[records.Flow]]
+    current: Mapping[str, records.Revision | None]
+    cursors: Mapping[str, list[Write]]
+
+    def revisions(self, store: ReadableStore) -> list[NextRevision]:
+        known = parts.parts_there(store, self.there)
+        gone = {part: found for part, found in known.items() if part not in self.texts}
+        run_by_all = self._run_by_all(store)
+        return [
+            self._revision(store, flow, gone, run_by_all)
+            for flow in sorted(self.texts, key=lambda flow: whole_of(flow) in self.cursors)
+        ]
+
+    def _revision(
+        self,
+        store: ReadableStore,
+        flow: str,
+        gone: Mapping[str, Versioned[records.Flow]],
+        run_by_all: Mapping[str, int],
+    ) -> NextRevision:
+        text, whole, current = self.texts[flow], whole_of(flow), self.there.get(flow)
+        composition = self.composed.flows.get(flow, chains.Composition(text))
+        number = current.value.revision if current else 1
+        outdated: tuple[int, ...] = ()
+        if current and self._is_changed(flow):
+            number, outdated = _numbers(store, flow, number, run_by_all.get(flow, 0))
+        cursors = list(self.cursors.get(flow, ()))
+        new_part = current is None and flow != whole and whole in self.there
+        if new_part:
+            cursors += parts.beginning(store, whole, self.texts[whole], flow)
+        leaving = {name: gone[name] for name in parts_among(gone, flow)}
+        chain = {name: self.composed.records.get(name) for name in composition.chain}
+        return NextRevision(
+            flow,
+            composition.text,
+            number,
+            current,
+            runs=composition.runs,
+            state=self.there[whole].value.state if new_part else "running",
+            because=composition.because,
+            outdated=outdated,
+            cursors=tuple(cursors),
+            leaving=leaving,
+            left=tuple(parts.leaving(store, flow, text, name) for name in leaving),
+            chain={name: one for name, one in chain.items() if isinstance(one, Versioned)},
+            origin=composition.chain[-1] if composition.chain else "",
+        )
+
+    def _is_changed(self, flow: str) -> bool:
+        one = self.current[flow]
+        composition = self.composed.flows.get(flow)
+        text = composition.text if composition else self.texts[flow]
+        signed = signature(flow, self.texts[flow])
+        return (
+            one is None
+            or (one.text, one.effective) != (text, self.texts[flow])
+            or signed not in ("", one.signature)
+        )
+
+    def _run_by_all(self, store: ReadableStore) -> dict[str, int]:
+        """Of those that change, the revision that every task has run."""
+        changed = [flow for flow in self.there if self._is_changed(flow)]
+        plans = store.read_each([paths.plan(flow) for flow in changed])
+        return {
+            flow: plan.value.revision
+            for flow, plan in zip(changed, plans, strict=True)
+            if isinstance(plan, Versioned)
+        }
+
+
+def _numbers(
+    store: ReadableStore, flow: str, current: int, run_by_all: int
+) -> tuple[int, tuple[int, ...]]:
+    """The number of the next revision, and those of the ones that it lets go: neither the one to
+    which a rollout goes back, nor those of which a batch is to be repeated."""
+    kept = kept_revisions(store, flow)
+    number = max([current, *kept]) + 1
+    old = {one for one in kept if one <= number - KEEP_REVISIONS} - {run_by_all}
+    if old:
+        intents = intents_of(store, flow).values()
+        old -= {found.value.revision for found in intents if isinstance(found, Versioned)}
+    return number, tuple(sorted(old))

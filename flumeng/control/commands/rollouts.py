@@ -1,0 +1,138 @@
+"""What an operator can do about a rollout that is under way: let it stand still, give the revision
+to all tasks at once, or go back.
+
+Each change names the revision that it is about, so that it says nothing of a later one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flumeng.control.commands import audit
+from flumeng.control.commands.flow_records import expect_current, refuse_deleted, require_flow
+from flumeng.control.zookeeper import Check, Put, Store, Versioned, Write
+from flumeng.errors import ConflictError
+from flumeng.spec import SpecError, parse_flow
+from zkschema import paths, records
+from zkschema.records import Flow, Plan
+
+
+def pause_rollout(
+    store: Store,
+    flow: str,
+    *,
+    author: str,
+    reason: str,
+    now: float,
+    expect_revision: int | None = None,
+) -> bool:
+    """No further task takes the revision until ``resume_rollout``; gives whether that is a change.
+
+    Tasks that have taken it go on with it, and one that fails still takes the flow back. Raises
+    ``UserError`` for a flow that does not exist, ``ConflictError`` when no rollout is under way.
+    """
+    current, _ = _under_way(store, flow, expect_revision)
+    wanted = replace(current.value, rollout_paused=current.value.revision)
+    return _write(store, flow, current, wanted, "pause", author=author, reason=reason, now=now)
+
+
+def resume_rollout(
+    store: Store,
+    flow: str,
+    *,
+    author: str,
+    reason: str,
+    now: float,
+    expect_revision: int | None = None,
+) -> bool:
+    """Go on with a rollout that stands still; raises as ``pause_rollout``."""
+    current, _ = _under_way(store, flow, expect_revision)
+    wanted = replace(current.value, rollout_paused=0)
+    return _write(store, flow, current, wanted, "resume", author=author, reason=reason, now=now)
+
+
+def promote_rollout(
+    store: Store,
+    flow: str,
+    *,
+    author: str,
+    reason: str,
+    now: float,
+    expect_revision: int | None = None,
+) -> bool:
+    """All tasks take the revision now, proven or not; raises as ``pause_rollout``."""
+    current, _ = _under_way(store, flow, expect_revision)
+    wanted = replace(current.value, rollout_promoted=current.value.revision, rollout_paused=0)
+    return _write(store, flow, current, wanted, "promote", author=author, reason=reason, now=now)
+
+
+def abort_rollout(
+    store: Store,
+    flow: str,
+    *,
+    author: str,
+    reason: str,
+    now: float,
+    expect_revision: int | None = None,
+) -> int:
+    """Go back to the revision that all tasks ran before; gives its number.
+
+    Raises as ``pause_rollout``, and ``ConflictError`` when the rollout ends meanwhile.
+    """
+    current, plan = _under_way(store, flow, expect_revision)
+    before = plan.value.revision
+    why = f"{records.ABORTED} {author}{f': {reason}' if reason else ''}"
+    wanted = replace(current.value, revision=before, went_back=why)
+    command = f"flow rollout abort {flow} (revision {current.value.revision}, back to {before})"
+    entry = records.Audit(who=author, command=command, reason=reason, time=now)
+    writes: list[Write] = [
+        Put(paths.flow(flow), wanted, current.version),
+        Check(paths.plan(flow), plan.version),
+    ]
+    audit.commit(store, writes, entry)
+    return before
+
+
+def _under_way(
+    store: Store, flow: str, expect_revision: int | None
+) -> tuple[Versioned[Flow], Versioned[Plan]]:
+    """The flow and its plan. Raises ``ConflictError`` when no rollout is under way."""
+    current = require_flow(store, flow)
+    expect_current(flow, current, expect_revision)
+    refuse_deleted(flow, current.value, "its rollout is over")
+    plan = store.read(paths.plan(flow))
+    revision = current.value.revision
+    if plan is None or not _rolls(store, flow, current.value, plan.value):
+        raise ConflictError(
+            f"no rollout of flow {flow} is under way: revision {revision} is current"
+        )
+    return current, plan
+
+
+def _rolls(store: Store, flow: str, record: Flow, plan: Plan) -> bool:
+    if plan.revision in (0, record.revision) or record.rollout_promoted == record.revision:
+        return False
+    text = store.read(paths.revision(flow, str(record.revision)))
+    try:
+        return text is not None and parse_flow(text.value.effective).rollout is not None
+    except SpecError:
+        return False
+
+
+def _write(
+    store: Store,
+    flow: str,
+    current: Versioned[Flow],
+    wanted: Flow,
+    verb: str,
+    *,
+    author: str,
+    reason: str,
+    now: float,
+) -> bool:
+    if wanted == current.value:
+        return False
+    command = f"flow rollout {verb} {flow} (revision {current.value.revision})"
+    entry = records.Audit(who=author, command=command, reason=reason, time=now)
+    audit.commit(store, [Put(paths.flow(flow), wanted, current.version)], entry)
+    return True

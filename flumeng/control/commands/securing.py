@@ -1,0 +1,286 @@
+"""From an open cluster to a secured one, and who belongs to it.
+
+Members get their records first (see ``membership``). Then the schema's znode says that the
+cluster is secured and which groups there are: from then on every process gives what it creates
+the right access list. Then the lists of all that is there are set, until nothing with another one
+is found. Interrupted, it is gone on with by calling it again, and ``schema verify`` tells what is
+left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from flumeng.control.commands import audit, membership
+from flumeng.control.commands.live_processes import live_processes
+from flumeng.control.commands.membership import Change
+from flumeng.control.zookeeper import (
+    ANY,
+    AccessList,
+    AccessStore,
+    Put,
+    Store,
+    Versioned,
+    access_lists,
+    tree,
+)
+from flumeng.errors import ConflictError, UserError
+from flumeng.security.roles import NAMED
+from flumeng.spec.patterns import check_name
+from zkschema import paths, records, table
+from zkschema.access import SECURED, Member, Secured
+from zkschema.table import NAME
+from zkschema.verify import Problem
+
+EXPELLED = 1000
+"""The schema names so many members that were expelled."""
+PASSES = 20
+"""Processes create znodes meanwhile; those that did not know yet are looked for so often."""
+
+
+@dataclass(frozen=True)
+class AclMismatch:
+    """A znode with another access list than its path is to have."""
+
+    path: str
+    found: AccessList
+    wanted: AccessList
+
+    @property
+    def problem(self) -> Problem:
+        may = dict(self.wanted)
+        looser = [
+            f"{who} may {said}" for who, said in self.found if set(said) - set(may.get(who, ""))
+        ]
+        what = f"its access list is looser: {', '.join(looser)}" if looser else "its access list"
+        missing = "" if looser else " lacks what the schema gives"
+        return Problem(self.path, what + missing, "set as the schema says")
+
+
+def secure_cluster(
+    store: Store,
+    *,
+    cluster: str,
+    admit: Sequence[str] = (),
+    expel: Sequence[str] = (),
+    author: str,
+    reason: str,
+    now: float,
+) -> int:
+    """Admit and expel members of the cluster that certificates call so, and set all access lists;
+    gives how many were others. What an expelled node says of itself goes.
+
+    Members are ``ROLE:NAME``, or ``operator:NAME@FLOW,FLOW`` for an operator of some flows; one
+    that was admitted before is admitted anew. Raises UserError for a member that is none,
+    ConflictError when a live process would be locked out, ForbiddenError, UnavailableError.
+    """
+    admitted = _by_name(admit)
+    for name in expel:
+        _require_name(name)
+    schema = tree.require_versioned(store)
+    if schema.value.certificates not in ("", cluster):
+        named = schema.value.certificates
+        raise UserError(f"this cluster is {named} in certificates, not {cluster}")
+    only_admits = bool(admitted) and not expel and membership.is_settled(schema.value)
+    among = admitted if only_admits else None
+    before = membership.members(store, schema.value, among)
+    wanted = {n: member for n, member in {**before, **admitted}.items() if n not in expel}
+    if not only_admits:  # else nobody who is live loses a right
+        _require_none_locked_out(store, wanted, expel)
+    said = [f"--member {one}" for one in admit] + [f"--without {one}" for one in expel]
+    command = " ".join(["schema secure", *said])
+    entry = records.Audit(who=author, command=command, reason=reason, time=now)
+    secured = replace(
+        schema.value,
+        features=tuple(sorted({*schema.value.features, SECURED})),
+        certificates=cluster,
+        members=tuple(sorted(map(str, wanted.values()))),
+    )
+    if membership.has_groups(schema.value):
+        change = Change.of(before, wanted, schema.value.groups)
+        count = _with_groups(store, schema, secured, change, entry)
+    else:
+        _write(store, schema, secured, entry)
+        count = set_access(store)
+    for member in expel:
+        role, _, name = member.partition(":")
+        if role == "node":
+            with contextlib.suppress(ConflictError):  # it is not live
+                store.remove(paths.live_node(name), ANY)
+    return count
+
+
+def _with_groups(
+    store: Store,
+    schema: Versioned[records.Schema],
+    after: records.Schema,
+    change: Change,
+    entry: records.Audit,
+) -> int:
+    """In a tree whose lists name groups. They stay as they are when members are only admitted, and
+    none of them was expelled before: lists name such a one already."""
+    identities = membership.renew(store, schema.value, change)
+    operators = tuple(one for one in after.members if one.startswith("operator:"))
+    changed = bool(change.written or change.gone)
+    expelled = [one for one in schema.value.expelled if one not in change.after]
+    expelled += [one for one in change.gone if one not in expelled]
+    after = replace(
+        after,
+        members=operators,
+        groups=identities,
+        expelled=tuple(expelled[-EXPELLED:]),
+        admissions=schema.value.admissions + changed,
+    )
+    membership.revoke(store, change)
+    _write(store, schema, after, entry)
+    membership.expel(store, change)
+    known, wanted = Secured.of(schema.value), Secured.of(after)
+    same = known is not None and wanted is not None and known.names_as(wanted)
+    returned = {*change.written}.intersection(schema.value.expelled)
+    if same and changed and not change.renewed and not returned:
+        return 0
+    return set_access(store)
+
+
+def _write(
+    store: Store,
+    schema: Versioned[records.Schema],
+    after: records.Schema,
+    entry: records.Audit,
+) -> None:
+    if after != schema.value:
+        audit.commit(store, [Put(paths.schema(), after, schema.version)], entry)
+
+
+def lacks_groups(store: Store) -> list[Problem]:
+    """Whether the lists of a secured cluster name every member, as they did below version 8."""
+    schema = store.read(paths.schema())
+    if schema is None or not membership.has_groups(schema.value):
+        return []
+    secured = Secured.of(schema.value)
+    if secured is None or secured.grouped:
+        return []
+    what = "access lists name each member, so that they grow with the members"
+    return [Problem(str(paths.schema()), what, "name groups of members instead")]
+
+
+def repair_access(store: Store, *, author: str, reason: str, now: float) -> int:
+    """Set all access lists of a secured cluster as the schema says; gives how many were others.
+    Raises as ``secure_cluster``."""
+    if lacks_groups(store):
+        cluster = tree.require(store).certificates
+        return secure_cluster(store, cluster=cluster, author=author, reason=reason, now=now)
+    return set_access(store)
+
+
+def acl_mismatches(store: Store, znodes: Collection[str]) -> list[AclMismatch]:
+    """Those of the znodes whose access list is not what their path is to have; none in an open
+    cluster."""
+    schema = store.read(paths.schema())
+    secured = Secured.of(schema.value if schema else None)
+    if secured is None or not isinstance(store, AccessStore):
+        return []
+    named, found = sorted(znodes), []
+    journals = _journals(store, named)
+    for path, known in zip(named, store.access_lists(named), strict=True):
+        wanted = access_lists.wanted(path, secured, journals.get(path))
+        if known is not None and not access_lists.same(known, wanted):
+            found.append(AclMismatch(path, known, wanted))
+    return found
+
+
+def _journals(store: Store, znodes: Sequence[str]) -> dict[str, records.Journal]:
+    """The records of the journals that znodes name, by these: on them access lists depend."""
+    named = {}
+    for path in znodes:
+        names = table.journal.matches(path) or table.ack.matches(path)
+        if names and NAME.fullmatch(names[-1]):
+            named[path] = names[-1]
+    journals = sorted({*named.values()})
+    read = store.read_each([paths.journal(name) for name in journals])
+    known = {
+        name: found.value
+        for name, found in zip(journals, read, strict=True)
+        if isinstance(found, Versioned)
+    }
+    return {path: known[name] for path, name in named.items() if name in known}
+
+
+def set_access(store: Store) -> int:
+    """Give every znode of a secured cluster its access list; gives how many had another one. Each
+    is looked at once, as only an administrator changes lists."""
+    assert isinstance(store, AccessStore)
+    count, seen = 0, set[str]()
+    for _ in range(PASSES):
+        new = [path for path in ("/", *store.znodes()) if path not in seen]
+        wrong = {one.path: one.wanted for one in acl_mismatches(store, new)}
+        if not wrong:
+            return count
+        count += store.set_access_lists(wrong)
+        seen.update(new)
+    raise ConflictError(
+        f"{next(iter(wrong))} and others are created with other access lists all the time: a "
+        "process does not know that the cluster is secured"
+    )
+
+
+def _by_name(members: Sequence[str]) -> dict[str, Member]:
+    """Raises UserError."""
+    found: dict[str, Member] = {}
+    for member in map(Member.parse, members):
+        _require_name(member.name)
+        _require_flows(member)
+        if found.setdefault(member.name, member) != member:
+            raise UserError(
+                f"{member.name} is admitted twice, as {found[member.name]} and as {member}: name "
+                "all its flows at once"
+            )
+    return found
+
+
+def _require_name(member: str) -> None:
+    role, _, name = member.partition(":")
+    if "@" in member:
+        whole = member.partition("@")[0]
+        raise UserError(
+            f"{member!r} is no name: expel {whole}, or admit it anew with the flows that it keeps"
+        )
+    if role not in NAMED or not NAME.fullmatch(name):
+        roles = ", ".join(sorted(f"{one}:NAME" for one in NAMED))
+        raise UserError(
+            f"{member!r} is no member: expected one of {roles}, or operator:NAME@FLOW,FLOW. All "
+            "other certificates of the cluster have the rights of their role"
+        )
+
+
+def _require_flows(member: Member) -> None:
+    if member.flows is None:
+        return
+    if not member.name.startswith("operator:"):
+        raise UserError(f"'{member}' is no member: only an operator is admitted for some flows")
+    for flow in member.flows:
+        try:
+            check_name(flow.replace("*", "x"))
+        except ValueError as error:
+            raise UserError(
+                f"'{member}' is no member: {flow!r} can be no flow: {error}; * stands for anything"
+            ) from error
+
+
+def _require_none_locked_out(
+    store: Store, admitted: Collection[str], expelled: Collection[str]
+) -> None:
+    live = [one for one in live_processes(store) if one.identity not in expelled]
+    unknown = [str(one) for one in live if not one.identity]
+    if unknown:
+        raise ConflictError(
+            f"{', '.join(unknown)} would be locked out: without an identity. Give each a directory "
+            "of certificates (FLUMENG_IDENTITY) and the secure port of ZooKeeper, and restart it"
+        )
+    named = {one.identity for one in live if one.identity.partition(":")[0] in NAMED}
+    left = sorted(named.difference(admitted))
+    if left:
+        options = " ".join(f"--member {one}" for one in left)
+        raise ConflictError(f"{', '.join(left)} would be locked out: add {options}")

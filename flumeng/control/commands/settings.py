@@ -1,0 +1,356 @@
+"""Settings of the whole cluster, by key; and maintenance mode, in which nothing is moved.
+
+One table holds every key: where it lies in the record, what it takes, and what it means. Masters
+read the record at every look, so a change holds at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from flumeng.control.commands import audit
+from flumeng.control.zookeeper import Put, Store, Versioned, Write, tree
+from flumeng.errors import ConflictError, UserError
+from flumeng.spec import spark
+from flumeng.spec.problems import nearest
+from zkschema import paths, records
+from zkschema.records import Cluster, MaintenanceLimits
+
+Number = int | float
+Value = Number | str
+SPARK = "spark."
+
+
+class Setting(Protocol):
+    """``get`` gives None for a setting that is not set and bounds nothing then; ``unset`` gives it
+    its default."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def doc(self) -> str: ...
+
+    def get(self, cluster: Cluster) -> Value | None: ...
+
+    def put(self, cluster: Cluster, value: Any) -> Cluster: ...
+
+    def unset(self, cluster: Cluster) -> Cluster: ...
+
+    def parse(self, text: str) -> Value:
+        """Raises ``UserError``."""
+
+
+@dataclass(frozen=True)
+class NumberSetting:
+    """``whole``: it takes whole numbers only; ``most`` is None without an upper bound."""
+
+    key: str
+    doc: str
+    get: Callable[[Cluster], Number | None]
+    put: Callable[[Cluster, Number], Cluster]
+    unset: Callable[[Cluster], Cluster]
+    whole: bool = False
+    least: float = 0
+    most: float | None = None
+
+    @property
+    def range(self) -> str:
+        noun = "a whole number" if self.whole else "a number"
+        upper = f" to {self.most:g}" if self.most is not None else " or more"
+        return f"{noun}, {self.least:g}{upper}"
+
+    def parse(self, text: str) -> Number:
+        """Raises ``UserError``."""
+        try:
+            value: Number = int(text) if self.whole else float(text)
+        except ValueError as error:
+            raise UserError(f"{self.key} takes {self.range}, not {text!r}") from error
+        if not self.least <= value <= (float("1e12") if self.most is None else self.most):
+            raise UserError(f"{self.key} takes {self.range}, not {text}")
+        return value
+
+
+@dataclass(frozen=True)
+class SparkSetting:
+    """One of Spark's: a text in YAML, kept on one line."""
+
+    key: str
+
+    @property
+    def name(self) -> str:
+        return self.key.removeprefix(SPARK)
+
+    @property
+    def doc(self) -> str:
+        return spark.doc_of(self.name)
+
+    def get(self, cluster: Cluster) -> str | None:
+        return cluster.spark.get(self.name, spark.default(self.name))
+
+    def put(self, cluster: Cluster, value: str) -> Cluster:
+        return replace(cluster, spark={**cluster.spark, self.name: value})
+
+    def unset(self, cluster: Cluster) -> Cluster:
+        return replace(cluster, spark={k: v for k, v in cluster.spark.items() if k != self.name})
+
+    def parse(self, text: str) -> str:
+        return spark.normal(self.name, text)
+
+
+@dataclass(frozen=True)
+class SettingRow:
+    key: str
+    value: Value | None
+    default: Value | None
+    doc: str
+
+
+def _throttle(key: str, default: int | None, doc: str, least: int = 0) -> NumberSetting:
+    return NumberSetting(
+        key,
+        doc,
+        lambda cluster: cluster.throttles.get(key, default),
+        lambda cluster, value: replace(cluster, throttles={**cluster.throttles, key: int(value)}),
+        lambda cluster: replace(
+            cluster, throttles={k: most for k, most in cluster.throttles.items() if k != key}
+        ),
+        whole=True,
+        least=least,
+    )
+
+
+def _limit(
+    key: str,
+    doc: str,
+    get: Callable[[MaintenanceLimits], Number],
+    put: Callable[[MaintenanceLimits, Number], MaintenanceLimits],
+    *,
+    whole: bool = False,
+    most: float | None = None,
+) -> NumberSetting:
+    def set_(cluster: Cluster, value: Number) -> Cluster:
+        return replace(cluster, maintenance_limits=put(cluster.maintenance_limits, value))
+
+    return NumberSetting(
+        key,
+        doc,
+        lambda cluster: get(cluster.maintenance_limits),
+        set_,
+        lambda cluster: set_(cluster, get(MaintenanceLimits())),
+        whole=whole,
+        least=1 if whole else 0,
+        most=most,
+    )
+
+
+def _seconds(key: str, doc: str, put: Callable[[Cluster, float], Cluster]) -> NumberSetting:
+    """One that is a field of the record itself, of the same name."""
+    default: float = getattr(Cluster(), key)
+    return NumberSetting(
+        key,
+        doc,
+        lambda cluster: getattr(cluster, key),
+        lambda cluster, value: put(cluster, float(value)),
+        lambda cluster: put(cluster, default),
+    )
+
+
+_NUMBERS = (
+    _seconds(
+        "grace_seconds",
+        "how long a node may be missing before its tasks go to others",
+        lambda cluster, seconds: replace(cluster, grace_seconds=seconds),
+    ),
+    _seconds(
+        "drain_limit_seconds",
+        "how long a task may take to let go before it is taken away",
+        lambda cluster, seconds: replace(cluster, drain_limit_seconds=seconds),
+    ),
+    _seconds(
+        "forget_after_seconds",
+        "a node that is away for so long with nothing left on it is removed; 0: never",
+        lambda cluster, seconds: replace(cluster, forget_after_seconds=seconds),
+    ),
+    _throttle("balance", 1, "how many balance moves may be under way at once"),
+    _throttle(
+        "balance_per_node",
+        None,
+        "of those, how many to or from one node; unset: no bound of its own",
+    ),
+    _throttle(
+        "balance_per_flow", None, "of those, how many of one flow; unset: no bound of its own"
+    ),
+    _throttle(
+        "recovery",
+        None,
+        "tasks of lost nodes go to others while fewer collect tasks than this are starting; "
+        "unset: all at once",
+        least=1,
+    ),
+    _limit(
+        "maintenance_nodes",
+        "maintenance begins by itself when at least so many active nodes are missing at once",
+        lambda limits: limits.nodes,
+        lambda limits, value: replace(limits, nodes=int(value)),
+        whole=True,
+    ),
+    _limit(
+        "maintenance_enter",
+        "and when they are more than this share of all",
+        lambda limits: limits.enter,
+        lambda limits, value: replace(limits, enter=float(value)),
+        most=1,
+    ),
+    _limit(
+        "maintenance_leave",
+        "maintenance that began by itself ends when at most this share is missing",
+        lambda limits: limits.leave,
+        lambda limits, value: replace(limits, leave=float(value)),
+        most=1,
+    ),
+    _limit(
+        "maintenance_window_seconds",
+        "a node that is away for longer counts neither as missing nor as active",
+        lambda limits: limits.window_seconds,
+        lambda limits, value: replace(limits, window_seconds=float(value)),
+    ),
+)
+SETTINGS: Mapping[str, Setting] = {
+    **{setting.key: setting for setting in _NUMBERS},
+    **{f"{SPARK}{key}": SparkSetting(f"{SPARK}{key}") for key in spark.KEYS},
+}
+
+
+def shown(value: Value | None) -> str:
+    """A setting's value, for people."""
+    if value is None:
+        return "unset"
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def settings(store: Store) -> tuple[list[SettingRow], records.Maintenance | None]:
+    """Every key with its value now, and maintenance mode while it is on."""
+    cluster = _read(store).value
+    rows = [
+        SettingRow(setting.key, setting.get(cluster), setting.get(Cluster()), setting.doc)
+        for setting in SETTINGS.values()
+    ]
+    return rows, cluster.maintenance
+
+
+def set_setting(store: Store, key: str, text: str, *, author: str, reason: str, now: float) -> bool:
+    """Gives whether that is a change.
+
+    Raises ``UserError`` for a key that there is not or a value that it does not take,
+    ``ConflictError``, ``UnavailableError``.
+    """
+    setting = _setting(key)
+    value = setting.parse(text)
+    command = f"cluster set {key} {shown(value)}"
+    return _change(
+        store,
+        setting,
+        lambda cluster: setting.put(cluster, value),
+        records.Audit(who=author, command=command, reason=reason, time=now),
+    )
+
+
+def unset_setting(store: Store, key: str, *, author: str, reason: str, now: float) -> bool:
+    """Give the setting its default again; gives whether that is a change. Raises as
+    ``set_setting``."""
+    setting = _setting(key)
+    command = f"cluster set {key} --unset"
+    entry = records.Audit(who=author, command=command, reason=reason, time=now)
+    return _change(store, setting, setting.unset, entry)
+
+
+def _setting(key: str) -> Setting:
+    setting = SETTINGS.get(key)
+    if setting is None:
+        raise UserError(f'there is no setting "{key}"; {nearest(key, SETTINGS)}')
+    return setting
+
+
+def _change(
+    store: Store, setting: Setting, change: Callable[[Cluster], Cluster], entry: records.Audit
+) -> bool:
+    current = _read(store)
+    before = setting.get(current.value)
+    wanted = change(current.value)
+    if setting.get(wanted) == before:
+        return False
+    limits = wanted.maintenance_limits
+    if limits.leave > limits.enter:
+        raise UserError(
+            f"maintenance_leave ({limits.leave:g}) may not be above maintenance_enter "
+            f"({limits.enter:g}): it would end and begin again at once"
+        )
+    entry = replace(entry, command=f"{entry.command} (was {shown(before)})")
+    audit.commit(store, [Put(paths.cluster(), wanted, current.version)], entry)
+    return True
+
+
+def begin_maintenance(store: Store, *, author: str, reason: str, now: float) -> None:
+    """From now on no task changes nodes. One that is on already, also by itself, becomes this one.
+
+    Raises ``UserError`` without a reason, ``ConflictError``, ``UnavailableError``.
+    """
+    if not reason:
+        raise UserError("say why with --reason: everyone who looks at the status sees it")
+    current = _read(store)
+    maintenance = records.Maintenance(who=author, why=reason, since=now)
+    entry = records.Audit(who=author, command="cluster maintenance on", reason=reason, time=now)
+    wanted = replace(current.value, maintenance=maintenance)
+    audit.commit(store, [Put(paths.cluster(), wanted, current.version)], entry)
+
+
+def end_maintenance(
+    store: Store, *, author: str, reason: str, now: float
+) -> records.Maintenance | None:
+    """Gives the one that ends; None when there is none. Raises as ``set_setting``."""
+    current = _read(store)
+    before = current.value.maintenance
+    if before is not None:
+        entry = records.Audit(
+            who=author, command="cluster maintenance off", reason=reason, time=now
+        )
+        wanted = replace(current.value, maintenance=None)
+        audit.commit(store, [Put(paths.cluster(), wanted, current.version)], entry)
+    return before
+
+
+def refuse_in_maintenance(store: Store) -> None:
+    """Raises ``ConflictError`` while nothing may be moved."""
+    maintenance = _read(store).value.maintenance
+    if maintenance is not None:
+        raise ConflictError(
+            f"maintenance mode, by {maintenance.who}: {maintenance.why}: nothing is moved until it "
+            "ends (`flumeng cluster maintenance off`)"
+        )
+
+
+def without_chokes(
+    store: Store, *, flow: str | None = None, node: str | None = None
+) -> list[Write]:
+    """What takes the chokes of a flow or a node that goes out of the settings, if there are any."""
+    current = _read(store)
+    chokes = {
+        key: rate
+        for key, rate in current.value.chokes.items()
+        for of_flow, _, of_node in (key.partition("@"),)
+        if of_flow != flow and of_node != node
+    }
+    if chokes == current.value.chokes:
+        return []
+    return [Put(paths.cluster(), replace(current.value, chokes=chokes), current.version)]
+
+
+def _read(store: Store) -> Versioned[Cluster]:
+    tree.require(store)
+    found = store.read(paths.cluster())
+    if found is None:
+        raise UserError("this chroot has no /cluster: run `flumeng schema init`")
+    return found

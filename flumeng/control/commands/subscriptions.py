@@ -1,0 +1,135 @@
+"""Flows that read other flows: each has a cursor at the flow that it reads, made with it.
+
+Readers that are no flows have cursors there too, see ``flumeng.control.snapshot.leases``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flumeng.control.commands.chains import downstream_of
+from flumeng.control.snapshot import leases
+from flumeng.control.zookeeper import ABSENT, Check, Path, Put, ReadableStore, Versioned, Write
+from flumeng.spec import FlowSpec, SpecError, parse_flow
+from flumeng.spec.chain import source_of
+from flumeng.spec.flow_names import parts_among
+from zkschema import paths
+from zkschema.bootstrap import CURSOR_MAIN
+
+
+def upstream_of(spec: FlowSpec) -> str | None:
+    """The flow that a flow reads."""
+    source = source_of(spec)
+    return source.name if source else None
+
+
+def readers_of(store: ReadableStore, flow: str) -> list[str]:
+    """Whose cursors it has besides its own: flows, by their names, and other readers."""
+    cursors = store.children(paths.acks(flow))
+    return sorted(cursor for cursor in cursors if cursor != CURSOR_MAIN)
+
+
+def why_not_deleted(store: ReadableStore, flow: str) -> str:
+    """Empty when nobody reads it but its own isolated parts, which go with it."""
+    names = readers_of(store, flow)
+    parts = parts_among(names, flow)
+    readers = sorted({*names, *downstream_of(store, flow)} - {*parts})
+    if not readers:
+        return ""
+    commands = [
+        f"`flumeng cursor delete {flow} {name}`"
+        for name in readers
+        if not store.exists(paths.flow(name))
+    ]
+    how = f" ({', '.join(commands)})" if commands else ""
+    return (
+        f"flow {flow} is read by {', '.join(readers)}: delete those first{how}, and when they are "
+        "gone this one"
+    )
+
+
+def cursors_at_others(store: ReadableStore) -> dict[str, list[Path]]:
+    """Flow -> the cursors that it has at other flows, read with one wait."""
+    flows = store.children(paths.flows())
+    found: dict[str, list[Path]] = {}
+    listed = store.children_many([paths.acks(flow) for flow in flows])
+    for flow, cursors in zip(flows, listed, strict=True):
+        for cursor in cursors:
+            if cursor not in (flow, CURSOR_MAIN):
+                found.setdefault(cursor, []).append(paths.cursor(flow, cursor))
+    return found
+
+
+def subscribe(
+    store: ReadableStore, texts: Mapping[str, str], before: Mapping[str, str | None]
+) -> tuple[dict[str, list[Write]], dict[str, str]]:
+    """What makes the cursors of those of the flows that read others, and why some may not: flow ->
+    writes, flow -> reason. ``texts`` are what these run when they are applied together; ``before``
+    is what they run now."""
+    writes: dict[str, list[Write]] = {}
+    refused: dict[str, str] = {}
+    taken = {cursor: read for read, cursor in leases.names(store)}
+    for flow, text in texts.items():
+        if flow in taken:
+            refused[flow] = (
+                f"a reader of flow {taken[flow]} has a cursor of the name {flow}: take another "
+                f"name, or `flumeng cursor delete {taken[flow]} {flow}`"
+            )
+            continue
+        upstream = upstream_of(parse_flow(text))
+        said = _upstream_of_text(before.get(flow))
+        if said not in (None, upstream):
+            refused[flow] = (
+                f"flow {flow} reads the flow {said}, which keeps for it what it has not read: "
+                "delete it, and make another flow"
+            )
+        elif upstream is not None:
+            why, made = _cursor(store, flow, upstream, texts)
+            if why:
+                refused[flow] = why
+            writes[flow] = made
+    return writes, refused
+
+
+def _cursor(
+    store: ReadableStore, flow: str, upstream: str, texts: Mapping[str, str]
+) -> tuple[str, list[Write]]:
+    record = store.read(paths.flow(upstream))
+    if record is None and upstream not in texts:
+        return f"flow {flow} reads the flow {upstream}, which is not there: apply that first", []
+    if record is not None and record.value.state == "deleted":
+        return f"flow {flow} reads the flow {upstream}, which is being deleted", []
+    text = texts.get(upstream)
+    if text is None and record is not None:
+        found = store.read(paths.revision(upstream, str(record.value.revision)))
+        text = found.value.effective if found else None
+    if not has_journals(text):
+        return (
+            f"flow {flow} reads the flow {upstream}, which has no journals: read what that flow "
+            "reads",
+            [],
+        )
+    if record is not None and flow in store.children(paths.acks(upstream)):
+        return "", []
+    made: list[Write] = [Put(paths.cursor(upstream, flow), None, ABSENT)]
+    if isinstance(record, Versioned) and upstream not in texts:
+        made.insert(0, Check(paths.flow(upstream), record.version))
+    return "", made
+
+
+def _upstream_of_text(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        return upstream_of(parse_flow(text))
+    except SpecError:
+        return None
+
+
+def has_journals(text: str | None) -> bool:
+    """Whether a flow of that text puts what it receives into journals of its own nodes."""
+    try:
+        spec = parse_flow(text or "")
+    except SpecError:
+        return False
+    return bool(spec.pinned) and spec.journal.kafka is None

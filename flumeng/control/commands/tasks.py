@@ -1,0 +1,207 @@
+"""Changes of single tasks, between two looks of the masters: start one anew, or move it.
+
+What is decided is pure (``restarted``, ``moved``) and serves a preview too. It is carried out as a
+compare-and-set on the flow's plan, so a master that plans at the same moment looks again.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from flumeng.control.commands import audit
+from flumeng.control.commands.nodes import require_node
+from flumeng.control.commands.settings import refuse_in_maintenance
+from flumeng.control.planner.capacity_index import CapacityIndex
+from flumeng.control.snapshot import endings
+from flumeng.control.snapshot.reader import Reader
+from flumeng.control.snapshot.snapshot import FlowView, IntentView, Snapshot
+from flumeng.control.snapshot.task_map import Tasks, leaving, plan_writes
+from flumeng.control.zookeeper import Check, ReadableStore, Store, tree
+from flumeng.errors import ConflictError, UserError
+from flumeng.spec.problems import nearest
+from zkschema import paths, records
+from zkschema.records import COLLECT, INGEST, PlannedTask
+
+
+@dataclass(frozen=True)
+class TaskChange:
+    """A flow's task as it should be from now on; ``epoch`` is the plan's highest then."""
+
+    flow: str
+    task: str
+    after: PlannedTask
+    epoch: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.flow}/{self.task}"
+
+    def applied(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with the change made."""
+        view = snapshot.flows[self.flow]
+        tasks = Tasks.of(view.plan.tasks).changed({self.task: self.after})
+        changed = replace(view, plan=replace(view.plan, tasks=tasks, epoch=self.epoch))
+        return replace(snapshot, flows={**snapshot.flows, self.flow: changed})
+
+
+def look(store: ReadableStore) -> Snapshot:
+    """The cluster as a master that looks after all flows sees it, with every batch finished."""
+    tree.require(store)
+    found = Reader(store, "operator", time.monotonic, time.time).snapshot()
+    nothing_decided: dict[str, dict[str, IntentView]] = {
+        name: {} for name, flow in found.flows.items() if flow.by_batch
+    }
+    return replace(found, mine=found.plannable, intents=nothing_decided)
+
+
+def restart_task(store: Store, key: str, *, author: str, reason: str, now: float) -> TaskChange:
+    """Let the node of the task ``flow/task`` begin it anew under a higher epoch.
+
+    Whoever ran it until then can ack nothing any more. Raises as ``restarted``, and
+    ``UnavailableError``.
+    """
+    snapshot = look(store)
+    change = restarted(snapshot, key, reason)
+    entry = records.Audit(who=author, command=f"task restart {key}", reason=reason, time=now)
+    _carry_out(store, snapshot, change, entry)
+    return change
+
+
+def move_task(
+    store: Store, key: str, node: str, *, author: str, reason: str, now: float
+) -> TaskChange | None:
+    """Mark the task ``flow/task`` to go to a node: its owner finishes its batch and lets go first.
+
+    None when it is there or on its way already. Raises as ``moved``, and ``UnavailableError``.
+    """
+    require_node(store, node)
+    snapshot = look(store)
+    change = moved(snapshot, key, node, reason)
+    refuse_in_maintenance(store)
+    if change is not None:
+        command = f"task move {key} {node}"
+        entry = records.Audit(who=author, command=command, reason=reason, time=now)
+        _carry_out(store, snapshot, change, entry)
+    return change
+
+
+def restarted(snapshot: Snapshot, key: str, reason: str = "") -> TaskChange:
+    """The same task with a higher epoch.
+
+    Raises ``UserError`` for a task that is not planned, ``ConflictError`` when nobody runs it now
+    or it is to be let go.
+    """
+    flow, name, task = require_planned(snapshot, key)
+    if task.node is None:
+        raise ConflictError(f"task {key} waits for a node: there is nothing to restart")
+    if task.state == "draining":
+        raise ConflictError(f"task {key} drains: it starts anew on its next node")
+    owner = snapshot.nodes.get(task.node)
+    if owner is None or not owner.live:
+        raise ConflictError(f"node {task.node} is not live: it starts the task when it comes back")
+    epoch = flow.plan.epoch + 1
+    after = replace(task, epoch=epoch, why=_because("restarted by an operator", reason))
+    return TaskChange(flow.name, name, after, epoch)
+
+
+def moved(snapshot: Snapshot, key: str, node: str, reason: str = "") -> TaskChange | None:
+    """The task, draining towards ``node``; None when it is there or on its way already.
+
+    Raises ``UserError`` for a task that is not planned, is pinned, or that the node may not run,
+    ``ConflictError`` when it is waiting or taken from its node already.
+    """
+    flow, name, task = require_planned(snapshot, key)
+    if task.kind == INGEST:
+        raise UserError(f"task {key} is pinned to its node, where its sources are: see `flow show`")
+    if (task.target or task.node) == node:
+        return None
+    if task.node is None:
+        raise ConflictError(f"task {key} waits: masters give it to the first node that may run it")
+    if task.state == "draining" and task.target is None:
+        raise ConflictError(f"task {key} is taken from {task.node} already: {task.why}")
+    refusal = _refusal(snapshot, flow, node) or _fullness(snapshot, flow, task, node)
+    if refusal:
+        raise UserError(f"node {node} may not run task {key}: {refusal}")
+    why = _because("moved by an operator", reason)
+    after = leaving(task, node, why, flow.plan.epoch + 1)
+    return TaskChange(flow.name, name, after, max(flow.plan.epoch, after.mark))
+
+
+def require_planned(snapshot: Snapshot, key: str) -> tuple[FlowView, str, PlannedTask]:
+    """Raises ``UserError`` with the nearest name when no plan has the task ``flow/task``."""
+    flow, _, name = key.partition("/")
+    view = snapshot.flows.get(flow)
+    if view is not None and view.set_aside:
+        raise view.unreadable[0].error
+    task = view.plan.tasks.get(name) if view else None
+    if view is None or task is None:
+        known = [f"{f.name}/{task}" for f in snapshot.flows.values() for task in f.plan.tasks]
+        hint = nearest(key, known) if known else "nothing is planned yet"
+        raise UserError(f'there is no task "{key}"; {hint}')
+    return view, name, task
+
+
+def _refusal(snapshot: Snapshot, flow: FlowView, node: str) -> str:
+    """Why the node may not run the flow's collect tasks now; empty when it may."""
+    view = snapshot.nodes.get(node)
+    if view is None:
+        return "it is not registered"
+    if COLLECT not in view.record.roles:
+        return f"it has no role {COLLECT} (`flumeng node run --role {COLLECT}`)"
+    if view.record.desired != "active":
+        return f"it is {view.record.desired} (`flumeng node undrain {node}`)"
+    if not view.live:
+        return "it is not live"
+    if flow.place is None:
+        return f"the flow's revision {flow.record.revision} cannot be read: {flow.problem}"
+    lacking = {
+        label: value
+        for label, value in flow.place.collect.labels.items()
+        if view.record.labels.get(label) != value
+    }
+    if lacking:
+        words = " ".join(f"{label}={value}" for label, value in lacking.items())
+        return f"the flow asks for labels that it lacks (`flumeng node label {node} {words}`)"
+    return ""
+
+
+def _fullness(snapshot: Snapshot, flow: FlowView, task: PlannedTask, node: str) -> str:
+    """Why there is no room for the task on a node that may run it; empty when there is. Only what
+    collects takes room."""
+    if task.kind != COLLECT:
+        return ""
+    view = snapshot.nodes[node]
+    there = [
+        (other, planned)
+        for other in snapshot.flows.values()
+        for planned in other.tasks.values()
+        if planned.kind == COLLECT and (planned.target or planned.node) == node
+    ]
+    capacity = CapacityIndex()
+    capacity.put_node(node, view)
+    for other, planned in there:
+        capacity.add(node, other.weight(planned.partitions))
+    if not capacity.fits(node, flow.weight(task.partitions)):
+        has = " ".join(f"{name}={amount:g}" for name, amount in view.record.capacity.items())
+        return f"its capacity ({has}) is used up (`flumeng node capacity {node} ...`)"
+    assert flow.place is not None
+    most = flow.place.collect.per_node
+    own = sum(other.name == flow.name for other, _ in there)
+    return f"it has {own} tasks of the flow, which allows {most}" if 0 < most <= own else ""
+
+
+def _because(what: str, reason: str) -> str:
+    return f"{what}: {reason}" if reason else what
+
+
+def _carry_out(store: Store, snapshot: Snapshot, change: TaskChange, entry: records.Audit) -> None:
+    view = snapshot.flows[change.flow]
+    after = change.applied(snapshot).flows[change.flow].plan
+    before = view.plan.tasks[change.task]
+    if before.node is not None and before.epoch != change.after.epoch:
+        why = change.after.why
+        over = endings.ended(change.task, before, endings.STOPPED, why, time=entry.time)
+        after = replace(after, ended=endings.history(view.plan, [over]))
+    writes = plan_writes(change.flow, after, Tasks.of(view.plan.tasks), view.plan_version)
+    audit.commit(store, [Check(paths.flow(change.flow), view.version), *writes], entry)

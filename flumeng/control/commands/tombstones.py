@@ -1,0 +1,84 @@
+"""What stays of a deleted flow: its history, until other flows have been deleted after it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from flumeng.control.zookeeper import (
+    ABSENT,
+    ANY,
+    Put,
+    ReadableStore,
+    Remove,
+    Store,
+    Versioned,
+    Write,
+    tree,
+)
+from flumeng.spec.flow_names import whole_of
+from zkschema import paths, records
+
+KEEP_TOMBSTONES = 500
+TEXT_CHARACTERS = 100_000
+"""A longer text is not kept."""
+
+
+def tombstone_writes(
+    store: Store, flow: str, *, author: str, reason: str, now: float
+) -> list[Write]:
+    """What leaves a tombstone of the flow, in the transaction that deletes it, and lets the oldest
+    go that are too many. Nothing in a tree that has no place for them."""
+    path = paths.tombstone(flow)
+    if tree.require_versioned(store).value.version < path.row.since:
+        return []
+    numbers = sorted(map(int, store.children(paths.revisions(flow))))
+    found = store.read_each([paths.revision(flow, str(number)) for number in numbers])
+    kept = [
+        (number, one.value)
+        for number, one in zip(numbers, found, strict=True)
+        if isinstance(one, Versioned)
+    ]
+    text = kept[-1][1].text if kept else ""
+    record = records.Tombstone(
+        who=author,
+        reason=reason,
+        time=now,
+        revisions=tuple(
+            records.PastRevision(number=number, author=one.author, reason=one.reason, time=one.time)
+            for number, one in kept
+        ),
+        text=text if len(text) <= TEXT_CHARACTERS else "",
+    )
+    names = store.children(paths.tombstones())
+    removed = [Remove(path, ANY)] if flow in names else []  # the new one is made in this tree
+    return [*removed, Put(path, record, ABSENT), *_oldest(store, names, flow)]
+
+
+def deleted_in_this_tree(store: ReadableStore, flows: Collection[str]) -> set[str]:
+    """Those of the absent flows that were deleted since the tree was made or imported. An import
+    lacks flows that were made after its export, and nodes keep their journals."""
+    schema = tree.require_versioned(store)
+    if not schema.value.generation:
+        return set(flows)
+    if schema.value.version < paths.tombstones().row.since:
+        return set()
+    names = sorted(flows)
+    found = store.read_each([paths.tombstone(whole_of(name)) for name in names])
+    return {
+        name
+        for name, one in zip(names, found, strict=True)
+        if one is not None and one.created > schema.created
+    }
+
+
+def _oldest(store: Store, names: list[str], flow: str) -> list[Write]:
+    others = [name for name in names if name != flow]
+    if len(others) < KEEP_TOMBSTONES:
+        return []
+    found = store.read_each([paths.tombstone(name) for name in others])
+    times = [one.value.time if isinstance(one, Versioned) else 0.0 for one in found]
+    by_age = sorted(zip(times, others, strict=True))
+    return [
+        Remove(paths.tombstone(name), ANY)
+        for _, name in by_age[: len(by_age) + 1 - KEEP_TOMBSTONES]
+    ]

@@ -1,0 +1,84 @@
+"""What flows use that an older tree has no place for: one table.
+
+A process that can use a version of the tree knows all that the table has up to that version. So a
+flow that needs a newer tree is refused until the tree is raised, and it is raised when all live
+processes are of that version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from flumeng.control.commands.live_processes import live_processes
+from flumeng.control.commands.next_revision import NextRevision
+from flumeng.control.zookeeper import ReadableStore, tree
+from flumeng.spec import check_flow
+from flumeng.spec.flow_names import is_part, whole_of
+from zkschema import paths, table
+
+NAMED = 5
+"""So many processes that are too old are named."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What is said of a flow that needs a tree of version ``since``, and which flows these are."""
+
+    since: int
+    said: str
+    is_of: Callable[[NextRevision], bool]
+
+
+NEEDS = (
+    Need(
+        paths.intent.since,
+        "delivers exactly once to a target that knows batches by number",
+        lambda one: check_flow(one.effective).by_batch,
+    ),
+    Need(table.PARTS_SINCE, "has an isolated part", lambda one: is_part(one.flow)),
+    Need(
+        paths.queue_failures.since,
+        "reads objects",
+        lambda one: any(part.name == "objects" for part in check_flow(one.effective).sources),
+    ),
+    Need(
+        paths.polls.since,
+        "polls on a schedule",
+        lambda one: bool(check_flow(one.effective).pollers),
+    ),
+    Need(
+        table.COPIES_SINCE,
+        "keeps its events on several nodes (`durability: replicated`)",
+        lambda one: check_flow(one.effective).durability == "replicated",
+    ),
+    Need(table.CHAINS_SINCE, "runs what flows that it reads say", lambda one: bool(one.runs)),
+)
+
+
+def too_old(store: ReadableStore, wanted: Iterable[NextRevision]) -> dict[str, str]:
+    """Flow -> why it may not be applied: the tree is too old for what it uses."""
+    version = tree.require(store).version
+    return {
+        whole_of(one.flow): f"flow {whole_of(one.flow)} {need.said}: {_missing(store, need.since)}"
+        for need in NEEDS
+        if version < need.since
+        for one in wanted
+        if need.is_of(one)
+    }
+
+
+def why_too_old(store: ReadableStore, since: int) -> str:
+    """What to do about a tree that is older than this version; empty when it is not."""
+    return _missing(store, since) if tree.require(store).version < since else ""
+
+
+def _missing(store: ReadableStore, since: int) -> str:
+    version = tree.require(store).version
+    older = [str(process) for process in live_processes(store) if process.schema < since]
+    some = ", ".join(older[:NAMED]) + (f" and {len(older) - NAMED} more" if older[NAMED:] else "")
+    first = f"{some} cannot use that version: upgrade and restart, then " if older else ""
+    return (
+        f"that takes a tree of version {since}, and this one has {version} "
+        f"({first}`flumeng schema migrate --finish`)"
+    )

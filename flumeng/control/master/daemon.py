@@ -1,0 +1,395 @@
+"""The master's loop: one tick is read, plan, apply, report.
+
+A master tells in its ``/live/masters/M`` what it cannot do; the others take that over, and all of
+its share when it gives that up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import queue
+import signal
+import socket
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping
+from itertools import chain
+from typing import Literal
+
+from flumeng import __version__
+from flumeng.control.commands import audit
+from flumeng.control.master.execution import Outcome, carry_out, topics
+from flumeng.control.master.failures import Failures
+from flumeng.control.master.isolation import IsolatingPlanner
+from flumeng.control.master.journal_access import JournalAccess
+from flumeng.control.master.measures import Measures
+from flumeng.control.master.removals import Removals
+from flumeng.control.master.sayings import Sayings
+from flumeng.control.master.tidying import LiveProofs, remove_gone, remove_unproven
+from flumeng.control.planner import Planner
+from flumeng.control.snapshot.reader import WATCHED, Reader
+from flumeng.control.snapshot.snapshot import Snapshot
+from flumeng.control.zookeeper import ABSENT, ANY, Expected, Store, possible, tree
+from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
+from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.runtime.watchdog import Watchdog
+from flumeng.security import process
+from flumeng.security.expiry import Expiry, utc_now
+from zkschema import paths, table
+from zkschema.access import Secured
+from zkschema.records import LiveMaster
+
+log = logging.getLogger(__name__)
+
+SETTLE_SECONDS = 0.02
+REASONS_SAID = 20
+AWAY_SECONDS = 60.0
+"""For so long a master gives its share up; then it tries again."""
+CONFLICTS = 5
+"""A lost compare-and-set is part of normal work. Only one that is lost so often in a row is a
+trouble: a flow's change is then withheld for a while."""
+TRIM_SECONDS = 60.0
+TELL_SECONDS = 5.0
+RENEW_SECONDS = 10.0
+"""A master that plans writes its own record so often."""
+TROUBLES = 12
+TROUBLE_CHARACTERS = 160
+SILENT = "is connected and has planned nothing for a while: its loop hangs; others have its share"
+
+
+class Master:
+    """One master process. ``stop`` may be called from any thread.
+
+    ``clock`` gives seconds that only grow, ``wall`` those since the epoch. ``troubles`` says what
+    could not be done: ``flow F``, ``node N`` or ``cluster`` -> why.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._name = name
+        self._clock = clock
+        self._proofs = LiveProofs(clock)
+        self._journal_access = JournalAccess(store, clock)
+        self._removals = Removals(store)
+        self._secured: Secured | None = None
+        self._reader = Reader(store, name, clock, wall, self._proofs.is_live)
+        self._member = process.member("master")
+        self._planner = IsolatingPlanner(self.make_planner, clock)
+        self._sayings = Sayings(clock)
+        self._expiry = Expiry(clock, utc_now)
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._stopping = False
+        self._since = time.time()
+        self._told: LiveMaster | None = None
+        self._told_at = float("-inf")
+        self._tell_at = float("inf")
+        self._trimmed_at = float("-inf")
+        self._failures = Failures(clock)
+        self._away_until = float("-inf")
+        self._given_up = ""
+        self._conflicts: Counter[str] = Counter()
+        self.troubles: Mapping[str, str] = {}
+        self.measures = Measures(clock)
+        self.measures.health.needs(
+            lambda: None if store.connected else "ZooKeeper is not connected"
+        )
+        for top in WATCHED:
+            store.watch(top, self._on_change)
+
+    def make_planner(self) -> Planner:
+        return Planner()
+
+    def run(self) -> None:
+        """Tick after each change and on a timer until ``stop``."""
+        self.measures.health.turned()
+        while not self._stopping:
+            self._say(self.tick())
+            self.measures.health.turned(next_within_seconds=self.rests_seconds)
+            self._wait()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wakes.put(None)
+
+    @property
+    def rests_seconds(self) -> float:
+        """When to tick again although no watch has fired."""
+        until_told = max(0.0, self._tell_at - self._clock())
+        return min(self._reader.look_again_seconds, until_told)
+
+    def tick(self) -> str:
+        """Gives the one sentence that says what was done and why. Raises nothing: a master that
+        cannot go on says so, gives its share to the others, and tries again."""
+        try:
+            return self.attempt()
+        except Exception as error:  # nothing that is read may end a master
+            if self._sayings.is_new("failure", str(error)):
+                log.exception("a tick failed")
+            return self._fail(f"cannot plan: {type(error).__name__}: {error}", "failed")
+
+    def attempt(self) -> str:
+        """As ``tick``; raises what nobody expects."""
+        if not self._store.connected:
+            self._reader.invalidate()
+            return self.measures.ticked("unavailable", "waiting for ZooKeeper")
+        try:
+            schema = tree.require(self._store)
+            self._secured = Secured.of(schema)
+            if self._proofs.learn(self._store, schema):
+                self._reader.invalidate()
+        except UnavailableError as error:
+            return self._fail(f"waiting for ZooKeeper: {error}")
+        except FlumengError as error:
+            self._leave()
+            return self.measures.ticked("failed", f"cannot plan: {error}")
+        try:
+            self._enter()
+            sentence = self._turn()
+            self._failures.add(failed=False)
+            self._renew()
+            self._trim_audit()
+        except UnavailableError as error:
+            return self._fail(f"waiting for ZooKeeper: {error}")
+        return sentence
+
+    def _trim_audit(self) -> None:
+        """In a secured cluster nobody else may."""
+        now = self._clock()
+        if now - self._trimmed_at >= TRIM_SECONDS:
+            audit.trim(self._store)
+            self._trimmed_at = now
+
+    def _turn(self) -> str:
+        snapshot = self._reader.snapshot()
+        goes_on = self.measures.health.turned
+        goes_on()
+        with self.measures.planning(snapshot):
+            actions = self._planner.plan(snapshot)
+        goes_on()
+        held = self._planner.held
+        self._reader.note(held)
+        if held.keys() - snapshot.intents.keys():
+            self._wakes.put(None)
+        wrong_access = self._journal_access.follow(self._secured, snapshot, actions)
+        if self._journal_access.waiting:
+            self._wakes.put(None)
+        outcome = carry_out(self._store, actions, snapshot, self._removals, goes_on)
+        self.measures.planned(outcome.done)
+        if outcome.unfinished:
+            self._wakes.put(None)
+        self._look_again_after(outcome, snapshot)
+        self.troubles = {
+            **_of_flows(snapshot, self._planner.withheld),
+            **self._refused(outcome),
+            **{f"master {name}": SILENT for name in sorted(snapshot.silent_masters)},
+            **wrong_access,
+            **self._expiry.problems(),
+            **self._share_trouble,
+        }
+        self.measures.troubles = len(self.troubles)
+        said = [reason for action in outcome.done for reason in action.why]
+        said += [
+            f"journals stay with {flow}/{task} until batches are finished"
+            for flow in snapshot.intents
+            for task in sorted(held.get(flow, ()))
+        ]
+        said += [f"looking again: {conflict}" for conflict in outcome.conflicts[:1]]
+        said += ["the removal continues in the next tick"] if outcome.unfinished else []
+        if snapshot.leads:
+            said += remove_unproven(self._store, self._proofs)
+            said += remove_gone(self._store, snapshot)
+        return self.measures.ticked("conflict" if outcome.conflicts else "done", _sentence(said))
+
+    def _look_again_after(self, outcome: Outcome, snapshot: Snapshot) -> None:
+        """At once where another look may help; a change that is refused again and again, or that
+        nobody can write, is withheld."""
+        self._conflicts = Counter(
+            {key: self._conflicts[key] + 1 for key in (*outcome.flows, *topics(outcome))}
+        )
+        for flow, error in outcome.flows.items():
+            if isinstance(error, UserError) or self._conflicts[flow] >= CONFLICTS:
+                self._planner.withhold(snapshot, flow, f"its change is refused: {error}")
+        if (
+            outcome.flows
+            or outcome.overtaken
+            or (outcome.conflicts and max(self._conflicts.values()) < CONFLICTS)
+        ):
+            self._wakes.put(None)
+
+    @property
+    def _share_trouble(self) -> dict[str, str]:
+        return {"share": self._given_up} if self._clock() < self._away_until else {}
+
+    def _refused(self, outcome: Outcome) -> dict[str, str]:
+        """Failed writes by topic, without lost compare-and-sets that have not become frequent."""
+        return {
+            topic: str(error)
+            for topic, error in topics(outcome).items()
+            if not isinstance(error, ConflictError) or self._conflicts[topic] >= CONFLICTS
+        }
+
+    def _fail(
+        self, sentence: str, outcome: Literal["unavailable", "failed"] = "unavailable"
+    ) -> str:
+        """Nothing was planned: when too many ticks fail, the others are to do it."""
+        self._reader.invalidate()
+        now = self._clock()
+        if now >= self._away_until:
+            self._failures.add(failed=True)
+        if self._failures.too_many:
+            self._failures = Failures(self._clock)
+            self._away_until = now + AWAY_SECONDS
+            self._given_up = f"given to the other masters: {sentence}"
+            self.troubles = self._share_trouble
+        if now < self._away_until:
+            with contextlib.suppress(Exception):  # the failure to report is the first one
+                self._enter()
+        return self.measures.ticked(outcome, sentence)
+
+    def _enter(self) -> None:
+        """Write the master's own record when it is not there or its share has become another."""
+        record, told = self._record(), self._told
+        me = paths.live_master(self._name)
+        there = self._store.exists(me)
+        keeps_share = (
+            told is not None
+            and told.plans == record.plans
+            and told.troubles.keys() >= record.troubles.keys()
+        )
+        if not (there and keeps_share):
+            self._write(record, ANY if there else ABSENT)
+
+    def _renew(self) -> None:
+        """Write the record of a master that has just planned: once in ``RENEW_SECONDS``, after a
+        change once in ``TELL_SECONDS``, and at once when its share has become another."""
+        record, told = self._record(), self._told
+        if told is None:  # the record of an earlier session of this name was in the way
+            return
+        self._tell_at = self._told_at + (RENEW_SECONDS if record == told else TELL_SECONDS)
+        new_troubles = record.troubles.keys() - told.troubles.keys()
+        if self._clock() >= self._tell_at or record.plans != told.plans or new_troubles:
+            self._write(record, ANY)
+
+    def _record(self) -> LiveMaster:
+        flows = sum(topic.startswith("flow ") for topic in self.troubles)
+        return LiveMaster(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=__version__,
+            since=self._since,
+            schema=table.VERSION,
+            plans=self._clock() >= self._away_until and flows <= TROUBLES,
+            identity=self._member,
+            renew_seconds=RENEW_SECONDS,
+            troubles={
+                topic: why[:TROUBLE_CHARACTERS]
+                for topic, why in sorted(self.troubles.items())[:TROUBLES]
+            },
+        )
+
+    def _write(self, record: LiveMaster, expect: Expected) -> None:
+        with contextlib.suppress(ConflictError):  # an earlier session of this name ended now
+            self._store.write(paths.live_master(self._name), record, expect)
+            self._told, self._told_at = record, self._clock()
+            self._tell_at = self._told_at + RENEW_SECONDS
+
+    def _leave(self) -> None:
+        """A master of another schema has no share."""
+        me = paths.live_master(self._name)
+        with contextlib.suppress(FlumengError):
+            if self._told is not None and self._store.exists(me):
+                self._store.remove(me, ANY)
+                self._told = None
+
+    def _on_change(self, path: str) -> None:
+        self._reader.on_watch(path)
+        self._wakes.put(None)
+
+    def _wait(self) -> None:
+        """Until something changed, or it is time; changes that come together are one."""
+        try:
+            self._wakes.get(timeout=self.rests_seconds)
+        except queue.Empty:
+            return
+        time.sleep(SETTLE_SECONDS)
+        while not self._wakes.empty():
+            self._wakes.get()
+
+    def _say(self, sentence: str) -> None:
+        if self._sayings.is_new("tick", sentence):
+            log.info("%s", sentence)
+        for topic, why in self.troubles.items():
+            if self._sayings.is_new(topic, why):
+                log.warning("%s: %s", topic, why)
+
+
+def _of_flows(snapshot: Snapshot, withheld: Mapping[str, str]) -> dict[str, str]:
+    """``flow F`` -> why this master cannot plan it; another one may."""
+    found = {f"flow {flow}": why for flow, why in withheld.items()}
+    for name, view in snapshot.flows.items():
+        if view.set_aside:
+            found[f"flow {name}"] = str(view.unreadable[0])
+        elif view.problem:
+            found[f"flow {name}"] = f"revision {view.record.revision}: {view.problem}"
+    return found
+
+
+def _sentence(reasons: list[str]) -> str:
+    """What was done and why; of very much, how it begins."""
+    more = len(reasons) - REASONS_SAID
+    rest = [f"and {more} more"] if more > 0 else []
+    return "; ".join([*reasons[:REASONS_SAID], *rest]) or "nothing to do"
+
+
+def collect_garbage_rarely() -> None:
+    """For the process: what is read of a cluster are very many objects that stay, and no cycles."""
+    gc.set_threshold(100_000, 50, 50)
+
+
+def run(
+    hosts: str,
+    *,
+    name: str | None = None,
+    session_seconds: float = 10.0,
+    metrics: str | None = None,
+    metrics_channel: int | None = None,
+) -> None:
+    """A master until SIGTERM or SIGINT. ZooKeeper away at start is waited for.
+
+    ``metrics`` is where they are served, ``metrics_channel`` the descriptor over which the parent
+    asks for them. Raises UserError when that address cannot be had, or for a name that is none.
+    """
+    if name is not None and not possible([name]):
+        raise UserError(f"a master cannot be called {name!r}: letters, digits and ._:@=+- only")
+    collect_garbage_rarely()
+    store = ZooKeeperStore(hosts, session_seconds, roles=["master"])
+    master = Master(store, name or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: master.stop())
+    if metrics is not None or metrics_channel is not None:
+        from flumeng.metrics import serving  # noqa: PLC0415  # nobody else needs HTTP
+
+        measures = master.measures
+        serving.serve(
+            "master",
+            measures.health,
+            lambda: chain(measures.readings(), store.readings()),
+            listen=metrics,
+            descriptor=metrics_channel,
+        )
+    log.info("master of %s", hosts)
+    Watchdog("master", master.measures.health).start()
+    try:
+        master.run()
+    finally:
+        store.close()

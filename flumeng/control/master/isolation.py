@@ -1,0 +1,123 @@
+"""Planning in which a flow that cannot be planned, or whose plan cannot be written, is left out.
+
+The planner is pure, so whichever flow lets it raise is found by planning halves of the flows. Such
+a flow is *withheld*: its tasks stay as they are, the others are planned without it, and it is tried
+again when an operator has changed it, or after a while.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from flumeng.control.planner import Action, Planner
+from flumeng.control.snapshot.snapshot import Snapshot
+from flumeng.control.zookeeper import Version
+from flumeng.runtime.garbage import no_garbage_collection
+
+log = logging.getLogger(__name__)
+
+WITHHOLD_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class _Withheld:
+    why: str
+    version: Version
+    until: float
+
+
+class IsolatingPlanner:
+    """A planner that withholds flows. ``clock`` gives seconds that only grow."""
+
+    def __init__(self, make: Callable[[], Planner], clock: Callable[[], float]) -> None:
+        self._make = make
+        self._clock = clock
+        self._planner = make()
+        self._withheld: dict[str, _Withheld] = {}
+
+    @property
+    def withheld(self) -> Mapping[str, str]:
+        """Flow -> why it is not planned now."""
+        return {flow: one.why for flow, one in self._withheld.items()}
+
+    @property
+    def held(self) -> Mapping[str, frozenset[str]]:
+        """See ``Planner``."""
+        return self._planner.held
+
+    def withhold(self, snapshot: Snapshot, flow: str, why: str) -> None:
+        """Leave the flow out until it is changed, at most for ``WITHHOLD_SECONDS``."""
+        view = snapshot.flows.get(flow)
+        if view is not None:
+            until = self._clock() + WITHHOLD_SECONDS
+            self._withheld[flow] = _Withheld(why, view.version, until)
+
+    def plan(self, snapshot: Snapshot) -> list[Action]:
+        """What to do for the flows that can be planned.
+
+        Raises whatever the planner raises when no single flow is at fault.
+        """
+        self._let_go(snapshot)
+        try:
+            return self._plan(snapshot)
+        except Exception:  # a fault of the planner may harm one flow, and no other
+            faulty = self._faulty(snapshot, sorted(snapshot.mine - self._withheld.keys()))
+            if not faulty:
+                raise
+            for flow, fault in faulty.items():
+                log.error("flow %s cannot be planned", flow, exc_info=fault)
+                self.withhold(snapshot, flow, f"the planner failed: {_said(fault)}")
+        return self._plan(snapshot)
+
+    def _plan(self, snapshot: Snapshot) -> list[Action]:
+        """A planner that has raised may remember half of it."""
+        try:
+            with no_garbage_collection():
+                if self._withheld:
+                    mine = snapshot.mine - self._withheld.keys()
+                    snapshot = replace(snapshot, mine=mine)
+                return self._planner.plan(snapshot)
+        except Exception:
+            self._planner = self._make()
+            raise
+
+    def _faulty(self, snapshot: Snapshot, flows: Sequence[str]) -> dict[str, Exception]:
+        """Those of the flows that cannot be planned even alone; none when it fails without any."""
+        if self._fault(snapshot, ()) is not None:
+            return {}
+        found: dict[str, Exception] = {}
+        waiting = [flows]
+        while waiting:
+            some = waiting.pop()
+            fault = self._fault(snapshot, some)
+            if fault is None:
+                continue
+            if len(some) == 1:
+                found[some[0]] = fault
+            else:
+                middle = len(some) // 2
+                waiting += [some[middle:], some[:middle]]
+        return found
+
+    def _fault(self, snapshot: Snapshot, flows: Sequence[str]) -> Exception | None:
+        try:
+            self._make().plan(replace(snapshot, mine=frozenset(flows)))
+        except Exception as error:  # whichever it is, it is the fault that is looked for
+            return error
+        return None
+
+    def _let_go(self, snapshot: Snapshot) -> None:
+        """Of those that were changed since, that are gone, or whose time is up."""
+        now = self._clock()
+        versions = {name: view.version for name, view in snapshot.flows.items()}
+        self._withheld = {
+            flow: one
+            for flow, one in self._withheld.items()
+            if versions.get(flow) == one.version and now < one.until
+        }
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,111 @@
+"""Access lists of journals with copies, and of their acks.
+
+Who is to hold a copy may read the record; who leads may write it, and read what is acked.
+
+ZooKeeper changes a record and a list in two steps. A list is set before the record that wants it is
+written, and looked at again whenever the record has changed, and now and then: whoever fails
+between the two leaves nothing that stays wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from flumeng.control.planner import Action, Replicate
+from flumeng.control.snapshot.snapshot import Snapshot
+from flumeng.control.zookeeper import AccessStore, Store, Version, access_lists
+from flumeng.errors import ForbiddenError
+from zkschema import paths
+from zkschema.access import Secured
+from zkschema.records import Journal
+
+AGAIN_SECONDS = 600.0
+ACKS_AGAIN_SECONDS = 5.0
+"""As long as nothing is acked of a journal that another node leads than the one that made it: an
+ack that comes has the list of its path."""
+LOOKS = 100
+"""At so many journals in one turn, about a tenth of a second; promotions do not wait."""
+
+
+@dataclass
+class JournalAccess:
+    """Of the journals of one master's share. ``clock`` gives seconds that only grow. ``waiting``:
+    whether there is more to look at than one turn takes."""
+
+    store: Store
+    clock: Callable[[], float]
+    waiting: bool = False
+    _right: dict[str, tuple[Version, float]] = field(default_factory=dict)
+    """The lists were right for this version of the record, and are to be looked at again then."""
+
+    def follow(
+        self, secured: Secured | None, snapshot: Snapshot, actions: Iterable[Action]
+    ) -> Mapping[str, str]:
+        """Set the lists that are others than the records want, or are to want after the actions;
+        gives ``journal J`` -> why one could not be set. Nothing is done in an open cluster. Raises
+        UnavailableError."""
+        self.waiting = False
+        if secured is None or not isinstance(self.store, AccessStore):
+            return {}
+        planned = {one.journal: one.record for one in actions if isinstance(one, Replicate)}
+        due = self._due(snapshot, planned)
+        records = {name: snapshot.journals[name] for name in due}
+        znodes = self._znodes(records)
+        wrong, again = {}, dict.fromkeys(due, AGAIN_SECONDS)
+        for path, known in zip(znodes, self.store.access_lists(list(znodes)), strict=True):
+            name = znodes[path]
+            wanted = access_lists.wanted(path, secured, records[name])
+            if known is None:
+                again[name] = ACKS_AGAIN_SECONDS
+            elif known != wanted:
+                wrong[path] = wanted
+        for name, journal in planned.items():
+            path = str(paths.journal(name))
+            znodes[path] = name
+            wrong[path] = access_lists.wanted(path, secured, journal)
+        try:
+            self.store.set_access_lists(wrong)
+        except ForbiddenError:
+            why = (
+                "access lists cannot be brought up to date, so that its copies may not read who "
+                "leads: an administrator has to run `flumeng schema verify --fix`"
+            )
+            return {f"journal {znodes[path]}": why for path in wrong}
+        now = self.clock()
+        for name in due:
+            self._right[name] = (snapshot.journal_versions[name], now + again[name])
+        return {}
+
+    def _due(self, snapshot: Snapshot, planned: Collection[str]) -> list[str]:
+        """Those to look at now: whose record is another one first."""
+        now, versions = self.clock(), snapshot.journal_versions
+        self._right = {
+            name: known
+            for name, known in self._right.items()
+            if name in versions and name not in planned
+        }
+        changed, again = [], []
+        for name, version in versions.items():
+            if snapshot.journals[name].flow in snapshot.mine and name not in planned:
+                known, at = self._right.get(name, (None, now))
+                if known != version:
+                    changed.append(name)
+                elif at <= now:
+                    again.append(name)
+        due = [*changed, *again]
+        self.waiting = len(due) > LOOKS
+        return due[:LOOKS]
+
+    def _znodes(self, records: Mapping[str, Journal]) -> dict[str, str]:
+        """Path -> the journal that it is of."""
+        promoted = {name: one.flow for name, one in records.items() if one.primary != one.node}
+        flows = sorted({*promoted.values()})
+        listed = self.store.children_many([paths.acks(flow) for flow in flows])
+        cursors = dict(zip(flows, listed, strict=True))
+        acks = {
+            str(paths.ack(flow, cursor, name)): name
+            for name, flow in promoted.items()
+            for cursor in cursors[flow]
+        }
+        return {str(paths.journal(name)): name for name in records} | acks

@@ -1,0 +1,140 @@
+"""Bounded removal of deleted flows, expired cursors and forgotten nodes.
+
+A tick removes one portion at most, so that a large flow delays nothing else. The rest follows in
+the next ticks: the planner gives the same action until the last znode is gone. Listings that were
+begun are continued there; that memory is a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import chain, islice
+
+from flumeng.control.commands import subscriptions
+from flumeng.control.commands.nodes import removal
+from flumeng.control.planner import Drop, Forget, Release
+from flumeng.control.zookeeper import ANY, Check, Path, Remove, Store, Version, Write
+from flumeng.errors import ConflictError, UserError
+from zkschema import bootstrap, paths, table
+
+PORTION = 500
+"""A tick removes at most this many znodes."""
+LEAST = 20
+"""The share of a portion that each action takes at least, for what it reads."""
+TRANSACTION_REMOVALS = 100
+FOLDERS_AT_ONCE = 100
+
+
+class Removals:
+    """``unfinished``: this tick's portion did not suffice, and more is left for the next tick.
+
+    ``_listings``: guard and its version -> the znodes that are still to be removed.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._listings: dict[tuple[str, Version], Iterator[Path]] = {}
+        self.next_tick()
+
+    def next_tick(self) -> None:
+        """Begin a new portion; forget the listings that the last one did not continue."""
+        self._left = PORTION
+        self._before, self._listings = self._listings, {}
+        self._cursors: dict[str, list[Path]] | None = None
+        self.unfinished = False
+
+    def carry_out(self, action: Drop | Forget | Release) -> bool:
+        """Remove as much as the portion allows. Returns whether everything is gone.
+
+        Raises ConflictError, ForbiddenError, UserError, UnavailableError.
+        """
+        self._left -= LEAST
+        if self._left <= 0:
+            done = False
+        elif isinstance(action, Drop):
+            done = self._drop(action.flow)
+        elif isinstance(action, Release):
+            done = self._release(action)
+        else:
+            self._store.commit(removal(self._store, action.node, action.expect))
+            done = True
+        self.unfinished = self.unfinished or not done
+        return done
+
+    def _drop(self, flow: str) -> bool:
+        """Children first and the flow last, so that an interrupted removal can continue.
+
+        Without its acks a flow looks as if nothing of it were collected. So it is marked first as
+        discarded. The mark stays until the flow is gone: a master that was frozen meanwhile removes
+        nothing of the next flow of that name.
+        """
+        found = self._store.read(paths.flow(flow))
+        if found is None or found.value.state != "deleted":
+            raise ConflictError(f"flow {flow} is not one that was deleted any more")
+        version = found.version
+        if not found.value.discard:
+            marked = replace(found.value, discard=True)
+            version = self._store.write(paths.flow(flow), marked, version)
+        return self._remove(paths.flow(flow), version, lambda: self._znodes_of(flow))
+
+    def _znodes_of(self, flow: str) -> Iterator[Path]:
+        if self._cursors is None:
+            self._cursors = subscriptions.cursors_at_others(self._store)
+        tops = (*self._cursors.get(flow, ()), *bootstrap.flow_tops(flow))
+        there = [top for top in tops if self._store.exists(top)]
+        return chain.from_iterable(children_first(self._store, [top]) for top in there)
+
+    def _release(self, action: Release) -> bool:
+        """The lease goes last, so that an interrupted removal can continue."""
+        folder = paths.cursor(action.flow, action.cursor)
+        lease = paths.lease(action.flow, action.cursor)
+
+        def znodes() -> Iterator[Path]:
+            there = [folder] if self._store.exists(folder) else []
+            return chain(children_first(self._store, there), [lease])
+
+        return self._remove(lease, action.expect, znodes)
+
+    def _remove(self, guard: Path, version: Version, znodes: Callable[[], Iterator[Path]]) -> bool:
+        """Remove ``znodes`` in order while ``guard``, the last of them, has this version."""
+        key = str(guard), version
+        listing = self._before.pop(key, None) or znodes()
+        portion = list(islice(listing, self._left))
+        self._left -= len(portion)
+        transactions: list[list[Write]] = [
+            [Check(guard, version), *(Remove(path, ANY) for path in some)]
+            for some in _batched(portion, TRANSACTION_REMOVALS)
+        ]
+        for refused in self._store.commit_each(transactions):
+            if refused is not None:
+                raise refused
+        done = bool(portion) and portion[-1] == guard
+        if not done:
+            self._listings[key] = listing
+        return done
+
+
+def children_first(store: Store, tops: Iterable[Path]) -> Iterator[Path]:
+    """The znodes at and below ``tops``, read by level. Raises UserError for an unknown znode."""
+    for some in _batched(tops, FOLDERS_AT_ONCE):
+        folders = [path for path in some if table.may_have_children(path.row)]
+        listed = dict(zip(map(str, folders), store.children_many(folders), strict=True))
+        for path in some:
+            below = (_known(f"{path}/{name}") for name in listed.get(str(path), ()))
+            yield from children_first(store, below)
+            yield path
+
+
+def _known(text: str) -> Path:
+    row = table.find(text)
+    names = row.matches(text) if row else None
+    if row is None or names is None:
+        raise UserError(f"{text} is not in the schema and keeps its flow from being removed")
+    return row(*names)
+
+
+def _batched(znodes: Iterable[Path], size: int) -> Iterator[list[Path]]:
+    rest = iter(znodes)
+    while some := list(islice(rest, size)):
+        yield some

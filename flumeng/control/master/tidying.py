@@ -1,0 +1,145 @@
+"""What masters take from folders that all nodes share, in which no node may remove anything.
+
+The live znodes of nodes that nobody has proven (see ``flumeng.security.sessions``): another node
+may have made them, and the real one cannot register until they are gone. And the registrations of
+journals that their nodes have marked as gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from flumeng.control.commands.membership import members
+from flumeng.control.master.sayings import Sayings
+from flumeng.control.snapshot.snapshot import Snapshot
+from flumeng.control.zookeeper import (
+    ANY,
+    Path,
+    ReadableStore,
+    Remove,
+    Store,
+    Unreadable,
+    Version,
+    Versioned,
+    Write,
+)
+from flumeng.errors import UserError
+from flumeng.security import process
+from flumeng.security.credentials import keystore_of
+from zkschema import paths
+from zkschema.access import Secured
+from zkschema.bootstrap import CURSOR_MAIN
+from zkschema.records import Journal, LiveNode, Schema
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 100
+"""A tick removes at most this many registrations of journals, and as many unproven live znodes."""
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Whom a master believes: members of this cluster, with certificates of these authorities."""
+
+    cluster: str
+    nodes: frozenset[str]
+    ca: bytes
+
+
+class LiveProofs:
+    """Which live znodes of nodes count; in an open cluster all do. ``unproven`` are those that were
+    read last and do not."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._keystore = keystore_of("master")
+        self._sayings = Sayings(clock)
+        self._trust: Trust | None = None
+        self._learned: Schema | None = None
+        self._nodes: frozenset[str] = frozenset()
+        self.unproven: dict[Path, Version] = {}
+
+    def learn(self, store: ReadableStore, schema: Schema) -> bool:
+        """Whether other live znodes may count from now on than did before. Raises
+        UnavailableError."""
+        before, secured = self._trust, Secured.of(schema)
+        if secured is None or self._keystore is None:
+            self._trust = None
+        else:
+            if self._learned != schema:
+                self._nodes = frozenset(members(store, schema))
+                self._learned = schema
+            try:
+                ca = process.loaded.of(self._keystore).ca
+                self._trust = Trust(secured.cluster, self._nodes, ca)
+            except UserError as error:
+                log.debug("the authorities are to be read again: %s", error)
+        if self._trust != before:
+            self.unproven = {}
+        return self._trust != before
+
+    def is_live(self, path: Path, found: Versioned[LiveNode] | Unreadable) -> bool:
+        self.unproven.pop(path, None)
+        why = self._why_unproven(path.name, found)
+        if why:
+            self.unproven[path] = found.version
+            if self._sayings.is_new(path.name, why):
+                log.warning("%s does not prove that this node is live: %s", path, why)
+        return not why
+
+    def _why_unproven(self, node: str, found: Versioned[LiveNode] | Unreadable) -> str:
+        if self._trust is None:
+            return ""
+        if isinstance(found, Unreadable):
+            return found.why
+        if f"node:{node}" not in self._trust.nodes:
+            return "no node of that name was admitted"
+        from flumeng.security import sessions  # noqa: PLC0415  needless in an open cluster
+
+        return sessions.why_unproven(
+            found.value.certificates,
+            found.value.signature,
+            cluster=self._trust.cluster,
+            node=node,
+            session=found.session,
+            ca=self._trust.ca,
+            at=found.written,
+        )
+
+
+def remove_unproven(store: Store, proofs: LiveProofs) -> Iterator[str]:
+    """What was removed. Raises UnavailableError; then nobody knows what was."""
+    some = list(islice(proofs.unproven, AT_ONCE))
+    removals = [[Remove(path, proofs.unproven.pop(path))] for path in some]
+    for path, refused in zip(some, store.commit_each(removals), strict=True):
+        if refused is None:
+            yield f"removed {path}, which its node has not made"
+        else:
+            yield f"a live znode is not removed: {refused}"
+
+
+def _kept(snapshot: Snapshot, journal: Journal) -> bool:
+    """Whether the node that made it is still to learn where another node has ended it."""
+    flow = snapshot.flows.get(journal.flow)
+    awaited = flow is not None and flow.record.state != "deleted" and journal.node in snapshot.nodes
+    return awaited and bool(journal.lineage) and journal.node != journal.primary
+
+
+def remove_gone(store: Store, snapshot: Snapshot) -> Iterator[str]:
+    """What was removed, with the acks of it. Raises UnavailableError."""
+    gone = [name for name, j in snapshot.journals.items() if j.gone and not _kept(snapshot, j)]
+    gone = gone[:AT_ONCE]
+    if not gone:
+        return
+    found = store.read_each([paths.journal(name) for name in gone])
+    acks = [paths.ack(snapshot.journals[name].flow, CURSOR_MAIN, name) for name in gone]
+    removals: dict[str, list[Write]] = {}
+    for name, journal, ack, acked in zip(gone, found, acks, store.read_each(acks), strict=True):
+        if isinstance(journal, Versioned) and journal.value.gone:
+            removed = Remove(paths.journal(name), journal.version)
+            removals[name] = [removed, *([Remove(ack, ANY)] if acked else [])]
+    for name, refused in zip(removals, store.commit_each([*removals.values()]), strict=True):
+        if refused is None:
+            yield f"removed the registration of journal {name}, which is gone"

@@ -1,0 +1,68 @@
+"""What masters write of nodes that are away: since when, and in the end that they are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from flumeng.control.planner.actions import Assign, Forget, MarkAway
+from flumeng.control.planner.drops import says_it_runs
+from flumeng.control.planner.placement_index import PlacementIndex
+from flumeng.control.snapshot.snapshot import NodeView, Snapshot
+from flumeng.control.zookeeper import Version
+from flumeng.replication.membership import node_of
+
+
+def marks(snapshot: Snapshot) -> list[MarkAway]:
+    """Since when nodes are away, once for each, and that they are back."""
+    found = []
+    for name, node in snapshot.nodes.items():
+        if not node.unmarked or node.set_aside:
+            continue
+        since = 0.0 if node.live else snapshot.now
+        why = f"node {name} is back" if node.live else f"node {name} is away"
+        record = replace(node.record, away_since=since)
+        found.append(MarkAway(name, record, node.version, (why,)))
+    return found
+
+
+def forgets(snapshot: Snapshot, index: PlacementIndex, assigns: Iterable[Assign]) -> list[Forget]:
+    """The nodes that are away for good and on which, by what they have told, nothing is left: no
+    task, no journal, and no source of a deleted flow that still ran when they were last heard of.
+
+    ``assigns`` are carried out before.
+    """
+    expired = {name: node for name, node in snapshot.nodes.items() if node.expired}
+    if not expired:
+        return []
+    for action in assigns:
+        if action.node in expired:
+            expired[action.node] = replace(
+                expired[action.node],
+                assignment=action.assignment,
+                assignment_version=action.version_after,
+            )
+    holders = {
+        holder
+        for journal in snapshot.journals.values()
+        for holder in (journal.node, journal.primary, *map(node_of, journal.in_sync))
+    }
+    waiting = [
+        flow
+        for flow in snapshot.flows.values()
+        if flow.record.state == "deleted" and not flow.record.discard
+    ]
+    return [
+        Forget(name, node.version, (f"node {name} is forgotten: long away",))
+        for name, node in expired.items()
+        if name not in holders and not index.of_node(name) and not node.assignment.tasks
+        if _has_told_all(node) and not any(says_it_runs(node, flow) for flow in waiting)
+    ]
+
+
+def _has_told_all(node: NodeView) -> bool:
+    """Whether no journal can lie on its disk that is not registered."""
+    if node.set_aside or node.mute:
+        return False
+    was_told = isinstance(node.assignment_version, Version)
+    return node.status.journals_told if node.status else not was_told

@@ -1,0 +1,79 @@
+"""The picture after an action was carried out, as the store would show it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from flumeng.control.planner.actions import (
+    Action,
+    Assign,
+    Forget,
+    Maintain,
+    MarkAway,
+    Release,
+    Replan,
+    Replicate,
+    Revert,
+)
+from flumeng.control.snapshot.snapshot import IntentView, Snapshot
+from flumeng.control.snapshot.task_map import next_version
+
+
+def applied(snapshot: Snapshot, action: Action) -> Snapshot:
+    """The snapshot with the action's writes in it."""
+    if isinstance(action, Maintain):
+        return replace(snapshot, cluster=action.cluster, cluster_version=action.version_after)
+    if isinstance(action, MarkAway):
+        node = snapshot.nodes[action.node]
+        marked = replace(node, record=action.record, version=action.version_after, unmarked=False)
+        return replace(snapshot, nodes={**snapshot.nodes, action.node: marked})
+    if isinstance(action, Forget):
+        left = {name: node for name, node in snapshot.nodes.items() if name != action.node}
+        return replace(snapshot, nodes=left)
+    if isinstance(action, Release):
+        left_out = (action.flow, action.cursor)
+        kept_on = (one for one in snapshot.run_out if (one.flow, one.cursor) != left_out)
+        return replace(snapshot, run_out=tuple(kept_on))
+    if isinstance(action, Replicate):
+        return with_journals(snapshot, [action])
+    if isinstance(action, Assign):
+        node = snapshot.nodes[action.node]
+        told = replace(node, assignment=action.assignment, assignment_version=action.version_after)
+        return replace(snapshot, nodes={**snapshot.nodes, action.node: told})
+    if isinstance(action, Replan | Revert):
+        flow = snapshot.flows[action.flow]
+        if isinstance(action, Replan):
+            snapshot = _fenced(snapshot, action)
+            flow = replace(flow, plan=action.plan, plan_version=action.version_after)
+        else:
+            place = flow.settled_place
+            flow = replace(flow, record=action.record, version=action.version_after, place=place)
+        return replace(snapshot, flows={**snapshot.flows, action.flow: flow})
+    kept = {name: flow for name, flow in snapshot.flows.items() if name != action.flow}
+    return replace(snapshot, flows=kept, mine=snapshot.mine - {action.flow})
+
+
+def with_journals(snapshot: Snapshot, actions: Sequence[Replicate]) -> Snapshot:
+    """The snapshot as it is when these are written; the same one without any."""
+    if not actions:
+        return snapshot
+    return replace(
+        snapshot,
+        journals={**snapshot.journals, **{one.journal: one.record for one in actions}},
+        journal_versions={
+            **snapshot.journal_versions,
+            **{one.journal: one.version_after for one in actions},
+        },
+    )
+
+
+def _fenced(snapshot: Snapshot, action: Replan) -> Snapshot:
+    if not action.fences:
+        return snapshot
+    fenced = {
+        fence.task: IntentView(fence.record, next_version(fence.seen.version))
+        for fence in action.fences
+    }
+    of_flow = {**snapshot.intents.get(action.flow, {}), **fenced}
+    return replace(snapshot, intents={**snapshot.intents, action.flow: of_flow})

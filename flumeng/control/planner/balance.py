@@ -1,0 +1,257 @@
+"""Moves that only make the load more even. They are never urgent: maintenance mode stops them, and
+only a few at a time are under way.
+
+No move begins among nodes of which one could run a task that has no live owner. A task that no
+live node can run now holds up nothing.
+
+A task is marked ``draining`` towards its new node; what follows is an ordinary handoff.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import itemgetter
+
+from flumeng.control.planner.indexed_heap import IndexedHeap
+from flumeng.control.planner.placement_index import ASSIGNED, DRAINING, WAITING, PlacementIndex
+from flumeng.control.planner.plan_builder import PlanBuilder
+from flumeng.control.snapshot.snapshot import Amounts, FlowView, Snapshot, thousandths
+from flumeng.spec import CollectPlace
+from zkschema.records import COLLECT, PlannedTask
+
+Drafts = Mapping[str, PlanBuilder]
+
+
+def balance(builders: Drafts, snapshot: Snapshot, index: PlacementIndex) -> None:
+    """Begin as many moves of these flows' tasks as are worth it and allowed now."""
+    round_ = _begin(snapshot, builders, index)
+    if round_ is None:
+        return
+    running = [d for d in builders.values() if d.flow.place and d.flow.record.state == "running"]
+    for builder in running:
+        if _place(builder).spread == "zone":
+            round_.even_out_zones(builder)
+    pools: dict[tuple[tuple[str, str], ...], list[PlanBuilder]] = {}
+    for builder in running:
+        pools.setdefault(tuple(sorted(_place(builder).labels.items())), []).append(builder)
+    for labels, members in pools.items():
+        round_.even_out(dict(labels), {builder.flow.name: builder for builder in members})
+
+
+def _begin(snapshot: Snapshot, builders: Drafts, index: PlacementIndex) -> _Round | None:
+    """The round with what is under way already; None when no move may be begun now."""
+    moves = snapshot.balance_moves if snapshot.throttled_moves else 0
+    if snapshot.cluster.maintenance or not moves:
+        return None
+    round_ = _Round(snapshot, index, moves)
+    for name, view in snapshot.flows.items():
+        builder = builders.get(name)
+        for task_name in index.flow_index(name).unsettled:
+            task = builder.task(task_name) if builder else view.tasks.get(task_name)
+            assert task is not None, f"{name}/{task_name} is in the index only"
+            if task.state == WAITING:
+                round_.reserve(builder.flow if builder else view, task)
+            if task.state == DRAINING:
+                round_.count(name, task)
+    for (name, _), task in index.unowned():
+        builder = builders.get(name)
+        round_.reserve(builder.flow if builder else snapshot.flows[name], task)
+    return round_
+
+
+@dataclass
+class _Round:
+    """``most`` moves may still be begun; ``by_node`` and ``by_flow`` count those under way.
+
+    ``reserved`` are the live nodes that could run a collect task that has no live owner.
+    """
+
+    snapshot: Snapshot
+    index: PlacementIndex
+    most: int
+    by_node: Counter[str] = field(default_factory=Counter)
+    by_flow: Counter[str] = field(default_factory=Counter)
+    reserved: set[str] = field(default_factory=set)
+    _reserved_for: set[tuple[object, ...]] = field(default_factory=set)
+
+    def reserve(self, flow: FlowView, task: PlannedTask) -> None:
+        """The task has no live owner: no move begins on the nodes that could run it now."""
+        if flow.set_aside or flow.settled_place is None:
+            return
+        place, weight = flow.collect_place(task), flow.weight(task.partitions)
+        labels = tuple(sorted(place.labels.items()))
+        key = (labels, weight, *((flow.name, place.per_node) if place.per_node else ()))
+        if key in self._reserved_for:
+            return
+        self._reserved_for.add(key)
+        capacity, nodes = self.index.capacity, self.index.flow_index(flow.name).nodes
+        self.reserved.update(
+            node
+            for node in capacity.pool(place.labels).ranks
+            if capacity.fits(node, weight)
+            and not (place.per_node and nodes[node] >= place.per_node)
+        )
+
+    def _is_held_up(self, pool: IndexedHeap[float]) -> bool:
+        return not self.reserved.isdisjoint(pool.ranks)
+
+    def count(self, flow: str, task: PlannedTask) -> None:
+        assert task.node is not None
+        self.most -= 1
+        self.by_flow[flow] += 1
+        self.by_node[task.node] += 1
+        if task.target:
+            self.by_node[task.target] += 1
+
+    def even_out(self, labels: Mapping[str, str], members: Drafts) -> None:
+        """Within one pool: from the fullest nodes to the least full one, while that helps.
+
+        A move is worth it when the fuller node stays at least as full as the other becomes.
+        """
+        pool = self.index.capacity.pool(labels)
+        if self._is_held_up(pool):
+            return
+        lightest = min(_lightest(builder.flow) for builder in members.values())
+        while self.most > 0:
+            target = pool.first(self._free)
+            found = target and self._worth_moving(pool, members, target, lightest)
+            if not target or not found:
+                return
+            self._move(*found, target)
+
+    def even_out_zones(self, builder: PlanBuilder) -> None:
+        """Move tasks of the flow from the zone that has most of them to the one with fewest."""
+        place, capacity = _place(builder), self.index.capacity
+        if self._is_held_up(capacity.pool(place.labels)):
+            return
+        while self.most > 0:
+            zones = dict.fromkeys(capacity.zones(place.labels), 0)
+            for node, number in builder.flow_index.nodes.items():
+                if (zone := capacity.zone(node)) in zones:
+                    zones[zone] += number
+            if not zones:
+                return
+            fewest = min(zones, key=lambda zone: (zones[zone], zone))
+            fullest = max(zones, key=lambda zone: (zones[zone], zone))
+            target = capacity.pool(place.labels, fewest).first(self._free)
+            if zones[fullest] - zones[fewest] < 2 or target is None:
+                return
+            sources = sorted(
+                (node for node in builder.flow_index.nodes if capacity.zone(node) == fullest),
+                key=lambda node: (-capacity.fullness(node), node),
+            )
+            own = {builder.flow.name: builder}
+            found = next(
+                (
+                    movable
+                    for source in sources
+                    for movable in self._movable(source, own)
+                    if self._has_room(builder, movable[2], target)
+                ),
+                None,
+            )
+            if found is None:
+                return
+            self._move(*found, target)
+
+    def _worth_moving(
+        self, pool: IndexedHeap[float], members: Drafts, target: str, lightest: Amounts
+    ) -> tuple[PlanBuilder, str, PlannedTask] | None:
+        """The heaviest task worth moving of the fullest node that has one."""
+        capacity = self.index.capacity
+        bound = capacity.fullness(target, lightest)
+        if max(fullness for fullness in pool.ranks.values()) <= bound:
+            return None
+        fuller = [(full, node) for node, full in pool.ranks.items() if full > bound]
+        for full, source in sorted(fuller, key=lambda entry: (-entry[0], entry[1])):
+            worth = [
+                (
+                    capacity.fullness(target, builder.flow.weight(task.partitions)),
+                    builder,
+                    name,
+                    task,
+                )
+                for builder, name, task in self._movable(source, members)
+                if self._has_room(builder, task, target)
+                and self._keeps_spread(builder, source, target)
+            ]
+            best = max(
+                (
+                    (then, builder.flow.name, name)
+                    for then, builder, name, _ in worth
+                    if then < full
+                ),
+                default=None,
+            )
+            if best is not None:
+                builder = members[best[1]]
+                task = builder.task(best[2])
+                assert task is not None
+                return builder, best[2], task
+        return None
+
+    def _movable(
+        self, node: str, members: Drafts
+    ) -> Iterator[tuple[PlanBuilder, str, PlannedTask]]:
+        """The tasks of these flows that run there and could begin to move now."""
+        limit = self.snapshot.cluster.throttles.get("balance_per_flow")
+        if not self._free(node):
+            return
+        for (flow, name), task in sorted(self.index.of_node(node).items(), key=itemgetter(0)):
+            builder = members.get(flow)
+            free = builder is not None and (limit is None or self.by_flow[flow] < limit)
+            if not builder or not free or task.kind != COLLECT or task.state != ASSIGNED:
+                continue
+            if not _goes_elsewhere(builder.flow, task):
+                yield builder, name, task
+
+    def _free(self, node: str) -> bool:
+        limit = self.snapshot.cluster.throttles.get("balance_per_node")
+        return limit is None or self.by_node[node] < limit
+
+    def _has_room(self, builder: PlanBuilder, task: PlannedTask, target: str) -> bool:
+        place = _place(builder)
+        crowded = place.per_node and builder.flow_index.nodes[target] >= place.per_node
+        weight = builder.flow.weight(task.partitions)
+        return not crowded and self.index.capacity.fits(target, weight)
+
+    def _keeps_spread(self, builder: PlanBuilder, source: str, target: str) -> bool:
+        """Whether the flow is spread over the zones no worse after the move."""
+        if _place(builder).spread != "zone":
+            return True
+        capacity, counts = self.index.capacity, builder.flow_index.nodes
+        old, new = capacity.zone(source), capacity.zone(target)
+        inside: Counter[str | None] = Counter()
+        for node, number in counts.items():
+            inside[capacity.zone(node)] += number
+        return old == new or inside[old] > inside[new]
+
+    def _move(self, builder: PlanBuilder, name: str, task: PlannedTask, target: str) -> None:
+        why = f"{task.node} has more to do than {target}"
+        draining = builder.leaving(task, target, why)
+        builder.become(name, draining)
+        builder.throttled = True
+        builder.why.append(
+            f"{builder.flow.name}/{name} is to go from {task.node} to {target}: {why}"
+        )
+        self.count(builder.flow.name, draining)
+
+
+def _place(builder: PlanBuilder) -> CollectPlace:
+    """What holds for the flow as a whole."""
+    place = builder.flow.settled_place
+    assert place is not None
+    return place.collect
+
+
+def _goes_elsewhere(flow: FlowView, task: PlannedTask) -> bool:
+    """Whether the task has taken a revision that is being rolled out to another place."""
+    return flow.moves_in_rollout and flow.has_taken(task)
+
+
+def _lightest(flow: FlowView) -> Amounts:
+    """The least that a task of the flow can weigh."""
+    own = [thousandths(weight) for weight in flow.weights.values() if weight]
+    return min([flow.weight(()), *own], key=lambda weight: sum(amount for _, amount in weight))

@@ -1,0 +1,163 @@
+"""How full the nodes are with collect tasks, over all flows, and where there is room.
+
+A node's *fullness* is the largest share that it gives of any of its capacities (the dominant share
+of Ghodsi et al., NSDI 2011). A capacity that a node declares is a limit. One that does not declare
+``slots`` counts as if it had eight, and takes any number.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+
+from flumeng.control.planner.indexed_heap import IndexedHeap
+from flumeng.control.snapshot.snapshot import Amounts, NodeView, thousandths
+from zkschema.records import COLLECT
+
+SLOTS_UNDECLARED = {"slots": 8000}
+PoolKey = tuple[tuple[tuple[str, str], ...], str | None]
+
+
+class CapacityIndex:
+    """``used`` and capacities are in thousandths; ``limited`` are the nodes that declare any. Pools
+    of nodes come into being when asked for."""
+
+    def __init__(self) -> None:
+        self._used: dict[str, dict[str, int]] = {}
+        self._limits: dict[str, Mapping[str, int]] = {}
+        self._limited: set[str] = set()
+        self._cores: dict[str, int] = {}
+        """Of a Spark cluster, in thousandths: how large a node is that declares no slots."""
+        self._nodes: dict[str, NodeView] = {}
+        self._pools: dict[PoolKey, IndexedHeap[float]] = {}
+        self._pools_of: dict[str, list[IndexedHeap[float]]] = {}
+
+    def put_node(self, name: str, view: NodeView | None) -> None:
+        """The node as it is now; None when it is gone."""
+        if view is None:
+            self._nodes.pop(name, None)
+            self._limits.pop(name, None)
+            self._cores.pop(name, None)
+        else:
+            self._nodes[name] = view
+            self._limits[name] = dict(thousandths(view.record.capacity))
+            self._cores[name] = 1000 * view.spark_cores
+        (self._limited.add if self._limits.get(name) else self._limited.discard)(name)
+        for key, pool in self._pools.items():
+            self._enter(key, pool, name)
+
+    def knows(self, node: str) -> bool:
+        return node in self._nodes
+
+    def add(self, node: str, weight: Amounts, count: int = 1) -> None:
+        """Count so many tasks of this weight on a node; fewer, when negative."""
+        used = self._used.get(node)
+        if used is None:
+            used = self._used[node] = {}
+        for dimension, amount in weight:
+            used[dimension] = used.get(dimension, 0) + count * amount
+        if count < 0 and not any(used.values()):
+            del self._used[node]
+        pools = self._pools_of.get(node)
+        if pools:
+            fullness = self.fullness(node)
+            for pool in pools:
+                pool.set(node, fullness)
+
+    def fullness(self, node: str, more: Amounts = ()) -> float:
+        """Share used of the scarcest capacity, with ``more`` on top; over 1 when overloaded."""
+        used = self._used.get(node, {})
+        if more:
+            used = dict(used)
+            for dimension, amount in more:
+                used[dimension] = used.get(dimension, 0) + amount
+        limits = self._limits.get(node, SLOTS_UNDECLARED)
+        fullest = 0.0
+        for dimension, amount in used.items():
+            limit = limits.get(dimension) or self._size(node, dimension)
+            if limit and amount / limit > fullest:
+                fullest = amount / limit
+        return fullest
+
+    def _size(self, node: str, dimension: str) -> int | None:
+        cores = self._cores.get(node) if dimension == "slots" else None
+        return cores or SLOTS_UNDECLARED.get(dimension)
+
+    def fits(self, node: str, weight: Amounts) -> bool:
+        """Whether what the node declares allows for a task of this weight on top."""
+        limits = self._limits.get(node)
+        if not limits:
+            return True
+        used = self._used.get(node, {})
+        return all(
+            used.get(dimension, 0) + amount <= limits[dimension]
+            for dimension, amount in weight
+            if dimension in limits
+        )
+
+    def pool(self, labels: Mapping[str, str], zone: str | None = None) -> IndexedHeap[float]:
+        """The live nodes that may collect under these labels, least full first."""
+        key = (tuple(sorted(labels.items())), zone)
+        pool = self._pools.get(key)
+        if pool is None:
+            pool = self._pools[key] = IndexedHeap()
+            for name in self._nodes:
+                self._enter(key, pool, name)
+        return pool
+
+    def zones(self, labels: Mapping[str, str]) -> set[str]:
+        """The zones that have a node of that pool."""
+        return {self._nodes[name].record.zone for name in self.pool(labels).ranks}
+
+    def zone(self, node: str) -> str | None:
+        view = self._nodes.get(node)
+        return view.record.zone if view else None
+
+    def least_full(
+        self,
+        pool: IndexedHeap[float],
+        weight: Amounts,
+        accepts: Callable[[str], bool] | None = None,
+    ) -> str | None:
+        """The least full node of the pool that has room for the weight and is accepted."""
+        if not self._limited:
+            return pool.first(accepts)
+        return pool.first(
+            lambda node: self.fits(node, weight) and (accepts is None or accepts(node))
+        )
+
+    def in_turn(self, pool: IndexedHeap[float], weight: Amounts, count: int) -> list[str] | None:
+        """As ``least_full`` so many times, each with the one before counted; None when there are
+        limits to be looked at each time, or no nodes. Nothing is counted yet."""
+        if self._limited or not pool.ranks or any(self._cores.values()):
+            return None
+        names = sorted(pool.ranks)
+        total = len(names)
+        used = (self._used.get(name, {}).get("slots", 0) for name in names)
+        heap = [slots * total + place for place, slots in enumerate(used)]
+        heapq.heapify(heap)
+        step = dict(weight).get("slots", 0) * total
+        nodes = []
+        for _ in range(count):
+            first = heap[0]
+            nodes.append(names[first % total])
+            heapq.heapreplace(heap, first + step)
+        return nodes
+
+    def _enter(self, key: PoolKey, pool: IndexedHeap[float], name: str) -> None:
+        labels, zone = key
+        view = self._nodes.get(name)
+        if (
+            view is not None
+            and view.live
+            and view.eligible(COLLECT, dict(labels))
+            and zone in (None, view.record.zone)
+        ):
+            if name not in pool.ranks:
+                self._pools_of.setdefault(name, []).append(pool)
+            pool.set(name, self.fullness(name))
+        elif name in pool.ranks:
+            pool.discard(name)
+            self._pools_of[name].remove(pool)
+            if not self._pools_of[name]:
+                del self._pools_of[name]

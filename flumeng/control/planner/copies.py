@@ -1,0 +1,194 @@
+"""Which nodes hold the copies of replicated journals, and who leads one whose primary is lost.
+
+A copy stays where it is as long as its node is live, or is missed for less than the grace period.
+A journal that takes no events meanwhile, for lack of copies in sync, gets another copy at once: the
+missed one leaves when enough others are in sync.
+New ones are in other zones than the primary and each other as long as one has a node for them,
+each on the node that holds the fewest. A copy that is to leave (its node is drained, or an operator
+moves it) holds on until as many others as the flow wants are in sync.
+
+Who is in sync is not decided here: the primary says so. Only where that is lost, one of those in
+sync leads in its stead, in a new term; where none is live, nobody does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import blake2b
+
+from flumeng.control.planner.actions import Replicate
+from flumeng.control.planner.copy_index import CopyIndex
+from flumeng.control.planner.indexed_heap import IndexedHeap
+from flumeng.control.snapshot.rendezvous import chosen
+from flumeng.control.snapshot.snapshot import NodeView, Snapshot
+from flumeng.errors import CorruptError
+from flumeng.replication.membership import Membership, node_of
+from flumeng.spec.replicas import Replicas
+from zkschema.records import COPY, Journal
+
+
+class Copies:
+    """One round of choosing for the journals that are open in ``index``, which is in line with the
+    snapshot."""
+
+    def __init__(self, snapshot: Snapshot, index: CopyIndex) -> None:
+        self._snapshot = snapshot
+        self._index = index
+        self._nodes = snapshot.nodes
+        self._pools: dict[str, IndexedHeap[int]] | None = None
+        self._held: Counter[str] = Counter()
+        self._lacking: set[str] = set()
+
+    def changes(self) -> list[Replicate]:
+        """The changes to journals of this master's flows. In maintenance mode no copy moves, but a
+        journal whose primary is lost still gets another one."""
+        snapshot = self._snapshot
+        if not snapshot.cluster_known:
+            return []
+        moves = snapshot.cluster.maintenance is None
+        found = []
+        for name in sorted(self._index.open):
+            journal = snapshot.journals[name]
+            flow = snapshot.flows.get(journal.flow)
+            if flow is None or flow.name not in snapshot.mine or journal.gone:
+                continue
+            after, why = self._promoted(name, journal)
+            if flow.replicas is not None and moves:
+                after, more = self._placed(name, after, flow.replicas)
+                why += more
+            if after != journal:
+                version = snapshot.journal_versions[name]
+                found.append(Replicate(name, after, version, why))
+            if flow.replicas is not None and not moves:
+                self._lacking.add(name)
+        self._index.open = self._lacking
+        return found
+
+    def _promoted(self, name: str, journal: Journal) -> tuple[Journal, tuple[str, ...]]:
+        """With a primary whose node is not lost, if one of those in sync has such a node."""
+        if not is_lost(self._nodes.get(journal.primary)):
+            return journal, ()
+        copies = {node_of(copy): copy for copy in journal.in_sync if self._is_live(node_of(copy))}
+        stay = [node for node in copies if self._nodes[node].record.desired == "active"]
+        node = chosen(name, stay or copies)
+        try:
+            known = Membership.of(journal)
+        except CorruptError:
+            return journal, ()
+        if node is None:
+            return journal, ()
+        why = f"journal {name}: {node} leads, since {journal.primary} is lost"
+        return known.promoted(copies[node]).put_into(journal), (why,)
+
+    def _placed(
+        self, name: str, journal: Journal, wanted: Replicas
+    ) -> tuple[Journal, tuple[str, ...]]:
+        """With as many copies as are wanted; a journal that takes no events keeps those it has."""
+        if journal.closed or not self._is_live(journal.primary):
+            return journal, ()
+        known = dict.fromkeys((journal.primary, *journal.copies))
+        lost = [node for node in known if is_lost(self._nodes.get(node))]
+        missed = [] if self._takes(journal, wanted) else [n for n in known if not self._is_live(n)]
+        leaving = [
+            node
+            for node in known
+            if node not in (journal.primary, *lost)
+            and (node in missed or self._is_to_leave(node, journal))
+        ]
+        stay = [node for node in known if node not in lost and node not in leaving]
+        added: list[str] = []
+        while len(stay) < wanted.copies:
+            node = self._find(stay, {*known, *added}, wanted)
+            if node is None:
+                self._lacking.add(name)
+                break
+            added.append(node)
+            stay.append(node)
+        in_sync = {node_of(copy) for copy in journal.in_sync}
+        kept = {*stay, *lost[: max(0, wanted.copies - len(stay))]}
+        if len(in_sync.intersection(stay)) < wanted.copies:
+            kept.update(leaving)
+        copies = tuple(node for node in (*known, *added) if node in kept)
+        replaced = [node for node in leaving if node in missed] if added else []
+        marked = tuple(n for n in dict.fromkeys((*journal.leaving, *replaced)) if n in kept)
+        if (copies, marked) == (journal.copies, journal.leaving):
+            return journal, ()
+        why = [f"journal {name}: {node} is to hold a copy" for node in added]
+        why += [
+            f"journal {name}: {node} holds no copy any more" for node in known if node not in kept
+        ]
+        return (
+            replace(journal, copies=copies, leaving=marked),
+            tuple(why) or (f"journal {name}: its copies are brought up to date",),
+        )
+
+    def _takes(self, journal: Journal, wanted: Replicas) -> bool:
+        """Whether enough copies in sync are on live nodes, so that it takes events."""
+        live = [copy for copy in journal.in_sync if self._is_live(node_of(copy))]
+        return len(live) >= wanted.min_in_sync
+
+    def _is_live(self, node: str) -> bool:
+        view = self._nodes.get(node)
+        return view is not None and view.live
+
+    def _is_to_leave(self, node: str, journal: Journal) -> bool:
+        view = self._nodes[node]
+        return not view.set_aside and (node in journal.leaving or not view.eligible(COPY, {}))
+
+    def _find(self, beside: list[str], taken: set[str], wanted: Replicas) -> str | None:
+        """The node that holds the fewest copies, of the zones that count first; ``beside`` begins
+        with the primary."""
+        if self._pools is None:
+            self._pools = self._made_pools()
+        pools = self._pools
+        zones = [self._nodes[node].record.zone for node in beside if node in self._nodes]
+        used = zones if wanted.spread == "zone" else []
+        free = [
+            (zone in used[:1], zone in used, pool.ranks[node], node)
+            for zone, pool in pools.items()
+            if (node := pool.first(lambda node: node not in taken)) is not None
+        ]
+        found = min(free)[3] if free else None
+        if found is not None:
+            self._held[found] += 1
+            pools[self._nodes[found].record.zone].set(found, self._rank(found))
+        return found
+
+    def _made_pools(self) -> dict[str, IndexedHeap[int]]:
+        """Zone -> the nodes that may get a copy."""
+        self._held = self._index.held.copy()
+        pools: dict[str, IndexedHeap[int]] = {}
+        for name, view in self._nodes.items():
+            if view.live and view.eligible(COPY, {}):
+                pool = pools.setdefault(view.record.zone, IndexedHeap())
+                pool.set(name, self._rank(name))
+        return pools
+
+    def _rank(self, node: str) -> int:
+        """By the number of copies, then in another order for each number, so that the journals of
+        one node do not all have their copies on the same other one."""
+        count = self._held[node]
+        order = blake2b(f"{count} {node}".encode(), digest_size=4).digest()
+        return (count << 32) + int.from_bytes(order)
+
+
+def is_lost(node: NodeView | None) -> bool:
+    """Whether the node is missed for the whole grace period, or was removed."""
+    return node is None or (node.lost and not node.live)
+
+
+def told_now(view: NodeView, held: Mapping[str, int], snapshot: Snapshot) -> Mapping[str, int]:
+    """The journals of which the node is to be told: those of this master's flows among ``held``,
+    and as the assignment has them those of other masters' flows, and of records that cannot be
+    read."""
+    journals, mine = snapshot.journals, snapshot.mine
+    own = {name: version for name, version in held.items() if journals[name].flow in mine}
+    kept = {
+        name: version
+        for name, version in view.assignment.journals.items()
+        if name in journals
+        and not (name in snapshot.journal_versions and journals[name].flow in mine)
+    }
+    return {**kept, **own}

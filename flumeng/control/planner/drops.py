@@ -1,0 +1,57 @@
+"""When a deleted flow goes for good, and for which nodes it waits."""
+
+from __future__ import annotations
+
+from flumeng.control.planner.actions import Drop
+from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
+from flumeng.control.zookeeper import Version
+from flumeng.spec import Place
+from flumeng.spec.flow_names import parts_among
+from zkschema.records import INGEST
+
+
+def drop_of(flow: FlowView, snapshot: Snapshot) -> Drop | None:
+    """The end of a deleted flow; its isolated parts, which read its journals, go before it. Without
+    ``discard`` nodes that are away are waited for as well: one of them may hold a journal that it
+    could not tell of."""
+    if flow.record.state != "deleted" or flow.tasks or parts_among(snapshot.flows, flow.name):
+        return None
+    patient = not flow.record.discard
+    owes = snapshot.owes(flow.name)
+    if patient and (owes or flow.name in snapshot.committing):
+        return None
+    for node in snapshot.nodes.values():
+        if (node.live or patient) and (
+            says_it_runs(node, flow) or (patient and _may_hold(node, flow))
+        ):
+            return None
+    return Drop(flow.name, (f"{flow.name} was deleted and is drained",))
+
+
+def _may_hold(node: NodeView, flow: FlowView) -> bool:
+    """Whether the node may have run sources of the deleted flow, and has not said since that it has
+    heard of their end, and what they left."""
+    if node.mute or node.set_aside:
+        return True
+    version = node.assignment_version
+    if not isinstance(version, Version):
+        return False
+    status = node.status
+    heard = status and status.journals_told and status.assignment_version == version.number
+    return not heard and INGEST in node.record.roles and _matches(node, flow)
+
+
+def _matches(node: NodeView, flow: FlowView) -> bool:
+    """Also by the place that holds while a rollout is under way: its sources began there."""
+    return any(
+        all(node.record.labels.get(key) == value for key, value in place.ingest.labels.items())
+        for place in (flow.place or Place(), flow.settled_place or Place())
+    )
+
+
+def says_it_runs(node: NodeView, flow: FlowView) -> bool:
+    """Whether the node says that it runs a task of the flow; who cannot be read may."""
+    if node.mute or node.set_aside:
+        return True
+    said = node.status.tasks if node.status else {}
+    return any(key.startswith(f"{flow.name}/") for key in said)

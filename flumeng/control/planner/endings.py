@@ -1,0 +1,97 @@
+"""How the tasks ended that a plan takes from their owners.
+
+Rules
+1. A task that had nothing left to read has not failed, whatever its node says or wherever it is.
+2. An owner that found a higher epoch is *superseded*, and has not failed either.
+3. *failed*: its node is gone, or it said that it failed and was taken away so.
+4. All else is *stopped*: an operator, or the plan, has taken it away.
+
+Sources have no entry: they end with their place. A task that only reads other partitions goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flumeng.control.planner.placement_index import DRAINING
+from flumeng.control.planner.plan_builder import PlanBuilder
+from flumeng.control.snapshot.endings import FAILED, MOST, STOPPED, SUCCEEDED, SUPERSEDED, ended
+from zkschema.records import COLLECT, INGEST, EndedTask, PlannedTask, TaskStatus
+
+
+def endings(builder: PlanBuilder) -> list[EndedTask]:
+    """Those of the plan in the making, in the order of the tasks' numbers; the last, when they are
+    very many."""
+    found = sorted(_ended(builder), key=lambda change: (len(change[0]), change[0]))
+    return [_entry(builder, *change) for change in found[-MOST:]]
+
+
+Change = tuple[str, PlannedTask, PlannedTask | None]
+
+
+def _ended(builder: PlanBuilder) -> Iterator[Change]:
+    before = builder.stored.tasks
+    for name, new in builder.changes.items() if before else ():
+        old = before.find(name)
+        if old is None or old.node is None or old.kind == INGEST:
+            continue
+        stays = new is not None and new.node == old.node
+        renewed = new is not None and new.epoch != old.epoch and _seen(builder, name, old)
+        if not stays or renewed:
+            yield name, old, new
+
+
+def _entry(builder: PlanBuilder, name: str, old: PlannedTask, new: PlannedTask | None) -> EndedTask:
+    how, why = _judge(builder, name, old, new)
+    return ended(name, old, how, why, time=builder.snapshot.now)
+
+
+def _judge(
+    builder: PlanBuilder, name: str, old: PlannedTask, new: PlannedTask | None
+) -> tuple[str, str]:
+    snapshot, flow = builder.snapshot, builder.flow
+    seen = _seen(builder, name, old)
+    if seen:
+        return SUPERSEDED, f"its acks are owned under epoch {seen}"
+    idle = not any(snapshot.is_open(flow.name, partition) for partition in old.partitions)
+    said = _said(builder, name, old)
+    failure = said.error or "no reason given" if said and said.state == "failed" else ""
+    if new is None:
+        how, why = _at_the_end(builder, idle=idle)
+        return (FAILED, failure) if failure and how == STOPPED and not idle else (how, why)
+    owner = snapshot.nodes.get(old.node or "")
+    if owner is None or not owner.live:
+        if idle:
+            return STOPPED, f"{old.node} is gone, and there was nothing left to read"
+        return FAILED, f"{old.node} is gone"
+    if failure and not idle:
+        return FAILED, failure
+    why = old.why or "it was to go elsewhere"
+    waited_for = old.kind == COLLECT and old.state == DRAINING
+    late = waited_for and not owner.has_let_go(flow.name, name)
+    return STOPPED, f"{why}; {owner.name} did not let it go in time" if late else why
+
+
+def _at_the_end(builder: PlanBuilder, *, idle: bool) -> tuple[str, str]:
+    """Of a task that nobody gets any more."""
+    record = builder.flow.record
+    if record.state == "suspended":
+        return STOPPED, "the flow is suspended"
+    if record.state == "deleted" and record.discard:
+        return STOPPED, "the flow is deleted, and nothing is waited for"
+    if idle:
+        return SUCCEEDED, "all that it was to read is read"
+    return STOPPED, "other tasks read its partitions"
+
+
+def _said(builder: PlanBuilder, name: str, task: PlannedTask) -> TaskStatus | None:
+    """What its owner says of it."""
+    owner = builder.snapshot.nodes.get(task.node or "")
+    said = owner.status.tasks.get(f"{builder.flow.name}/{name}") if owner and owner.status else None
+    return said if said and said.epoch == task.epoch else None
+
+
+def _seen(builder: PlanBuilder, name: str, task: PlannedTask) -> int:
+    """The higher epoch that its owner has found; 0 when it has found none."""
+    said = _said(builder, name, task)
+    return said.epoch_seen if said and said.epoch_seen > said.epoch else 0

@@ -1,0 +1,105 @@
+"""Which node a collect task of a flow may go to now: the least full one that may run it.
+
+What is given away is counted in the placement index at once, so the next task finds it there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from flumeng.control.planner.plan_builder import PlanBuilder
+from flumeng.control.snapshot.snapshot import Amounts
+from flumeng.spec import CollectPlace
+from zkschema.records import PlannedTask
+
+
+class NodeSelector:
+    """Where tasks of one flow may go now, by its labels, its spread, and what the nodes hold."""
+
+    def __init__(self, builder: PlanBuilder, place: CollectPlace) -> None:
+        self._builder = builder
+        self._capacity = builder.index.capacity
+        self._place = place
+        self._flow_index = builder.flow_index
+        self._pool = self._capacity.pool(place.labels)
+        self._zones = self._count_zones() if place.spread == "zone" else None
+        self._refused: set[Amounts] = set()
+        most, nodes = place.per_node, builder.flow_index.nodes
+        self._accepts = (lambda node: nodes[node] < most) if most else None
+
+    @property
+    def empty(self) -> bool:
+        """Whether no live node may run the flow's tasks, full or not."""
+        return not self._pool.ranks
+
+    def in_turn(self, weight: Amounts, count: int) -> Sequence[str] | None:
+        """As ``find`` so many times, each counted; None when that takes a look each time."""
+        plain = self._zones is None and self._accepts is None
+        nodes = self._capacity.in_turn(self._pool, weight, count) if plain else None
+        for node, number in Counter(nodes).items():
+            self.count(node, weight, number)
+        return nodes
+
+    def count(self, node: str, weight: Amounts, number: int = 1) -> None:
+        """So many tasks of the flow, of this weight, were given to the node."""
+        self._builder.index.count_on(self._builder.flow, node, weight, number)
+        if self._zones is not None:
+            zone = self._capacity.zone(node)
+            if zone in self._zones:
+                self._zones[zone] += number
+
+    def find(
+        self, weight: Amounts, target: str | None = None, standbys: Sequence[str] = ()
+    ) -> str | None:
+        """``target`` when it may, then the first of the ``standbys`` that may, else the least full
+        node with room; in the zone that has the fewest, when that counts."""
+        accepts = self._accepts
+        if target is not None and self._has_room(target, weight):
+            return target
+        for standby in standbys:
+            if self._has_room(standby, weight) and (accepts is None or accepts(standby)):
+                return standby
+        if weight in self._refused:
+            return None
+        if self._zones is None:
+            node = self._capacity.least_full(self._pool, weight, accepts)
+        else:
+            node = None
+            for zone in sorted(self._zones, key=lambda zone: (self._zones[zone], zone)):  # type: ignore[index]
+                pool = self._capacity.pool(self._place.labels, zone)
+                node = self._capacity.least_full(pool, weight, accepts)
+                if node is not None:
+                    break
+        if node is None:
+            self._refused.add(weight)
+        return node
+
+    def _has_room(self, node: str, weight: Amounts) -> bool:
+        return node in self._pool.ranks and self._capacity.fits(node, weight)
+
+    def _count_zones(self) -> dict[str, int]:
+        counts = dict.fromkeys(self._capacity.zones(self._place.labels), 0)
+        for node, number in self._flow_index.nodes.items():
+            zone = self._capacity.zone(node)
+            if zone in counts:
+                counts[zone] += number
+        return counts
+
+
+class NodeSelectors:
+    """The selector of each task: during a rollout those that took the new revision go by its
+    labels."""
+
+    def __init__(self, builder: PlanBuilder) -> None:
+        self._builder = builder
+        self._known: dict[bool, NodeSelector] = {}
+
+    def of(self, task: PlannedTask | None) -> NodeSelector:
+        flow = self._builder.flow
+        moved = task is not None and flow.moves_in_rollout and flow.has_taken(task)
+        found = self._known.get(moved)
+        if found is None:
+            place = flow.collect_place(task)
+            found = self._known[moved] = NodeSelector(self._builder, place)
+        return found

@@ -1,0 +1,206 @@
+"""Which task of a flow reads which of its partitions: each stays in the task that it is in, and new
+ones join the smallest. When tasks are added, as few as possible move to even the tasks out.
+
+A task that gets a partition from another one needs a higher epoch than that one had, since the acks
+refuse a lower one.
+
+No partition leaves a task that has a batch under way which has to be repeated exactly: see
+``PlanBuilder``. That holds also for one that discovery has ended where it was acked. A task that is
+to end goes by itself as soon as it has none; when tasks are added, all that give partitions away do
+so together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from itertools import chain
+
+from flumeng.control.planner.placement_index import ONE_MORE, in_order, partitions_of, size_rank
+from flumeng.control.planner.plan_builder import ChangeSet, PlanBuilder
+from zkschema.records import COLLECT, PlannedTask
+
+
+class PartitionAssigner:
+    """A flow's partitions over its tasks as they are to be; tasks not wanted any more are ended.
+
+    ``fresh`` are the tasks that were not planned before, in order, with what they are to read.
+    ``shares`` has the partitions of those tasks whose partitions change, ``task_of`` the tasks of
+    the partitions that change, ``moved`` those that were taken from a task. ``FlowIndex.sizes`` is
+    brought up to date at once.
+    """
+
+    def __init__(self, builder: PlanBuilder, tasks: int, changes: ChangeSet) -> None:
+        self._builder = builder
+        self._flow_index = builder.flow_index
+        self._shares: dict[str, list[str]] = {}
+        self._task_of: dict[str, str | None] = {}
+        self._moved: set[str] = set()
+        self.fresh: dict[str, tuple[str, ...]] = {}
+        if not changes.everything:
+            self._follow(changes.partitions)
+        elif builder.flow_index.sizes.ranks:
+            partitions = _own_partitions(builder)
+            if builder.decides:
+                self._follow(partitions)  # what is held is held with all that it is to read
+            fresh = self._resize(tasks)
+            self._follow(partitions)
+            self.fresh = {name: tuple(sorted(self._shares.pop(name))) for name in fresh}
+        else:
+            self._deal(tasks)
+
+    def changed(self) -> dict[str, PlannedTask]:
+        """The tasks that were planned before and read other partitions now."""
+        found = {}
+        for name in in_order(self._shares):
+            task = self._builder.task(name)
+            partitions = tuple(sorted(self._shares[name]))
+            if task is not None and partitions != task.partitions:
+                found[name] = self._with(name, task, partitions)
+        return found
+
+    def _with(self, name: str, task: PlannedTask, partitions: tuple[str, ...]) -> PlannedTask:
+        builder = self._builder
+        builder.why.append(f"{builder.flow.name}/{name} now reads {len(partitions)} partitions")
+        gained = set(partitions) - set(task.partitions)
+        sharing = gained and builder.flow.plan.sharing
+        if task.node and (gained & self._moved or sharing or name in builder.fenced):
+            builder.epoch += 1
+            return replace(task, partitions=partitions, epoch=builder.epoch)
+        return replace(task, partitions=partitions)
+
+    def _deal(self, tasks: int) -> None:
+        """The partitions of a flow that has no tasks yet, or whose plan was lost."""
+        builder = self._builder
+        if builder.flow.epoch_floor and builder.decides and builder.intents is None:
+            builder.held.update(_names(tasks))
+            return
+        own = builder.snapshot.open_of(builder.flow.name)
+        decided = self._decided()
+        away = set(chain.from_iterable(decided.values()))
+        left = sorted(name for name in own if name not in away) if away else sorted(own)
+        self.fresh = {name: tuple(left[n::tasks]) for n, name in enumerate(_names(tasks))}
+        for name, reads in decided.items():
+            self.fresh[name] = tuple(sorted((*self.fresh.get(name, ()), *reads)))
+        self._flow_index.sizes.set_all(
+            {name: size_rank(name, len(share)) for name, share in self.fresh.items()}
+        )
+
+    def _decided(self) -> dict[str, list[str]]:
+        """What the tasks read that have to repeat a batch."""
+        builder = self._builder
+        return {
+            name: [one for one in intent.record.ranges if is_open(builder, one)]
+            for name, intent in ((builder.intents or {}) if builder.decides else {}).items()
+            if intent.record is not None and intent.open
+        }
+
+    def _resize(self, tasks: int) -> list[str]:
+        """End the tasks that are too many; those that lack, with the others evened out for them."""
+        wanted = _names(tasks)
+        old = {name: t for name, t in self._builder.tasks.items() if t.kind == COLLECT}
+        for name in in_order(old.keys() - set(wanted)):
+            if not self._builder.may_lose(name):
+                self._builder.held.add(name)
+                continue
+            self._take(tuple(self._share(name)))
+            self._builder.end(name)
+        fresh = [name for name in wanted if name not in old]
+        if not fresh:
+            return []
+        keep = self._even_shares(wanted)
+        if not all(map(self._builder.may_lose, keep)):
+            self._builder.held.update(keep)
+            return []
+        self._shares.update((name, []) for name in fresh)
+        self._flow_index.sizes.set_all({name: size_rank(name, 0) for name in fresh})
+        self._even_out(keep)
+        return fresh
+
+    def _follow(self, partitions: Collection[str]) -> None:
+        """Drop the partitions that are not open, take in those that are and are in no task."""
+        unplaced = []
+        known, moved = self._flow_index.task_of, self._task_of
+        for name in partitions:
+            home = moved[name] if name in moved else known.get(name)
+            if is_open(self._builder, name):
+                if home is None:
+                    unplaced.append(name)
+            elif home is not None and self._may_drop(home, name):
+                self._share(home).remove(name)
+                self._task_of[name] = None
+                self._resized(home)
+        unplaced.sort()
+        task_of = self._flow_index.sizes.take(len(unplaced), ONE_MORE)
+        for name, home in zip(unplaced, task_of, strict=True):
+            self._share(home).append(name)
+            self._task_of[name] = home
+
+    def _may_drop(self, home: str, name: str) -> bool:
+        """Whether the task may stop to read the partition, of which all is acked. A journal ends
+        where its node says; what was discovered may end amid what its task is about to decide."""
+        builder = self._builder
+        if not builder.decides or name not in builder.flow.partitions:
+            return True
+        if not builder.may_lose(home):
+            builder.held.add(home)
+            return False
+        builder.lost(home)
+        return True
+
+    def _even_shares(self, tasks: Collection[str]) -> dict[str, int]:
+        """The tasks that have more partitions than their part, and how many they keep."""
+        ranks = self._flow_index.sizes.ranks
+        counts = {name: partitions_of(ranks[name]) if name in ranks else 0 for name in tasks}
+        least, more = divmod(sum(counts.values()), len(counts))
+        by_size = sorted(counts, key=lambda name: -counts[name])
+        parts = {name: least + (place < more) for place, name in enumerate(by_size)}
+        return {name: most for name, most in parts.items() if counts[name] > most}
+
+    def _even_out(self, keep: Mapping[str, int]) -> None:
+        """Take from each all but so many of its partitions; ``follow`` shares them out."""
+        for name, most in keep.items():
+            share = self._share(name)
+            self._builder.lost(name)
+            self._take(share[most:])
+            del share[most:]
+            self._resized(name)
+
+    def _take(self, partitions: Collection[str]) -> None:
+        self._moved.update(partitions)
+        self._task_of.update(dict.fromkeys(partitions))
+
+    def _share(self, name: str) -> list[str]:
+        share = self._shares.get(name)
+        if share is None:
+            task = self._builder.task(name)
+            share = self._shares[name] = list(task.partitions) if task else []
+        return share
+
+    def _resized(self, name: str) -> None:
+        self._flow_index.sizes.set(name, size_rank(name, len(self._shares[name])))
+
+
+def is_open(builder: PlanBuilder, name: str) -> bool:
+    """Whether the partition is the flow's, and is still to be read."""
+    return builder.snapshot.is_open(builder.flow.name, name)
+
+
+def count_open(builder: PlanBuilder, changes: ChangeSet) -> int:
+    """How many of the flow's partitions are open; what has not changed is counted in the index."""
+    known = builder.flow_index.task_of
+    if changes.everything:
+        return len(builder.snapshot.open_of(builder.flow.name))
+    return len(known) + sum(
+        is_open(builder, name) - (name in known) for name in set(changes.partitions)
+    )
+
+
+def _names(tasks: int) -> list[str]:
+    return [f"{COLLECT}.{number}" for number in range(tasks)]
+
+
+def _own_partitions(builder: PlanBuilder) -> Collection[str]:
+    """All that are the flow's, and all that its tasks read."""
+    own = builder.snapshot.partitions_of(builder.flow.name)
+    return {*own, *builder.flow_index.task_of} if builder.flow_index.task_of else own

@@ -1,0 +1,428 @@
+"""Which node runs which task of a flow: sticky, so that as little as possible moves.
+
+A task changes hands in one of two ways. Its owner is gone: another takes it with a higher epoch
+after the grace period, and fencing makes that safe. Its owner may not keep it, or has too much: the
+task is marked ``draining``, the owner finishes its batch, acks and lets go, and only then it is
+given away; past a deadline it is taken. In maintenance mode nothing moves that is not on its way.
+
+A task that is to end, or to give partitions away, and has decided a batch itself drains for that
+too. One that has to repeat the batch of an earlier owner does that first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from itertools import count, islice, takewhile
+from typing import NamedTuple
+
+from flumeng.control.planner.discovery import ALONE, end_discovery, place_discovery
+from flumeng.control.planner.node_selector import NodeSelector, NodeSelectors
+from flumeng.control.planner.partition_assigner import PartitionAssigner, count_open
+from flumeng.control.planner.placement_index import (
+    ASSIGNED,
+    DRAINING,
+    WAITING,
+    counted_on,
+    in_order,
+)
+from flumeng.control.planner.plan_builder import ChangeSet, PlanBuilder
+from flumeng.control.planner.task_count import PARTITIONS_A_LANE, given_tasks, task_count
+from flumeng.control.snapshot.snapshot import Amounts, NodeView
+from flumeng.spec import CollectPlace
+from zkschema.records import COLLECT, INGEST, NOTHING, PlannedTask
+
+NOBODY = "nobody runs it"
+REASONS = 1000
+"""So many new tasks are named one by one; nobody reads more, and a plan may have very many."""
+
+
+def place(builder: PlanBuilder, changes: ChangeSet) -> None:
+    """Bring the flow's plan in line with its place, its partitions and the nodes."""
+    settled = builder.flow.settled_place
+    if settled is None:
+        _end_unreadable(builder)
+        return
+    _pin(builder, changes)
+    place_discovery(builder)
+    if _collects(builder):
+        _spread(builder, settled.collect, changes)
+    else:
+        _wind_down(builder)
+
+
+def may_collect(node: NodeView, place: CollectPlace) -> bool:
+    """Whether a collect task may be given to the node now."""
+    return node.live and node.eligible(COLLECT, place.labels)
+
+
+def _pin(builder: PlanBuilder, changes: ChangeSet) -> None:
+    """One ingest task on every node that matches, live or not; also while suspended."""
+    flow = builder.flow
+    settled, new = flow.settled_place, flow.place
+    assert settled is not None
+    assert new is not None
+    nodes = builder.snapshot.nodes
+    receives = builder.receives and flow.pins
+    for node in sorted(nodes) if changes.everything else changes.nodes:
+        view = nodes.get(node)
+        if view is not None and view.set_aside:
+            continue
+        name = f"{INGEST}.{node}"
+        task = builder.task(name)
+        if task is not None and flow.rolling and flow.has_taken(task):
+            if receives and view is not None and view.eligible(INGEST, new.ingest.labels):
+                continue
+            builder.end(name)
+            task = None
+        if receives and view is not None and view.eligible(INGEST, settled.ingest.labels):
+            if task is None:
+                builder.become(name, builder.given(INGEST, name, node, "sources run there"))
+        elif task is not None:
+            builder.end(name)
+    if changes.everything:
+        for name, task in builder.tasks.items():
+            if task.kind == INGEST and task.node not in nodes:
+                builder.end(name)
+
+
+def _end_unreadable(builder: PlanBuilder) -> None:
+    """A revision that cannot be read changes nothing; but what is to end ends."""
+    if not builder.receives:
+        for name in in_order(n for n, t in builder.tasks.items() if t.kind == INGEST):
+            builder.end(name)
+        end_discovery(builder)
+    if not _collects(builder):
+        _end_collecting(builder)
+
+
+def _wind_down(builder: PlanBuilder) -> None:
+    """Nothing more is to be collected; what is decided is finished."""
+    _end_collecting(builder)
+    _settle(builder, in_order(builder.held), {}, {})
+
+
+def _end_collecting(builder: PlanBuilder) -> None:
+    """End the collect tasks that may end; the others are held."""
+    for name in in_order(n for n, t in builder.tasks.items() if t.kind == COLLECT):
+        if builder.may_lose(name):
+            builder.end(name)
+        else:
+            builder.held.add(name)
+
+
+def _collects(builder: PlanBuilder) -> bool:
+    """A flow that ends is collected to the end of what it owes, and of its sink commits."""
+    record, snapshot = builder.flow.record, builder.snapshot
+    if record.state in ("running", "suspended"):
+        return record.state == "running"
+    name = builder.flow.name
+    unfinished = name in snapshot.committing or snapshot.owes(name)
+    return unfinished and not record.discard
+
+
+class _Unplaced(NamedTuple):
+    """A task to be given away; ``task`` is what it was, None when it was not planned before, and
+    ``lost`` whether its node is."""
+
+    name: str
+    partitions: tuple[str, ...]
+    reason: str
+    task: PlannedTask | None
+    lost: bool = False
+
+
+def _spread(builder: PlanBuilder, place: CollectPlace, changes: ChangeSet) -> None:
+    """The flow's partitions over its tasks, and those over the nodes.
+
+    First every task that can stays where it is; then the others go to the least full nodes.
+    """
+    tasks = _count_tasks(builder, place, changes)
+    if tasks != len(builder.flow_index.sizes.ranks):
+        changes = replace(changes, everything=True)
+    assigner = PartitionAssigner(builder, tasks, changes)
+    changed = assigner.changed()
+    _settle(builder, _suspects(builder, changes, changed), changed, assigner.fresh)
+
+
+def _settle(
+    builder: PlanBuilder,
+    suspects: Iterable[str],
+    changed: Mapping[str, PlannedTask],
+    fresh: Mapping[str, tuple[str, ...]],
+) -> None:
+    """Of the ``suspects``, some as ``changed``, those stay that can; the others and the ``fresh``
+    ones go to nodes."""
+    place = builder.flow.settled_place
+    assert place is not None
+    unplaced: list[_Unplaced] = []
+    placed: list[tuple[str, PlannedTask]] = []
+    for name in suspects:
+        before = builder.task(name)
+        if before is None:
+            continue
+        task = changed.get(name, before)
+        reason = _must_leave(builder, name, task)
+        if reason is None:
+            placed.append((name, task))
+        else:
+            builder.become(name, None)
+            owner = builder.snapshot.nodes.get(task.node or "")
+            lost = owner is not None and owner.lost
+            unplaced.append(_Unplaced(name, task.partitions, reason, task, lost))
+    if unplaced or not _begin_in_turn(builder, place.collect, fresh):
+        unplaced += [_Unplaced(name, reads, NOBODY, None) for name, reads in fresh.items()]
+        _hand_over(builder, unplaced)
+    if placed:
+        _keep_all(builder, placed)
+
+
+def _count_tasks(builder: PlanBuilder, place: CollectPlace, changes: ChangeSet) -> int:
+    """How many the flow is to have; the number stays while nothing moves."""
+    planned = _planned(builder)
+    by_hand = isinstance(place.tasks, int)
+    if planned and not by_hand and builder.snapshot.cluster.maintenance:
+        return planned
+    given = given_tasks(place.tasks, builder.flow.proposed_tasks, planned)
+    partitions = count_open(builder, changes)
+    unit = place.weight.get("slots", 1.0)
+    more = (PARTITIONS_A_LANE - 1) * builder.flow.lanes
+    slots = unit * (partitions + more) + builder.flow.slots_beyond(unit)
+    nodes = len(builder.index.capacity.pool(place.labels).ranks)
+    tasks = task_count(given, planned, partitions, slots, nodes)
+    if tasks < planned and builder.decides:
+        left = _left_at_first(builder, tasks)
+        if task_count(given, left, partitions, slots, nodes) == left:
+            return left
+    return tasks
+
+
+def _planned(builder: PlanBuilder) -> int:
+    """How many tasks the flow has, but for those that are to end and are held."""
+    ranks = builder.flow_index.sizes.ranks
+    if not builder.decides:
+        return len(ranks)
+    return next(n for n in count() if f"{COLLECT}.{n}" not in ranks)
+
+
+def _left_at_first(builder: PlanBuilder, tasks: int) -> int:
+    """How many tasks without a gap are left of ``tasks`` and those after them that may not end
+    yet; a number that is near enough is kept."""
+    names = (f"{COLLECT}.{n}" for n in count(tasks))
+    ranks = builder.flow_index.sizes.ranks
+    held = takewhile(lambda name: name in ranks and not builder.may_lose(name), names)
+    return tasks + sum(1 for _ in held)
+
+
+def _keep_all(builder: PlanBuilder, placed: Iterable[tuple[str, PlannedTask]]) -> None:
+    """Those that have an owner stay with it for now; one that it may not keep is looked at again
+    each time, until there is room for it elsewhere."""
+    selectors = NodeSelectors(builder)
+    for name, task in placed:
+        place = builder.flow.collect_place(task)
+        kept = _keep(builder, name, task, place, selectors.of(task))
+        if kept != builder.task(name):
+            builder.become(name, kept)
+        owner = builder.snapshot.nodes[kept.node or ""]
+        if kept.state == ASSIGNED and owner.live:
+            stays = owner.eligible(COLLECT, place.labels)
+            (builder.flow_index.unsettled.discard if stays else builder.flow_index.unsettled.add)(
+                name
+            )
+
+
+def _suspects(builder: PlanBuilder, changes: ChangeSet, changed: Iterable[str]) -> Iterable[str]:
+    """The tasks that may have to change, in order."""
+    if changes.everything:
+        return in_order(name for name, t in builder.tasks.items() if t.kind == COLLECT)
+    own = builder.flow.name
+    on_changed = (
+        name
+        for node in changes.nodes
+        for (flow, name), task in builder.index.of_node(node).items()
+        if flow == own and task.kind == COLLECT
+    )
+    collect = (name for name in changes.tasks if name.startswith(f"{COLLECT}."))
+    own_changes = (*builder.flow_index.unsettled, *changed, *builder.held)
+    return in_order({*on_changed, *collect, *own_changes})
+
+
+def _must_leave(builder: PlanBuilder, name: str, task: PlannedTask) -> str | None:
+    """Why the task is to be given to someone now; None when it is not."""
+    if task.node is None:
+        return NOBODY
+    owner = builder.snapshot.nodes.get(task.node)
+    if owner is None:
+        return f"{task.node} is gone"
+    if not owner.live:
+        stays = builder.snapshot.cluster.maintenance or not owner.lost
+        return None if stays else f"{task.node} is gone"
+    if task.state == DRAINING:
+        late = f"{builder.flow.name}/{name}" in builder.snapshot.overdue
+        if owner.has_let_go(builder.flow.name, name):
+            return None if _waits_for_others(builder, name, late) else f"{owner.name} let it go"
+        if late:
+            return f"{owner.name} did not let it go in time"
+    return None
+
+
+def _waits_for_others(builder: PlanBuilder, name: str, late: bool) -> bool:
+    """Whether nobody runs the task, which has let go, until others may give partitions away too."""
+    intent = builder.intent(name)
+    return name in builder.held and not late and not (intent and intent.open)
+
+
+def _has_decided(builder: PlanBuilder, name: str, task: PlannedTask) -> bool:
+    """Whether the batch that is under way was decided by the task's owner itself."""
+    intent = builder.intent(name)
+    return bool(intent and intent.record and intent.open and intent.record.epoch == task.epoch)
+
+
+def _keep(
+    builder: PlanBuilder, name: str, task: PlannedTask, place: CollectPlace, selector: NodeSelector
+) -> PlannedTask:
+    """It stays with its owner for now; when that may not keep it, it drains towards another, where
+    it counts from now on.
+
+    While no other may, the owner goes on, so that what it reads is read to the end.
+    """
+    assert task.node is not None
+    owner = builder.snapshot.nodes[task.node]
+    if not owner.live or owner.set_aside:
+        return task
+    flow = builder.flow
+    if task.state == ASSIGNED:
+        task = builder.renewed(name, task)
+    if name in builder.held and owner.eligible(COLLECT, place.labels):
+        if task.state == ASSIGNED and _has_decided(builder, name, task):
+            why = "partitions leave it, or it ends, when its batch is finished"
+            builder.why.append(f"{flow.name}/{name} is to finish its batch: {why}")
+            return builder.leaving(task, None, why)
+        return task
+    target = builder.snapshot.nodes.get(task.target or "")
+    on_its_way = task.state == DRAINING and target is not None and may_collect(target, place)
+    if not owner.eligible(COLLECT, place.labels):
+        if builder.snapshot.cluster.maintenance or on_its_way:
+            return task
+        weight = flow.weight(task.partitions)
+        free = selector.find(weight, None, task.standbys) if task.partitions else None
+        if task.partitions and free is None:
+            return replace(task, state=ASSIGNED, target=None, why=ALONE)
+        if task.state == DRAINING and free is None:
+            return task
+        builder.why.append(f"{flow.name}/{name} is to leave {owner.name}")
+        return builder.leaving(task, free, f"{owner.name} may not keep it")
+    if task.state == DRAINING and not on_its_way:
+        builder.why.append(f"{flow.name}/{name} stays with {owner.name} after all")
+        return replace(task, state=ASSIGNED, target=None, why="")
+    return task
+
+
+def _begin_in_turn(
+    builder: PlanBuilder, place: CollectPlace, fresh: Mapping[str, tuple[str, ...]]
+) -> bool:
+    """New tasks to the least full nodes, when all weigh the same and any node may have each."""
+    weights = builder.flow.distinct_weights(fresh.values())
+    nodes = None
+    if len(weights) == 1:
+        nodes = NodeSelector(builder, place).in_turn(weights.pop(), len(fresh))
+    if nodes is None:
+        return not fresh
+    flow = builder.flow.name
+    some = zip(islice(fresh, REASONS), nodes, strict=False)
+    builder.why += [f"{flow}/{name} goes to {node}: {NOBODY}" for name, node in some]
+    if len(fresh) > REASONS:
+        builder.why.append(f"{flow}: {len(fresh) - REASONS} more tasks go to nodes: {NOBODY}")
+    epochs = range(builder.epoch + 1, builder.epoch + 1 + len(fresh))
+    begun = {
+        name: PlannedTask(
+            kind=COLLECT,
+            node=node,
+            epoch=epoch,
+            state=ASSIGNED,
+            partitions=partitions,
+            extra=NOTHING,
+        )
+        for (name, partitions), node, epoch in zip(fresh.items(), nodes, epochs, strict=True)
+    }
+    builder.epoch += len(begun)
+    builder.changes.update(begun)
+    builder.index.enter_counted(builder.flow, begun.items())
+    return True
+
+
+def _hand_over(builder: PlanBuilder, unplaced: list[_Unplaced]) -> None:
+    """Each task to the node that it was to go to, else the least full one, the heaviest first."""
+    flow = builder.flow
+    weighed = [(flow.weight(one.partitions), one) for one in unplaced]
+    weighed.sort(key=lambda pair: -_heaviness(pair[0]))
+    selectors = NodeSelectors(builder)
+    stranded, tasks = [], []
+    for weight, (name, partitions, reason, before, lost) in weighed:
+        selector = selectors.of(before)
+        target, standbys = (before.target, before.standbys) if before else (None, ())
+        node = selector.find(weight, target, standbys)
+        if node is not None and lost and not builder.begins_recovery():
+            assert before is not None
+            stranded.append(name)
+            task = before
+            selector.count(counted_on(before) or "", weight)
+        elif node is not None:
+            selector.count(node, weight)
+            revision = before.revision if before else 0
+            task = builder.given(
+                COLLECT,
+                name,
+                node,
+                reason,
+                partitions=partitions,
+                revision=revision,
+                standbys=standbys,
+            )
+        else:
+            stranded.append(name)
+            task = _waiting(builder, name, partitions, before, selector)
+            keeps = counted_on(task)
+            if keeps is not None:
+                selector.count(keeps, weight)
+        tasks.append((name, task))
+    builder.changes.update(tasks)
+    builder.index.enter_counted(flow, tasks)
+    builder.flow_index.unsettled.update(stranded)
+
+
+def _waiting(
+    builder: PlanBuilder,
+    name: str,
+    partitions: tuple[str, ...],
+    before: PlannedTask | None,
+    selector: NodeSelector,
+) -> PlannedTask:
+    """The task, for which no node has room: with its old owner for now, or with nobody.
+
+    An owner that has let it go gets it back, while there is something to read.
+    """
+    why = "no live node may run it" if selector.empty else "no node has room for it"
+    if before is None:
+        builder.why.append(f"{builder.flow.name}/{name} waits: {why}")
+        return PlannedTask(
+            kind=COLLECT, node=None, epoch=0, state=WAITING, partitions=partitions, why=why
+        )
+    owner = builder.snapshot.nodes.get(before.node or "")
+    if owner and owner.live and partitions and owner.has_let_go(builder.flow.name, name):
+        given = builder.given(
+            COLLECT,
+            name,
+            owner.name,
+            ALONE,
+            partitions=partitions,
+            revision=before.revision,
+            standbys=before.standbys,
+        )
+        stays = owner.eligible(COLLECT, builder.flow.collect_place(before).labels)
+        return given if stays else replace(given, why=ALONE)
+    return before if before.node else replace(before, why=why)
+
+
+def _heaviness(weight: Amounts) -> int:
+    return sum(amount for _, amount in weight)

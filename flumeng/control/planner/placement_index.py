@@ -1,0 +1,219 @@
+"""Who has what: an index over the plans of all flows, kept up to date by differences.
+
+It holds nothing that the plans do not say; a new index that is told all of them says the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from flumeng.control.planner.capacity_index import CapacityIndex
+from flumeng.control.planner.indexed_heap import IndexedHeap
+from flumeng.control.snapshot.snapshot import Amounts, FlowView, NodeView
+from flumeng.spec import CollectPlace
+from zkschema.records import COLLECT, PlannedTask
+
+ASSIGNED = "assigned"
+DRAINING = "draining"
+WAITING = "waiting"
+STANDBY = "standby"
+ONE_MORE = 1000
+
+
+class FlowIndex:
+    """One flow's share of the index, of its collect tasks.
+
+    ``unsettled``: those that are not simply assigned. ``task_of``: partition -> task. ``sizes``:
+    the tasks by number of partitions, then by number. ``nodes``: how many tasks each node has.
+    ``replicated``: those with standbys; ``unprotected``: those that should have more of them, or in
+    another zone than their own; ``zones`` and ``place``: those under which the standbys were
+    chosen.
+    """
+
+    def __init__(self) -> None:
+        self.unsettled: set[str] = set()
+        self.task_of: dict[str, str] = {}
+        self.sizes: IndexedHeap[int] = IndexedHeap()
+        self.nodes: Counter[str] = Counter()
+        self.replicated: set[str] = set()
+        self.unprotected: set[str] = set()
+        self.zones: frozenset[str] = frozenset()
+        self.place: CollectPlace | None = None
+
+
+class PlacementIndex:
+    """All flow_indexes, what each node has of every kind, and how full it is.
+
+    ``active`` nodes are to work, and are not away for long; those in ``away`` are not live, or gone
+    with tasks planned on them. A node that is gone leaves nothing behind.
+    """
+
+    def __init__(self) -> None:
+        self.capacity = CapacityIndex()
+        self.active: set[str] = set()
+        self.away: set[str] = set()
+        self._flow_indexes: dict[str, FlowIndex] = {}
+        self._of_node: dict[str, dict[tuple[str, str], PlannedTask]] = {}
+        self._standing_by: dict[str, dict[tuple[str, str], PlannedTask]] = {}
+
+    def flow_index(self, flow: str) -> FlowIndex:
+        found = self._flow_indexes.get(flow)
+        if found is None:
+            found = self._flow_indexes[flow] = FlowIndex()
+        return found
+
+    def of_node(self, node: str) -> Mapping[tuple[str, str], PlannedTask]:
+        """(flow, task) -> what is planned on the node now, of every kind."""
+        return self._of_node.get(node, {})
+
+    def standing_by(self, node: str) -> Mapping[tuple[str, str], PlannedTask]:
+        """(flow, task) -> the tasks for which the node stands by."""
+        return self._standing_by.get(node, {})
+
+    def put_node(self, name: str, view: NodeView | None) -> None:
+        """The node as it is now; None when it is gone."""
+        self.capacity.put_node(name, view)
+        self.active.discard(name)
+        self.away.discard(name)
+        if view is not None and view.record.desired == "active" and not view.long_gone:
+            self.active.add(name)
+        if name in self._of_node if view is None else not view.live:
+            self.away.add(name)
+
+    def unowned(self) -> Iterator[tuple[tuple[str, str], PlannedTask]]:
+        """The collect tasks on nodes that are not live, with (flow, task)."""
+        for node in self.away:
+            for key, task in self.of_node(node).items():
+                if task.kind == COLLECT:
+                    yield key, task
+
+    def enter(self, flow: FlowView, tasks: Iterable[tuple[str, PlannedTask]]) -> None:
+        """Tasks that the index does not have."""
+        entered = list(tasks)
+        for _, task in entered:
+            place = counted_on(task)
+            if place is not None and task.kind == COLLECT:
+                self.count_on(flow, place, flow.weight(task.partitions))
+        self.enter_counted(flow, entered)
+
+    def count_on(self, flow: FlowView, node: str, weight: Amounts, count: int = 1) -> None:
+        """Count so many tasks of this weight on the node."""
+        nodes = self.flow_index(flow.name).nodes
+        nodes[node] += count
+        if not nodes[node]:
+            del nodes[node]
+        self.capacity.add(node, weight, count)
+
+    def enter_counted(self, flow: FlowView, tasks: Iterable[tuple[str, PlannedTask]]) -> None:
+        """As ``enter``, of tasks that are counted on their nodes."""
+        flow_index, of_node = self.flow_index(flow.name), self._of_node
+        task_of, sizes = flow_index.task_of, flow_index.sizes.ranks
+        for name, task in tasks:
+            if task.node is not None:
+                held = of_node.get(task.node)
+                if held is None:
+                    held = of_node[task.node] = {}
+                held[flow.name, name] = task
+            if task.standbys:
+                self._enter_standbys(flow_index, (flow.name, name), task)
+            if task.kind != COLLECT:
+                continue
+            for partition in task.partitions:
+                task_of[partition] = name
+            rank = size_rank(name, len(task.partitions))
+            if sizes.get(name) != rank:
+                flow_index.sizes.set(name, rank)
+            if task.state != ASSIGNED:
+                flow_index.unsettled.add(name)
+
+    def leave(self, flow: FlowView, name: str, task: PlannedTask) -> None:
+        """A task that the index has is not so any more."""
+        if task.node is not None:
+            held = self._of_node[task.node]
+            del held[flow.name, name]
+            if not held:
+                self._let_go(task.node)
+        flow_index = self.flow_index(flow.name)
+        if task.standbys:
+            self._leave_standbys(flow_index, (flow.name, name), task)
+        if task.kind != COLLECT:
+            return
+        place = counted_on(task)
+        if place is not None:
+            self.count_on(flow, place, flow.weight(task.partitions), -1)
+        for partition in task.partitions:
+            if flow_index.task_of.get(partition) == name:
+                del flow_index.task_of[partition]
+        flow_index.sizes.discard(name)
+        flow_index.unsettled.discard(name)
+
+    def _let_go(self, node: str) -> None:
+        """Nothing is planned on the node any more."""
+        del self._of_node[node]
+        if not self.capacity.knows(node):
+            self.away.discard(node)
+
+    def _enter_standbys(
+        self, flow_index: FlowIndex, key: tuple[str, str], task: PlannedTask
+    ) -> None:
+        flow_index.replicated.add(key[1])
+        for node in task.standbys:
+            self._standing_by.setdefault(node, {})[key] = task
+
+    def _leave_standbys(
+        self, flow_index: FlowIndex, key: tuple[str, str], task: PlannedTask
+    ) -> None:
+        flow_index.replicated.discard(key[1])
+        for node in task.standbys:
+            held = self._standing_by[node]
+            del held[key]
+            if not held:
+                del self._standing_by[node]
+
+    def stand_by(self, flow: str, name: str, before: PlannedTask, after: PlannedTask) -> None:
+        """Other nodes stand by for a task that has a node; all else of it is as it was."""
+        flow_index, key = self.flow_index(flow), (flow, name)
+        self._leave_standbys(flow_index, key, before)
+        if after.standbys:
+            self._enter_standbys(flow_index, key, after)
+        if after.node is not None:
+            self._of_node[after.node][key] = after
+
+    def put(
+        self, flow: FlowView, name: str, before: PlannedTask | None, after: PlannedTask | None
+    ) -> None:
+        """A task of the flow is not ``before`` any more but ``after``."""
+        if before is not None:
+            self.leave(flow, name, before)
+        if after is not None:
+            self.enter(flow, [(name, after)])
+
+    def remove_flow(self, flow: FlowView) -> None:
+        """All that it has goes, as it was put in."""
+        for name, task in flow.tasks.items():
+            self.leave(flow, name, task)
+        self._flow_indexes.pop(flow.name, None)
+
+
+def counted_on(task: PlannedTask) -> str | None:
+    """The node on which it counts: what drains counts where it goes."""
+    return task.target or task.node
+
+
+def size_rank(name: str, partitions: int) -> int:
+    """Smaller tasks first, of equal ones those with the shorter name: by name that is by number.
+
+    A task with one more partition ranks ``ONE_MORE`` higher.
+    """
+    return partitions * ONE_MORE + len(name)
+
+
+def partitions_of(rank: int) -> int:
+    """How many partitions the task with this ``size_rank`` has."""
+    return rank // ONE_MORE
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Task names in the order of their numbers."""
+    return sorted(sorted(names), key=len)

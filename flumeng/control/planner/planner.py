@@ -1,0 +1,437 @@
+"""Planning from the differences: what has not changed since everything was in order still is.
+
+The memory only saves work. A planner that has just been made looks at everything, and comes to the
+same actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from flumeng.control.planner import absences
+from flumeng.control.planner.actions import Action, Fence, Maintain, Release, Replan, Revert
+from flumeng.control.planner.applied import with_journals
+from flumeng.control.planner.balance import balance
+from flumeng.control.planner.copies import Copies
+from flumeng.control.planner.copy_index import CopyIndex
+from flumeng.control.planner.drops import drop_of
+from flumeng.control.planner.endings import endings
+from flumeng.control.planner.maintenance import maintain
+from flumeng.control.planner.placement import place
+from flumeng.control.planner.placement_index import PlacementIndex
+from flumeng.control.planner.plan_builder import ChangeSet, PlanBuilder, Recovery
+from flumeng.control.planner.projection import assign
+from flumeng.control.planner.rollout import revert, roll
+from flumeng.control.planner.standbys import choose_standbys
+from flumeng.control.planner.steps import steps
+from flumeng.control.snapshot.endings import history
+from flumeng.control.snapshot.leases import RunOut
+from flumeng.control.snapshot.partition_changes import changed_names, changed_partitions
+from flumeng.control.snapshot.snapshot import FlowView, IntentView, NodeView, Snapshot
+from flumeng.control.snapshot.task_map import Bucket, Change, Tasks
+from flumeng.control.zookeeper import ABSENT, ANY, Check, Put, Version
+from flumeng.spec.flow_names import is_part, whole_of
+from zkschema import paths
+from zkschema.records import COLLECT, INGEST, EndedTask, Journal, Plan, PlannedTask
+
+MARK_BYTES = 64
+"""Room in a plan's own znode for its buckets and steps."""
+
+
+@dataclass
+class _Seen:
+    """The last snapshot, with the tasks of each flow as they were planned then, which is what the
+    index says; and the nodes whose assignments were not in line with it."""
+
+    flows: Mapping[str, FlowView] = field(default_factory=dict)
+    nodes: Mapping[str, NodeView] = field(default_factory=dict)
+    journals: Mapping[str, Journal] = field(default_factory=dict)
+    drained: frozenset[str] = frozenset()
+    committing: frozenset[str] = frozenset()
+    intents: Mapping[str, Mapping[str, IntentView]] = field(default_factory=dict)
+    mine: frozenset[str] = frozenset()
+    chokes: Mapping[str, float] = field(default_factory=dict)
+    spark: Mapping[str, str] = field(default_factory=dict)
+    maintenance: bool = False
+    behind: set[str] = field(default_factory=set)
+
+
+@dataclass
+class _Round:
+    """One round of planning in the making. ``first`` are the actions that come before all plans;
+    ``back`` are the flows that go back to an earlier revision, which are not planned now."""
+
+    snapshot: Snapshot
+    builders: Mapping[str, PlanBuilder]
+    change_sets: Mapping[str, ChangeSet]
+    first: tuple[Action, ...]
+    back: tuple[Revert, ...]
+    behind: set[str]
+
+
+class Planner:
+    """Pure but for its memory: no I/O, clock, randomness or logging.
+
+    ``held``: flow -> the tasks that are to end or to read less, and wait for batches to be
+    finished. The next snapshot should have the intents of these flows, and of no others.
+    """
+
+    def __init__(self) -> None:
+        self._index = PlacementIndex()
+        self._copies = CopyIndex()
+        self._balanced: object = None
+        self._seen = _Seen()
+        self.held: Mapping[str, frozenset[str]] = {}
+
+    def plan(self, snapshot: Snapshot) -> list[Action]:
+        """What to do now so that every flow in ``snapshot.mine`` runs as it should."""
+        round_ = self._reconcile(snapshot)
+        self._place(round_)
+        self._roll_out(round_)
+        self._balance(round_)
+        choose_standbys(round_.builders, round_.change_sets, self._index)
+        return self._project(round_)
+
+    def _reconcile(self, snapshot: Snapshot) -> _Round:
+        """Bring the index in line with the snapshot, and find what has to be looked at."""
+        behind = set(self._seen.behind)
+        nodes = changed_names(self._seen.nodes, snapshot.nodes)
+        for name in nodes:
+            self._index.put_node(name, snapshot.nodes.get(name))
+        behind.update(nodes)
+        mode = self._maintain(snapshot)
+        if mode is not None:
+            snapshot = replace(snapshot, cluster=mode.cluster)
+        change_sets = self._changes_since(snapshot, nodes, behind)
+        back = {f.name: action for f in _mine(snapshot) if (action := revert(f, snapshot))}
+        recovery = Recovery(self._recoveries(snapshot))
+        told = _epochs_told(snapshot)
+        builders = {
+            flow.name: PlanBuilder(
+                flow,
+                snapshot,
+                self._index,
+                max(flow.plan.epoch, flow.epoch_floor, told.get(flow.name, 0)),
+                flow.plan.revision,
+                recovery,
+            )
+            for flow in _mine(snapshot)
+            if flow.name not in back
+        }
+        first: list[Action] = [mode] if mode else []
+        if snapshot.leads:
+            first += absences.marks(snapshot)
+        return _Round(snapshot, builders, change_sets, tuple(first), tuple(back.values()), behind)
+
+    def _place(self, round_: _Round) -> None:
+        for name, builder in round_.builders.items():
+            if round_.change_sets[name] or builder.flow_index.unsettled:
+                place(builder, round_.change_sets[name])
+
+    def _roll_out(self, round_: _Round) -> None:
+        """Promote tasks; those that the new revision wants elsewhere are placed once more."""
+        for builder in round_.builders.values():
+            moves = builder.flow.moves_in_rollout
+            promoted = roll(builder)
+            if not moves:
+                continue
+            if not builder.flow.moves_in_rollout:
+                place(builder, ChangeSet(everything=True))
+            elif promoted:
+                place(builder, ChangeSet(everything=False, tasks=tuple(promoted)))
+
+    def _balance(self, round_: _Round) -> None:
+        """Nothing is worth moving as long as nothing has changed since that was found."""
+        snapshot, builders = round_.snapshot, round_.builders.values()
+        cluster, flows = snapshot.cluster, frozenset(snapshot.flows)
+        moves = snapshot.throttled_moves and snapshot.balance_moves
+        limits = (cluster.maintenance, cluster.throttles, moves, flows, snapshot.mine)
+        changed = any(round_.change_sets.values()) or any(
+            builder.changes or builder.flow is not builder.stored for builder in builders
+        )
+        if changed or limits != self._balanced:
+            balance(round_.builders, snapshot, self._index)
+            begun = any(builder.changes for builder in builders)
+            self._balanced = None if begun else limits
+
+    def _project(self, round_: _Round) -> list[Action]:
+        """The actions: the new plans, then what the nodes are told of them."""
+        snapshot, builders, behind = round_.snapshot, round_.builders, round_.behind
+        in_order = sorted(builders.values(), key=lambda builder: builder.begun_moves)
+        replans = [action for builder in in_order for action in _replans(builder)]
+        behind.update(self._copies.follow(snapshot))
+        replicates = Copies(snapshot, self._copies).changes()
+        after = with_journals(_after(snapshot, replans), replicates)
+        for name in {action.flow for action in replans}:
+            behind.update(builders[name].touched)
+            if _told(snapshot.flows[name]) != _told(after.flows[name]):
+                behind.update(_nodes_of(after.flows[name]))
+        behind.update(self._copies.follow(after))
+        assigns = assign(after, self._index, sorted(behind), self._copies)
+        drops = [drop for flow in _mine(snapshot) if (drop := drop_of(flow, snapshot))]
+        forgets = absences.forgets(snapshot, self._index, assigns) if snapshot.leads else []
+        releases = [_release(lease) for lease in snapshot.run_out]
+        self._remember(after, {action.node for action in assigns})
+        self.held = {name: frozenset(b.held) for name, b in builders.items() if b.held}
+        return [
+            *round_.first,
+            *round_.back,
+            *replans,
+            *replicates,
+            *assigns,
+            *drops,
+            *forgets,
+            *releases,
+        ]
+
+    def _recoveries(self, snapshot: Snapshot) -> int | None:
+        """How many lost tasks may be given away now."""
+        limit = snapshot.cluster.throttles.get("recovery")
+        if limit is None or not any(node.lost for node in snapshot.nodes.values()):
+            return None
+        if not snapshot.throttled_moves:
+            return 0
+        starting = sum(key not in snapshot.slow for key, _ in snapshot.starting())
+        return max(0, limit - starting)
+
+    def _maintain(self, snapshot: Snapshot) -> Maintain | None:
+        if not snapshot.leads:
+            return None
+        missing = len(self._index.active & self._index.away)
+        return maintain(snapshot, len(self._index.active), missing)
+
+    def _changes_since(
+        self, snapshot: Snapshot, nodes: tuple[str, ...], behind: set[str]
+    ) -> dict[str, ChangeSet]:
+        """Bring the index up to date; what is to be looked at of each flow of this master's.
+
+        The nodes whose assignments may be out of line are added to ``behind``.
+        """
+        seen = self._seen
+        partitions = changed_partitions(seen, snapshot) if seen.flows else {}
+        for name in seen.flows.keys() - snapshot.flows.keys():
+            gone = seen.flows[name]
+            behind.update(_nodes_of(gone))
+            self._index.remove_flow(gone)
+        of_all = (snapshot.mine, snapshot.cluster.chokes, snapshot.cluster.spark)
+        if (seen.mine, seen.chokes, seen.spark) != of_all:
+            behind.update(snapshot.nodes)
+        resumed = seen.maintenance != (snapshot.cluster.maintenance is not None)
+        other_commits = seen.committing ^ snapshot.committing
+        change_sets = {}
+        for name, flow in snapshot.flows.items():
+            changes = self._changes_of(flow, behind)
+            change_sets[name] = replace(
+                changes,
+                everything=changes.everything
+                or resumed
+                or name in other_commits
+                or name in self.held
+                or (is_part(name) and whole_of(name) in partitions)
+                or seen.intents.get(name) != snapshot.intents.get(name),
+                nodes=tuple(sorted({*nodes, *changes.nodes})) if changes.nodes else nodes,
+                partitions=tuple(sorted(partitions.get(name, set()).union(changes.partitions))),
+            )
+        return change_sets
+
+    def _changes_of(self, flow: FlowView, behind: set[str]) -> ChangeSet:
+        """The differences of one flow: its tasks, and whether all of it is to be looked at."""
+        before = self._seen.flows.get(flow.name)
+        if before is None:
+            self._index.enter(flow, flow.tasks.items())
+            behind.update(_nodes_of(flow))
+            return ChangeSet(everything=True)
+        if before is flow:
+            return ChangeSet(everything=not self._is_followed(before, flow))
+        differences = list(flow.tasks.differences(before.tasks))
+        if (before.settled_place, before.weights) != (flow.settled_place, flow.weights):
+            self._index.remove_flow(before)
+            self._index.enter(flow, flow.tasks.items())
+        else:
+            for name, old, new in differences:
+                self._index.put(flow, name, old, new)
+        behind.update(_touched(before, flow))
+        return _scope_of(differences, everything=not self._is_followed(before, flow))
+
+    def _is_followed(self, before: FlowView, flow: FlowView) -> bool:
+        """Whether what has changed of the flow is all that needs a look."""
+        return (
+            flow.name in self._seen.mine
+            and flow.record == before.record
+            and flow.place == before.place
+            and flow.settled_place == before.settled_place
+            and flow.weights == before.weights
+            and (flow.pins, flow.discovers) == (before.pins, before.discovers)
+            and flow.proposed_tasks == before.proposed_tasks
+            and not flow.plan.sharing
+        )
+
+    def _remember(self, after: Snapshot, behind: set[str]) -> None:
+        """The flows as planned: what is not written of it shows as a difference next time."""
+        self._seen = _Seen(
+            flows=after.flows,
+            nodes=after.nodes,
+            journals=after.journals,
+            drained=after.drained,
+            committing=after.committing,
+            intents=after.intents,
+            mine=after.mine,
+            chokes=after.cluster.chokes,
+            spark=after.cluster.spark,
+            maintenance=after.cluster.maintenance is not None,
+            behind=behind,
+        )
+
+
+def _epochs_told(snapshot: Snapshot) -> dict[str, int]:
+    """The highest epoch that nodes were told of each flow that has no plan, or not any more."""
+    highest = {f.name: 0 for f in _mine(snapshot) if not isinstance(f.plan_version, Version)}
+    for node in snapshot.nodes.values() if highest else ():
+        for task in node.assignment.tasks:
+            if task.epoch > highest.get(task.flow, task.epoch):
+                highest[task.flow] = task.epoch
+    return highest
+
+
+def _mine(snapshot: Snapshot) -> Iterator[FlowView]:
+    return (flow for name, flow in snapshot.flows.items() if name in snapshot.mine)
+
+
+def _scope_of(differences: list[Change], *, everything: bool) -> ChangeSet:
+    """What a flow whose tasks are not as they were planned needs a look at."""
+    nodes, partitions = set(), set()
+    for _, old, new in differences:
+        task = old or new
+        assert task is not None
+        if old is None or new is None or task.kind == INGEST:
+            everything = everything or task.kind == COLLECT
+            nodes.update([task.node] if task.node else [])
+        else:
+            partitions.update(set(old.partitions) ^ set(new.partitions))
+    names = tuple(name for name, _, _ in differences)
+    return ChangeSet(everything, tuple(nodes), tuple(partitions), names)
+
+
+def _nodes_of(flow: FlowView) -> Iterator[str]:
+    for task in flow.tasks.values():
+        if task.node:
+            yield task.node
+        yield from task.standbys
+
+
+def _touched(before: FlowView, after: FlowView) -> set[str]:
+    """The nodes that may have to be told of the difference."""
+    if _told(before) != _told(after):
+        return {*_nodes_of(before), *_nodes_of(after)}
+    return {
+        node
+        for _, *both in after.tasks.differences(before.tasks)
+        for task in both
+        if task is not None
+        for node in (task.node, *task.standbys)
+        if node is not None
+    }
+
+
+def _told(flow: FlowView) -> tuple[int, int, int]:
+    """What nodes are told of its tasks beside the plan: revisions derive from it, and handoffs."""
+    before = flow.plan.revision if flow.rolling else flow.record.revision
+    return flow.record.revision, before, flow.record.handoff
+
+
+def _replans(builder: PlanBuilder) -> list[Replan]:
+    """The flow's new plan, in as many steps as it needs."""
+    flow, plan = builder.stored, builder.plan
+    after = Tasks.of(plan.tasks)
+    same = after is flow.tasks or not any(after.differences(flow.tasks))
+    if same and isinstance(flow.plan_version, Version) and plan == replace(flow.plan, tasks=after):
+        return []
+    why = tuple(builder.why) or (f"{flow.name}: the plan is brought up to date",)
+    actions: list[Replan] = []
+    over = {entry.task: entry for entry in endings(builder)}
+    before, expect = flow.tasks, flow.plan_version
+    parts = _steps(builder, plan, tuple(over.values()))
+    for number, tasks in enumerate(parts, start=1):
+        last = number == len(parts)
+        told = _told_losers(builder, before, tasks)
+        news = [over[name] for name in over if _changes_hands(name, before, tasks)]
+        plan = replace(plan, ended=history(plan, news))
+        step = replace(plan, tasks=tasks, sharing=not last)
+        fences = tuple(_fences(builder, before, tasks)) if builder.fenced else ()
+        throttled = builder.throttled
+        actions.append(
+            Replan(flow.name, flow.version, step, before, expect, told, why, fences, throttled)
+        )
+        before, expect = tasks, actions[-1].version_after
+        why = (f"{flow.name}: step {number + 1} of {len(parts)}",)
+    return actions
+
+
+def _changes_hands(name: str, before: Tasks, after: Tasks) -> bool:
+    """Whether the task, which has an owner, ends with this step, or begins anew."""
+    old, new = before.find(name), after.find(name)
+    return old is not None and (new is None or new.epoch != old.epoch)
+
+
+def _fences(builder: PlanBuilder, before: Tasks, after: Tasks) -> Iterator[Fence]:
+    """Those of the tasks that lose partitions with this step."""
+    for name, old, new in after.differences(before):
+        if name in builder.fenced and old is not None and _loses(old, new):
+            final = builder.task(name)
+            seen = builder.intent(name)
+            assert seen is not None, f"{name} loses partitions, and nobody knows its intent"
+            yield Fence(name, final.epoch if final and final.node else builder.epoch, seen)
+
+
+def _loses(old: PlannedTask, new: PlannedTask | None) -> bool:
+    return not set(old.partitions) <= set(new.partitions if new else ())
+
+
+def _steps(builder: PlanBuilder, plan: Plan, over: Sequence[EndedTask]) -> list[Tasks]:
+    """The tasks after each step that fits into one transaction."""
+    flow, scale = builder.stored, builder.snapshot.scale
+    rest = replace(plan, tasks={}, ended=history(plan, over))
+    used = scale.total(Replan(flow.name, flow.version, rest, flow.tasks, ANY, (), ()).writes(ANY))
+    used += MARK_BYTES
+
+    def cost(number: int, old: Bucket, new: Bucket) -> int:
+        before, after = Tasks((old,)), Tasks((new,))
+        checks = [Check(paths.assignment(n), v) for n, v in _told_losers(builder, before, after)]
+        fences = (one.write(flow.name) for one in _fences(builder, before, after))
+        bucket = Put(paths.plan_bucket(flow.name, str(number)), Plan(tasks=new), ABSENT)
+        return sum(map(scale.weigh, (bucket, *checks, *fences)))
+
+    return steps(flow.tasks, Tasks.of(plan.tasks), scale.limit_bytes - used, cost)
+
+
+def _told_losers(
+    builder: PlanBuilder, before: Tasks, after: Tasks
+) -> tuple[tuple[str, Version], ...]:
+    """The versions of the assignments of the nodes that lose a task to another one."""
+    losers = {
+        old.node
+        for _, old, new in (after.differences(before) if before else ())
+        if old and new and new.node != old.node
+    }
+    views = map(builder.snapshot.nodes.get, sorted(filter(None, losers)))
+    return tuple(
+        (view.name, view.assignment_version)
+        for view in views
+        if view and isinstance(view.assignment_version, Version)
+    )
+
+
+def _after(snapshot: Snapshot, replans: list[Replan]) -> Snapshot:
+    """The snapshot as it is when the plans are written."""
+    flows = dict(snapshot.flows)
+    for action in replans:
+        flows[action.flow] = replace(
+            flows[action.flow], plan=action.plan, plan_version=action.version_after
+        )
+    return replace(snapshot, flows=flows)
+
+
+def _release(lease: RunOut) -> Release:
+    why = f"cursor {lease.cursor} of {lease.flow} is removed: {lease.reader} did not renew it"
+    return Release(lease.flow, lease.cursor, lease.version, (why,))

@@ -1,0 +1,216 @@
+"""What each node is told: the projection of all plans onto the nodes.
+
+All that take a task away come before those that give one, so no two nodes are ever told to run the
+same task, also when two nodes exchange tasks. A standby does not run its task, and to become its
+owner is to be given it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from flumeng.control.planner.actions import Assign
+from flumeng.control.planner.copies import told_now
+from flumeng.control.planner.copy_index import CopyIndex
+from flumeng.control.planner.placement_index import DRAINING, STANDBY, PlacementIndex
+from flumeng.control.snapshot.assignment_pages import assignment_steps, items
+from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
+from flumeng.control.zookeeper import Version
+from zkschema.records import COLLECT, NOTHING, AssignedTask, Assignment, PlannedTask
+
+ITEM_BYTES = 1000
+"""No task or partition of an assignment takes more, with the check of its flow's plan."""
+NAMED = 5
+"""So many changes of a node's tasks are named one by one."""
+
+Key = tuple[str, str]
+Tasks = Mapping[Key, AssignedTask]
+
+
+def assign(
+    snapshot: Snapshot,
+    index: PlacementIndex,
+    nodes: Iterable[str],
+    copies: CopyIndex,
+) -> list[Assign]:
+    """Bring the assignments of these nodes in line with the plans, which ``index`` indexes, and
+    with the records of replicated journals, which ``copies`` indexes."""
+    takes: list[Assign] = []
+    gives: list[Assign] = []
+    for node in nodes:
+        view = snapshot.nodes.get(node)
+        if view is None or view.set_aside:
+            continue
+        current = {(task.flow, task.task): task for task in view.assignment.tasks}
+        wanted = _wanted(view, current, snapshot, index)
+        target = replace(
+            view.assignment,
+            chokes=_chokes(view, wanted, snapshot),
+            spark=_spark(view, snapshot),
+            journals=told_now(view, copies.told(node), snapshot),
+        )
+        if target != view.assignment:
+            view = replace(view, assignment=target)
+        elif wanted == current and isinstance(view.assignment_version, Version):
+            continue
+        kept = _kept(current, wanted) if current else {}
+        if kept != current:
+            takes += _steps(view, current, kept, snapshot, gives=False)
+            view = replace(
+                view,
+                assignment=takes[-1].assignment,
+                assignment_version=takes[-1].version_after,
+            )
+            if wanted == kept:
+                continue
+        gives += _steps(view, kept, wanted, snapshot, gives=True)
+    return [*takes, *gives]
+
+
+def _wanted(
+    view: NodeView, current: Tasks, snapshot: Snapshot, index: PlacementIndex
+) -> dict[Key, AssignedTask]:
+    """What the node is to run; tasks of other masters' flows stay as they are."""
+    wanted = {
+        key: task
+        for key, task in current.items()
+        if task.flow in snapshot.flows and task.flow not in snapshot.mine
+    }
+    mine, flows = snapshot.mine, snapshot.flows
+    for key, task in index.standing_by(view.name).items():
+        flow, name = key
+        if flow in mine:
+            wanted[key] = _assigned(flows[flow], name, task, current.get(key), standby=True)
+    for key, task in index.of_node(view.name).items():
+        flow, name = key
+        if flow in mine:
+            wanted[key] = _assigned(flows[flow], name, task, current.get(key))
+    return wanted
+
+
+def _kept(current: Tasks, wanted: Tasks) -> dict[Key, AssignedTask]:
+    """What the node has now and is to have: as it is to be, but for a standby that is given its
+    task."""
+    return {
+        key: known if known.state == STANDBY != task.state else task
+        for key, task in wanted.items()
+        if (known := current.get(key)) is not None
+    }
+
+
+def _assigned(
+    flow: FlowView,
+    name: str,
+    task: PlannedTask,
+    known: AssignedTask | None,
+    *,
+    standby: bool = False,
+) -> AssignedTask:
+    """The task as a node is told of it: ``known`` itself when that says the same already."""
+    revision = flow.revision_of(task) if flow.rolling else flow.record.revision
+    state, epoch = (DRAINING if task.state == DRAINING else "running"), task.epoch
+    handoff = flow.record.handoff if task.kind == COLLECT else 0
+    if standby:
+        state, epoch, handoff = STANDBY, 0, 0
+    if (
+        known is not None
+        and known.epoch == epoch
+        and known.revision == revision
+        and known.state == state
+        and known.partitions == task.partitions
+        and known.handoff == handoff
+    ):
+        return known
+    return AssignedTask(
+        extra=NOTHING,
+        flow=flow.name,
+        task=name,
+        kind=task.kind,
+        epoch=epoch,
+        revision=revision,
+        state=state,
+        partitions=task.partitions,
+        handoff=handoff,
+    )
+
+
+def _chokes(view: NodeView, wanted: Tasks, snapshot: Snapshot) -> Mapping[str, float]:
+    """Flow -> bytes per second that the node may accept of it; what is set for the node counts."""
+    if not snapshot.cluster_known:
+        return view.assignment.chokes
+    node, limits = view.name, snapshot.cluster.chokes
+    if not limits:
+        return {}
+    flows = sorted({flow for flow, _ in wanted})
+    found = {flow: limits.get(f"{flow}@{node}", limits.get(flow)) for flow in flows}
+    return {flow: rate for flow, rate in found.items() if rate is not None}
+
+
+def _spark(view: NodeView, snapshot: Snapshot) -> Mapping[str, str]:
+    """What holds for the node: its own settings before those of the cluster."""
+    if not snapshot.cluster_known:
+        return view.assignment.spark
+    return {**snapshot.cluster.spark, **view.record.spark}
+
+
+def _steps(
+    node: NodeView, before: Tasks, after: Tasks, snapshot: Snapshot, *, gives: bool
+) -> Iterator[Assign]:
+    """What brings the node's assignment there, in as many steps as it needs; mostly in one."""
+    keys = sorted(before.keys() | after.keys()) if before else sorted(after)
+    changed = [key for key in keys if before.get(key) is not after.get(key)] if before else keys
+    why = _reasons(node.name, before, after, changed)
+    target = replace(node.assignment, tasks=tuple(after[key] for key in keys if key in after))
+    expect = node.assignment_version
+
+    def action(told: Assignment, step: Assignment) -> Assign:
+        whole = told is node.assignment and step is target
+        flows = {flow for flow, _ in changed} if whole else _flows_changed(told, step)
+        basis = _basis(flows, snapshot)
+        return Assign(node.name, step, told, expect, basis, gives, why)
+
+    def fits(told: Assignment, step: Assignment) -> bool:
+        small = (items(told.tasks) + items(step.tasks)) * ITEM_BYTES < snapshot.scale.limit_bytes
+        return small or snapshot.scale.fits(action(told, step).writes())
+
+    told = node.assignment
+    for step in assignment_steps(told, target, fits):
+        yield (done := action(told, step))
+        told, expect = step, done.version_after
+        why = (f"{node.name}: more of its assignment",)
+
+
+def _flows_changed(before: Assignment, after: Assignment) -> set[str]:
+    """The flows of tasks that are not as they were."""
+    old = {(task.flow, task.task): task for task in before.tasks}
+    new = {(task.flow, task.task): task for task in after.tasks}
+    return {key[0] for key in old.keys() | new.keys() if old.get(key) is not new.get(key)}
+
+
+def _basis(flows: Iterable[str], snapshot: Snapshot) -> tuple[tuple[str, Version], ...]:
+    """The versions of the plans that a change derives from; a flow that is gone has none."""
+    known = ((name, snapshot.flows[name]) for name in sorted(flows) if name in snapshot.flows)
+    return tuple(
+        (name, flow.plan_version) for name, flow in known if isinstance(flow.plan_version, Version)
+    )
+
+
+def _reasons(node: str, before: Tasks, after: Tasks, changed: Sequence[Key]) -> tuple[str, ...]:
+    """One for each task while they are few."""
+    if not changed:
+        return (f"{node}: its assignment is brought up to date",)
+    named = [_difference(before.get(key), after.get(key)) for key in changed[:NAMED]]
+    more = len(changed) - NAMED
+    return (*named, f"{node}: {more} more tasks start, change or end") if more > 0 else tuple(named)
+
+
+def _difference(before: AssignedTask | None, after: AssignedTask | None) -> str:
+    if before is None:
+        assert after is not None
+        if after.state == STANDBY:
+            return f"{after.flow}/{after.task} stands by"
+        return f"{after.flow}/{after.task} starts under epoch {after.epoch}"
+    if after is None:
+        return f"{before.flow}/{before.task} ends"
+    return f"{after.flow}/{after.task} changes"

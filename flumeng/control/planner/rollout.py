@@ -1,0 +1,206 @@
+"""How a new revision reaches a flow's tasks: at once, or behind a canary and in waves.
+
+A task that has been *promoted* runs the flow's current revision, the others the one that all ran
+before. First ``canary`` tasks of each kind are promoted; when they have run it for the settling
+time, the others follow, at most ``max_parallel`` under way at once. When a task that was promoted
+fails, or none makes progress for too long, the flow goes back by itself. Tasks on nodes that are
+away or of which a record cannot be read, and those that nobody may run, are not waited for and come
+last; but as long as no task of a kind that the flow has could run the new revision, or the flow
+does not run, nobody has proven it.
+
+A changed place is proven in the same way: a promoted task goes by the labels of the new revision
+and counts when it runs where those are. Sources begin on nodes that only the new revision wants
+when it is their turn, and end where only the old one wanted them when the rollout is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from flumeng.control.planner.actions import Revert
+from flumeng.control.planner.placement_index import DRAINING
+from flumeng.control.planner.plan_builder import PlanBuilder
+from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
+from flumeng.spec import Rollout
+from zkschema.records import COLLECT, INGEST, Audit, PlannedTask, TaskStatus
+
+AUTHOR = "flumeng"
+NAMED = 3
+
+
+def revert(flow: FlowView, snapshot: Snapshot) -> Revert | None:
+    """The end of a rollout of which a task says that it failed, or that gets no further."""
+    if not flow.rolling:
+        return None
+    current, before = flow.record.revision, flow.plan.revision
+    why = _failure(flow, snapshot) or _standstill(flow, snapshot)
+    if not why:
+        return None
+    command = f"flow {flow.name}: rollout of revision {current} goes back to {before}"
+    entry = Audit(who=AUTHOR, command=command, reason=why, time=snapshot.now)
+    record = replace(flow.record, revision=before, went_back=why)
+    return Revert(flow.name, record, flow.version, entry, (f"{command}: {why}",))
+
+
+def _failure(flow: FlowView, snapshot: Snapshot) -> str:
+    current = flow.record.revision
+    for name, task in flow.tasks.items():
+        status = _said(flow, name, task, snapshot.nodes)
+        if status and (status.revision, status.state) == (current, "failed"):
+            why = f"{flow.name}/{name} on {task.node} failed with revision {current}: "
+            return f"{why}{status.error or 'no reason given'}"
+    return ""
+
+
+def _standstill(flow: FlowView, snapshot: Snapshot) -> str:
+    if flow.name not in snapshot.stalled or flow.rollout is None:
+        return ""
+    waiting = [
+        f"{flow.name}/{name} on {task.node or 'no node'} {_stand(flow, name, task, snapshot)}"
+        for name, task in sorted(flow.tasks.items())
+        if flow.has_taken(task) and f"{flow.name}/{name}" not in snapshot.settled
+    ]
+    more = f" and {len(waiting) - NAMED} more" if len(waiting) > NAMED else ""
+    those = ", ".join(waiting[:NAMED]) + more if waiting else "no task could take it"
+    limit = flow.rollout.deadline_seconds
+    return f"revision {flow.record.revision} made no progress for {limit:g} s: {those}"
+
+
+def _stand(flow: FlowView, name: str, task: PlannedTask, snapshot: Snapshot) -> str:
+    status = _said(flow, name, task, snapshot.nodes)
+    if status is None or status.revision != flow.record.revision:
+        return "has not taken it"
+    error = f" ({status.error})" if status.error else ""
+    return f"is {status.state}{error}"
+
+
+def roll(builder: PlanBuilder) -> list[str]:
+    """Promote tasks, as many as may be now; when none is left, the rollout is over.
+
+    Gives the names of those that were promoted.
+    """
+    flow = builder.flow
+    if flow.place is None:
+        return []
+    if not flow.rolling:
+        builder.revision = flow.record.revision
+        return []
+    if flow.record.rollout_paused == flow.record.revision:
+        return []
+    assert flow.rollout is not None
+    waves = [_Wave(builder, kind) for kind in (INGEST, COLLECT)]
+    proven = [wave.canary_runs(flow.rollout) for wave in waves]
+    if all(proven):
+        room = flow.rollout.max_parallel - sum(len(wave.under_way) for wave in waves)
+        for wave in waves:
+            room -= wave.promote(room)
+        done = not any(wave.waiting or wave.under_way for wave in waves)
+        if done and builder.tasks and flow.record.state == "running":
+            builder.end_rollout()
+    return [name for wave in waves for name in wave.promoted]
+
+
+class _Wave:
+    """The tasks of one kind that a live node may run: which run the new revision, which are on the
+    way to it, and which wait for their turn. ``promoted`` were promoted here."""
+
+    def __init__(self, builder: PlanBuilder, kind: str) -> None:
+        self._builder = builder
+        self._kind = kind
+        self._is_planned = False
+        self.runs: list[str] = []
+        self.under_way: list[str] = []
+        self.waiting: list[str] = []
+        self.promoted: list[str] = []
+        for name in sorted(builder.tasks, key=lambda name: (len(name), name)):
+            task = builder.task(name)
+            assert task is not None
+            if task.kind == kind:
+                self._is_planned = True
+                self._sort_in(name, task)
+        if kind == INGEST and builder.flow.moves_in_rollout:
+            self.waiting += self._newcomers()
+
+    def _sort_in(self, name: str, task: PlannedTask) -> None:
+        flow, snapshot = self._builder.flow, self._builder.snapshot
+        node = snapshot.nodes.get(task.node or "")
+        if node is None or not node.live or node.set_aside or node.mute:
+            return
+        if _is_stranded(flow, name, task, node):
+            if flow.moves_in_rollout and flow.has_taken(task):
+                self.under_way.append(name)  # the new place has no node for it
+            return
+        in_place = not flow.moves_in_rollout or self._is_wanted_on(node)
+        if not flow.has_taken(task):
+            if in_place or self._kind == COLLECT:
+                self.waiting.append(name)
+        elif in_place and f"{flow.name}/{name}" in snapshot.settled:
+            self.runs.append(name)
+        else:
+            self.under_way.append(name)
+
+    def _is_wanted_on(self, node: NodeView) -> bool:
+        """Whether the new revision's labels are on the node."""
+        place = self._builder.flow.place
+        assert place is not None
+        labels = place.ingest.labels if self._kind == INGEST else place.collect.labels
+        return all(node.record.labels.get(key) == value for key, value in labels.items())
+
+    def _newcomers(self) -> list[str]:
+        """The source tasks on nodes that only the new revision wants, which do not run yet."""
+        builder = self._builder
+        place = builder.flow.place
+        assert place is not None
+        if not (builder.receives and builder.flow.pins):
+            return []
+        names = (
+            f"{INGEST}.{name}"
+            for name, node in sorted(builder.snapshot.nodes.items())
+            if node.live and node.eligible(INGEST, place.ingest.labels)
+        )
+        return [name for name in names if builder.task(name) is None]
+
+    def canary_runs(self, rollout: Rollout) -> bool:
+        """Promote the canary; gives whether enough tasks have proven the revision by now."""
+        if not self._is_planned and not self.waiting:
+            return True
+        there = len(self.runs) + len(self.under_way) + len(self.waiting)
+        canary = max(1, min(rollout.canary, there))
+        self.promote(canary - len(self.runs) - len(self.under_way))
+        return len(self.runs) >= canary
+
+    def promote(self, count: int) -> int:
+        """The next tasks take the current revision; gives how many."""
+        chosen = self.waiting[: max(0, count)]
+        builder = self._builder
+        current = builder.flow.record.revision
+        for name in chosen:
+            task = builder.task(name)
+            if task is None:
+                node = name.partition(".")[2]
+                why = "sources run there, by the new revision"
+                builder.become(name, builder.given(INGEST, name, node, why, revision=current))
+            else:
+                builder.become(name, replace(task, revision=current))
+                builder.why.append(f"{builder.flow.name}/{name} takes revision {current}")
+        del self.waiting[: len(chosen)]
+        self.under_way += chosen
+        self.promoted += chosen
+        return len(chosen)
+
+
+def _is_stranded(flow: FlowView, name: str, task: PlannedTask, node: NodeView) -> bool:
+    """Whether its owner has let it go, and nobody may run it."""
+    return task.state == DRAINING and node.has_let_go(flow.name, name)
+
+
+def _said(
+    flow: FlowView, name: str, task: PlannedTask, nodes: Mapping[str, NodeView]
+) -> TaskStatus | None:
+    """What its owner says of the task; nothing while it is not the owner's any more."""
+    node = nodes.get(task.node or "")
+    if node is None or node.status is None or task.state == DRAINING:
+        return None
+    status = node.status.tasks.get(f"{flow.name}/{name}")
+    return status if status and status.epoch == task.epoch else None

@@ -1,0 +1,146 @@
+"""Which nodes stand by for which tasks, so that a task whose node is lost goes on at once.
+
+A standby is never on the node of the task's owner, and in another zone as long as one has a node
+for it. It stays where it is as long as it may; only from the owner's zone it goes to another one.
+It counts against no capacity: it reads nothing, and takes the task over only where there is room.
+So each goes to the node that has the fewest; of equal ones to another each time, so that not all
+tasks of a node have the same one. Where too few nodes may collect, a task has fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+
+from flumeng.control.planner.indexed_heap import IndexedHeap
+from flumeng.control.planner.placement_index import PlacementIndex
+from flumeng.control.planner.plan_builder import ChangeSet, PlanBuilder
+from flumeng.control.snapshot.snapshot import NodeView
+from flumeng.spec import CollectPlace
+from zkschema.records import COLLECT, PlannedTask
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Standbys:
+    """One round of choosing, over all flows."""
+
+    def __init__(self, index: PlacementIndex) -> None:
+        self._index = index
+        self._zones: dict[Labels, frozenset[str]] = {}
+        self._pools: dict[tuple[Labels, str], IndexedHeap[int]] = {}
+
+    def choose(self, builder: PlanBuilder, changes: ChangeSet) -> None:
+        """Bring the standbys of the flow's tasks in line with its place and the nodes."""
+        settled, flow_index = builder.flow.settled_place, builder.flow_index
+        if settled is None or builder.snapshot.cluster.maintenance:
+            return
+        if settled.collect.replicas == 1 and not flow_index.replicated:
+            return
+        zones = self._zones_of(settled.collect)
+        everything = changes.everything or builder.flow.moves_in_rollout
+        if everything or (zones, settled.collect) != (flow_index.zones, flow_index.place):
+            names: Iterable[str] = [n for n, t in builder.tasks.items() if t.kind == COLLECT]
+        else:
+            names = self._suspects(builder, changes)
+        flow_index.zones, flow_index.place = zones, settled.collect
+        for name in sorted(names, key=lambda name: (len(name), name)):
+            task = builder.task(name)
+            if task is None:
+                flow_index.unprotected.discard(name)
+            elif task.kind == COLLECT:
+                self._choose(builder, name, task)
+
+    def _suspects(self, builder: PlanBuilder, changes: ChangeSet) -> set[str]:
+        """The tasks whose standbys may have to be others."""
+        names = {*builder.flow_index.unprotected, *builder.changes, *changes.tasks}
+        for node in changes.nodes:
+            for held in (self._index.of_node(node), self._index.standing_by(node)):
+                names.update(name for flow, name in held if flow == builder.flow.name)
+        return names
+
+    def _choose(self, builder: PlanBuilder, name: str, task: PlannedTask) -> None:
+        place, nodes = builder.flow.collect_place(task), builder.snapshot.nodes
+        owner = self._index.capacity.zone(task.node or "")
+        count = place.replicas - 1 if task.node is not None else 0
+        kept = [node for node in task.standbys if may_stand_by(nodes.get(node), task, place)]
+        apart = [node for node in kept if self._index.capacity.zone(node) != owner]
+        chosen = [*apart, *(node for node in kept if node not in apart)][:count]
+        elsewhere = self._zones_of(place) - {owner or ""}
+        while len(apart) < count:
+            node = self._least(place, elsewhere, {task.node or "", *chosen}, chosen)
+            if node is None:
+                break
+            apart.append(node)
+            chosen = [*apart, *(other for other in chosen if other not in apart)][:count]
+        while len(chosen) < count:
+            node = self._least(place, {owner or ""}, {task.node or "", *chosen}, ())
+            if node is None:
+                break
+            chosen.append(node)
+        protected = len(chosen) == count and (len(apart) >= count or not elsewhere)
+        unprotected = builder.flow_index.unprotected
+        (unprotected.discard if protected else unprotected.add)(name)
+        if tuple(chosen) != task.standbys:
+            self._put(builder, name, task, tuple(chosen))
+
+    def _put(
+        self, builder: PlanBuilder, name: str, task: PlannedTask, chosen: tuple[str, ...]
+    ) -> None:
+        builder.stand_by(name, task, chosen)
+        changed = set(chosen).symmetric_difference(task.standbys)
+        for pool in self._pools.values():
+            for node in changed.intersection(pool.ranks):
+                pool.set(node, self._rank(node))
+
+    def _least(
+        self, place: CollectPlace, zones: Iterable[str], taken: set[str], beside: Iterable[str]
+    ) -> str | None:
+        """The node of these zones with the fewest standbys; in a zone that has none of those
+        ``beside`` it when there is one."""
+        used = {self._index.capacity.zone(node) for node in beside}
+        found = [
+            (zone in used, pool.ranks[node], node)
+            for zone in zones
+            for pool in (self._pool(place, zone),)
+            if (node := pool.first(lambda node: node not in taken)) is not None
+        ]
+        return min(found)[2] if found else None
+
+    def _zones_of(self, place: CollectPlace) -> frozenset[str]:
+        labels = tuple(sorted(place.labels.items()))
+        found = self._zones.get(labels)
+        if found is None:
+            found = self._zones[labels] = frozenset(self._index.capacity.zones(place.labels))
+        return found
+
+    def _pool(self, place: CollectPlace, zone: str) -> IndexedHeap[int]:
+        key = tuple(sorted(place.labels.items())), zone
+        pool = self._pools.get(key)
+        if pool is None:
+            pool = self._pools[key] = IndexedHeap()
+            nodes = self._index.capacity.pool(place.labels, zone).ranks
+            pool.set_all({node: self._rank(node) for node in nodes})
+        return pool
+
+    def _rank(self, node: str) -> int:
+        """By the number of standbys, then in another order for each number."""
+        count = len(self._index.standing_by(node))
+        order = blake2b(f"{count} {node}".encode(), digest_size=4).digest()
+        return (count << 32) + int.from_bytes(order)
+
+
+def may_stand_by(node: NodeView | None, task: PlannedTask, place: CollectPlace) -> bool:
+    """Whether a standby of the task may stay on the node: also while it is only just missed."""
+    if node is None or node.name == task.node or (not node.live and node.lost):
+        return False
+    return node.set_aside or node.eligible(COLLECT, place.labels)
+
+
+def choose_standbys(
+    builders: Mapping[str, PlanBuilder], changes: Mapping[str, ChangeSet], index: PlacementIndex
+) -> None:
+    """Of all flows of this round."""
+    standbys = Standbys(index)
+    for name, builder in builders.items():
+        standbys.choose(builder, changes[name])

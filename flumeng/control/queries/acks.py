@@ -1,0 +1,116 @@
+"""How far flows have delivered, and how far their partitions reach.
+
+Reads only. Acks are in ZooKeeper; where a partition ends now its node tells, or the discovery
+process of its flow. An end that nobody tells is None, never an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from flumeng.control.queries import asking
+from flumeng.control.queries.reading import Reading
+from flumeng.control.snapshot import partitions
+from flumeng.control.snapshot.partitions import Known
+from flumeng.control.zookeeper import Found, ReadableStore, Unreadable, Versioned
+from zkschema import paths, records
+from zkschema.bootstrap import CURSOR_MAIN
+
+UNREGISTERED = Known()
+
+
+class Position(Protocol):
+    """How far one partition reaches; offsets are half-open."""
+
+    @property
+    def floor(self) -> int: ...
+    @property
+    def safe(self) -> int: ...
+
+
+Ask = Callable[[str], Mapping[str, Position]]
+"""Gives the positions of all partitions served at an address. Raises ``UnavailableError``."""
+
+
+def ask_worker(address: str) -> Mapping[str, Position]:
+    """The ``Ask`` of a real cluster."""
+    from flumeng.journal.client import JournalClient  # noqa: PLC0415  loads pyarrow
+
+    with JournalClient(address, asking.CALL_SECONDS) as client:
+        return client.positions()
+
+
+@dataclass(frozen=True)
+class AckRow:
+    """``epoch`` and ``offset`` are ``None`` before the first ack, ``end`` when it is unknown."""
+
+    flow: str
+    partition: str
+    epoch: int | None
+    offset: int | None
+    end: int | None
+    lag: int | None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Answers of the live nodes: node -> partition, as ``partitions.key`` calls it -> position.
+    ``silent`` did not answer."""
+
+    by_node: Mapping[str, Mapping[str, Position]] = field(default_factory=dict)
+    silent: tuple[str, ...] = ()
+
+    def end_of(self, key: str, known: Known) -> int | None:
+        """Where the partition ends now; None when nobody says. What is on no node's disk any node
+        may know; one of them may lag."""
+        if known.end is not None:
+            return known.end
+        asked = [self.by_node.get(known.node, {})] if known.node else self.by_node.values()
+        return max((answer[key].safe for answer in asked if key in answer), default=None)
+
+
+def positions(source: ReadableStore | Reading, ask: Ask) -> Positions:
+    """Ask all live nodes that serve partitions."""
+    return Positions(*asking.ask_all(Reading.of(source), ask))
+
+
+def acks_of(
+    source: ReadableStore | Reading, where: Positions, flow: str | None = None
+) -> list[AckRow]:
+    """One row for each partition that a flow reads, also for those that it has not acked yet; of
+    all flows, or of one."""
+    reading = Reading.of(source)
+    names = reading.children(paths.flows()) if flow is None else [flow]
+    known = partitions.of_flows(reading, names)
+    acked = reading.children_many([paths.cursor(name, CURSOR_MAIN) for name in names])
+    keys = [
+        (name, partition)
+        for name, listed in zip(names, acked, strict=True)
+        for partition in sorted({*known[name], *listed})
+    ]
+    found = reading.read_each([partitions.ack_path(*key) for key in keys])
+    return [
+        _ack(*key, ack, known[key[0]].get(key[1], UNREGISTERED), where)
+        for key, ack in zip(keys, found, strict=True)
+    ]
+
+
+def _ack(
+    flow: str, partition: str, ack: Found[records.Ack], known: Known, where: Positions
+) -> AckRow:
+    record = ack.value if isinstance(ack, Versioned) else None
+    end = where.end_of(partitions.key(flow, partition), known)
+    unknown = end is None or isinstance(ack, Unreadable)
+    start = record.emitted if record else known.start
+    return AckRow(
+        flow=flow,
+        partition=partition,
+        epoch=record.epoch if record else None,
+        offset=record.offset if record else None,
+        end=end,
+        lag=None if unknown else max(0, partitions.distance(partition, start, end or 0)),
+        problem=str(ack) if isinstance(ack, Unreadable) else "",
+    )

@@ -1,0 +1,120 @@
+"""Asking the nodes of a cluster, all at once and in bounded time.
+
+What only nodes know is never in ZooKeeper. One that does not answer in time, or makes no sense, is
+named and costs the others nothing: with any number of them there is an answer in time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+from flumeng.control.queries.reading import Reading
+from flumeng.errors import CorruptError, UnavailableError, UserError
+from zkschema import paths
+
+CALL_SECONDS = 1.5
+"""So long a node may take for one answer."""
+ASK_SECONDS = 2.5
+"""So long all may take together, however many there are."""
+MOST_THREADS = 256
+
+A = TypeVar("A")
+
+Answers = Mapping[str, Mapping[str, A]]
+"""Node -> what its workers answered together."""
+
+
+def ask_all(
+    reading: Reading, ask: Callable[[str], Mapping[str, A]]
+) -> tuple[Answers[A], tuple[str, ...]]:
+    """The answers of the live nodes that tell of partitions, and the nodes that did not answer."""
+    names = reading.children(paths.live_nodes())
+    found = reading.read_many([paths.live_node(name) for name in names])
+    served = [
+        (name, address)
+        for name, live in zip(names, found, strict=True)
+        for address in ((*live.value.addresses, live.value.discovery) if live is not None else ())
+        if address
+    ]
+    return _by_node(ask, served)
+
+
+def ask_collectors(
+    reading: Reading, nodes: Sequence[str], ask: Callable[[str], Mapping[str, A]]
+) -> tuple[Answers[A], tuple[str, ...]]:
+    """The answers of the collectors of these nodes, of those that run, and the nodes of which it
+    did not."""
+    found = reading.read_many([paths.live_node(name) for name in nodes])
+    served = [
+        (name, live.value.collector)
+        for name, live in zip(nodes, found, strict=True)
+        if live is not None and live.value.collector
+    ]
+    return _by_node(ask, served)
+
+
+def _by_node(
+    ask: Callable[[str], Mapping[str, A]], served: Sequence[tuple[str, str]]
+) -> tuple[Answers[A], tuple[str, ...]]:
+    """``served``: node and address."""
+    answers = _together(ask, list(dict.fromkeys(address for _, address in served)))
+    by_node: dict[str, dict[str, A]] = {}
+    silent = []
+    for name, address in served:
+        answer = answers.get(address)
+        if answer is None:
+            silent.append(name)
+        else:
+            by_node.setdefault(name, {}).update(answer)
+    return by_node, tuple(dict.fromkeys(silent))
+
+
+def _together(
+    ask: Callable[[str], Mapping[str, A]], addresses: Sequence[str]
+) -> dict[str, Mapping[str, A] | None]:
+    """Address -> answer; None, or nothing when the time was up, where there was none. Raises
+    UserError when nobody answers and one refuses.
+
+    The threads are left alone then, and end with their calls. They are no daemons: a process that
+    ends within a call of gRPC crashes.
+    """
+    refused: list[UserError] = []
+    waiting: SimpleQueue[str] = SimpleQueue()
+    done: SimpleQueue[tuple[str, Mapping[str, A] | None]] = SimpleQueue()
+    for address in addresses:
+        waiting.put(address)
+
+    deadline = time.monotonic() + ASK_SECONDS
+
+    def work() -> None:
+        while time.monotonic() < deadline:
+            try:
+                address = waiting.get_nowait()
+            except Empty:
+                return
+            answer = None
+            try:
+                answer = ask(address)
+            except (UnavailableError, CorruptError):
+                continue
+            except UserError as error:
+                refused.append(error)
+            finally:
+                done.put((address, answer))
+
+    for number in range(min(len(addresses), MOST_THREADS)):
+        threading.Thread(target=work, name=f"asking {number}", daemon=False).start()
+    answers: dict[str, Mapping[str, A] | None] = {}
+    while len(answers) < len(addresses):
+        try:
+            address, answer = done.get(timeout=max(0.0, deadline - time.monotonic()))
+        except Empty:
+            break
+        answers[address] = answer
+    if refused and all(answer is None for answer in answers.values()):
+        raise refused[0]
+    return answers

@@ -1,0 +1,166 @@
+"""What an operator can wait for. Each gives what is missing, a line each; none: it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from flumeng.control.commands.flow_records import require_flow
+from flumeng.control.commands.nodes import left, require_node
+from flumeng.control.commands.parts import parts_there
+from flumeng.control.commands.subscriptions import why_not_deleted
+from flumeng.control.planner.task_count import given_tasks, task_count
+from flumeng.control.queries import overview
+from flumeng.control.queries.acks import Positions, acks_of
+from flumeng.control.queries.overview import FlowDetail
+from flumeng.control.queries.task_status import TaskRow
+from flumeng.control.queries.waiting import UnsatisfiableError
+from flumeng.control.snapshot import journal_registry, partitions
+from flumeng.control.snapshot.partitions import subscribed
+from flumeng.control.zookeeper import ReadableStore, Store, Versioned
+from flumeng.spec import SpecError, parse_flow
+from flumeng.spec.flow_names import is_part, parts_among, whole_of
+from zkschema import paths
+from zkschema.records import COLLECT, DISCOVER
+
+
+def flow_running(store: ReadableStore, flow: str) -> list[str]:
+    """Every task that the flow asks for runs what it is to run now, which during a rollout may be
+    the revision before. Raises ``UserError`` without the flow."""
+    return _not_running(overview.flow(store, flow))
+
+
+def _not_running(flow: FlowDetail) -> list[str]:
+    if flow.problem:
+        return [f"flow {flow.flow}: {flow.problem}"]
+    if flow.state != "running":
+        return [f"flow {flow.flow} is to be {flow.state}"]
+    if not flow.tasks:
+        return [f"flow {flow.flow} is not planned yet"]
+    return _unplanned(flow) + [_line(task) for task in flow.tasks if task.state != "running"]
+
+
+def flow_rolled_out(store: ReadableStore, flow: str) -> list[str]:
+    """Every task of the flow runs its current revision, and no canary or wave is out.
+
+    Raises ``UserError`` without the flow, ``UnsatisfiableError`` when it went back by itself.
+    """
+    found = overview.flow(store, flow)
+    if found.went_back:
+        raise UnsatisfiableError(
+            f"flow {flow} went back to revision {found.revision}: {found.went_back}"
+        )
+    still = [str(found.rollout)] if found.rollout else []
+    return still + _not_running(found)
+
+
+def flow_stopped(store: Store, flow: str) -> list[str]:
+    """The flow is to be stopped, nothing of it is planned any more but its discovery, and all that
+    it accepted is delivered, by its isolated parts too; raises as above."""
+    every = [flow, *parts_there(store, [flow])]
+    return [line for name in every for line in _not_stopped(store, name)]
+
+
+def _not_stopped(store: Store, flow: str) -> list[str]:
+    state = require_flow(store, flow).value.state
+    if state != "stopped":
+        return [f"flow {flow} is to be {state}"]
+    tasks = [_line(task) for task in overview.flow(store, flow).tasks if task.kind != DISCOVER]
+    return tasks or [
+        f"journal {name} is not collected to its end" for name in _undrained(store, flow)
+    ]
+
+
+def flow_acked(store: Store, flow: str, ends: Mapping[str, int]) -> list[str]:
+    """All is acked up to ``ends``, by partition; what is gone was. Raises ``UserError``
+    without the flow, ``UnsatisfiableError`` when it is paused."""
+    state = require_flow(store, flow).value.state
+    rows = acks_of(store, Positions(), flow)
+    missing = [
+        f"{row.partition} is acked up to {row.offset or 0} of {end}"
+        for row in rows
+        if (end := ends.get(row.partition, 0)) > (row.offset or 0)
+    ]
+    if missing and state == "suspended":
+        raise UnsatisfiableError(f"flow {flow} was paused meanwhile: {missing[0]}")
+    return missing
+
+
+def flow_gone(store: ReadableStore, flow: str) -> list[str]:
+    """There is no such flow, and nothing of it."""
+    known = store.children(paths.flows())
+    names = [name for name in (flow, *parts_among(known, flow)) if name in known]
+    found = zip(names, store.read_each([paths.flow(name) for name in names]), strict=True)
+    return [
+        f"flow {name} is to be {record.value.state}"
+        if isinstance(record, Versioned)
+        else f"flow {name} cannot be read"
+        for name, record in found
+        if record is not None
+    ]
+
+
+def flow_unread(store: ReadableStore, flow: str) -> list[str]:
+    """No other flow reads it. Raises ``UserError`` without the flow."""
+    require_flow(store, flow)
+    why = why_not_deleted(store, flow)
+    return [why] if why else []
+
+
+def node_drained(store: Store, node: str) -> list[str]:
+    """Nothing is left on the node. Raises ``UserError`` without the node."""
+    require_node(store, node)
+    still = left(store, node)
+    known = {task.key: task for task in overview.tasks(store)} if still.tasks else {}
+    tasks = [
+        _line(known[key]) if key in known else f"task {key} is stopping" for key in still.tasks
+    ]
+    return [
+        *tasks,
+        *(f"journal {journal} is not collected to its end" for journal in still.journals),
+        *(f"no other node has its copy of {journal} yet" for journal in still.copies),
+    ]
+
+
+def tasks_active(store: Store, keys: Sequence[str] = ()) -> list[str]:
+    """The tasks ``flow/task`` run what they are to run now; without keys: all do."""
+    known = {f"{task.flow}/{task.task}": task for task in overview.tasks(store)}
+    if not known and not keys:
+        return ["nothing is planned yet"]
+    unplanned = [f"task {key} is not planned yet" for key in keys if key not in known]
+    tasks = (known[key] for key in keys or known if key in known)
+    return unplanned + [_line(task) for task in tasks if task.state != "running"]
+
+
+def _undrained(store: Store, flow: str) -> list[str]:
+    known = journal_registry.journals(store)
+    own = [
+        (subscribed(name) if is_part(flow) else name, journal)
+        for name, journal in known.items()
+        if journal.flow == whole_of(flow)
+    ]
+    acks = store.read_each([partitions.ack_path(flow, name) for name, _ in own])
+    return [
+        name
+        for (name, journal), ack in zip(own, acks, strict=True)
+        if not partitions.is_drained(partitions.of_journal(journal), ack)
+    ]
+
+
+def _unplanned(flow: FlowDetail) -> list[str]:
+    """Until a master has looked, fewer collect tasks may be planned than are asked for, or more."""
+    try:
+        said = parse_flow(flow.text).place.collect.tasks
+    except SpecError:
+        return []  # no master plans it, and its tasks say why they fail
+    reads = [len(task.partitions) for task in flow.tasks if task.kind == COLLECT]
+    planned = len(reads)
+    given = given_tasks(said, flow.scaling.tasks if flow.scaling else 0, planned)
+    if given is None:
+        return [] if planned else [f"flow {flow.flow} is planned without collect tasks yet"]
+    wanted = task_count(given, planned, sum(reads), 0, 0)
+    line = f"flow {flow.flow} is planned with {planned} of {wanted} collect tasks yet"
+    return [line] if planned != wanted else []
+
+
+def _line(task: TaskRow) -> str:
+    return f"task {task.flow}/{task.task} is {task.state}{': ' + task.why if task.why else ''}"

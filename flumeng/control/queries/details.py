@@ -1,0 +1,113 @@
+"""One node, or one task, with all that belongs to it. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flumeng.control.commands.nodes import Left, left, require_node
+from flumeng.control.queries import overview, task_counts
+from flumeng.control.queries.acks import AckRow, Positions, acks_of
+from flumeng.control.queries.overview import NodeRow
+from flumeng.control.queries.task_counts import TaskCounts
+from flumeng.control.queries.task_status import TaskRow
+from flumeng.control.zookeeper import Store
+from flumeng.errors import UserError
+from flumeng.spec.problems import nearest
+from zkschema import paths
+
+
+@dataclass(frozen=True)
+class NodeDetail:
+    """A node, its tasks, and its journals: name -> events that are not in the sinks yet.
+
+    The count is ``None`` while the node does not answer. ``left`` is what a drain waits for.
+    """
+
+    node: NodeRow
+    tasks: tuple[TaskRow, ...]
+    journals: Mapping[str, int | None]
+    left: Left
+
+
+@dataclass(frozen=True)
+class StoryLine:
+    """``time`` is in seconds since the epoch."""
+
+    time: float
+    who: str
+    event: str
+    before: str
+    after: str
+    cause: str
+
+
+@dataclass(frozen=True)
+class NodeStory:
+    """What a node told of itself last, oldest first."""
+
+    node: str
+    live: bool
+    lines: tuple[StoryLine, ...]
+
+
+@dataclass(frozen=True)
+class TaskDetail:
+    """A task with its acks, and what became of its last events."""
+
+    task: TaskRow
+    acks: tuple[AckRow, ...]
+    counts: TaskCounts
+
+
+def node(store: Store, where: Positions, name: str) -> NodeDetail:
+    """Raises ``UserError`` when there is no such node."""
+    require_node(store, name)
+    lags = {ack.partition: ack.lag for ack in acks_of(store, where)}
+    remains = left(store, name)
+    row = next((row for row in overview.nodes(store) if row.node == name), None)
+    if row is None:
+        raise UserError(f'there is no node "{name}" any more')
+    return NodeDetail(
+        node=row,
+        tasks=tuple(task for task in overview.tasks(store) if task.node == name),
+        journals={journal: lags.get(journal) for journal in remains.journals},
+        left=remains,
+    )
+
+
+def story(store: Store, name: str) -> NodeStory:
+    """Raises ``UserError`` when there is no such node."""
+    require_node(store, name)
+    found = store.read(paths.story(name))
+    return NodeStory(
+        node=name,
+        live=store.exists(paths.live_node(name)),
+        lines=tuple(
+            StoryLine(line.time, line.who, line.event, line.before, line.after, line.cause)
+            for line in (found.value.lines if found else ())
+        ),
+    )
+
+
+def task(store: Store, where: Positions, ask: task_counts.Ask, key: str) -> TaskDetail:
+    """The task ``flow/task``. Raises ``UserError`` when there is none."""
+    found = require_task(store, key)
+    return TaskDetail(
+        task=found,
+        acks=tuple(
+            ack
+            for ack in acks_of(store, where)
+            if ack.flow == found.flow and ack.partition in found.partitions
+        ),
+        counts=task_counts.task_counts(store, ask, [found]),
+    )
+
+
+def require_task(store: Store, key: str) -> TaskRow:
+    """Raises ``UserError`` with the nearest name when no plan has the task ``flow/task``."""
+    known = {f"{row.flow}/{row.task}": row for row in overview.tasks(store)}
+    if key not in known:
+        hint = nearest(key, known) if known else "nothing is planned yet"
+        raise UserError(f'there is no task "{key}"; {hint}')
+    return known[key]

@@ -1,0 +1,216 @@
+"""A flow as a graph: where its events come from, what happens to them, where they go.
+
+Pure: from a flow's text alone, with rates where somebody has asked its collectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from flumeng.control.queries.task_counts import TaskCounts
+from flumeng.spec import FlowSpec
+from flumeng.spec.branch import Segment
+from flumeng.spec.component import DEAD_LETTER, KEEP, Component
+from flumeng.spec.flow_names import part_name
+from flumeng.spec.flow_source import FlowSource
+from flumeng.spec.sinks import exactly_once, members
+from flumeng.spec.summary import summary
+
+NodeKind = Literal["source", "journal", "filter", "branch", "group", "sink", "dead letters"]
+MINUTE = 60.0
+KEPT = {
+    "disk": "on disk",
+    "spill": "on disk, synced later",
+    "memory": "in memory",
+    "replicated": "on disks of several nodes",
+}
+
+
+@dataclass(frozen=True)
+class GraphNode:
+    """A place that events pass. ``id`` is unique in its graph, and a word; ``when`` is the
+    condition under which it is for an event, ``on_error`` what becomes of those that a filter
+    cannot process, unless it keeps them."""
+
+    id: str
+    kind: NodeKind
+    label: str
+    when: str = ""
+    on_error: str = ""
+
+
+@dataclass(frozen=True)
+class GraphEdge:
+    """Events go from ``source`` to ``target``: so many in a second, where that is known."""
+
+    source: str
+    target: str
+    label: str = ""
+    per_second: float | None = None
+
+
+@dataclass(frozen=True)
+class FlowGraph:
+    """``nodes`` are in the order of the flow's text; ``edges`` lead from earlier to later ones."""
+
+    flow: str
+    durability: str
+    delivery: str
+    nodes: tuple[GraphNode, ...]
+    edges: tuple[GraphEdge, ...]
+    parse_errors_per_second: float | None = None
+
+    def behind(self, node: str) -> list[GraphEdge]:
+        """The edges that begin at ``node``."""
+        return [edge for edge in self.edges if edge.source == node]
+
+    def node(self, id_: str) -> GraphNode:
+        return next(node for node in self.nodes if node.id == id_)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Events in a second, of all tasks of a flow in the last minute; None is known by nobody."""
+
+    processed: float | None = None
+    dropped: float | None = None
+    parse_errors: float | None = None
+    dead_letters: float | None = None
+
+    @property
+    def kept(self) -> float | None:
+        """By the filters."""
+        if self.processed is None or self.dropped is None:
+            return None
+        return self.processed - self.dropped
+
+
+def rates_of(counts: TaskCounts, now: float) -> Rates:
+    """``now`` is in seconds since the epoch, as the counts' ``since``. Known are rates of which
+    every task that counts, and no node is silent about, has told."""
+    if counts.silent or not counts.rows:
+        return Rates()
+
+    def rate(name: str) -> float | None:
+        total = 0.0
+        for row in counts.rows:
+            counted = row.counts.get(name)
+            if counted is None:
+                return None
+            total += counted["1m"] / min(MINUTE, max(now - row.since, 1.0))
+        return total
+
+    return Rates(rate("processed"), rate("dropped"), rate("parse_errors"), rate("dead_letters"))
+
+
+def graph_of(spec: FlowSpec, rates: Rates | None = None) -> FlowGraph:
+    """The graph of a flow."""
+    building = _Building(spec, rates or Rates())
+    building.build()
+    return FlowGraph(
+        spec.flow,
+        spec.durability,
+        spec.delivery,
+        tuple(building.nodes),
+        tuple(building.edges),
+        building.rates.parse_errors,
+    )
+
+
+class _Building:
+    def __init__(self, spec: FlowSpec, rates: Rates) -> None:
+        self.spec = spec
+        self.rates = rates
+        self.nodes: list[GraphNode] = []
+        self.edges: list[GraphEdge] = []
+        self.failing: list[str] = []
+
+    def build(self) -> None:
+        before = list(self._sources())
+        self._segment(self.spec, before, self.rates.processed, (self.spec.flow,))
+        if self.spec.dead_letters is None:
+            return
+        letters = self._add("dead letters", summary(self.spec.dead_letters))
+        for sink in [node for node in self.nodes if node.kind == "sink"]:
+            self.edges.append(GraphEdge(sink.id, letters, "refused"))
+        self.edges += [GraphEdge(failing, letters, "failed") for failing in self.failing]
+
+    def _sources(self) -> Iterator[str]:
+        """The nodes from which collect tasks read."""
+        journaled: list[str] = []
+        for part in self.spec.sources:
+            options = part.options
+            filtered = isinstance(options, FlowSource) and options.after == "filters"
+            node = self._add("source", summary(part) + (" after filters" if filtered else ""))
+            if part in self.spec.pinned:
+                journaled.append(node)
+            else:
+                yield node
+        if journaled:
+            kafka = self.spec.journal.kafka
+            kept = KEPT.get(self.spec.durability, "")
+            label = f"journal {kept}" if kafka is None else f"journal in Kafka, {kafka.topic}"
+            journal = self._add("journal", label)
+            self._join(journaled, journal)
+            yield journal
+
+    def _segment(
+        self,
+        segment: Segment,
+        before: Sequence[str],
+        entering: float | None,
+        where: tuple[str, ...],
+    ) -> None:
+        """The filters of a flow or a branch, and what is behind them. ``where``: the names of the
+        flow and of the branches on the way."""
+        last, rate = list(before), entering
+        for part in segment.filters:
+            on_error = "" if part.on_error == KEEP else part.on_error
+            node = self._add("filter", summary(part), part.when or "", on_error)
+            if part.on_error == DEAD_LETTER:
+                self.failing.append(node)
+            self._join(last, node, rate)
+            last, rate = [node], None
+        if segment is self.spec:
+            rate = self.rates.kept if segment.filters else entering
+        for sink in segment.sinks:
+            apart = self._part(where, sink.name, isolated=sink.isolated)
+            self._sink(sink, last, None if sink.isolated else rate, apart)
+        for branch in segment.branches:
+            when = branch.when or ("no other branch takes it" if branch.otherwise else "")
+            named = branch.name + self._part(where, branch.name, isolated=branch.isolated)
+            node = self._add("branch", named, when)
+            self._join(last, node)
+            self._segment(branch, [node], None, (*where, branch.name))
+
+    def _part(self, where: Sequence[str], name: str, *, isolated: bool) -> str:
+        """What is isolated is said to be, with the flow as which it runs."""
+        return f" (isolated: flow {part_name(*where, name)})" if isolated else ""
+
+    def _sink(
+        self, part: Component, before: Sequence[str], rate: float | None, isolated: str = ""
+    ) -> None:
+        inner = members(part.options)
+        if not inner:
+            self._join(before, self._add("sink", self._promising(part) + isolated), rate)
+            return
+        group = self._add("group", part.name + isolated)
+        self._join(before, group, rate)
+        for member in inner:
+            self._sink(member, [group], None)
+
+    def _promising(self, part: Component) -> str:
+        """With what it promises, where that is more than the flow says of all."""
+        way = exactly_once(part.options) if self.spec.delivery == "exactly-once" else None
+        return f"{summary(part)} ({way})" if way else summary(part)
+
+    def _add(self, kind: NodeKind, label: str, when: str = "", on_error: str = "") -> str:
+        id_ = f"n{len(self.nodes)}"
+        self.nodes.append(GraphNode(id_, kind, label, when, on_error))
+        return id_
+
+    def _join(self, sources: Sequence[str], target: str, per_second: float | None = None) -> None:
+        rate = per_second if len(sources) == 1 else None
+        self.edges += [GraphEdge(source, target, per_second=rate) for source in sources]

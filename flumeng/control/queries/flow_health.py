@@ -1,0 +1,96 @@
+"""What a flow is at, in the words of Druid's supervisors: a state, what exactly, why, and what to
+do. Pure: it follows from what is wanted, what is planned and what nodes say of the tasks.
+
+``unhealthy`` is only said after failures in a row, which are counted where tasks fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flumeng.control.queries.task_status import TaskRow
+from zkschema.records import COLLECT, DISCOVER
+
+MEND = "correct the cause; it is tried again by itself"
+
+
+@dataclass(frozen=True)
+class FlowHealth:
+    """``state`` is ``running``, ``idle``, ``suspended``, ``stopping``, ``stopped``, ``pending``
+    (its partitions or tasks are not there yet), ``unhealthy supervisor`` (discovery fails, or it
+    cannot be planned) or ``unhealthy tasks``. ``detail`` is ``connecting to stream``,
+    ``discovering tasks``, ``creating tasks``, ``lost contact with stream``, ``discovery fails``,
+    ``tasks fail``, ``retrying`` or ``not readable``, or the state once more."""
+
+    state: str
+    detail: str
+    cause: str = ""
+    advice: str = ""
+
+    def __str__(self) -> str:
+        return self.state if self.state == self.detail else f"{self.state} ({self.detail})"
+
+
+UNKNOWN_HEALTH = FlowHealth("unknown", "unknown")
+
+
+def flow_health(
+    state: str, problem: str, tasks: Sequence[TaskRow], *, idle: bool = False
+) -> FlowHealth:
+    """``state`` is the one that is wanted, ``problem`` why the flow cannot be read. ``idle``: it is
+    known that all is delivered, and that nothing comes."""
+    if state == "suspended":
+        return FlowHealth(state, state, "an operator paused it", "`flumeng flow resume`")
+    if state != "running":
+        ending = any(task.kind == COLLECT for task in tasks)
+        now = "stopping" if ending else "stopped"
+        return FlowHealth(now, now, f"it is to be {state}")
+    if problem:
+        return FlowHealth("unhealthy supervisor", "not readable", problem, "apply a corrected file")
+    discover = [task for task in tasks if task.kind == DISCOVER]
+    collect = [task for task in tasks if task.kind == COLLECT]
+    found = any(task.partitions for task in collect)
+    for task in discover:
+        if task.health:
+            return _of_discovery(task, found=found)
+    for task in collect:
+        if task.state == "retrying" or task.health:
+            return _of_failing(task)
+    if discover and not found:
+        if any(task.state == "failed" for task in discover):
+            return FlowHealth("pending", "connecting to stream", discover[0].why, "wait")
+        return FlowHealth("pending", "discovering tasks", "no partition is found yet", "wait")
+    late = [task for task in collect if task.state != "running"]
+    if late or not collect:
+        return _of_late(late, running=len(late) < len(collect))
+    now = "idle" if idle else "running"
+    return FlowHealth(now, now)
+
+
+def _of_failing(task: TaskRow) -> FlowHealth:
+    if task.state == "retrying":
+        now = "unhealthy tasks" if task.health else "running"
+        return FlowHealth(now, "retrying", f"task {task.key}: {task.why}", MEND)
+    why = f"task {task.key} has failed several times in a row: {task.why}"
+    return FlowHealth("unhealthy tasks", "tasks fail", why, MEND)
+
+
+def _of_late(late: Sequence[TaskRow], *, running: bool) -> FlowHealth:
+    """``running``: whether other tasks of the flow run."""
+    now = "running" if running else "pending"
+    for task in late:
+        if task.state == "failed":
+            why = f"task {task.key} has failed: {task.why}"
+            return FlowHealth(now, "tasks fail", why, MEND)
+    why = f"task {late[0].key} is {late[0].state}" if late else "none is planned yet"
+    return FlowHealth(now, "creating tasks", why, "wait")
+
+
+def _of_discovery(task: TaskRow, *, found: bool) -> FlowHealth:
+    why = f"task {task.key} has failed several times in a row: {task.why}"
+    if task.health != "unreachable":
+        return FlowHealth("unhealthy supervisor", "discovery fails", why, MEND)
+    detail = "lost contact with stream" if found else "connecting to stream"
+    advice = "see whether the brokers are up, and can be reached from its node"
+    return FlowHealth("unhealthy supervisor", detail, why, advice)

@@ -1,0 +1,98 @@
+"""Rates of flows over time, from totals that are looked at again and again. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flumeng.control.queries.flow_graph import Rates
+
+SMOOTHING_SECONDS = 10.0
+"""Time constant of the exponential moving average: a burst is gone from it after about thrice."""
+HISTORY = 60
+
+
+@dataclass(frozen=True)
+class FlowRates:
+    """Events per second: ``incoming`` (accepted), ``delivered`` (acked), ``dropped`` by filters and
+    ``dead_letters``; None while unknown. ``history`` has ``delivered`` at the last looks, the
+    oldest first."""
+
+    incoming: float | None = None
+    delivered: float | None = None
+    dropped: float | None = None
+    dead_letters: float | None = None
+    history: tuple[float, ...] = ()
+
+
+UNKNOWN = FlowRates()
+
+
+@dataclass
+class _Total:
+    """A total that only grows, and its smoothed rate. A total that shrinks begins again."""
+
+    value: float
+    seconds: float
+    rate: float | None = None
+
+    def add(self, value: float, now: float) -> None:
+        passed = now - self.seconds
+        if passed <= 0:
+            return
+        current = max(0.0, value - self.value) / passed
+        weight = 1.0 if self.rate is None else 1.0 - math.exp(-passed / SMOOTHING_SECONDS)
+        self.rate = (self.rate or 0.0) + weight * (current - (self.rate or 0.0))
+        self.value, self.seconds = value, now
+
+
+class RateMeter:
+    """Remembers the totals of each flow from one look to the next."""
+
+    def __init__(self) -> None:
+        self._accepted: dict[str, _Total] = {}
+        self._acked: dict[str, _Total] = {}
+        self._history: dict[str, deque[float]] = {}
+        self._minute: Mapping[str, Rates] = {}
+
+    def add(self, status: Mapping[str, Any], minute: Mapping[str, Rates], now: float) -> None:
+        """``status`` is the dict of ``views.health``, ``minute`` has each flow's rates of the last
+        minute, ``now`` is monotonic."""
+        flows = {flow["flow"]: flow for flow in status["flows"]}
+        for name, flow in flows.items():
+            _add(self._acked, name, flow["acked"], now)
+            if flow["lag_unknown"]:
+                self._accepted.pop(name, None)
+            else:
+                _add(self._accepted, name, flow["acked"] + flow["lag"], now)
+            delivered = self._acked[name].rate
+            if delivered is not None:
+                self._history.setdefault(name, deque(maxlen=HISTORY)).append(delivered)
+        for known in (self._acked, self._accepted, self._history):
+            for gone in known.keys() - flows.keys():
+                del known[gone]
+        self._minute = minute
+
+    def of(self, flow: str) -> FlowRates:
+        minute = self._minute.get(flow, Rates())
+        return FlowRates(
+            incoming=_rate(self._accepted, flow),
+            delivered=_rate(self._acked, flow),
+            dropped=minute.dropped,
+            dead_letters=minute.dead_letters,
+            history=tuple(self._history.get(flow, ())),
+        )
+
+
+def _add(totals: dict[str, _Total], flow: str, value: float, now: float) -> None:
+    if flow in totals:
+        totals[flow].add(value, now)
+    else:
+        totals[flow] = _Total(value, now)
+
+
+def _rate(totals: Mapping[str, _Total], flow: str) -> float | None:
+    return totals[flow].rate if flow in totals else None

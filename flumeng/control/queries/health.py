@@ -1,0 +1,360 @@
+"""Is the cluster well, and if not: what is wrong, and what should a person do? Pure.
+
+The command line, the status page and ``/status.json`` show the one dict that ``status`` makes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from flumeng.control.commands.copies import replicas_of
+from flumeng.control.commands.subscriptions import readers_of
+from flumeng.control.queries import (
+    asking,
+    counters,
+    journals,
+    kept_journals,
+    lag,
+    moments,
+    overview,
+    queues,
+    replicas,
+    unreadable,
+)
+from flumeng.control.queries.acks import AckRow, Positions, acks_of
+from flumeng.control.queries.flow_health import flow_health
+from flumeng.control.queries.lag import FlowLag
+from flumeng.control.queries.overview import FlowRow, NodeRow
+from flumeng.control.queries.reading import Reading
+from flumeng.control.queries.task_status import TaskRow
+from flumeng.control.queries.unreadable import Cause
+from flumeng.control.snapshot import journal_registry, leases
+from flumeng.control.zookeeper import ReadableStore
+from flumeng.journal.account import Account
+from zkschema import paths, records
+from zkschema.records import ABORTED, COLLECT, DISCOVER, LiveMaster
+
+Answer = tuple[Mapping[str, Account], Sequence[Mapping[str, Any]]]
+"""The accounts of a worker's journals, and the counters of its sources."""
+HELD_SECONDS = 5.0
+"""A source that is held for less may only have had a burst."""
+
+
+def status(
+    store: ReadableStore, ask: journals.Ask, ask_counters: counters.Ask, now: float
+) -> dict[str, Any]:
+    """``now`` is in seconds since the epoch. Raises ``UserError`` when there is no cluster,
+    ``UnavailableError``."""
+    reading = Reading.of(store)
+    flows = overview.flows(reading)
+    nodes = overview.nodes(reading)
+    names = reading.children(paths.live_masters())
+    found = reading.read_many([paths.live_master(name) for name in names])
+    masters = {name: live.value if live else None for name, live in zip(names, found, strict=True)}
+    told, silent = asking.ask_all(
+        reading, lambda address: {address: (ask(address), ask_counters(address))}
+    )
+    accounts = {node: _accounts(answers.values()) for node, answers in told.items()}
+    acks = acks_of(reading, Positions(accounts, silent))
+    known = lag.newest(accounts)
+    lags = _lags(flows, acks, known, now)
+    cluster = reading.read(paths.cluster())
+    reading.read(paths.moves())
+    reading.read_each([paths.lease(*name) for name in leases.names(store)])
+    maintenance = cluster.value.maintenance if cluster else None
+    causes = [
+        *unreadable.causes(reading.unreadable.values()),
+        *_of_masters(masters),
+        *_of_troubles(masters, flows),
+        *_of_maintenance(maintenance),
+        *_of_nodes(nodes, silent),
+        *_of_flows(flows, reading),
+        *_of_held(told, store),
+        *_of_lost(told),
+        *queues.causes(reading),
+        *_of_copies(reading, nodes, acks),
+        *kept_journals.causes(flows, reading, known, now),
+        *(cause for flow in flows for cause in lag.causes(flow, lags[flow.flow])),
+    ]
+    return {
+        "health": "degraded" if causes else "ok",
+        "causes": [_cause(cause) for cause in causes],
+        "maintenance": maintenance is not None,
+        "masters": names,
+        "nodes": {"live": sum(node.live for node in nodes), "registered": len(nodes)},
+        "flows": _rows(flows, acks, lags),
+    }
+
+
+def _cause(cause: Cause) -> dict[str, str]:
+    return {"what": cause.what, "advice": cause.advice, "about": cause.identity}
+
+
+def _accounts(answers: Iterable[Answer]) -> dict[str, Account]:
+    return {name: account for accounts, _ in answers for name, account in accounts.items()}
+
+
+def _lags(
+    flows: Sequence[FlowRow],
+    acks: Sequence[AckRow],
+    accounts: Mapping[str, Account],
+    now: float,
+) -> dict[str, FlowLag]:
+    of_flow: dict[str, list[AckRow]] = {flow.flow: [] for flow in flows}
+    for ack in acks:
+        of_flow.setdefault(ack.flow, []).append(ack)
+    batch = {flow.flow: flow.batch_seconds for flow in flows}
+    return {
+        flow: lag.flow_lag(own, accounts, now, batch.get(flow, 0.0))
+        for flow, own in of_flow.items()
+    }
+
+
+def _rows(
+    flows: Sequence[FlowRow], acks: Sequence[AckRow], lags: Mapping[str, FlowLag]
+) -> list[dict[str, Any]]:
+    acked: Counter[str] = Counter()
+    for ack in acks:
+        acked[ack.flow] += ack.offset or 0
+    return [_flow(flow, acked[flow.flow], lags[flow.flow]) for flow in flows]
+
+
+def _flow(flow: FlowRow, acked: int, behind: FlowLag) -> dict[str, Any]:
+    idle = behind.events == 0 and not behind.unknown and behind.still
+    said = flow_health(flow.state, flow.problem, flow.tasks, idle=idle)
+    return {
+        "flow": flow.flow,
+        "part_of": flow.part_of,
+        "state": flow.state,
+        "health": {**asdict(said), "shown": str(said)},
+        "revision": flow.revision,
+        "tasks": len(flow.tasks),
+        "running": sum(task.state == "running" for task in flow.tasks),
+        "acked": acked,
+        "lag": behind.events,
+        "lag_unknown": behind.unknown,
+        "lag_seconds": behind.seconds,
+        "lag_trend": behind.trend,
+        "lag_limit_seconds": flow.lag_limit_seconds,
+        "rollout": asdict(flow.rollout) if flow.rollout else None,
+        "went_back": flow.went_back,
+    }
+
+
+def _of_held(told: Mapping[str, Mapping[str, Answer]], store: ReadableStore) -> Iterator[Cause]:
+    """The sources that take nothing now, and why. What others have not read is kept as well."""
+    for node, answers in sorted(told.items()):
+        for _, counted in answers.values():
+            for row in counted:
+                if row.get("held_by") and row.get("held_seconds", 0.0) >= HELD_SECONDS:
+                    readers = ", ".join(readers_of(store, row["flow"]))
+                    others = readers and f", or {readers}: `flumeng cursor list {row['flow']}`"
+                    yield Cause(
+                        f"flow {row['flow']}: {row['source']} on node {node} takes nothing for "
+                        f"{row['held_seconds']:.0f} s: {row['held_by']}",
+                        f"senders wait meanwhile; make room, or see why the flow is behind{others}",
+                        about=f"flow {row['flow']}: {row['source']} on node {node} takes nothing",
+                    )
+
+
+def _of_lost(told: Mapping[str, Mapping[str, Answer]]) -> Iterator[Cause]:
+    """The sources that may have lost lines of files in the last day."""
+    for node, answers in sorted(told.items()):
+        lost: Counter[tuple[str, str]] = Counter()
+        for _, counted in answers.values():
+            for row in counted:
+                lost[row["flow"], row["source"]] += row.get("lost_files", 0)
+        for (flow, source), files in sorted(lost.items()):
+            if files:
+                yield Cause(
+                    f"flow {flow}: {source} on node {node}: files that were cut, deleted or "
+                    f"compressed before they were read to the end: {files}",
+                    "the node's log names them; rotate later or delay compression",
+                    about=f"flow {flow}: {source} on node {node}: lost files",
+                )
+
+
+def _of_copies(
+    reading: Reading, nodes: Sequence[NodeRow], acks: Sequence[AckRow]
+) -> Iterator[Cause]:
+    """The replicated journals that too few hold."""
+    known = journal_registry.journals(reading)
+    flows = {journal.flow for journal in known.values() if journal.lineage}
+    said = {flow: replicas_of(reading, flow) for flow in flows}
+    return replicas.causes(
+        known,
+        {flow: wanted for flow, wanted in said.items() if wanted is not None},
+        {node.node for node in nodes if node.live},
+        {ack.partition: ack.offset or 0 for ack in acks},
+    )
+
+
+def _of_masters(masters: Mapping[str, LiveMaster | None]) -> Iterator[Cause]:
+    if not masters:
+        yield Cause("no master is live: nothing is planned or moved", "start `flumeng master`")
+    for name, live in masters.items():
+        if live and not live.plans and "share" in live.troubles:
+            yield Cause(
+                f"master {name} cannot plan: {live.troubles['share']}",
+                "look at its log; it tries again by itself",
+                about=f"master {name} cannot plan",
+            )
+
+
+def _of_troubles(
+    masters: Mapping[str, LiveMaster | None], flows: Sequence[FlowRow]
+) -> Iterator[Cause]:
+    """What masters say that they cannot do, unless it is said already why."""
+    told = {f"flow {flow.flow}" for flow in flows if flow.problem}
+    who: dict[tuple[str, str], list[str]] = {}
+    for name, live in masters.items():
+        for topic, why in live.troubles.items() if live else ():
+            if topic not in told and topic != "share":
+                who.setdefault((topic, why), []).append(name)
+    for (topic, why), names in sorted(who.items()):
+        hangs = topic.startswith("master ")
+        yield Cause(
+            f"{topic}: {why} (master {', '.join(names)})",
+            "its log says where it hangs, once it ends itself; if it does not end, restart it"
+            if hangs
+            else "it stays as it is, and is tried again each minute; the master's log says more",
+            about=f"{topic}: troubles of masters",
+        )
+
+
+def _of_maintenance(maintenance: records.Maintenance | None) -> Iterator[Cause]:
+    if maintenance is None:
+        return
+    since = f"{moments.utc(maintenance.since)} UTC"
+    if maintenance.automatic:
+        yield Cause(
+            f"maintenance mode, begun by itself at {since}: {maintenance.why}",
+            "bring the missing nodes back: it ends by itself; or, when they are gone for good, end "
+            "it with `flumeng cluster maintenance off`",
+            about="maintenance mode",
+        )
+    else:
+        yield Cause(
+            f"maintenance mode, by {maintenance.who} at {since}: {maintenance.why}",
+            "tasks stay where they are until `flumeng cluster maintenance off`",
+            about="maintenance mode",
+        )
+
+
+def _of_nodes(nodes: Sequence[NodeRow], silent: Sequence[str]) -> Iterator[Cause]:
+    if not nodes:
+        yield Cause("no node has registered", "start `flumeng node run` on a host")
+    for node in nodes:
+        if not node.live and node.desired == "active":
+            yield Cause(
+                f"node {node.node} is not live",
+                "start `flumeng node run` on its host; when that is gone for good: "
+                f"`flumeng node decommission {node.node} --discard`",
+            )
+        if node.live:
+            for what, why in node.problems.items():
+                yield Cause(
+                    f"node {node.node}: {what}: {why}",
+                    f"`flumeng node story {node.node}` tells what happened; a znode that cannot be "
+                    "read: `flumeng schema verify`",
+                    about=f"node {node.node}: {what}",
+                )
+        if node.node in silent:
+            yield Cause(
+                f"node {node.node} has not answered about its journals at {node.address} within "
+                f"{asking.ASK_SECONDS:g} s",
+                "a busy node may answer the next time; if this lasts, look at its log, and whether "
+                "the port can be reached from here",
+                about=f"node {node.node} has not answered",
+            )
+
+
+def _of_flows(flows: Sequence[FlowRow], reading: Reading) -> Iterator[Cause]:
+    for flow in flows:
+        if flow.problem and not any(p in flow.problem for p in reading.unreadable):
+            yield Cause(
+                f"flow {flow.flow}: {flow.problem}",
+                "apply a corrected file with `flumeng flow apply`",
+                about=f"flow {flow.flow}: problem",
+            )
+        if flow.went_back and not flow.went_back.startswith(ABORTED):
+            yield Cause(
+                f"flow {flow.flow} went back to revision {flow.revision} by itself: "
+                f"{flow.went_back}",
+                "correct the file and apply it (`flumeng flow history` and `diff` show what was "
+                "tried)",
+            )
+        if flow.state not in ("running", "suspended"):
+            continue
+        hosts = sorted({task.node for task in flow.tasks if task.kind == COLLECT and task.node})
+        if len(hosts) > 1 and flow.local_paths and flow.delivery == "exactly-once":
+            yield Cause(
+                f"flow {flow.flow} is collected on {', '.join(hosts[:3])} into "
+                f"{flow.local_paths[0]}, which is on the disk of each: a batch that is decided "
+                "when one dies cannot be finished by the others",
+                "say `shared: true` in the sink if they see the same files there; else write to a "
+                "URL, or let `place.collect.labels` name one host",
+                about=f"flow {flow.flow}: a local path on several hosts",
+            )
+        if not flow.tasks and flow.state == "running" and not flow.problem:
+            yield Cause(
+                f"flow {flow.flow} is not planned yet",
+                "wait: a master plans it as soon as it sees it",
+            )
+        for task in flow.tasks:
+            yield from _of_standbys(task)
+            if task.state != "running" and (flow.state == "running" or task.kind != COLLECT):
+                yield _of_task(task)
+            elif task.health:
+                yield Cause(
+                    f"task {task.key} has failed several times in a row, and runs again for too "
+                    "short a time to be healthy",
+                    "wait; if it lasts, see `flumeng node story` and the log of its node",
+                    about=f"task {task.key}",
+                )
+            elif task.state == "running" and task.kind == DISCOVER and task.why:
+                yield Cause(
+                    f"task {task.key} runs, and finds fault: {task.why}",
+                    "what has been found before is read all the same; do what it says",
+                    about=f"task {task.key}: discovery",
+                )
+            elif task.state == "running" and task.kind == COLLECT and task.why:
+                yield Cause(
+                    f"task {task.key} runs, and not all is as it should be: {task.why}",
+                    "what can be read and written goes on, and the rest does once it can be; "
+                    "docs/journal.md says what to do about damage, docs/sinks.md about sinks",
+                    about=f"task {task.key}: troubles",
+                )
+
+
+def _of_standbys(task: TaskRow) -> Iterator[Cause]:
+    for node, state in task.standbys.items():
+        if state.startswith("failed"):
+            yield Cause(
+                f"the standby of task {task.key} on {node} is not ready; {state}",
+                "correct the cause on that node; it is tried again by itself",
+                about=f"standby of task {task.key} on {node}",
+            )
+
+
+def _of_task(task: TaskRow) -> Cause:
+    advice = {
+        "away": "start its node, or wait until a master moves the task",
+        "starting": "wait; if it lasts, look at the node's log",
+        "draining": "wait: it moves to another node",
+        "waiting": "start a node that may run it (role, labels, capacity), or change the flow",
+        "retrying": "see whether the sink is up and reachable from the task's node; it is tried "
+        "again by itself (docs/sinks.md)",
+        "failed": "correct the cause; it is tried again by itself",
+        "stopped": "look at the node's log",
+        "unknown": "see what is said of its node's record",
+    }
+    what = f"task {task.flow}/{task.task} is {task.state}"
+    return Cause(
+        f"{what}: {task.why}" if task.why else what,
+        advice.get(task.state, advice["stopped"]),
+        about=f"task {task.flow}/{task.task}",
+    )

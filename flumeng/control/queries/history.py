@@ -1,0 +1,131 @@
+"""Who changed what: the audit; the revisions of a flow, and what is different between two."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+
+from flumeng.control.commands.flow_records import require_flow, require_revision
+from flumeng.control.queries import moments
+from flumeng.control.queries.reading import Reading
+from flumeng.control.zookeeper import Store, Unreadable, Versioned
+from flumeng.errors import UserError
+from zkschema import paths, records
+
+
+@dataclass(frozen=True)
+class RevisionRow:
+    """``deleted`` says who deleted the flow, when and why, when it is not there any more; the last
+    row of such a flow has the ``text`` that it had."""
+
+    revision: int
+    author: str
+    reason: str
+    time: float
+    current: bool
+    deleted: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    """One operator command, or what masters did by themselves; ``time`` in seconds since the
+    epoch."""
+
+    time: float
+    who: str
+    command: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Difference:
+    """``diff`` is a unified diff of the two texts, empty when they are the same."""
+
+    flow: str
+    old: int
+    new: int
+    diff: str
+
+
+def history(store: Store, flow: str) -> list[RevisionRow]:
+    """The revisions that are kept, oldest first, also of a flow that was deleted. Raises
+    ``UserError`` without such a flow."""
+    if flow not in store.children(paths.flows()):
+        (past,) = store.read_each([paths.tombstone(flow)])
+        if isinstance(past, Unreadable):
+            raise past.error
+        if past is not None:
+            return _past(past.value)
+    current = require_flow(store, flow).value.revision
+    numbers = _kept(store, flow)
+    found = store.read_each([paths.revision(flow, str(number)) for number in numbers])
+    return [
+        _revision(number, revision, current=number == current)
+        for number, revision in zip(numbers, found, strict=True)
+        if revision is not None
+    ]
+
+
+def _past(tombstone: records.Tombstone) -> list[RevisionRow]:
+    because = f": {tombstone.reason}" if tombstone.reason else ""
+    deleted = f"by {tombstone.who}, {moments.utc(tombstone.time)} UTC{because}"
+    *before, last = [
+        RevisionRow(one.number, one.author, one.reason, one.time, current=False, deleted=deleted)
+        for one in tombstone.revisions
+    ] or [RevisionRow(0, "", "", 0.0, current=False, deleted=deleted)]
+    return [*before, replace(last, text=tombstone.text)]
+
+
+def _revision(
+    number: int, found: Versioned[records.Revision] | Unreadable, *, current: bool
+) -> RevisionRow:
+    if isinstance(found, Unreadable):
+        return RevisionRow(number, "", f"cannot be read: {found}", 0.0, current)
+    revision = found.value
+    return RevisionRow(number, revision.author, revision.reason, revision.time, current)
+
+
+def audit(store: Store, most: int) -> list[AuditRow]:
+    """The newest ``most`` entries that are kept, oldest first. Raises ``UserError`` without a
+    cluster."""
+    reading = Reading.of(store)
+    names = reading.children(paths.audits())[-most:]
+    found = reading.read_each([paths.audit(name) for name in names])
+    return [_entry(entry) for entry in found if entry is not None]
+
+
+def _entry(found: Versioned[records.Audit] | Unreadable) -> AuditRow:
+    if isinstance(found, Unreadable):
+        return AuditRow(0.0, "", "", f"cannot be read: {found}")
+    entry = found.value
+    return AuditRow(entry.time, entry.who, entry.command, entry.reason)
+
+
+def difference(
+    store: Store, flow: str, old: int | None = None, new: int | None = None
+) -> Difference:
+    """From revision ``old`` (the one before the current) to ``new`` (the current one).
+
+    Raises ``UserError`` when the flow or a revision is not there.
+    """
+    current = require_flow(store, flow).value.revision
+    if old is None:
+        before = [number for number in _kept(store, flow) if number < current]
+        if not before:
+            raise UserError(f"flow {flow} has one revision only: there is nothing to compare")
+        old = before[-1]
+    new = current if new is None else new
+    lines = difflib.unified_diff(
+        require_revision(store, flow, old).text.splitlines(),
+        require_revision(store, flow, new).text.splitlines(),
+        f"{flow} revision {old}",
+        f"{flow} revision {new}",
+        lineterm="",
+    )
+    return Difference(flow, old, new, "\n".join(lines))
+
+
+def _kept(store: Store, flow: str) -> list[int]:
+    names = store.children(paths.revisions(flow))
+    return sorted(int(number) for number in names if number.isdigit())

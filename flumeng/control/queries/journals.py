@@ -1,0 +1,145 @@
+"""What the journals of a cluster hold and for how long it has waited, as plain rows.
+
+Reads only. What is in ZooKeeper is always shown; the rest only nodes know, and is None while a
+journal's node does not answer. A registration that cannot be read leaves what the name says, and a
+``problem``; so does a key without which nobody can read the events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from flumeng.control.queries import asking
+from flumeng.control.queries.reading import Reading
+from flumeng.control.snapshot import journal_registry
+from flumeng.control.zookeeper import Store
+from flumeng.errors import UserError
+from flumeng.journal.account import Account
+from flumeng.replication.membership import node_of
+from flumeng.spec.problems import nearest
+from zkschema import paths
+
+Ask = Callable[[str], Mapping[str, Account]]
+"""Gives the accounts of all journals served at an address. Raises ``UnavailableError``."""
+
+
+def ask_worker(address: str) -> Mapping[str, Account]:
+    """The ``Ask`` of a real cluster."""
+    from flumeng.journal.client import JournalClient  # noqa: PLC0415  loads pyarrow
+
+    with JournalClient(address, asking.CALL_SECONDS) as client:
+        return client.accounts()
+
+
+AskCopies = Callable[[str], Mapping[str, int]]
+"""As ``JournalClient.copies``, at an address. Raises ``UnavailableError``."""
+
+
+def ask_copies(address: str) -> Mapping[str, int]:
+    """The ``AskCopies`` of a real cluster. An older node tells of none."""
+    from flumeng.journal.client import JournalClient  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.errors import DeniedError  # noqa: PLC0415  loads pyarrow
+
+    with JournalClient(address, asking.CALL_SECONDS) as client:
+        try:
+            return client.copies()
+        except DeniedError:
+            raise
+        except UserError:
+            return {}
+
+
+@dataclass(frozen=True)
+class JournalRow:
+    """Offsets are half-open. ``end`` is set when the journal is closed; ``waits_at`` while readers
+    stop there until an operator accepts that events are lost. ``node`` leads it; of one that is
+    replicated ``copies`` are to hold one, and those ``in_sync`` have every answered event;
+    ``lags``: how many events the copy on each other node lacks."""
+
+    journal: str
+    node: str
+    flow: str
+    term: int
+    closed: bool
+    end: int | None
+    durability: str | None = None
+    floor: int | None = None
+    acked: int | None = None
+    safe: int | None = None
+    events: int | None = None
+    unacked: int | None = None
+    oldest_unacked_seconds: float | None = None
+    bytes: int | None = None
+    max_bytes: int | None = None
+    lost: int | None = None
+    waits_at: int | None = None
+    copies: tuple[str, ...] = ()
+    in_sync: tuple[str, ...] = ()
+    lags: Mapping[str, int] = field(default_factory=dict)
+    problem: str = ""
+
+
+def journals(store: Store, ask: Ask, now: float) -> list[JournalRow]:
+    """All registered journals; ``now`` is in seconds since the epoch."""
+    reading = Reading.of(store)
+    known = journal_registry.journals(reading)
+    accounts, _ = asking.ask_all(reading, ask)
+    rows = []
+    for name, record in known.items():
+        problem = reading.why(paths.journal(name))
+        row = JournalRow(
+            name,
+            record.primary,
+            record.flow,
+            record.term,
+            record.closed,
+            record.end,
+            copies=record.copies,
+            in_sync=tuple(map(node_of, record.in_sync)) if record.lineage else (),
+            problem=problem,
+        )
+        account = accounts.get(record.primary, {}).get(name)
+        rows.append(_with_account(row, account, now) if account else row)
+    return rows
+
+
+def journal(store: Store, ask: Ask, now: float, name: str) -> JournalRow:
+    """Raises ``UserError`` when there is no such journal."""
+    return pick(journals(store, ask, now), name)
+
+
+def reached(store: Store, ask: AskCopies, name: str) -> dict[str, int]:
+    """Node -> up to which seq the copy there reaches of the journal that another one made; of those
+    that tell."""
+    ends, _ = asking.ask_all(Reading.of(store), ask)
+    return {node: known[name] for node, known in ends.items() if name in known}
+
+
+def pick(rows: Sequence[JournalRow], name: str) -> JournalRow:
+    """The one of that name; raises as above."""
+    known = {row.journal: row for row in rows}
+    if name not in known:
+        hint = nearest(name, known) if known else "there are none"
+        raise UserError(f'there is no journal "{name}"; {hint}')
+    return known[name]
+
+
+def _with_account(row: JournalRow, account: Account, now: float) -> JournalRow:
+    oldest = account.oldest_unacked_us
+    return replace(
+        row,
+        durability=account.durability,
+        floor=account.floor,
+        acked=account.acked,
+        safe=account.safe,
+        events=account.events,
+        unacked=account.unacked,
+        oldest_unacked_seconds=None if oldest is None else max(0.0, round(now - oldest / 1e6, 3)),
+        bytes=account.bytes,
+        max_bytes=account.max_bytes,
+        lost=account.lost,
+        waits_at=account.waits_at,
+        lags=account.lags,
+        problem=row.problem or account.problem,
+    )

@@ -1,0 +1,146 @@
+"""How far a flow is behind, whether that grows, and what is likely to be the reason. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from flumeng.control.queries.acks import AckRow
+from flumeng.control.queries.asking import Answers
+from flumeng.control.queries.overview import FlowRow
+from flumeng.control.queries.task_status import TaskRow
+from flumeng.control.queries.unreadable import Cause
+from flumeng.control.snapshot.partitions import key
+from flumeng.journal.account import Account
+from zkschema.records import COLLECT
+
+BATCHES = 2
+"""A lag whose oldest event is younger than so many batches is steady, whatever it was before."""
+NOISE = 0.1
+"""A lag that differs less from that of a minute ago is steady, as a part of the larger one."""
+STUCK_SECONDS = 60.0
+"""A collector that acked nothing for so long while events waited does not look well."""
+
+
+@dataclass(frozen=True)
+class FlowLag:
+    """``events`` wait in partitions of which the end is known; ``unknown`` are those of the others.
+
+    ``seconds`` is the age of the oldest. ``trend`` is against a minute ago: ``growing``,
+    ``shrinking``, ``steady`` (within the time of a batch, or a tenth), or empty when unknown.
+    ``moved`` says whether an ack has moved since; None when unknown. ``still``: in all partitions
+    nothing has come for a minute.
+    """
+
+    events: int
+    unknown: int
+    seconds: float | None
+    trend: str
+    moved: bool | None
+    still: bool = False
+
+
+def newest(told: Answers[Account]) -> dict[str, Account]:
+    """The accounts of all nodes by partition; of several of one, that which sees it farthest."""
+    found: dict[str, Account] = {}
+    for answer in told.values():
+        for name, account in answer.items():
+            if name not in found or found[name].safe < account.safe:
+                found[name] = account
+    return found
+
+
+def flow_lag(
+    acks: Sequence[AckRow], accounts: Mapping[str, Account], now: float, batch_seconds: float = 0.0
+) -> FlowLag:
+    """Of one flow, from its acks and the accounts of its partitions by ``partitions.key``. A flow
+    that gathers events for ``batch_seconds`` has a lag that goes up and down with each batch."""
+    events = sum(ack.lag or 0 for ack in acks)
+    waiting = {key(ack.flow, ack.partition) for ack in acks if ack.lag}
+    behind = [accounts[name] for name in waiting if name in accounts]
+    ages = [now - one.oldest_unacked_us / 1e6 for one in behind if one.oldest_unacked_us]
+    pairs = [(one, one.unacked_minute_ago) for one in behind]
+    before = [ago for _, ago in pairs if ago is not None]
+    trend, moved = "", None
+    if behind and len(before) == len(pairs):
+        oldest = max(ages, default=None)
+        within = oldest is not None and oldest <= BATCHES * batch_seconds
+        trend = _trend(sum(one.unacked for one in behind), sum(before), within_batch=within)
+        waited = [one for one, ago in pairs if ago]
+        moved = any(one.acked != one.acked_minute_ago for one in waited) if waited else None
+    return FlowLag(
+        events=events,
+        unknown=sum(ack.lag is None for ack in acks),
+        seconds=round(max(0.0, *ages), 1) if ages else (None if events else 0.0),
+        trend=trend,
+        moved=moved,
+        still=_is_still([accounts.get(key(ack.flow, ack.partition)) for ack in acks]),
+    )
+
+
+def causes(flow: FlowRow, lag: FlowLag) -> Iterator[Cause]:
+    """At most one: the flow is later than it may be, or its collectors do nothing at all."""
+    if flow.state == "suspended" or not lag.events:
+        return
+    late = lag.seconds is not None and lag.seconds > flow.lag_limit_seconds
+    stuck = (
+        lag.moved is False
+        and lag.seconds is not None
+        and lag.seconds > max(STUCK_SECONDS, 3 * flow.batch_seconds)
+        and _all_run(flow.tasks)
+    )
+    if not late and not stuck:
+        return
+    oldest = "" if lag.seconds is None else f", the oldest for {lag.seconds:.0f} s"
+    limit = f" (limit {flow.lag_limit_seconds:g} s)" if late else ""
+    trend = f"; the lag is {lag.trend}" if lag.trend else ""
+    reason, advice = _reason(flow.tasks, lag)
+    yield Cause(
+        f"flow {flow.flow} is behind: {lag.events} events wait{oldest}{limit}{trend}: {reason}",
+        advice,
+        about=f"flow {flow.flow}: lag",
+    )
+
+
+def _reason(tasks: Sequence[TaskRow], lag: FlowLag) -> tuple[str, str]:
+    """The likely one, and what to do about it."""
+    collect = [task for task in tasks if task.kind == COLLECT]
+    if not collect:
+        return "no collect task is planned", "see what is said of the flow and of the masters"
+    for task in collect:
+        if task.state != "running":
+            why = f": {task.why}" if task.why else ""
+            return f"task {task.key} is {task.state}{why}", "see what is said of the task"
+    for task in collect:
+        if task.why:
+            return f"task {task.key}: {task.why}", "see what is said of the task"
+    if lag.moved is False:
+        return (
+            "its tasks say that they run, and acked nothing for a minute: a collector hangs, or a "
+            "sink does not answer",
+            "look at the collector's log on "
+            + ", ".join(sorted({task.node for task in collect if task.node}))
+            + "; `flumeng task restart` begins a task anew",
+        )
+    if lag.trend == "shrinking":
+        return "it catches up", "wait"
+    return (
+        "more comes in than its tasks deliver, or a batch takes long",
+        "give it more collect tasks or nodes (`place.collect`), or limit what comes in "
+        "(`flumeng flow choke`)",
+    )
+
+
+def _is_still(known: Sequence[Account | None]) -> bool:
+    return bool(known) and all(one is not None and one.safe == one.safe_minute_ago for one in known)
+
+
+def _all_run(tasks: Sequence[TaskRow]) -> bool:
+    collect = [task for task in tasks if task.kind == COLLECT]
+    return bool(collect) and all(task.state == "running" for task in collect)
+
+
+def _trend(now: int, before: int, *, within_batch: bool) -> str:
+    if within_batch or abs(now - before) <= NOISE * max(now, before):
+        return "steady"
+    return "growing" if now > before else "shrinking"

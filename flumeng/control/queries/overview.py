@@ -1,0 +1,389 @@
+"""What a cluster looks like now, as plain rows: for the command line, the web page and tests.
+
+Reads only. What is in ZooKeeper is always shown; a record that cannot be read leaves its own row
+empty, with a ``problem``. How far partitions reach only nodes know: they are asked, and a node
+that does not answer leaves ``None``, never an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypedDict
+
+from flumeng.control.commands.flow_records import require_flow
+from flumeng.control.queries import scaling, task_status
+from flumeng.control.queries.acks import Positions, acks_of
+from flumeng.control.queries.flow_health import UNKNOWN_HEALTH, FlowHealth, flow_health
+from flumeng.control.queries.reading import Reading
+from flumeng.control.queries.scaling import ScalingRow
+from flumeng.control.queries.task_counts import NO_COUNTS, TaskCounts
+from flumeng.control.queries.task_status import EndedRow, RolloutRow, TaskRow
+from flumeng.control.snapshot.snapshot import FlowView
+from flumeng.control.snapshot.task_map import read_plans
+from flumeng.control.zookeeper import Found, ReadableStore, Store, Unreadable, Versioned
+from flumeng.errors import CorruptError, UserError
+from flumeng.spec import FlowSpec, SpecError, parse_flow
+from flumeng.spec.flow import OTHER_SECONDS, Lag
+from flumeng.spec.flow_names import beside, is_part, parts_among, whole_of
+from flumeng.spec.guarantees import local_paths
+from flumeng.spec.outline import Outline, outline
+from zkschema import paths, records
+
+UNREADABLE = "unreadable"
+"""Shown as the state of what nobody can tell the state of."""
+UNREADABLE_FLOW = records.Flow(revision=0, state=UNREADABLE)
+NO_OUTLINE = Outline("", (), ())
+UNREADABLE_NODE = records.Node(uuid="", roles=())
+NODE_ROWS = (paths.node, paths.live_node, paths.assignment, paths.status)
+
+
+@dataclass(frozen=True)
+class FlowRow:
+    """``problem`` says what of the flow, its plan or its current revision this flumeng cannot read;
+    without the flow's record its ``state`` is "unreadable". ``went_back`` is set when a newer one
+    was tried and a task failed with it."""
+
+    flow: str
+    state: str
+    revision: int
+    delivery: str
+    sources: tuple[str, ...]
+    sinks: tuple[str, ...]
+    tasks: tuple[TaskRow, ...]
+    problem: str
+    rollout: RolloutRow | None
+    went_back: str
+    lag_limit_seconds: float = Lag().seconds
+    batch_seconds: float = OTHER_SECONDS
+    local_paths: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    backfill_of: str = ""
+    part_of: str = ""
+    health: FlowHealth = UNKNOWN_HEALTH
+
+
+@dataclass(frozen=True)
+class Backfill:
+    """How far a backfill ``of`` a flow is: ``left`` events are not delivered yet; None when nobody
+    can tell. ``done``: it has ended by itself."""
+
+    of: str
+    left: int | None
+    done: bool
+
+    def __str__(self) -> str:
+        if self.done:
+            return "it is done"
+        return f"{'it is not known how many' if self.left is None else self.left} events are left"
+
+
+@dataclass(frozen=True)
+class FlowDetail:
+    """One flow with the text and the history of its current revision, and its isolated ``parts``
+    with their states. ``spark_uis``: where nodes that collect it show their Spark jobs, by node;
+    those that show them. ``scaling`` is there when its number of collect tasks is decided about.
+    ``counts`` is empty unless nodes were asked."""
+
+    flow: str
+    state: str
+    discard: bool
+    revision: int
+    revisions: tuple[int, ...]
+    author: str
+    reason: str
+    time: float
+    text: str
+    tasks: tuple[TaskRow, ...]
+    rollout: RolloutRow | None
+    went_back: str
+    problem: str = ""
+    spark_uis: Mapping[str, str] = field(default_factory=dict)
+    backfill: Backfill | None = None
+    ended: tuple[EndedRow, ...] = ()
+    scaling: ScalingRow | None = None
+    health: FlowHealth = UNKNOWN_HEALTH
+    counts: TaskCounts = NO_COUNTS
+    part_of: str = ""
+    parts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """``assigned`` and ``applied`` are versions of its assignment: equal when it is up to date.
+    ``spark_ui`` is the URL of its collector's Spark interface, if it has one.
+
+    ``problems`` is what it says of itself: a record that it cannot read, or a part of it that is
+    not well -> why.
+    """
+
+    node: str
+    live: bool
+    desired: str
+    roles: tuple[str, ...]
+    labels: Mapping[str, str]
+    capacity: Mapping[str, float]
+    zone: str
+    address: str
+    version: str
+    assigned: int | None
+    applied: int | None
+    tasks: Mapping[str, str]
+    problem: str = ""
+    problems: Mapping[str, str] = field(default_factory=dict)
+    spark_ui: str = ""
+
+
+def flows(source: ReadableStore | Reading, *, checked: bool = True) -> list[FlowRow]:
+    """Isolated parts follow their flow. ``checked``: say of every text whether this flumeng can
+    read it, which takes longer."""
+    reading = Reading.of(source)
+    statuses = _statuses(reading)
+    return [
+        _flow_row(seen, task_status.rows(seen.view, statuses))
+        for seen in _flows(
+            reading, sorted(reading.children(paths.flows()), key=beside), checked=checked
+        )
+    ]
+
+
+def _flow_row(seen: _Seen, tasks: tuple[TaskRow, ...]) -> FlowRow:
+    view, problem = seen.view, seen.view.problem
+    try:
+        shown = (
+            Outline.of(seen.spec) if seen.spec else outline(seen.text) if seen.text else NO_OUTLINE
+        )
+    except SpecError as error:
+        shown, problem = NO_OUTLINE, problem or str(error)
+    return FlowRow(
+        flow=view.name,
+        state=view.record.state,
+        revision=view.record.revision,
+        delivery=shown.delivery,
+        sources=shown.sources,
+        sinks=shown.sinks,
+        tasks=tasks,
+        problem=problem,
+        rollout=task_status.rollout(view, tasks),
+        went_back=view.record.went_back,
+        health=flow_health(view.record.state, problem, tasks),
+        labels=shown.labels,
+        backfill_of=view.record.backfill_of,
+        part_of=whole_of(view.name) if is_part(view.name) else "",
+        **_limits(seen.spec),
+    )
+
+
+def _limits(spec: FlowSpec | None) -> _Limits:
+    """What nobody has read counts as what is usual."""
+    if spec is None:
+        return {}
+    return {
+        "lag_limit_seconds": spec.lag_limit_seconds,
+        "batch_seconds": spec.batch_seconds,
+        "local_paths": tuple(local_paths(spec)),
+    }
+
+
+def flow(store: ReadableStore, name: str) -> FlowDetail:
+    """Raises ``UserError`` when there is no such flow, ``CorruptError`` when its text is gone or
+    cannot be read."""
+    require_flow(store, name)
+    reading = Reading(store)
+    found = _flows(reading, [name], checked=True)
+    if not found:
+        raise UserError(f'there is no flow "{name}" any more')
+    view = found[0].view
+    record = view.record
+    statuses = _statuses(reading)
+    tasks = task_status.rows(view, statuses)
+    revision = store.read(paths.revision(name, str(record.revision)))
+    if revision is None:
+        raise CorruptError(
+            f"flow {name}: its revision {record.revision} is not there: see `flumeng schema verify`"
+        )
+    numbers = store.children(paths.revisions(name))
+    discovered = reading.read(paths.partitions(name))
+    return FlowDetail(
+        flow=name,
+        state=record.state,
+        discard=record.discard,
+        revision=record.revision,
+        revisions=tuple(sorted(int(number) for number in numbers if number.isdigit())),
+        author=revision.value.author,
+        reason=revision.value.reason,
+        time=revision.value.time,
+        text=revision.value.text,
+        tasks=tasks,
+        rollout=task_status.rollout(view, tasks),
+        went_back=record.went_back,
+        problem=view.problem,
+        spark_uis=_spark_uis(tasks, statuses),
+        backfill=_backfill(reading, name, record) if record.backfill_of else None,
+        ended=task_status.ended(view),
+        health=flow_health(record.state, view.problem, tasks),
+        scaling=scaling.row(
+            view.place.collect.tasks if view.place else None,
+            discovered.value if discovered else None,
+        ),
+        part_of=whole_of(name) if is_part(name) else "",
+        parts=_parts(reading, name),
+    )
+
+
+def _parts(reading: Reading, flow: str) -> dict[str, str]:
+    names = parts_among(reading.children(paths.flows()), flow)
+    found = zip(names, reading.read_each([paths.flow(name) for name in names]), strict=True)
+    return {
+        name: record.value.state if isinstance(record, Versioned) else UNREADABLE
+        for name, record in found
+        if record is not None
+    }
+
+
+def _backfill(reading: Reading, name: str, record: records.Flow) -> Backfill:
+    rows = acks_of(reading, Positions(), name)
+    known = bool(rows) and all(row.lag is not None for row in rows)
+    left = sum(row.lag or 0 for row in rows) if known else None
+    return Backfill(record.backfill_of, left, done=record.state == "stopped" and left == 0)
+
+
+def _spark_uis(tasks: Iterable[TaskRow], statuses: task_status.Statuses) -> dict[str, str]:
+    nodes = sorted(
+        {task.node for task in tasks if task.kind == records.COLLECT and task.node is not None}
+    )
+    said = {node: statuses.get(node) for node in nodes}
+    return {
+        node: status.spark_ui
+        for node, status in said.items()
+        if isinstance(status, records.NodeStatus) and status.spark_ui
+    }
+
+
+def dimensions(store: Store) -> set[str]:
+    """Those in which the flows' tasks weigh something: a capacity in another one bounds nothing."""
+    seen = _flows(Reading(store), store.children(paths.flows()), checked=True)
+    places = (one.view.place for one in seen if one.view.place)
+    return {dimension for place in places for dimension in place.collect.weight}
+
+
+def ended(source: ReadableStore | Reading) -> list[EndedRow]:
+    """How tasks of all flows have ended, as far as it is kept: those of a flow in order."""
+    reading = Reading.of(source)
+    return [
+        entry
+        for seen in _flows(reading, reading.children(paths.flows()), checked=False)
+        for entry in task_status.ended(seen.view)
+    ]
+
+
+def tasks(source: ReadableStore | Reading) -> list[TaskRow]:
+    """All planned tasks of all flows."""
+    reading = Reading.of(source)
+    statuses = _statuses(reading)
+    return [
+        task
+        for seen in _flows(reading, reading.children(paths.flows()), checked=False)
+        for task in task_status.rows(seen.view, statuses)
+    ]
+
+
+def nodes(source: ReadableStore | Reading) -> list[NodeRow]:
+    reading = Reading.of(source)
+    names = reading.children(paths.nodes())
+    found = reading.read_each([paths.node(name) for name in names])
+    lives = reading.read_each([paths.live_node(name) for name in names])
+    assignments = reading.read_each([paths.assignment(name) for name in names])
+    statuses = reading.read_many([paths.status(name) for name in names])
+    return [
+        NodeRow(
+            node=name,
+            live=live is not None,
+            desired=node.value.desired if isinstance(node, Versioned) else UNREADABLE,
+            roles=record.roles,
+            labels=dict(record.labels),
+            capacity=dict(record.capacity),
+            zone=record.zone,
+            address=", ".join(filter(None, live.value.addresses))
+            if isinstance(live, Versioned)
+            else "",
+            version=live.value.version if isinstance(live, Versioned) else "",
+            assigned=assignment.version.number if assignment else None,
+            applied=status.value.assignment_version if status else None,
+            tasks={key: task.state for key, task in status.value.tasks.items()} if status else {},
+            problem=reading.why(*(row(name) for row in NODE_ROWS)),
+            problems=dict(status.value.problems) if status else {},
+            spark_ui=status.value.spark_ui if status and live is not None else "",
+        )
+        for name, node, live, assignment, status in zip(
+            names, found, lives, assignments, statuses, strict=True
+        )
+        if node is not None
+        for record in [node.value if isinstance(node, Versioned) else UNREADABLE_NODE]
+    ]
+
+
+def _statuses(reading: Reading) -> task_status.Statuses:
+    """What each live node says of itself; None before it said anything."""
+    names = reading.children(paths.live_nodes())
+    found = reading.read_each([paths.status(name) for name in names])
+    return {
+        name: status.value if isinstance(status, Versioned) else status
+        for name, status in zip(names, found, strict=True)
+    }
+
+
+class _Limits(TypedDict, total=False):
+    lag_limit_seconds: float
+    batch_seconds: float
+    local_paths: tuple[str, ...]
+
+
+class _Seen(NamedTuple):
+    """A flow with its plan, its current text, and what that says where it was read."""
+
+    view: FlowView
+    text: str
+    spec: FlowSpec | None
+
+
+def _flows(reading: Reading, names: Sequence[str], *, checked: bool) -> list[_Seen]:
+    """Those that are there. Texts that are not to be ``checked`` are read where they tell how a
+    rollout goes on."""
+    found = reading.read_each([paths.flow(name) for name in names])
+    there = {name: flow for name, flow in zip(names, found, strict=True) if flow}
+    texts = {
+        name: paths.revision(name, str(flow.value.revision))
+        for name, flow in there.items()
+        if isinstance(flow, Versioned)
+    }
+    revisions = dict(zip(texts, reading.read_each(list(texts.values())), strict=True))
+    plans = read_plans(reading, there)
+    seen = []
+    for name, flow in there.items():
+        record = flow.value if isinstance(flow, Versioned) else UNREADABLE_FLOW
+        plan = plans[name].value if name in plans else records.Plan()
+        spec, text, problem = None, "", ""
+        if name in texts:
+            needed = checked or plan.revision not in (0, record.revision)
+            spec, text, problem = _spec(revisions[name], record.revision, needed=needed)
+        problem = reading.why(paths.flow(name), paths.plan(name)) or problem
+        place, rollout = (spec.place, spec.rollout) if spec else (None, None)
+        view = FlowView(name, record, flow.version, place, problem, rollout, plan)
+        seen.append(_Seen(view, text, spec))
+    return seen
+
+
+def _spec(
+    found: Found[records.Revision], revision: int, *, needed: bool
+) -> tuple[FlowSpec | None, str, str]:
+    """The spec, the text, and what is wrong with it."""
+    if found is None:
+        return None, "", f"revision {revision} is not there"
+    if isinstance(found, Unreadable):
+        return None, "", str(found)
+    text = found.value.text
+    try:
+        return parse_flow(text) if needed else None, text, ""
+    except SpecError as error:
+        return None, text, f"revision {revision} cannot be read: {error}"

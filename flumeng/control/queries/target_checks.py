@@ -1,0 +1,113 @@
+"""Asks a node that may collect a flow to try the flow's targets, before the flow is applied.
+
+The node tries them with its own network, secrets and policy, and secrets stay there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flumeng.control.commands.local_files import collecting_hosts
+from flumeng.control.queries.reading import Reading
+from flumeng.control.zookeeper import ReadableStore
+from flumeng.errors import (
+    CorruptError,
+    FlumengError,
+    NotAllowedError,
+    UnavailableError,
+    UserError,
+)
+from flumeng.security.signing import signature
+from flumeng.spec import FlowSpec
+from zkschema import paths
+from zkschema.records import LiveNode
+
+CHECK_SECONDS = 130.0
+"""A node itself ends a check after 120 s."""
+MOST_ASKED = 3
+"""Nodes that are asked in turn when one does not answer."""
+
+Ask = Callable[[str, str, str, str], Sequence[Mapping[str, Any]]]
+"""Asks the node process at an address about a flow, its text and the text's signature."""
+
+
+def ask_node(address: str, flow: str, text: str, signed: str) -> Sequence[Mapping[str, Any]]:
+    """The ``Ask`` of a real cluster."""
+    from flumeng.journal.client import JournalClient  # noqa: PLC0415  loads pyarrow
+
+    with JournalClient(address, CHECK_SECONDS) as client:
+        return client.check_targets(flow, text, signed)
+
+
+@dataclass(frozen=True)
+class CheckedTarget:
+    """A target of a flow as ``node`` found it; see ``trial.targets.Tried``."""
+
+    flow: str
+    node: str
+    kind: str
+    name: str
+    state: str
+    why: str
+
+    def __str__(self) -> str:
+        found = f"{self.state} from node {self.node}" + (f": {self.why}" if self.why else "")
+        return f"flow {self.flow}: {self.kind} {self.name}: {found}"
+
+
+class TargetsFailedError(FlumengError):
+    """Targets cannot be used from the nodes: flow -> which and why."""
+
+    def __init__(self, failed: Sequence[CheckedTarget]) -> None:
+        flows = dict.fromkeys(one.flow for one in failed)
+        self.refused = {
+            flow: "; ".join(str(one) for one in failed if one.flow == flow) for flow in flows
+        }
+        super().__init__("\n".join(["nothing is applied:", *map(str, failed)]))
+
+
+def check_targets(store: ReadableStore, ask: Ask, spec: FlowSpec, text: str) -> list[CheckedTarget]:
+    """Asks candidate nodes in turn and gives the findings of the first that answers.
+
+    Raises UnavailableError when no node may collect the flow or none answers, and NotAllowedError
+    when this user may not ask."""
+    signed = signature(spec.flow, text)
+    trouble: list[FlumengError] = []
+    for node, address in _candidates(store, spec):
+        try:
+            rows = ask(address, spec.flow, text, signed)
+        except NotAllowedError:
+            raise
+        except (UnavailableError, CorruptError, UserError) as error:
+            trouble.append(type(error)(f"node {node}: {error}"))
+            if len(trouble) == MOST_ASKED:
+                break
+        else:
+            return [_checked(spec.flow, node, row) for row in rows]
+    if trouble:
+        raise trouble[0]
+    raise UnavailableError(
+        f"flow {spec.flow}: no live node may collect it, so none can try its targets: see "
+        "`place.collect.labels` and `flumeng node list`"
+    )
+
+
+def _checked(flow: str, node: str, row: Mapping[str, Any]) -> CheckedTarget:
+    told = {key: str(row.get(key, "")) for key in ("kind", "name", "state", "why")}
+    return CheckedTarget(flow, node, **told)
+
+
+def _candidates(store: ReadableStore, spec: FlowSpec) -> Iterator[tuple[str, str]]:
+    """Live nodes that may collect the flow, and where each can be asked."""
+    names = collecting_hosts(store, spec)
+    lives = Reading.of(store).read_many([paths.live_node(name) for name in names])
+    for name, live in zip(names, lives, strict=True):
+        address = _address(live.value) if live is not None else ""
+        if address:
+            yield name, address
+
+
+def _address(live: LiveNode) -> str:
+    return next(filter(None, (*live.addresses, live.discovery)), "")

@@ -1,0 +1,210 @@
+"""What became of a flow's planned tasks: a row for each, and the rollout as a whole. Pure.
+
+What is planned is compared with what the live nodes say of themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flumeng.control.snapshot.snapshot import FlowView
+from flumeng.control.zookeeper import Unreadable
+from zkschema.records import COLLECT, DISCOVER, NodeStatus, PlannedTask, TaskStatus
+
+Statuses = Mapping[str, NodeStatus | Unreadable | None]
+"""What each live node says of itself; None before it said anything."""
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    """A planned task and what became of it.
+
+    ``state`` is ``running``, ``draining``, ``starting`` (told, not done yet), ``failed``,
+    ``stopped``, ``waiting`` (nobody can run it), ``away`` (its node is not live) or ``unknown``
+    (what its node says cannot be read). ``wanted`` is the revision that it is to run now,
+    ``revision`` the one that its node applied. ``why`` tells of a task that runs in which
+    partitions it stands still. ``standbys``: node -> ``standby`` when it is ready to take over,
+    else ``starting``, ``away``, or ``failed:`` and why; ``lacking`` more of them have no node.
+    ``health`` is what ``TaskStatus`` says.
+    """
+
+    flow: str
+    task: str
+    kind: str
+    node: str | None
+    epoch: int
+    state: str
+    partitions: tuple[str, ...]
+    why: str
+    wanted: int
+    revision: int | None
+    standbys: Mapping[str, str]
+    lacking: int
+    health: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.flow}/{self.task}"
+
+    @property
+    def shown_revision(self) -> str:
+        """For people."""
+        if self.revision == self.wanted:
+            return str(self.wanted)
+        return f"{'-' if self.revision is None else self.revision} ({self.wanted} wanted)"
+
+    @property
+    def shown_standbys(self) -> str:
+        """For people."""
+        told = [n if s == "standby" else f"{n} ({s})" for n, s in self.standbys.items()]
+        return ", ".join([*told, f"{self.lacking} without a node"] if self.lacking else told)
+
+
+@dataclass(frozen=True)
+class EndedRow:
+    """The time of a task with one owner, which is over.
+
+    ``how``: ``succeeded`` (all that it was to read is read), ``superseded`` (another owner has a
+    higher epoch), ``stopped`` (an operator or the plan took it away) or ``failed`` (its node is
+    gone, or it failed until it was taken away). ``time`` is in seconds since the epoch.
+    """
+
+    flow: str
+    task: str
+    node: str
+    epoch: int
+    how: str
+    why: str
+    time: float
+
+    @property
+    def key(self) -> str:
+        return f"{self.flow}/{self.task}"
+
+
+@dataclass(frozen=True)
+class RolloutRow:
+    """A new revision on its way: ``taken`` of ``tasks`` may run it, ``running`` of them do.
+
+    The others stay with revision ``before``. ``stage`` is ``canary`` or ``waves``; ``paused``: an
+    operator lets it stand still.
+    """
+
+    revision: int
+    before: int
+    stage: str
+    canary: int
+    max_parallel: int
+    tasks: int
+    taken: int
+    running: int
+    paused: bool = False
+
+    def __str__(self) -> str:
+        stage = (
+            f"canary of {self.canary}"
+            if self.stage == "canary"
+            else f"waves of at most {self.max_parallel}"
+        )
+        return (
+            f"revision {self.revision} runs in {self.running} of {self.tasks} tasks, the others "
+            f"stay with {self.before} ({stage}, {self.taken} let on)"
+            f"{'; it stands still until `flow rollout resume`' if self.paused else ''}"
+        )
+
+
+def rows(flow: FlowView, statuses: Statuses) -> tuple[TaskRow, ...]:
+    """All planned tasks of the flow, by name."""
+    return tuple(_row(flow, name, task, statuses) for name, task in sorted(flow.tasks.items()))
+
+
+def ended(flow: FlowView) -> tuple[EndedRow, ...]:
+    """How tasks of the flow have ended, as far as it is kept; the newest last."""
+    return tuple(
+        EndedRow(flow.name, e.task, e.node, e.epoch, e.how, e.why, e.time) for e in flow.plan.ended
+    )
+
+
+def rollout(flow: FlowView, tasks: tuple[TaskRow, ...]) -> RolloutRow | None:
+    """None while none is under way; ``tasks`` are the flow's ``rows``."""
+    if not flow.rolling or flow.rollout is None:
+        return None
+    tasks = tuple(task for task in tasks if task.kind != DISCOVER)  # it takes the revision last
+    taken = [task for task in tasks if task.wanted == flow.record.revision]
+    kinds = {task.kind for task in tasks}
+    canary = sum(
+        min(flow.rollout.canary, sum(task.kind == kind for task in tasks)) for kind in kinds
+    )
+    return RolloutRow(
+        revision=flow.record.revision,
+        before=flow.plan.revision,
+        stage="canary" if len(taken) <= canary else "waves",
+        canary=flow.rollout.canary,
+        max_parallel=flow.rollout.max_parallel,
+        tasks=len(tasks),
+        taken=len(taken),
+        running=sum(task.state == "running" for task in taken),
+        paused=flow.record.rollout_paused == flow.record.revision,
+    )
+
+
+def _row(flow: FlowView, name: str, task: PlannedTask, statuses: Statuses) -> TaskRow:
+    wanted = flow.revision_of(task)
+    status = statuses.get(task.node or "")
+    heard = status.tasks if isinstance(status, NodeStatus) else {}
+    said = heard.get(f"{flow.name}/{name}")
+    own = said if said and said.epoch == task.epoch else None
+    if isinstance(status, Unreadable):
+        state, why = "unknown", str(status)
+    else:
+        state, why = _state(task, wanted, said, live=task.node in statuses)
+    return TaskRow(
+        flow=flow.name,
+        task=name,
+        kind=task.kind,
+        node=task.node,
+        epoch=task.epoch,
+        state=state,
+        partitions=task.partitions,
+        why=why,
+        wanted=wanted,
+        revision=own.revision if own else None,
+        standbys={node: _standby(flow, name, statuses, node) for node in task.standbys},
+        lacking=max(0, _replicas(flow, task) - 1 - len(task.standbys)),
+        health=own.health if own else "",
+    )
+
+
+def _replicas(flow: FlowView, task: PlannedTask) -> int:
+    return flow.collect_place(task).replicas if task.kind == COLLECT and task.node else 1
+
+
+def _standby(flow: FlowView, name: str, statuses: Statuses, node: str) -> str:
+    status = statuses.get(node)
+    if not isinstance(status, NodeStatus):
+        return "starting" if node in statuses else "away"
+    said = status.tasks.get(f"{flow.name}/{name}")
+    if said is None or said.state not in ("standby", "failed"):
+        return "starting"
+    return f"failed: {said.error}" if said.state == "failed" else "standby"
+
+
+def _state(
+    task: PlannedTask, wanted: int, said: TaskStatus | None, *, live: bool
+) -> tuple[str, str]:
+    if task.state == "waiting" or task.node is None:
+        return "waiting", task.why
+    if not live:
+        return "away", f"node {task.node} is not live"
+    if task.state == "draining" and said is None:
+        return "draining", f"{task.why}; it let go, and no other node may run it, or has it yet"
+    if said is None or said.epoch != task.epoch:
+        return "starting", f"node {task.node} has not started it yet"
+    if said.state != "running":
+        return said.state, said.error or ""
+    if task.state == "draining":
+        return "draining", task.why
+    if said.revision != wanted:
+        return "starting", f"runs revision {said.revision}, {wanted} is wanted"
+    return "running", said.error or ""

@@ -1,0 +1,86 @@
+"""What it means that a record cannot be read, and what a person should do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from flumeng.control.zookeeper import Unreadable
+from zkschema import paths
+from zkschema.records import Record
+from zkschema.table import Row
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One reason why a cluster is degraded, and what to do about it.
+
+    ``about`` says what it is of where ``what`` holds numbers or reasons that change from one look
+    to the next; empty: ``what`` stays the same.
+    """
+
+    what: str
+    advice: str
+    about: str = ""
+
+    @property
+    def identity(self) -> str:
+        """By this it is known again at the next look."""
+        return self.about or self.what
+
+
+FLOW_STAYS = "masters leave the flow's tasks as they are"
+MEANINGS: dict[str, str] = {
+    paths.schema.pattern: "nothing is planned, and no command changes anything",
+    paths.cluster.pattern: "nothing moves, and chokes stay as nodes were told",
+    paths.moves.pattern: "no move begins that a throttle bounds",
+    paths.flow.pattern: FLOW_STAYS,
+    paths.revision.pattern: "nodes cannot start it, and masters change nothing of the flow",
+    paths.partitions.pattern: FLOW_STAYS,
+    paths.partitions_bucket.pattern: FLOW_STAYS,
+    paths.plan.pattern: FLOW_STAYS,
+    paths.plan_bucket.pattern: FLOW_STAYS,
+    paths.ack.pattern: "its journal is kept, and is not taken for delivered",
+    paths.node.pattern: "the node keeps what it has and gets nothing new",
+    paths.assignment.pattern: "the node keeps what it has and gets nothing new",
+    paths.status.pattern: "nobody knows what the node runs; it is taken to have let go of nothing",
+    paths.live_node.pattern: "the node counts as live, and cannot be asked anything",
+    paths.live_master.pattern: "it counts as a master that plans its share",
+    paths.lease.pattern: "its cursor stays, and journals keep what it has not read",
+    paths.journal.pattern: "the journal is kept, and is not taken for drained",
+}
+WORST = 20
+"""So many of one kind are named one by one."""
+
+
+def causes(found: Iterable[Unreadable]) -> Iterator[Cause]:
+    """By kind, and by path."""
+    kinds: dict[str, list[Unreadable]] = {}
+    for one in sorted(found, key=lambda one: (one.path.row.pattern, str(one.path))):
+        kinds.setdefault(one.path.row.pattern, []).append(one)
+    for pattern, some in kinds.items():
+        for one in some[:WORST]:
+            yield Cause(
+                f"{one.path} cannot be read: {one.why}; {meaning(one.path.row)}",
+                advice(one),
+                about=f"{one.path} cannot be read",
+            )
+        if len(some) > WORST:
+            yield Cause(
+                f"and {len(some) - WORST} more of {pattern} cannot be read",
+                advice(some[-1]),
+                about=f"more of {pattern} cannot be read",
+            )
+
+
+def meaning(row: Row[Record]) -> str:
+    """What goes on, and what does not."""
+    return MEANINGS.get(row.pattern, "nothing else is harmed")
+
+
+def advice(one: Unreadable) -> str:
+    if one.newer:
+        return (
+            "a newer flumeng wrote it: upgrade this one, and the masters and nodes that are older"
+        )
+    return "`flumeng schema verify` says what is wrong, and with --fix puts right what can be"

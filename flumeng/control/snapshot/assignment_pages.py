@@ -1,0 +1,115 @@
+"""A node's assignment, as one value and as it lies in ZooKeeper: in one znode while it is small,
+else in pages below it (see ``shards``).
+
+A large change is written in steps: each node may learn of its tasks bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from flumeng.control.snapshot import shards
+from flumeng.control.zookeeper import Expected, Put, Store, Versioned, Write
+from flumeng.control.zookeeper.transaction import first_that_fit
+from zkschema import paths
+from zkschema.records import AssignedTask, Assignment
+
+INLINE_ITEMS = 12_000
+"""Tasks and partitions that one znode holds, also when UUIDs are the names of hosts."""
+PAGES = 64
+
+Fits = Callable[[Assignment, Assignment], bool]
+"""Whether one transaction makes the second assignment of the first."""
+
+
+def read_assignment(store: Store, node: str) -> Versioned[Assignment] | None:
+    """What the node should run, with the version of the assignment's own znode.
+
+    Pages that were written while they were read are read again. Raises as ``Store.read``.
+    """
+    found = store.read(paths.assignment(node))
+    while found is not None and found.value.pages:
+        numbers = range(found.value.pages)
+        pages = store.read_many([paths.assignment_page(node, str(number)) for number in numbers])
+        again = store.read(paths.assignment(node))
+        if again is not None and again.version == found.version:
+            return replace(found, value=whole(found.value, pages))
+        found = again
+    return found
+
+
+def whole(assignment: Assignment, pages: Sequence[Versioned[Assignment] | None]) -> Assignment:
+    """The assignment with the tasks of its pages, in order."""
+    if not assignment.pages:
+        return assignment
+    tasks = (task for page in pages if page for task in page.value.tasks)
+    return replace(assignment, tasks=tuple(sorted(tasks, key=_key)))
+
+
+def assignment_writes(
+    node: str, after: Assignment, before: Assignment, expect: Expected
+) -> list[Write]:
+    """What replaces the whole assignment ``before``, read at ``expect``, by another one: a step of
+    ``assignment_steps``."""
+    if not after.pages:
+        return [Put(paths.assignment(node), after, expect)]
+    old, new = _pages(before.tasks) if before.pages else (), _pages(after.tasks)
+    return [
+        Put(paths.assignment(node), replace(after, tasks=()), expect),
+        *shards.shard_writes(
+            partial(paths.assignment_page, node),
+            lambda page: Assignment(tasks=tuple(page.values())),
+            old,
+            new,
+        ),
+    ]
+
+
+def assignment_steps(before: Assignment, after: Assignment, fits: Fits) -> Iterator[Assignment]:
+    """The assignments on the way, of which each is written in one transaction; ``after`` is last.
+    One that is paged stays so.
+    """
+    if not before.pages and items(after.tasks) <= INLINE_ITEMS and fits(before, after):
+        yield after
+        return
+    after = replace(after, pages=PAGES)
+    current = before
+    if not before.pages and not fits(before, after):
+        current = replace(after, tasks=tuple(sorted(before.tasks, key=_key)))
+        yield current
+    left = shards.changed(_pages(current.tasks), _pages(after.tasks))
+    while left:
+        portion = first_that_fit(left, _fitting(current, after, fits))
+        current = _with_pages(current, after, portion)
+        left = left[len(portion) :]
+        if left:
+            yield current
+    yield after
+
+
+def _fitting(current: Assignment, after: Assignment, fits: Fits) -> Callable[[Sequence[int]], bool]:
+    return lambda numbers: fits(current, _with_pages(current, after, numbers))
+
+
+def items(tasks: Sequence[AssignedTask]) -> int:
+    """What counts for the size of an assignment: its tasks and all that they read."""
+    return len(tasks) + sum(len(task.partitions) for task in tasks)
+
+
+def _with_pages(current: Assignment, after: Assignment, numbers: Sequence[int]) -> Assignment:
+    """The current tasks, with those pages as they are to be."""
+    pages, target = _pages(current.tasks), _pages(after.tasks)
+    for number in numbers:
+        pages[number] = target[number]
+    tasks = (task for page in pages for task in page.values())
+    return replace(after, tasks=tuple(sorted(tasks, key=_key)))
+
+
+def _pages(tasks: Sequence[AssignedTask]) -> list[dict[str, AssignedTask]]:
+    return shards.split({f"{task.flow}/{task.task}": task for task in tasks}, PAGES)
+
+
+def _key(task: AssignedTask) -> tuple[str, str]:
+    return task.flow, task.task

@@ -1,0 +1,118 @@
+"""Items of a lane, and where something is in them: an offset is an item's number and a position.
+
+A position is how many bytes, once decompressed, lie before the first byte of a line; in a format
+that has rows it is the number of the row. So offsets of a lane grow in the order in which it is
+read, one number says how far it is acked, and an event keeps its identity for good.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from flumeng.control.snapshot.partitions import POSITION_BITS
+from flumeng.errors import CorruptError
+from zkschema.records import QueueSegment
+
+MOST_POSITION = (1 << POSITION_BITS) - 1
+"""An item with more bytes or rows than this (256 GiB) cannot be read."""
+MOST_ITEMS = 1 << (63 - POSITION_BITS)
+"""So many items has a lane at most; then another one goes on."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """An object to be read: the ``number`` in its lane, and what it was when it was listed.
+
+    ``modified_us``: microseconds since the epoch. ``tag``: what its store calls this content of it,
+    an ETag or a generation; empty where the store has none. What lies below the position ``first``
+    was read before, as another item. Nothing is read from the position ``until`` on, if there is
+    one.
+    """
+
+    number: int
+    location: str
+    size: int
+    modified_us: int
+    tag: str = ""
+    first: int = 0
+    until: int | None = None
+
+    @property
+    def start(self) -> int:
+        return offset_of(self.number)
+
+    @property
+    def begin(self) -> int:
+        """The first offset that is read of it."""
+        return offset_of(self.number, self.first)
+
+    @property
+    def end(self) -> int:
+        return offset_of(self.number + 1)
+
+
+def offset_of(number: int, position: int = 0) -> int:
+    return number << POSITION_BITS | position
+
+
+def number_of(offset: int) -> int:
+    """The item in which the offset lies."""
+    return offset >> POSITION_BITS
+
+
+def position_of(offset: int) -> int:
+    return offset & MOST_POSITION
+
+
+def bytes_from(lane: Iterable[Item], offset: int) -> int:
+    """How many bytes of these items are to be read behind the offset. A position in an item counts
+    in bytes, which it is in lines that are not compressed; others are read at once."""
+    number, position = number_of(offset), position_of(offset)
+    wanted = (one for one in lane if one.number >= number)
+    return sum(
+        one.size - (min(position, one.size) if one.number == number else 0) for one in wanted
+    )
+
+
+def encode(items: Iterable[Item]) -> str:
+    """As an address for readers."""
+    return json.dumps(
+        [
+            [one.number, one.location, one.size, one.modified_us, one.tag, one.first, one.until]
+            for one in items
+        ],
+        separators=(",", ":"),
+    )
+
+
+def decode(address: str) -> list[Item]:
+    """Raises CorruptError."""
+    try:
+        return [Item(*fields) for fields in json.loads(address)]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CorruptError(f"this is no list of items: {address[:200]}") from error
+
+
+def of_segment(segment: QueueSegment) -> list[Item]:
+    """Raises CorruptError when its columns do not fit together."""
+    count = len(segment.locations)
+    starts = segment.starts or (0,) * count
+    columns = segment.locations, segment.sizes, segment.modified, segment.tags, starts
+    if any(len(column) != count for column in columns):
+        raise CorruptError(f"the segment from {segment.first} on has columns of several lengths")
+    numbers = range(segment.first, segment.first + count)
+    return [Item(*fields) for fields in zip(numbers, *columns, strict=True)]
+
+
+def segment_of(found: Sequence[Item]) -> QueueSegment:
+    """Of items that follow each other."""
+    return QueueSegment(
+        first=found[0].number,
+        locations=tuple(one.location for one in found),
+        sizes=tuple(one.size for one in found),
+        modified=tuple(one.modified_us for one in found),
+        tags=tuple(one.tag for one in found),
+        starts=tuple(one.first for one in found) if any(one.first for one in found) else (),
+    )

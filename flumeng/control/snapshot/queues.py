@@ -1,0 +1,78 @@
+"""Work queues as they lie in ZooKeeper: a head, and segments of items for each lane.
+
+A queue is a log. Items are appended to lanes in one transaction with the head, by the flow's
+discovery task alone; whoever lost the head to somebody else has appended nothing. A segment never
+changes, and goes when all of its items are acked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from flumeng.control.snapshot.partitions import OBJECTS, POLLS, QUEUED
+from flumeng.control.zookeeper import Found, ReadableStore, Versioned
+from zkschema import paths
+from zkschema.records import Queue, QueueSegment
+
+_LANE = re.compile(rf"lane\.([0-9]+)\.([0-9a-z]+)@(?:{'|'.join(QUEUED)})", re.ASCII)
+SCHEDULE = "schedule"
+"""The rules of a queue whose items are due times: see ``Queue``."""
+FAILURES_READ = 1000
+"""Of so many failed items of a flow is looked at whether an operator has decided."""
+NUMBER_DIGITS = 10
+"""Names of segments sort as the numbers of their first items do."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """The kept segments of a lane, by the number of their first item, and the next number."""
+
+    next: int
+    segments: Sequence[int]
+
+
+def lane_partition(lane: str, queue: str, input_: str = OBJECTS) -> str:
+    """What a lane is called as a partition: ``lane.3.5f2a90c1@objects``. The queue's id is in it,
+    so an ack never speaks about another queue of the same flow."""
+    return f"lane.{lane}.{queue}@{input_}"
+
+
+def partition_of(lane: str, queue: Queue) -> str:
+    """The same of a lane of this queue, which is of due times or of objects."""
+    return lane_partition(lane, queue.id, POLLS if queue.rules == SCHEDULE else OBJECTS)
+
+
+def lane_of(partition: str) -> tuple[str, str] | None:
+    """The lane and the queue's id; None for a name that is not one of these."""
+    found = _LANE.fullmatch(partition)
+    return (found[1], found[2]) if found else None
+
+
+def segment_name(first: int) -> str:
+    return f"{first:0{NUMBER_DIGITS}d}"
+
+
+def head(store: ReadableStore, flow: str) -> Versioned[Queue] | None:
+    """Raises CorruptError, UserError, UnavailableError."""
+    return store.read(paths.queue(flow))
+
+
+def lanes(store: ReadableStore, flow: str, queue: Queue, names: Iterable[str]) -> dict[str, Lane]:
+    """The lanes of these names. Raises UnavailableError."""
+    wanted = sorted(names)
+    found = store.children_many([paths.queue_lane(flow, name) for name in wanted])
+    return {
+        name: Lane(queue.next.get(name, 0), sorted(int(one) for one in kept if one.isdigit()))
+        for name, kept in zip(wanted, found, strict=True)
+    }
+
+
+def segments(
+    store: ReadableStore, flow: str, lane: str, firsts: Sequence[int]
+) -> list[Found[QueueSegment]]:
+    """Those that begin with these numbers; None for one that is gone."""
+    return store.read_each(
+        [paths.queue_segment(flow, lane, segment_name(first)) for first in firsts]
+    )

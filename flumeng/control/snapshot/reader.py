@@ -1,0 +1,318 @@
+"""From the store to a snapshot: what a watch has named is read anew, and in rounds everything.
+
+A watch only says where to look again. After a reconnect and after a failure nothing that was read
+before counts. Each minute a round begins in which all is read once more, a part with each look, so
+that a large cluster keeps nobody waiting. A view is made anew only when something in it changed.
+
+A record that cannot be read is set aside: its flow is planned by nobody, its node keeps what it
+has, its partition is not drained, and without the cluster's settings nothing moves. It is looked at
+again when it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import Any
+
+from flumeng.control.snapshot.absences import Absences
+from flumeng.control.snapshot.leases import Leases, RunOut, ServerClock
+from flumeng.control.snapshot.masters import looked_after, looks_after, shares, silent
+from flumeng.control.snapshot.mirror import IsLive, Mirror, changed_in, first_name
+from flumeng.control.snapshot.resync import LOOK_SECONDS, Round
+from flumeng.control.snapshot.rollouts import Rollouts
+from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
+from flumeng.control.snapshot.timers import Moments, Pauses
+from flumeng.control.snapshot.unwatched import Unwatched
+from flumeng.control.snapshot.views import Views, lacks_a_text
+from flumeng.control.zookeeper import Path, ReadableStore, Unreadable, Version, Versioned
+from zkschema import paths, table
+from zkschema.records import Journal, LiveMaster
+from zkschema.table import Row
+
+RETRY_SECONDS = 2.0
+MOST_LOOKS = 10
+START_SECONDS = 120.0
+WATCHED: tuple[Path, ...] = (
+    paths.flows(),
+    paths.nodes(),
+    paths.live(),
+    paths.journals(),
+    paths.cluster(),
+    paths.moves(),
+)
+OF_FLOW = (
+    paths.flow,
+    paths.plan,
+    paths.plan_bucket,
+    paths.partitions,
+    paths.partitions_bucket,
+)
+OF_NODE = (paths.node, paths.assignment, paths.assignment_page, paths.status, paths.live_node)
+SHARES = (paths.plan_bucket, paths.assignment_page, paths.partitions_bucket)
+READ = frozenset(
+    row.pattern
+    for row in (*OF_FLOW, *OF_NODE, paths.live_master, paths.journal, paths.cluster, paths.moves)
+)
+
+
+class Reader:
+    """``clock`` gives seconds that only ever grow, ``wall`` those since the epoch; ``me`` is this
+    master's name. ``is_live`` says which live znodes of nodes count: without it all do.
+    ``on_watch`` may be called from any thread, all else from one."""
+
+    def __init__(
+        self,
+        store: ReadableStore,
+        me: str,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        is_live: IsLive = lambda *_: True,
+    ) -> None:
+        self._store = store
+        self._me = me
+        self._wall = wall
+        self._heard: SimpleQueue[str] = SimpleQueue()
+        self._stale = True
+        self._round = Round(me, clock)
+        self._mirror = Mirror(store, is_live)
+        self._views = Views(store, self._mirror)
+        self._masters: dict[str, Versioned[LiveMaster] | Unreadable] = {}
+        self._flows: dict[str, FlowView] = {}
+        self._nodes: dict[str, NodeView] = {}
+        self._journals: dict[str, Journal] = {}
+        self._journal_versions: dict[str, Version] = {}
+        self._noted: frozenset[str] = frozenset()
+        self._moments = Moments(clock)
+        self._unwatched = Unwatched(store, self._moments)
+        self._absences = Absences(self._moments)
+        self._rollouts = Rollouts(self._moments)
+        self._leases = Leases(store, clock)
+        self._server_clock = ServerClock(clock)
+        self._pauses = Pauses(clock)
+
+    def on_watch(self, path: str) -> None:
+        """Something at ``path`` has changed; the path of a watch itself stands for all below."""
+        self._heard.put(path)
+
+    def invalidate(self) -> None:
+        """A write may or may not have been carried out: look at everything, and soon."""
+        self._stale = True
+
+    def note(self, flows: Iterable[str]) -> None:
+        """From now on look at what the tasks of these flows have decided, and of no others."""
+        self._noted = frozenset(flows)
+
+    @property
+    def look_again_seconds(self) -> float:
+        """When to take the next snapshot although nothing was heard."""
+        if self._stale:
+            return RETRY_SECONDS
+        soonest = self._moments.soonest
+        rest = self._round.seconds_left
+        return max(0.0, rest if soonest is None else min(rest, soonest))
+
+    def snapshot(self) -> Snapshot:
+        """The cluster as it was at one moment, unless it never holds still.
+
+        A watch tells before a read shows what it tells of. So when nothing was heard while reading,
+        all that was read is of one moment: no node seems to be gone that has only just joined when
+        the plan was read that gives it a task. Raises UnavailableError.
+        """
+        moves, calm = self._mirror.get(paths.moves()), True
+        heard = self._take_heard()
+        everything = self._stale or _everywhere(heard)
+        self._stale = True
+        self._moments.begin()
+        if not everything:
+            self._read_again(self._next_of_round())
+        self._look(heard, everything=everything)
+        for _ in range(MOST_LOOKS):
+            heard = self._take_heard()
+            if not heard:
+                moves = self._mirror.get(paths.moves())
+                break
+            everything = everything or _everywhere(heard)
+            self._look(heard, everything=_everywhere(heard))
+        else:
+            calm = False  # ``moves`` is what was known before: never newer than the plans
+            self._look_at_buckets()
+        snapshot = replace(
+            self._as_snapshot(),
+            moves=moves.version if moves else None,
+            throttled_moves=isinstance(moves, Versioned) or (moves is None and calm),
+        )
+        self._moments.end()
+        self._stale = False
+        if everything:
+            self._round.end()
+        return snapshot
+
+    def _look_at_buckets(self) -> None:
+        """None may be older than its plan: what is planned for the plan's version would undo what
+        was written with it. What is newer than its plan loses."""
+        heard = self._take_heard()
+        buckets = {path for path in heard if any(_is(path, row) for row in SHARES)}
+        self._read_again(_paths_of(buckets))
+        for path in heard - buckets:
+            self._heard.put(path)
+
+    def _next_of_round(self) -> list[Path]:
+        """What to read anew although nothing was heard of it."""
+        if not self._round.under_way and self._round.seconds_left <= 0:
+            listed = self._list()
+            known = self._mirror.paths - set(map(str, listed))
+            self._round.begin([*listed, *_paths_of(known)])
+        part = self._round.take()
+        if self._round.under_way:
+            self._moments.look_in(LOOK_SECONDS)
+        return part
+
+    def _look(self, heard: set[str], *, everything: bool) -> None:
+        if everything:
+            self._read_everything()
+        else:
+            self._read_again(_paths_of(heard))
+
+    def _take_heard(self) -> set[str]:
+        heard = set()
+        while not self._heard.empty():
+            heard.add(self._heard.get())
+        return heard
+
+    def _read_everything(self) -> None:
+        """Watches may not have reported all that changed since the last look."""
+        self._moments.miss_changes()
+        self._mirror.forget()
+        self._flows, self._nodes, self._masters = {}, {}, {}
+        self._journals, self._journal_versions = {}, {}
+        self._views.restart(self._store.children(paths.flows()))
+        self._read_again(self._list())
+
+    def _list(self) -> list[Path]:
+        """All that there is to read, but for the buckets of plans."""
+        children = self._store.children
+        flows, nodes = children(paths.flows()), children(paths.nodes())
+        wanted: list[Path] = [paths.cluster(), paths.moves()]
+        wanted += map(paths.journal, children(paths.journals()))
+        wanted += (row(name) for row in OF_FLOW if row not in SHARES for name in flows)
+        own = [row for row in OF_NODE if row not in (*SHARES, paths.live_node)]
+        wanted += (row(name) for row in own for name in nodes)
+        wanted += map(paths.live_node, children(paths.live_nodes()))
+        wanted += map(paths.live_master, children(paths.live_masters()))
+        return wanted
+
+    def _read_again(self, wanted: list[Path]) -> None:
+        """Only these, and the views of which something has changed or could not be read."""
+        flows = {name for name, flow in self._flows.items() if lacks_a_text(flow)}
+        nodes, journals, masters = set(), set(), set()
+        for path in self._mirror.read(wanted):
+            name = first_name(path)
+            if path.row in OF_FLOW:
+                flows.add(name)
+            elif path.row in OF_NODE:
+                nodes.add(name)
+            elif path.row is paths.journal:
+                journals.add(name)
+            elif path.row is paths.live_master:
+                masters.add(path)
+        views = self._views
+        self._flows = changed_in(self._flows, {name: views.flow(name) for name in flows})
+        self._nodes = changed_in(self._nodes, {name: views.node(name) for name in nodes})
+        self._journals = changed_in(
+            self._journals, {name: views.journal(name) for name in journals}
+        )
+        self._journal_versions = changed_in(
+            self._journal_versions, {name: views.journal_version(name) for name in journals}
+        )
+        self._masters = changed_in(
+            self._masters, {path.name: self._mirror.get(path) for path in masters}
+        )
+
+    def _as_snapshot(self) -> Snapshot:
+        found, cluster = self._mirror.found(paths.cluster()), self._views.cluster()
+        silent_masters = silent(self._me, self._masters, self._moments)
+        masters = shares(self._masters, silent_masters)
+        self._nodes = self._absences.mark(self._nodes, cluster, self._wall())
+        draining = [(flow, name) for flow in self._flows.values() for name in flow.draining]
+        moving = any(flow.tasks[name].target for flow, name in draining)
+        pause = self._pauses.left(moving=moving)
+        if pause:
+            self._moments.look_in(pause)
+        drained = self._unwatched.drained(self._flows, self._journals)
+        leads = found is not None and looks_after("", masters.keys()) in (self._me, None)
+        now = self._wall()
+        snapshot = Snapshot(
+            flows=self._flows,
+            nodes=self._nodes,
+            journals=self._journals,
+            drained=drained,
+            committing=self._unwatched.committing(self._flows),
+            intents=self._unwatched.intents(self._noted & self._flows.keys()),
+            mine=looked_after(
+                self._me,
+                (name for name, flow in self._flows.items() if not flow.set_aside),
+                masters,
+            ),
+            overdue=self._overdue(draining, cluster.drain_limit_seconds),
+            settled=self._rollouts.settled(self._flows, self._nodes),
+            balance_moves=0 if pause else cluster.throttles.get("balance", 1),
+            cluster=cluster,
+            cluster_version=found.version if found else Version(0),
+            cluster_known=not self._mirror.unreadable_of(paths.cluster()),
+            leads=leads,
+            now=now,
+            journal_versions=self._journal_versions,
+            run_out=self._run_out() if leads else (),
+            unreadable=self._mirror.unreadable,
+            silent_masters=silent_masters,
+            scale=self._store.scale,
+        )
+        stalled = self._rollouts.stalled(snapshot)
+        return replace(snapshot, stalled=stalled, slow=self._slow(snapshot))
+
+    def _run_out(self) -> tuple[RunOut, ...]:
+        """Without a live znode of this master nothing says how late it is."""
+        own = self._masters.get(self._me)
+        if not isinstance(own, Versioned):
+            return ()
+        return self._leases.run_out(self._server_clock.now(own.written))
+
+    def _slow(self, snapshot: Snapshot) -> frozenset[str]:
+        """Asked for only while lost tasks are given away a few at a time."""
+        waiting = any(node.lost for node in snapshot.nodes.values())
+        if not waiting or "recovery" not in snapshot.cluster.throttles:
+            return frozenset()
+        keys = [f"{key}/{task.epoch}" for key, task in snapshot.starting()]
+        slow = self._moments.lasting("starting", keys, START_SECONDS)
+        return frozenset(key.rpartition("/")[0] for key in slow)
+
+    def _overdue(
+        self, draining: Iterable[tuple[FlowView, str]], limit_seconds: float
+    ) -> frozenset[str]:
+        """Each time that it is to let a task go an owner has its own time for it."""
+        keys = [f"{flow.name}/{name}/{flow.tasks[name].mark}" for flow, name in draining]
+        late = self._moments.lasting("draining", keys, limit_seconds)
+        return frozenset(key.rpartition("/")[0] for key in late)
+
+
+def _paths_of(texts: Iterable[str]) -> list[Path]:
+    """Those that a master reads, in order."""
+    found: list[Path] = []
+    for text in sorted(texts):
+        row = table.find(text)
+        if row is not None and row.pattern in READ:
+            names = row.matches(text)
+            assert names is not None
+            found.append(row(*names))
+    return found
+
+
+def _everywhere(heard: set[str]) -> bool:
+    """Whether anything may have changed: a folder is named when all below it is meant."""
+    return any(str(top) in heard for top in WATCHED if top.row.record is None)
+
+
+def _is(path: str, row: Row[Any]) -> bool:
+    return row.matches(path) is not None

@@ -1,0 +1,218 @@
+"""A flow's planned tasks, as one value and as they lie in ZooKeeper: in the plan's own znode while
+they are few, else in buckets below it.
+
+Whatever changes a bucket writes the plan's own znode in the same transaction, with the version that
+it read there. A reader who sees a bucket newer than the plan loses with what he decided on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from dataclasses import replace
+from functools import partial
+from itertools import chain, islice
+from typing import Protocol, TypeVar
+
+from flumeng.control.snapshot import shards
+from flumeng.control.zookeeper import (
+    Expected,
+    Found,
+    Put,
+    Store,
+    Unreadable,
+    Version,
+    Versioned,
+    Write,
+    readable,
+)
+from zkschema import paths
+from zkschema.records import Plan, PlannedTask, Record
+from zkschema.table import ZPath
+
+R = TypeVar("R", bound=Record)
+
+INLINE_TASKS = 512
+INLINE_PARTITIONS = 4096
+BUCKETS = 256
+
+Bucket = Mapping[str, PlannedTask]
+Change = tuple[str, PlannedTask | None, PlannedTask | None]
+"""Name, before, after; None where there is no such task."""
+
+
+def leaving(task: PlannedTask, target: str | None, why: str, epoch: int) -> PlannedTask:
+    """The task, which its owner is to let go; its mark is ``epoch`` if that begins now."""
+    mark = task.mark if task.state == "draining" else epoch
+    return replace(task, state="draining", target=target, mark=mark, why=why)
+
+
+class Source(Protocol):
+    """What a store, or a look at one, can read."""
+
+    def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]: ...
+
+
+class Tasks(Mapping[str, PlannedTask]):
+    """Immutable. A changed copy shares each bucket without a change with the original, and that is
+    how the differences of two large plans are found in little time."""
+
+    __slots__ = ("buckets",)
+
+    def __init__(self, buckets: Sequence[Bucket] = ({},)) -> None:
+        self.buckets = tuple(buckets)
+
+    @classmethod
+    def of(cls, tasks: Mapping[str, PlannedTask]) -> Tasks:
+        """The same tasks, in as many buckets as they need."""
+        return tasks if isinstance(tasks, Tasks) else cls((dict(tasks),)).changed({})
+
+    def __getitem__(self, name: str) -> PlannedTask:
+        return self._bucket(name)[name]
+
+    def find(self, name: str) -> PlannedTask | None:
+        """As ``get``, which the base class makes slow."""
+        return self._bucket(name).get(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(self.buckets)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.buckets))
+
+    def spread(self) -> Tasks:
+        """The same tasks in buckets, however few."""
+        return self if len(self.buckets) > 1 else Tasks(_spread(self.buckets[0]))
+
+    def items(self) -> ItemsView[str, PlannedTask]:
+        if len(self.buckets) == 1:
+            return self.buckets[0].items()
+        return dict(chain.from_iterable(bucket.items() for bucket in self.buckets)).items()
+
+    def values(self) -> ValuesView[PlannedTask]:
+        if len(self.buckets) == 1:
+            return self.buckets[0].values()
+        return dict(chain.from_iterable(bucket.items() for bucket in self.buckets)).values()
+
+    def changed(self, changes: Mapping[str, PlannedTask | None]) -> Tasks:
+        """A copy with these tasks set, or removed where they are None."""
+        buckets = list(self.buckets)
+        if len(buckets) == 1 and not _is_small(buckets[0], changes):
+            buckets = _spread(buckets[0])
+        fresh: dict[int, dict[str, PlannedTask]] = {}
+        spread = len(buckets) > 1
+        for name, task in changes.items():
+            number = bucket_of(name) if spread else 0
+            bucket = fresh.get(number)
+            if bucket is None:
+                bucket = fresh[number] = dict(buckets[number])
+            if task is None:
+                bucket.pop(name, None)
+            else:
+                bucket[name] = task
+        for number, bucket in fresh.items():
+            buckets[number] = bucket
+        return Tasks(buckets)
+
+    def differences(self, before: Tasks) -> Iterator[Change]:
+        """What is not as it was, bucket by bucket."""
+        if len(before.buckets) < len(self.buckets):
+            before = before.spread()
+        elif len(before.buckets) > len(self.buckets):
+            yield from _differences(dict(before.items()), dict(self.items()))
+            return
+        for old, new in zip(before.buckets, self.buckets, strict=True):
+            if old is not new:
+                yield from _differences(old, new)
+
+    def _bucket(self, name: str) -> Bucket:
+        return self.buckets[bucket_of(name) if len(self.buckets) > 1 else 0]
+
+
+def bucket_of(name: str) -> int:
+    """The bucket of a task, in a plan that has buckets."""
+    return shards.shard_of(name, BUCKETS)
+
+
+def read_plan(store: Store, flow: str) -> Versioned[Plan] | None:
+    """The whole plan of a flow, with the version of its own znode; None when there is none.
+
+    Raises as ``Store.read``.
+    """
+    (found,) = _whole(store, [flow])
+    return readable(found)
+
+
+def read_plans(store: Source, flows: Iterable[str]) -> dict[str, Versioned[Plan]]:
+    """The plans of those flows that have one that can be read. Raises UnavailableError."""
+    names = list(flows)
+    whole = zip(names, _whole(store, names), strict=True)
+    return {name: plan for name, plan in whole if isinstance(plan, Versioned)}
+
+
+def _whole(store: Source, flows: Sequence[str]) -> list[Found[Plan]]:
+    """With the tasks of their buckets. A plan is as readable as the least readable of those."""
+    plans = store.read_each([paths.plan(name) for name in flows])
+    wanted = [
+        paths.plan_bucket(name, str(number))
+        for name, plan in zip(flows, plans, strict=True)
+        if isinstance(plan, Versioned)
+        for number in range(plan.value.buckets)
+    ]
+    buckets = iter(store.read_each(wanted))
+    return [
+        _with_buckets(plan, list(islice(buckets, plan.value.buckets)))
+        if isinstance(plan, Versioned)
+        else plan
+        for plan in plans
+    ]
+
+
+def _with_buckets(plan: Versioned[Plan], buckets: Sequence[Found[Plan]]) -> Found[Plan]:
+    for bucket in buckets:
+        if isinstance(bucket, Unreadable):
+            return bucket
+    if not buckets:
+        return plan
+    found = [bucket.value.tasks if isinstance(bucket, Versioned) else {} for bucket in buckets]
+    return replace(plan, value=replace(plan.value, tasks=Tasks(found)))
+
+
+def plan_writes(flow: str, plan: Plan, before: Tasks, expect: Expected) -> list[Write]:
+    """What replaces the plan with the tasks ``before``, read at ``expect``."""
+    after = Tasks.of(plan.tasks)
+    if len(after.buckets) == 1:
+        return [Put(paths.plan(flow), replace(plan, tasks=dict(after), buckets=0), expect)]
+    old = () if len(before.buckets) == 1 else before.buckets
+    return [
+        Put(paths.plan(flow), replace(plan, tasks={}, buckets=len(after.buckets)), expect),
+        *shards.shard_writes(
+            partial(paths.plan_bucket, flow), lambda bucket: Plan(tasks=bucket), old, after.buckets
+        ),
+    ]
+
+
+def next_version(expect: Expected) -> Version:
+    """A znode starts at version 0, and each write raises it by one."""
+    return Version(expect.number + 1 if isinstance(expect, Version) else 0)
+
+
+def _is_small(tasks: Bucket, changes: Mapping[str, PlannedTask | None]) -> bool:
+    """Whether a plan of these tasks, with the changes, certainly fits into one znode."""
+    if len(tasks) + len(changes) > INLINE_TASKS:
+        return False
+    both = chain(tasks.values(), filter(None, changes.values()))
+    return sum(len(task.partitions) for task in both) <= INLINE_PARTITIONS
+
+
+def _spread(tasks: Bucket) -> list[Bucket]:
+    return list(shards.split(tasks, BUCKETS))
+
+
+def _differences(old: Bucket, new: Bucket) -> Iterator[Change]:
+    for name, task in new.items():
+        was = old.get(name)
+        if was is not task and was != task:
+            yield name, was, task
+    for name, task in old.items():
+        if name not in new:
+            yield name, task, None

@@ -1,0 +1,105 @@
+"""What no watch tells of, since it changes with each batch: it is looked at while it matters.
+
+Partitions that take no more, until all of them is acked; flows that stop, until their last commits
+are finished; and what the tasks have decided that a plan would take partitions from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from flumeng.control.snapshot import partitions
+from flumeng.control.snapshot.partitions import Known, ack_path
+from flumeng.control.snapshot.snapshot import FlowView, IntentView
+from flumeng.control.snapshot.timers import Moments
+from flumeng.control.zookeeper import ReadableStore, Versioned
+from zkschema import paths
+from zkschema.records import COLLECT, Journal
+
+LOOK_SECONDS = 2.0
+
+
+class Unwatched:
+    """While any of it may change, ``moments`` is told when to look again."""
+
+    def __init__(self, store: ReadableStore, moments: Moments) -> None:
+        self._store = store
+        self._moments = moments
+        self._drained: frozenset[str] = frozenset()
+        self._without_commits: dict[str, FlowView] = {}
+
+    def drained(
+        self, flows: Mapping[str, FlowView], journals: Mapping[str, Journal]
+    ) -> frozenset[str]:
+        """The partitions that take no more and of which everything is acked; acks never go back."""
+        ending = _ending(flows, journals)
+        left = [key for key in ending if key not in self._drained]
+        wanted = [ack_path(flow, name) for flow, name, _ in (ending[key] for key in left)]
+        reached = {
+            key
+            for key, ack in zip(left, self._store.read_each(wanted), strict=True)
+            if partitions.is_drained(ending[key][2], ack)
+        }
+        if len(reached) < len(left):
+            self._moments.look_in(LOOK_SECONDS)
+        if reached or not self._drained <= ending.keys():
+            self._drained = frozenset((self._drained & ending.keys()) | reached)
+        return self._drained
+
+    def committing(self, flows: Mapping[str, FlowView]) -> frozenset[str]:
+        """Read after the acks: a commit that they have moved for is then listed or finished.
+
+        A flow that has no collect task and had no commit begins none.
+        """
+        ending = {
+            name: flow
+            for name, flow in flows.items()
+            if flow.record.state in ("stopped", "deleted")
+            and self._without_commits.get(name) is not flow
+        }
+        commits = self._store.children_many([paths.commits(name) for name in ending])
+        found = {name for name, some in zip(ending, commits, strict=True) if some}
+        self._without_commits = {
+            name: flow
+            for name, flow in flows.items()
+            if (flow is self._without_commits.get(name))
+            or (name in ending and name not in found and not _is_collected(flow))
+        }
+        if found:
+            self._moments.look_in(LOOK_SECONDS)
+        return frozenset(found)
+
+    def intents(self, flows: Iterable[str]) -> dict[str, dict[str, IntentView]]:
+        """By flow and task."""
+        flows = sorted(flows)
+        tasks = self._store.children_many([paths.intents(flow) for flow in flows])
+        names = [(flow, task) for flow, some in zip(flows, tasks, strict=True) for task in some]
+        found = self._store.read_each([paths.intent(*name) for name in names])
+        intents: dict[str, dict[str, IntentView]] = {flow: {} for flow in flows}
+        for (flow, task), intent in zip(names, found, strict=True):
+            if intent is not None:
+                record = intent.value if isinstance(intent, Versioned) else None
+                intents[flow][task] = IntentView(record, intent.version)
+        if any(intent.open for of_flow in intents.values() for intent in of_flow.values()):
+            self._moments.look_in(LOOK_SECONDS)
+        return intents
+
+
+def _ending(
+    flows: Mapping[str, FlowView], journals: Mapping[str, Journal]
+) -> dict[str, tuple[str, str, Known]]:
+    """Those that take no more, as ``Snapshot.drained`` names them: flow, name, and its end."""
+    found = {
+        name: (journal.flow, name, partitions.of_journal(journal))
+        for name, journal in journals.items()
+        if journal.closed
+    }
+    for flow, view in flows.items():
+        for name in view.ending:
+            known = partitions.of_discovered(view.partitions[name])
+            found[f"{flow}/{name}"] = (flow, name, known)
+    return found
+
+
+def _is_collected(flow: FlowView) -> bool:
+    return any(task.kind == COLLECT for task in flow.tasks.values())

@@ -1,0 +1,92 @@
+"""What access lists the znodes of a secured cluster are to have, and what is said of a refusal."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import lru_cache
+from typing import cast
+
+from flumeng.control.zookeeper import AccessList
+from flumeng.security.roles import NAMED, Role, subject_of
+from zkschema import access
+from zkschema.access import Secured
+from zkschema.records import Journal
+
+SCHEME = "x509"
+DIGEST = "digest"
+HIDDEN = ":x"
+REFUSED = "ZooKeeper refuses it (NoAuthError)"
+OTHER_CREDENTIAL = f"{REFUSED}: an ACL wants another credential than is given"
+
+
+def refusal(member: str, secured: Secured | None) -> str:
+    """Why ZooKeeper refuses a change of ``member``, what its role may do, and what helps."""
+    if secured is None or not member:
+        return OTHER_CREDENTIAL
+    role = member.partition(":")[0]
+    admitted = secured.admitted.get(member)
+    if admitted is not None and admitted.flows is not None:
+        flows = ", ".join(admitted.flows)
+        return f"{REFUSED}: {member} may change no flows but {flows}, and make or delete none"
+    if role in NAMED and admitted is None and (role == "operator" or not secured.grouped):
+        return (
+            f"{REFUSED}: {member} is not admitted to this cluster; "
+            f"an administrator admits it with `flumeng schema secure --member {member}`"
+        )
+    return f"{REFUSED}: {_may(role)}"
+
+
+def _may(role: str) -> str:
+    if role == "viewer":
+        return (
+            "a viewer may read everything and tap flows, and change nothing; "
+            "use the certificate of an operator or an administrator"
+        )
+    if role == "operator":
+        return "an operator may not change this; use the certificate of an administrator"
+    return f"the role {role} may not change this; use the certificate of an operator"
+
+
+def wanted(path: str, secured: Secured, journal: Journal | None = None) -> AccessList:
+    """The list of the znode at ``path``, relative to the chroot; see ``access.acl``."""
+    return _named(access.acl(path, secured, journal), secured)
+
+
+def identity(group: str, secret: str) -> str:
+    """How ZooKeeper's scheme ``digest`` names who has the secret of a group."""
+    digest = hashlib.sha1(credential(group, secret).encode(), usedforsecurity=False).digest()
+    return f"{group}:{base64.b64encode(digest).decode()}"
+
+
+def credential(group: str, secret: str) -> str:
+    """The digest credential of a group."""
+    return f"{group}:{secret}"
+
+
+def same(found: AccessList, wanted: AccessList) -> bool:
+    """Whether a list is as it is to be. ZooKeeper hides digests from all but administrators."""
+    if found == wanted:
+        return True
+    hidden = tuple(sorted((_hidden(who), may) for who, may in wanted))
+    return any(who.endswith(HIDDEN) for who, _ in found) and found == hidden
+
+
+def _hidden(who: str) -> str:
+    return f"{who.rpartition(':')[0]}{HIDDEN}" if who.startswith(f"{DIGEST}:") else who
+
+
+@lru_cache(maxsize=4096)
+def _named(entries: tuple[access.Entry, ...], secured: Secured) -> AccessList:
+    return tuple(sorted((_identity(one, secured), may) for one, may in entries))
+
+
+def _identity(member: str, secured: Secured) -> str:
+    if member.startswith(access.MEMBERS):
+        return f"{DIGEST}:{secured.identities[member.removeprefix(access.MEMBERS)]}"
+    return f"{SCHEME}:{_subject(member, secured.cluster)}"
+
+
+def _subject(member: str, cluster: str) -> str:
+    role, _, name = member.partition(":")
+    return subject_of(cluster, cast(Role, role), name)

@@ -1,0 +1,167 @@
+"""Transactions are weighed as ZooKeeper's server weighs them, before they are sent.
+
+A server that gets a larger request than its ``jute.maxbuffer`` closes the connection: the writer
+sees a lost reply, and repeating never helps. So every writer splits by these weights, and a store
+refuses whatever is still too large. A request is a header and, for each write, a header with the
+path, the data and, where a znode is created, its access list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
+
+from flumeng.control.zookeeper import ABSENT, AccessList, Path, Put, Write, access_lists, data_of
+from flumeng.errors import UserError
+from zkschema import codec
+from zkschema.access import Secured
+
+T = TypeVar("T")
+
+LIMIT_BYTES = 0xFFFFF
+"""``jute.maxbuffer`` of a server that is not configured otherwise."""
+MOST_WRITES = 1000
+"""A server carries out one transaction at a time: more writes than this keep others waiting."""
+REQUEST_BYTES = 8 + 9
+"""The request's header, and the mark at its end."""
+WRITE_BYTES = 9 + 4 + 4
+"""A write's header, the length of its path, and its version or flags."""
+LENGTH_BYTES = 4
+ENTRY_BYTES = 4 + 4 + 4
+"""Of an access list's entry: permissions and two lengths."""
+OPEN: AccessList = (("world:anyone", "rwcda"),)
+
+
+class TooLargeError(UserError):
+    """A transaction that no server takes. Nothing of it was sent."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Weighs writes for one cluster. ``chroot_bytes`` come before each path; znodes of a
+    ``secured`` cluster are created with its access lists."""
+
+    chroot_bytes: int = 0
+    secured: Secured | None = None
+    limit_bytes: int = LIMIT_BYTES
+
+    def weigh(self, write: Write) -> int:
+        """Bytes of one write. A value over the bound of its row weighs more than may be sent."""
+        value = write.value if isinstance(write, Put) else None
+        data = b"" if value is None else codec.encode(value)
+        size = self.weigh_encoded(write, data)
+        return size if len(data) <= write.path.row.size_bytes else size + self.limit_bytes
+
+    def weigh_encoded(self, write: Write, data: bytes) -> int:
+        """As ``weigh``, of a write whose value is ``data``."""
+        size = WRITE_BYTES + self.chroot_bytes + len(str(write.path).encode())
+        if not isinstance(write, Put):
+            return size
+        size += LENGTH_BYTES + len(data)
+        return size + self._list_bytes(write.path) if write.expect is ABSENT else size
+
+    def most(self, path: Path) -> int:
+        """Bytes that creating the znode takes at most."""
+        size = WRITE_BYTES + self.chroot_bytes + len(str(path).encode())
+        return size + LENGTH_BYTES + path.row.size_bytes + self._list_bytes(path)
+
+    def total(self, writes: Iterable[Write]) -> int:
+        """Bytes of a transaction of these writes."""
+        return REQUEST_BYTES + sum(map(self.weigh, writes))
+
+    def fits(self, writes: Iterable[Write], room_bytes: int = 0) -> bool:
+        """Whether a server takes them in one transaction, with ``room_bytes`` for others."""
+        return self.total(writes) + room_bytes <= self.limit_bytes
+
+    def require(self, writes: Sequence[Write], data: Sequence[bytes]) -> None:
+        """Raises TooLargeError for what a server would not take; ``data`` are the values."""
+        size = REQUEST_BYTES + sum(map(self.weigh_encoded, writes, data))
+        if size > self.limit_bytes:
+            raise TooLargeError(self.why_too_large(_named(writes), size))
+
+    def why_too_large(self, what: str, size_bytes: int) -> str:
+        """The sentence for a change that cannot be sent."""
+        return (
+            f"{what} takes {size_bytes} bytes in one transaction, and ZooKeeper takes at most "
+            f"{self.limit_bytes} (jute.maxbuffer): nothing was written; change less at once"
+        )
+
+    def _list_bytes(self, path: Path) -> int:
+        if self.secured is None:
+            return _bytes_of(OPEN)
+        return _bytes_of(access_lists.wanted(str(path), self.secured))
+
+
+def portions(
+    scale: Scale,
+    items: Iterable[T],
+    writes_of: Callable[[T], Sequence[Write]],
+    *,
+    each: Sequence[Write] = (),
+    room_bytes: int = 0,
+    most: int | None = None,
+) -> Iterator[list[T]]:
+    """The items in order, in as few portions as fit into a transaction each. The writes of one item
+    are never split.
+
+    ``each`` are written in every transaction, ``room_bytes`` are left for what its sender adds, and
+    a portion has at most so many writes.
+    Raises TooLargeError for an item that does not fit into a transaction of its own, UserError when
+    one of its values is over its bound; the portions before it were given.
+    """
+    empty = REQUEST_BYTES + room_bytes + sum(map(scale.weigh, each))
+    most = MOST_WRITES if most is None else most
+    portion: list[T] = []
+    size, count = empty, 0
+    for item in items:
+        writes = writes_of(item)
+        needed = sum(map(scale.weigh, writes))
+        if portion and (size + needed > scale.limit_bytes or count + len(writes) > most):
+            yield portion
+            portion, size, count = [], empty, 0
+        if size + needed > scale.limit_bytes:
+            for one in writes:
+                if isinstance(one, Put):
+                    data_of(one.path, one.value)  # says which value is over its bound
+            raise TooLargeError(scale.why_too_large(_named(writes), size + needed))
+        portion.append(item)
+        size, count = size + needed, count + len(writes)
+    if portion:
+        yield portion
+
+
+def singly(
+    scale: Scale, writes: Iterable[Write], *, each: Sequence[Write] = (), room_bytes: int = 0
+) -> Iterator[list[Write]]:
+    """As ``portions``, of writes that do not depend on each other."""
+    return portions(scale, writes, lambda one: [one], each=each, room_bytes=room_bytes)
+
+
+def first_that_fit(items: Sequence[T], fits: Callable[[Sequence[T]], bool]) -> Sequence[T]:
+    """The longest beginning of ``items`` that fits; the first item alone when not even that does.
+    ``fits`` is asked a logarithmic number of times."""
+    least, most = 1, len(items)
+    if most <= 1 or fits(items):
+        return items
+    while least < most - 1:
+        middle = (least + most) // 2
+        if fits(items[:middle]):
+            least = middle
+        else:
+            most = middle
+    return items[:least]
+
+
+def _named(writes: Sequence[Write]) -> str:
+    more = len(writes) - 1
+    return f"{writes[0].path} and {more} more writes" if more else str(writes[0].path)
+
+
+@lru_cache(maxsize=4096)
+def _bytes_of(entries: AccessList) -> int:
+    identities = (identity.partition(":") for identity, _ in entries)
+    return LENGTH_BYTES + sum(
+        ENTRY_BYTES + len(scheme.encode()) + len(name.encode()) for scheme, _, name in identities
+    )

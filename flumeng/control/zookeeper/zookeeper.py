@@ -1,0 +1,673 @@
+"""The store on a real ZooKeeper, through kazoo. All of kazoo's traps are handled here, once.
+
+- kazoo drops every watch at a disconnect and never restores it: after each reconnect the recursive
+  watches are added again and everyone who watches is told to look.
+- kazoo has no recursive watches and reads one znode with each request: ``recursive_watch`` and
+  ``multi_read`` add what is missing. A server that has neither (before 3.6) is refused.
+- kazoo's default back-off between reconnects grows to an hour: ours ends at one second.
+- kazoo retries commands by itself, even over a session's expiry: we never let it.
+- kazoo queues calls while it is disconnected and ``get()`` waits for ever: we refuse at once, and
+  every wait has a limit.
+- kazoo has no clock of its own for the session: ``lease`` is ours, and we refuse when it is over.
+- kazoo's ``commit`` returns the exceptions of a failed transaction as values: we raise.
+- kazoo does not survive ``fork``: a call in another process than the connected one is an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    UnimplementedError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.serialization import Create
+from kazoo.protocol.states import KazooState, ZnodeStat
+from kazoo.retry import KazooRetry
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from flumeng.control.zookeeper import (
+    ABSENT,
+    ANY,
+    AccessList,
+    Check,
+    Expected,
+    Found,
+    Path,
+    Put,
+    Refused,
+    Remove,
+    Store,
+    Unreadable,
+    Version,
+    Versioned,
+    Write,
+    access_lists,
+    data_of,
+    decoded,
+    kazoo_hooks,
+    kazoo_lists,
+    lease,
+    lost_history,
+    multi_read,
+    possible,
+    readable,
+    recursive_watch,
+    tls,
+)
+from flumeng.control.zookeeper.traffic import Traffic
+from flumeng.control.zookeeper.transaction import Scale
+from flumeng.errors import ConflictError, ForbiddenError, UnavailableError, UserError
+from flumeng.metrics.table import Reading
+from flumeng.security import process
+from flumeng.security.credentials import keystore_of
+from flumeng.security.roles import DIRECTORY, PEOPLE, Role
+from zkschema import codec, paths
+from zkschema.access import NAMED, Secured
+from zkschema.records import Member, Record, Schema
+from zkschema.table import ZPath
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=Record)
+
+CONFLICTS = (BadVersionError, NodeExistsError, NoNodeError, NotEmptyError)
+CALL_SECONDS = 5.0
+RETRY_SECONDS = 0.1
+READS_AT_ONCE = 1000
+READS_TOGETHER = 100
+FOLDERS_AT_ONCE = 10
+WRITES_AT_ONCE = 100
+PROBED = 3
+FORBIDDEN_SECONDS = 1.0
+
+
+def connect(
+    hosts: str,
+    *,
+    session_seconds: float = 10.0,
+    wait_seconds: float = 8.0,
+    credential: str = "",
+    roles: Sequence[Role] = PEOPLE,
+) -> Store:
+    """A store for ``hosts``, as in ``host:port[,host:port]/chroot``.
+
+    With identities it connects as the first of ``roles`` that this host has a certificate of.
+    ``credential`` is ``user:password`` for ZooKeeper's digest scheme; empty: none. Waits for the
+    first connection at most ``wait_seconds``; then raises UnavailableError. UserError when
+    ``hosts`` does not read as such, the server is too old, or the two do not trust each other.
+    """
+    store = ZooKeeperStore(hosts, session_seconds, credential=credential, roles=roles)
+    if store.wait_connected(wait_seconds):
+        return store
+    store.close()
+    if store.too_old:
+        raise UserError(f"ZooKeeper at {hosts} is older than 3.6: flumeng needs 3.6 or newer")
+    if store.trouble:
+        raise UserError(store.trouble)
+    raise UnavailableError(
+        f"ZooKeeper at {hosts} did not answer within {wait_seconds:.0f} s: "
+        "is it running, and are host and port right?"
+    )
+
+
+class ZooKeeperStore:
+    """See ``Store``. kazoo goes on reconnecting by itself until ``close``.
+
+    ``_shown``: the secrets of groups that every connection shows, which kazoo repeats.
+
+    ``_expelled``: when this process was last told who belongs to the cluster, it did not. Of what
+    comes after that it is not told, so it asks before it creates anything.
+
+    ``too_old``: a server of this ensemble was refused; another one may still be new enough.
+
+    ``_connection`` counts what the connection went through, so that whoever brings the watches
+    back knows when it works for a connection that is gone.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        session_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        credential: str = "",
+        roles: Sequence[Role] = PEOPLE,
+    ) -> None:
+        servers, slash, chroot = hosts.partition("/")
+        if not servers or (slash and not chroot):
+            raise UserError(f"{hosts!r} is not host:port[,host:port]/chroot")
+        self._pid = os.getpid()
+        self._watches: list[tuple[str, Callable[[str], None]]] = []
+        self._listeners: list[Callable[[bool], None]] = []
+        self._ready = threading.Event()
+        self._greeted = threading.Event()
+        self.too_old = False
+        self._secured: Secured | None = None
+        self._expelled = False
+        self._shown: set[tuple[str, str]] = set()
+        self._changing = threading.Lock()
+        self._connection = 0
+        self._lease = lease.Lease(clock)
+        self._traffic = Traffic()
+        keystore, self._member = keystore_of(*roles), process.member(*roles)
+        self._handler = handler = tls.Handler(keystore)
+        never = KazooRetry(max_tries=0, sleep_func=handler.sleep_func)
+        always = KazooRetry(max_tries=-1, delay=0.1, max_delay=1.0, sleep_func=handler.sleep_func)
+        try:
+            self._client = KazooClient(
+                hosts,
+                timeout=session_seconds,
+                handler=handler,
+                connection_retry=always,
+                command_retry=never,
+                auth_data=[("digest", credential)] if credential else None,
+            )
+        except ValueError as error:
+            raise UserError(f"{hosts!r} is not host:port[,host:port]/chroot: {error}") from error
+        kazoo_hooks.require(self._client)
+        recursive_watch.hear_events(self._client, self._heard)
+        lease.observe(self._client, self._lease)
+        lost_history.observe(self._client)
+        self._client.add_listener(self._on_state)
+        self._tls = keystore is not None
+        if self._tls:
+            self._watches.append((str(paths.schema()), self._on_schema))
+        self._client.start_async()
+
+    def wait_connected(self, seconds: float) -> bool:
+        """Whether there is a connection; waits for one, or until a server is refused."""
+        self._greeted.wait(seconds)
+        return self._ready.is_set()
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no connection, when it is known, and what to do; else empty."""
+        if self._ready.is_set():
+            return ""
+        if self._client.connected and not self._lease.granted_seconds:
+            return kazoo_hooks.why_not_taken()
+        return self._handler.trouble or self._plain_trouble()
+
+    def _plain_trouble(self) -> str:
+        told = [(host, int(port)) for host, port in self._client.hosts][:PROBED]
+        secure = next((one for one in told if not self._tls and tls.speaks_tls(*one)), None)
+        if secure is None:
+            return ""
+        return (
+            f"ZooKeeper at {secure[0]}:{secure[1]} speaks TLS only: {DIRECTORY} has to name the "
+            "directory of this host's certificates"
+        )
+
+    @property
+    def connected(self) -> bool:
+        return self._ready.is_set() and self._lease.left_seconds > 0
+
+    @property
+    def session(self) -> int:
+        identity = self._client.client_id
+        return int(identity[0] or 0) if identity else 0
+
+    @property
+    def scale(self) -> Scale:
+        return Scale(len(self._client.chroot.encode()), self._secured)
+
+    def readings(self) -> Iterator[Reading]:
+        """Metrics of the connection; any thread may ask."""
+        return self._traffic.readings(lambda: self.connected)
+
+    def read(self, path: ZPath[R]) -> Versioned[R] | None:
+        return self.read_many([path])[0]
+
+    def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
+        return [readable(found) for found in self.read_each(wanted)]
+
+    def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
+        return self.look(wanted, [])[0]
+
+    def children(self, path: Path) -> list[str]:
+        return self.children_many([path])[0]
+
+    def children_many(self, wanted: Sequence[Path]) -> list[list[str]]:
+        return self.look([], wanted)[1]
+
+    def look(
+        self, wanted: Sequence[ZPath[R]], folders: Sequence[Path]
+    ) -> tuple[list[Found[R]], list[list[str]]]:
+        self._require_connection()
+        self._traffic.read(len(wanted))
+        answers = self._read_together([*wanted, *folders], len(wanted))
+        found = [
+            _decode(path, answer)
+            for path, answer in zip(wanted, islice(answers, len(wanted)), strict=True)
+        ]
+        hidden = [one for one in found if isinstance(one, Unreadable) and one.hidden]
+        if hidden and not self._belongs():
+            raise hidden[0].error
+        return found, [possible(names or []) for names in answers]
+
+    def _read_together(self, wanted: Sequence[Path], data: int) -> Iterator[Any]:
+        """The answers in order, to the first ``data`` their data, to the others their children;
+        None for what is not there. Data that may not be read are a NoAuthError: whoever makes a
+        znode chooses its list, and one such znode may not keep all others from view."""
+        names = [str(path) for path in wanted]
+        calls = (
+            multi_read.read_async(
+                self._client,
+                names[n : min(n + READS_TOGETHER, data)],
+                names[max(n, data) : n + READS_TOGETHER],
+            )
+            for n in range(0, len(names), READS_TOGETHER)
+        )
+        asked = iter(enumerate(names))
+        for call in _in_flight(calls, READS_AT_ONCE // READS_TOGETHER):
+            for answer, (number, name) in zip(_wait(call), asked, strict=False):
+                known = NoNodeError if number >= data else (NoNodeError, NoAuthError)
+                if isinstance(answer, KazooException) and not isinstance(answer, known):
+                    raise _unavailable(answer, name) from answer
+                yield None if isinstance(answer, NoNodeError) else answer
+
+    def exists(self, path: Path) -> bool:
+        self._require_connection()
+        return _wait(self._client.exists_async(str(path))) is not None
+
+    def make_root(self) -> None:
+        self._require_connection()
+        if _wait(self._client.exists_async("/")) is None:
+            self._make(self._client.chroot)
+
+    def _make(self, path: str) -> None:
+        """A znode and all above it, from the top of the servers' tree: kazoo sees no further than
+        the chroot."""
+        made = self._client.handler.async_result()
+        self._client._call(Create(path, b"", OPEN_ACL_UNSAFE, 0), made)
+        try:
+            _wait(made)
+        except NodeExistsError:
+            return
+        except NoNodeError:
+            self._make(path.rpartition("/")[0])
+            self._make(path)
+
+    def write(self, path: Path, value: Record | None, expect: Expected) -> Version:
+        if expect is ANY and not self.exists(path):
+            expect = ABSENT
+        return self.commit([Put(path, value, expect)])[0]
+
+    def remove(self, path: Path, expect: Expected) -> None:
+        self.commit([Remove(path, expect)])
+
+    def commit(self, writes: Sequence[Write]) -> list[Version]:
+        self._require_connection()
+        with self._traffic.transaction():
+            return _versions(writes, _wait(self._send(writes)), self._refusal)
+
+    def commit_each(self, transactions: Sequence[Sequence[Write]]) -> list[Refused]:
+        self._require_connection()
+        calls = map(self._try_to_send, transactions)
+        outcomes: list[Refused] = []
+        for writes, call in zip(transactions, _in_flight(calls, WRITES_AT_ONCE), strict=True):
+            if isinstance(call, UserError):
+                outcomes.append(call)
+                continue
+            result, sent_at = call
+            try:
+                with self._traffic.transaction(sent_at):
+                    _versions(writes, _wait(result), self._refusal)
+            except (ConflictError, ForbiddenError) as error:
+                outcomes.append(error)
+            else:
+                outcomes.append(None)
+        return outcomes
+
+    def _try_to_send(self, writes: Sequence[Write]) -> Any:
+        """The call and when it was made, or why it cannot be made."""
+        try:
+            return self._send(writes), time.perf_counter()
+        except UserError as error:
+            return error
+
+    def _send(self, writes: Sequence[Write]) -> Any:
+        if self._expelled:
+            self._learn_access()
+        data = [data_of(one.path, one.value) if isinstance(one, Put) else b"" for one in writes]
+        self.scale.require(writes, data)
+        transaction = self._client.transaction()
+        for write, value in zip(writes, data, strict=True):
+            _add(transaction, write, value, self._acl)
+        return transaction.commit_async()
+
+    def watch(self, path: Path, notify: Callable[[str], None]) -> None:
+        with self._changing:
+            self._watches.append((str(path), notify))
+            connection = self._connection
+            if not self._ready.is_set():
+                return
+        try:
+            self._add_watch(str(path))
+        except UnavailableError:
+            self._client.handler.spawn(self._restore, connection)
+
+    def on_session(self, notify: Callable[[bool], None]) -> None:
+        self._listeners.append(notify)
+
+    def dump(self) -> Mapping[str, bytes]:
+        tree: dict[str, bytes] = {}
+        waiting = ["/"]
+        while waiting:
+            self._require_connection()
+            calls = [
+                (path, self._client.get_async(path), self._client.get_children_async(path))
+                for path in waiting[:READS_AT_ONCE]
+            ]
+            waiting = waiting[READS_AT_ONCE:]
+            for path, data, children in calls:
+                try:
+                    tree[path] = _wait(data)[0]
+                    names = _wait(children)
+                except NoNodeError:
+                    continue
+                except ForbiddenError:
+                    if not self._belongs():
+                        raise
+                    continue
+                waiting += [f"{path.rstrip('/')}/{name}" for name in names]
+        tree.pop("/", None)
+        return tree
+
+    def znodes(self) -> list[str]:
+        found: list[str] = []
+        folders = ["/"]
+        while folders:
+            self._require_connection()
+            calls = (
+                multi_read.read_async(self._client, [], folders[n : n + READS_TOGETHER])
+                for n in range(0, len(folders), READS_TOGETHER)
+            )
+            answers = (
+                answer for call in _in_flight(calls, FOLDERS_AT_ONCE) for answer in _wait(call)
+            )
+            below: list[str] = []
+            for folder, names in zip(folders, answers, strict=True):
+                if isinstance(names, NoNodeError):
+                    continue
+                if isinstance(names, KazooException):
+                    raise _unavailable(names) from names
+                below += [f"{folder.rstrip('/')}/{name}" for name in names]
+            found += below
+            folders = below
+        return found
+
+    def access_lists(self, znodes: Sequence[str]) -> list[AccessList | None]:
+        self._require_connection()
+        calls = _in_flight(map(self._client.get_acls_async, znodes), READS_AT_ONCE)
+        return [found and kazoo_lists.of_kazoo(found[0]) for found in map(_if_there, calls)]
+
+    def set_access_lists(self, wanted: Mapping[str, AccessList]) -> int:
+        self._require_connection()
+        calls = (
+            self._client.set_acls_async(path, kazoo_lists.to_kazoo(one))
+            for path, one in wanted.items()
+        )
+        return sum(done is not None for done in map(_if_there, _in_flight(calls, READS_AT_ONCE)))
+
+    def _acl(self, path: Path) -> list[Any] | None:
+        if self._secured is None:
+            return None
+        return kazoo_lists.to_kazoo(access_lists.wanted(str(path), self._secured))
+
+    @property
+    def _refusal(self) -> str:
+        return access_lists.refusal(self._member, self._secured)
+
+    def _learn_access(self) -> bool:
+        """Read who may do what here, for what is created from now on; whether that was said. Of an
+        open cluster nothing is asked."""
+        if not self._tls:
+            return True
+        named = self._member.partition(":")[0] in NAMED
+        try:
+            admitted = self._join_groups() if named else True
+            found = _if_there(self._client.get_async(str(paths.schema())))
+            schema = codec.decode(Schema, found[0]) if found else None
+        except ForbiddenError:
+            self._handler.trouble = (
+                "this certificate has no rights in the cluster: an administrator admits it with "
+                "`flumeng schema secure --member ROLE:NAME`"
+            )
+            self._expelled = True
+            self._greeted.set()
+            time.sleep(FORBIDDEN_SECONDS)
+            return False
+        except codec.DecodeError as error:
+            log.error("%s: %s; access lists stay as they were known", paths.schema(), error)
+            return True
+        except UnavailableError as error:
+            log.debug("who may do what is to be asked again: %s", error)
+            return False
+        self._secured = secured = Secured.of(schema)
+        if secured is not None and not secured.grouped:
+            admitted = self._member in secured.admitted
+        self._expelled = named and secured is not None and not admitted
+        return True
+
+    def _join_groups(self) -> bool:
+        """Show ZooKeeper the secrets of this member's groups; whether it was admitted. Only it may
+        read its record, and only by its certificate. Raises UnavailableError, DecodeError."""
+        found = _if_there(self._client.get_async(str(paths.member(self._member))))
+        if found is None:
+            return False
+        groups = codec.decode(Member, found[0]).secrets
+        for group, secrets in groups.items():
+            for secret in secrets:
+                shown = (access_lists.DIGEST, access_lists.credential(group, secret))
+                if shown not in self._shown:
+                    _wait(self._client.add_auth_async(*shown))
+                    self._shown.add(shown)
+        return bool(groups)
+
+    def _belongs(self) -> bool:
+        """Whether this process has rights in the cluster at all: the schema is for all who do."""
+        try:
+            return _if_there(self._client.get_async(str(paths.schema()))) is not None
+        except ForbiddenError:
+            return False
+
+    def _on_schema(self, _path: str) -> None:
+        self._client.handler.spawn(self._learn_access)
+
+    def close(self) -> None:
+        """The server is told, and waited for as long as for any call."""
+        closing = threading.Thread(target=self._close, name="closing", daemon=True)
+        closing.start()
+        closing.join(CALL_SECONDS)
+
+    def _close(self) -> None:
+        try:
+            self._client.stop()
+            self._client.close()
+        except (KazooException, OSError) as error:
+            log.debug("closing: %s", error)
+
+    def _require_connection(self) -> None:
+        assert os.getpid() == self._pid, "a store cannot be used after fork: connect again"
+        if not self._ready.is_set():
+            raise UnavailableError("no connection to ZooKeeper now; reconnecting")
+        if self._lease.left_seconds <= 0:
+            raise UnavailableError("ZooKeeper does not answer: the session may be over")
+
+    def _on_state(self, state: str) -> None:
+        """Runs on kazoo's connection thread: must not call ZooKeeper and wait."""
+        with self._changing:
+            self._connection += 1
+            self._ready.clear()
+            self._greeted.clear()
+        if state == KazooState.CONNECTED and not self._lease.granted_seconds:
+            log.critical("%s", kazoo_hooks.why_not_taken())
+            return
+        if state == KazooState.CONNECTED:
+            self._client.handler.spawn(self._restore, self._connection)
+            return
+        for listener in self._listeners:
+            listener(False)
+
+    def _restore(self, connection: int) -> None:
+        """After each (re)connect: watches, and everyone is told to look again."""
+        while self._connection == connection:
+            wanted = [path for path, _ in self._watches]
+            if not (self._is_new_enough() and self._add_watches(wanted) and self._learn_access()):
+                time.sleep(RETRY_SECONDS)
+            elif self._are_all(wanted, connection):
+                break
+        else:
+            return
+        for path, notify in self._watches:
+            notify(path)
+        for listener in self._listeners:
+            listener(True)
+
+    def _is_new_enough(self) -> bool:
+        """Whether the server knows what is asked of it; one that does not ends the connection."""
+        try:
+            _wait(multi_read.read_async(self._client, ["/"]))
+        except UnimplementedError:
+            if not self.too_old:
+                log.error("this ZooKeeper is older than 3.6 and is not used")
+            self.too_old = True
+            self._greeted.set()
+            return False
+        except UnavailableError as error:
+            log.debug("what the server can is to be asked again: %s", error)
+            return False
+        return True
+
+    def _add_watches(self, wanted: Sequence[str]) -> bool:
+        """Whether all of these are there now."""
+        try:
+            for path in dict.fromkeys(wanted):
+                self._add_watch(path)
+        except UnavailableError as error:
+            log.debug("watches are to be added again: %s", error)
+            return False
+        return True
+
+    def _add_watch(self, path: str) -> None:
+        _wait(recursive_watch.add_async(self._client, path))
+
+    def _are_all(self, added: Sequence[str], connection: int) -> bool:
+        """Whether no watch has come in between; then calls are let through from now on."""
+        with self._changing:
+            done = self._connection == connection and len(added) == len(self._watches)
+            if done:
+                self._handler.trouble = ""
+                self._ready.set()
+                self._greeted.set()
+        return done
+
+    def _heard(self, path: str) -> None:
+        for watched, notify in self._watches:
+            if path == watched or path.startswith(watched.rstrip("/") + "/"):
+                notify(path)
+
+
+def _wait(call: Any) -> Any:
+    """The result of one of kazoo's async calls, in bounded time, with our errors."""
+    try:
+        return call.get(timeout=CALL_SECONDS)
+    except (*CONFLICTS, UnimplementedError):
+        raise
+    except (KazooException, KazooTimeoutError) as error:
+        raise _unavailable(error) from error
+
+
+def _if_there(call: Any) -> Any:
+    """As ``_wait``; None when there is no such znode."""
+    try:
+        return _wait(call)
+    except NoNodeError:
+        return None
+
+
+def _unavailable(error: Exception, path: str = "") -> UnavailableError:
+    if isinstance(error, NoAuthError):
+        said = access_lists.OTHER_CREDENTIAL
+        return ForbiddenError(f"{path}: {said}" if path else said)
+    return UnavailableError(f"ZooKeeper: {type(error).__name__} {error}".rstrip())
+
+
+def _in_flight(calls: Iterable[Any], most: int) -> Iterator[Any]:
+    """The calls in order; each is made as soon as fewer than ``most`` have not been given yet."""
+    made: deque[Any] = deque()
+    for call in calls:
+        made.append(call)
+        if len(made) == most:
+            yield made.popleft()
+    yield from made
+
+
+def _versions(writes: Sequence[Write], results: Sequence[Any], refusal: str) -> list[Version]:
+    """Each Put's new version, from what a transaction has given. ``refusal`` is said of a write
+    that is forbidden."""
+    for write, result in zip(writes, results, strict=True):
+        if isinstance(result, CONFLICTS):
+            raise ConflictError(_conflict(write, result)) from result
+        if isinstance(result, NoAuthError):
+            raise ForbiddenError(f"{write.path}: {refusal}") from result
+    versions = []
+    for write, result in zip(writes, results, strict=True):
+        if isinstance(result, KazooException):
+            raise UnavailableError(f"{write.path}: {type(result).__name__}") from result
+        if isinstance(write, Put):
+            created = not isinstance(result, ZnodeStat)
+            versions.append(Version(0 if created else result.version))
+    return versions
+
+
+def _decode(path: ZPath[R], answer: Any) -> Found[R]:
+    if answer is None:
+        return None
+    if isinstance(answer, NoAuthError):
+        return Unreadable(path, access_lists.OTHER_CREDENTIAL, hidden=True)
+    data, stat = answer
+    version, written = Version(stat.version), stat.mtime / 1000
+    return decoded(path, data, version, stat.ephemeralOwner, stat.czxid, written=written)
+
+
+def _add(
+    transaction: Any, write: Write, data: bytes, acl: Callable[[Path], list[Any] | None]
+) -> None:
+    """``acl`` gives the list of what is created; None leaves it open."""
+    if isinstance(write, Check):
+        transaction.check(str(write.path), write.version.number)
+        return
+    number = write.expect.number if isinstance(write.expect, Version) else -1
+    if isinstance(write, Remove):
+        transaction.delete(str(write.path), number)
+    elif write.expect is ABSENT:
+        ephemeral = write.path.row.lifetime == "ephemeral"
+        transaction.create(str(write.path), data, acl(write.path), ephemeral=ephemeral)
+    else:
+        transaction.set_data(str(write.path), data, number)
+
+
+def _conflict(write: Write, result: KazooException) -> str:
+    what = {
+        BadVersionError: "was changed by someone else",
+        NodeExistsError: "exists already",
+        NoNodeError: "does not exist (or its parent does not)",
+        NotEmptyError: "still has children",
+    }
+    return f"{write.path} {what[type(result)]}"
