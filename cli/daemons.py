@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from cli.options import Address, data_option, metrics_option, session_option, zk_option
-from flumeng.runtime import kept_zookeeper, logs
+from flumeng.agent.standalone import kept_zookeeper
+from flumeng.runtime import logs
 
 PORT = click.IntRange(0, 65535)
 
@@ -38,7 +39,7 @@ def standalone(data: Path, zk_port: int, flows: tuple[Path, ...], metrics: str) 
     Prints "ready zk=HOST:PORT/CHROOT metrics=URL" when all flows run. On SIGTERM it drains and
     stops; its state stays in the data directory.
     """
-    from flumeng.runtime import standalone as cluster  # noqa: PLC0415  loads the daemons
+    from flumeng.agent.standalone import standalone as cluster  # noqa: PLC0415  loads the daemons
     from flumeng.spec.flow_files import read_flows  # noqa: PLC0415  loads the daemons
 
     texts = [file.text for file in read_flows(flows)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from flumeng.trial.explaining import Explained, Row, Step
+    from flumeng.agent.dryrun.explaining import Explained, Row, Step
 
 
 def show_explained(explained: Explained, *, as_json: bool) -> None:

@@ -79,7 +79,7 @@ def validate(files: list[Path], *, check_targets: bool, as_json: bool) -> None:
 
 
 def _check_targets(files: Sequence[FlowFile], *, as_json: bool) -> None:
-    from flumeng.trial.targets import tried  # noqa: PLC0415  loads pyarrow
+    from flumeng.agent.dryrun.targets import tried  # noqa: PLC0415  loads pyarrow
 
     rows = []
     for file in files:

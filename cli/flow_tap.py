@@ -73,12 +73,12 @@ def tap(
     """
     spec = parse_flow(overview.flow(store, name).text)
     _require_journals(spec)
+    from flumeng.agent.dryrun import rendering, steps  # noqa: PLC0415  loads pyarrow
+    from flumeng.agent.dryrun import tap as taps  # noqa: PLC0415  loads pyarrow
+    from flumeng.agent.dryrun.filter_tree import filter_tree  # noqa: PLC0415  loads pyarrow
+    from flumeng.agent.dryrun.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
+    from flumeng.agent.dryrun.users_code import calls_users_code  # noqa: PLC0415  loads pyarrow
     from flumeng.journal.schema import READ_SCHEMA  # noqa: PLC0415  loads pyarrow
-    from flumeng.trial import rendering, steps  # noqa: PLC0415  loads pyarrow
-    from flumeng.trial import tap as taps  # noqa: PLC0415  loads pyarrow
-    from flumeng.trial.filter_tree import filter_tree  # noqa: PLC0415  loads pyarrow
-    from flumeng.trial.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
-    from flumeng.trial.users_code import calls_users_code  # noqa: PLC0415  loads pyarrow
 
     wanted = spec
     if at is not None or where is not None:

@@ -14,7 +14,7 @@ from flumeng.errors import UserError
 from flumeng.runtime.garbage import no_garbage_collection
 
 if TYPE_CHECKING:
-    from flumeng.trial.outcomes import Outcome
+    from flumeng.agent.dryrun.outcomes import Outcome
 
 
 @click.command()
@@ -36,11 +36,11 @@ def test(files: tuple[Path, ...], part: str, junit_file: Path | None) -> None:
     file is wrong. No cluster is asked, and no sink is written to.
     """
     with no_garbage_collection():
-        from flumeng.trial.cases import read_cases  # noqa: PLC0415  loads the spec
-        from flumeng.trial.junit import junit  # noqa: PLC0415  loads pyarrow
-        from flumeng.trial.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
-        from flumeng.trial.outcomes import run_cases  # noqa: PLC0415  loads pyarrow
-        from flumeng.trial.users_code import calls_users_code, leave_out_pandas  # noqa: PLC0415  too
+        from flumeng.agent.dryrun.cases import read_cases  # noqa: PLC0415  loads the spec
+        from flumeng.agent.dryrun.junit import junit  # noqa: PLC0415  loads pyarrow
+        from flumeng.agent.dryrun.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
+        from flumeng.agent.dryrun.outcomes import run_cases  # noqa: PLC0415  loads pyarrow
+        from flumeng.agent.dryrun.users_code import calls_users_code, leave_out_pandas  # noqa: PLC0415  too
 
         read = read_cases(files)
         users_code = any(calls_users_code(cases.spec) for cases in read)

@@ -15,16 +15,16 @@ import click
 from cli.explained_output import show_explained
 from cli.key_values import given
 from cli.output import count
+from flumeng.agent.dryrun.moments import micros
 from flumeng.errors import UnavailableError, UserError
 from flumeng.runtime.garbage import no_garbage_collection
 from flumeng.spec.flow_files import read_flows
-from flumeng.trial.moments import micros
 
 if TYPE_CHECKING:
+    from flumeng.agent.dryrun.filter_tree import Output
+    from flumeng.agent.dryrun.local_spark import LocalSpark
+    from flumeng.agent.dryrun.received import ReceivedLines
     from flumeng.spec import FlowSpec
-    from flumeng.trial.filter_tree import Output
-    from flumeng.trial.local_spark import LocalSpark
-    from flumeng.trial.received import ReceivedLines
 
 INTERRUPTED = 130
 
@@ -70,9 +70,9 @@ def try_(
     """
     with no_garbage_collection():
         (file,) = read_flows([flow_file])
-        from flumeng.trial.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
-        from flumeng.trial.received import ReceivedLines  # noqa: PLC0415  loads pyarrow
-        from flumeng.trial.users_code import calls_users_code, leave_out_pandas  # noqa: PLC0415  too
+        from flumeng.agent.dryrun.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
+        from flumeng.agent.dryrun.received import ReceivedLines  # noqa: PLC0415  loads pyarrow
+        from flumeng.agent.dryrun.users_code import calls_users_code, leave_out_pandas  # noqa: PLC0415  too
 
         users_code = calls_users_code(file.spec)
         if not users_code:
@@ -150,8 +150,8 @@ def _run(
     as_json: bool,
 ) -> None:
     with no_garbage_collection():
-        from flumeng.trial import rendering, running  # noqa: PLC0415  loads pyarrow
-        from flumeng.trial.filter_tree import filter_tree  # noqa: PLC0415  loads pyarrow
+        from flumeng.agent.dryrun import rendering, running  # noqa: PLC0415  loads pyarrow
+        from flumeng.agent.dryrun.filter_tree import filter_tree  # noqa: PLC0415  loads pyarrow
 
         tree = filter_tree(spec, spark, received.schema)
     render = rendering.json_lines if as_json else rendering.text_lines
@@ -178,8 +178,8 @@ def _explain(
     *,
     as_json: bool,
 ) -> None:
-    from flumeng.trial import running  # noqa: PLC0415  loads pyarrow
-    from flumeng.trial.explaining import explain  # noqa: PLC0415  loads pyarrow
+    from flumeng.agent.dryrun import running  # noqa: PLC0415  loads pyarrow
+    from flumeng.agent.dryrun.explaining import explain  # noqa: PLC0415  loads pyarrow
 
     for taken in running.first(received, inputs, events):
         for explained in explain(spec, spark, taken):

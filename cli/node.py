@@ -26,6 +26,8 @@ from cli.options import (
 from cli.output import show_json, show_table
 from cli.preview_output import show_preview
 from cli.sites import Clusters, with_clusters
+from flumeng.agent.node.policy import DEFAULT_FILE
+from flumeng.agent.node.settings import Settings
 from flumeng.control.commands import preview
 from flumeng.control.commands.discarding import DataLoss, data_loss, discard_node
 from flumeng.control.commands.nodes import (
@@ -37,8 +39,6 @@ from flumeng.control.commands.nodes import (
 from flumeng.control.queries import conditions, details, moments, overview
 from flumeng.control.queries.acks import positions
 from flumeng.control.zookeeper import Store
-from flumeng.node.policy import DEFAULT_FILE
-from flumeng.node.settings import Settings
 from flumeng.runtime import logs
 from flumeng.security import exposure
 from flumeng.spec.problems import nearest
@@ -335,7 +335,7 @@ def run(
     metrics: str | None,
 ) -> None:
     """Run this host's node until SIGTERM."""
-    from flumeng.node import daemon  # noqa: PLC0415  loads the node
+    from flumeng.agent.node import daemon  # noqa: PLC0415  loads the node
 
     logs.to_stderr("node")
     if not insecure:

@@ -18,6 +18,7 @@ from itertools import count
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
+from flumeng.agent.standalone import embedded
 from flumeng.control.zookeeper import (
     ABSENT,
     ANY,
@@ -40,7 +41,6 @@ from flumeng.control.zookeeper import (
 )
 from flumeng.control.zookeeper.transaction import OPEN, Scale
 from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
-from flumeng.runtime import embedded
 from flumeng.runtime.testing import ask_server
 from flumeng.security.roles import DIRECTORY
 from zkschema import codec, paths
@@ -340,7 +340,7 @@ class RealZooKeeper:
             command = [
                 sys.executable,
                 "-m",
-                "flumeng.runtime.embedded",
+                "flumeng.agent.standalone.embedded",
                 str(self.data),
                 str(self.port),
                 *([str(self.plain_port)] if self.plain_port else []),

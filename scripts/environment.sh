@@ -90,7 +90,7 @@ need_class_archive() {
     if [ -z "$(ls "$FLUMENG_CACHE" 2>/dev/null)" ]; then
         printf 'preparing Spark for fast starts (once, about half a minute)\n' >&2
     fi
-    "$python" -m flumeng.collector.class_archive "$FLUMENG_CACHE" >&2
+    "$python" -m flumeng.agent.collector.class_archive "$FLUMENG_CACHE" >&2
 }
 
 # want PACKAGE COMMAND: nice to have, so it is installed only where that is possible.

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from flumeng.agent.node.policy import Policy
 from flumeng.metrics.table import to_markdown as metrics
-from flumeng.node.policy import Policy
 from flumeng.push.inventory.cluster_file import ClusterFile, NodeOptions
 from flumeng.push.inventory.sites_file import GroupOptions, SiteOptions, SitesFile, WaveOptions
 from flumeng.runtime.secrets import SecretBackend

@@ -34,12 +34,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from flumeng.agent.standalone import embedded
+from flumeng.agent.standalone.standalone import NODE
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.errors import FlumengError
 from flumeng.journal.client import JournalClient
-from flumeng.runtime import embedded
-from flumeng.runtime.standalone import NODE
 from flumeng.security.credentials import Keystore
 from flumeng.security.enrolment import HOST_ROLES, create_authority
 from flumeng.security.expiry import utc_now

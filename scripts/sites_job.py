@@ -23,8 +23,8 @@ from pathlib import Path
 import yaml
 
 from console_page import Bash, agrees, examples
-from flumeng.runtime import embedded
-from flumeng.runtime.standalone import NODE
+from flumeng.agent.standalone import embedded
+from flumeng.agent.standalone.standalone import NODE
 
 TOP = Path(__file__).parent.parent
 PAGE = TOP / "docs" / "sites.md"

@@ -9,7 +9,7 @@ things:
 - *how a range is read* (``flumeng.inputs.reading``): in executors.
 
 An input is added by a folder here, which names its partitions as ``input_of`` understands them, and
-by a line in ``flumeng.collector.daemon``.
+by a line in ``flumeng.agent.collector.daemon``.
 
 This module is light: it says what is read, and nothing of how.
 """

@@ -1,7 +1,7 @@
 """How executors tell the driver something beside the rows of a batch. Light: no Spark, no Arrow.
 
 Spark never forgets an accumulator, so the pipelines of a process share the few that
-``flumeng.collector.accumulators`` makes, and each entry belongs to a task.
+``flumeng.agent.collector.accumulators`` makes, and each entry belongs to a task.
 """
 
 from __future__ import annotations

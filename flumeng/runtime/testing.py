@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from flumeng.runtime import embedded
+from flumeng.agent.standalone import embedded
 from flumeng.security.credentials import Keystore
 
 HOST = "127.0.0.1"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from flumeng.node.events import Ended, Said
-from flumeng.node.protocol import Message
+from flumeng.agent.node.events import Ended, Said
+from flumeng.agent.node.protocol import Message
 from flumeng.simulation.cluster import Cluster
 from flumeng.simulation.environment import Process
 from flumeng.simulation.stepped_node import SteppedNode

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
 
-from flumeng.collector.acks import Acks
-from flumeng.collector.intents import Intents
+from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.intents import Intents
+from flumeng.agent.discovery.task import DiscoveryTask
 from flumeng.control.zookeeper import tree
 from flumeng.control.zookeeper.transaction import Scale
-from flumeng.discovery.task import DiscoveryTask
 from flumeng.inputs.objects.queue_log import QueueLog
 from flumeng.simulation.checks import Checks
 from flumeng.simulation.delivery import Delivery

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flumeng.collector.acks import Acks
+from flumeng.agent.collector.acks import Acks
 from flumeng.control.zookeeper import Write
 from flumeng.inputs import Range
 from flumeng.simulation.output import Events, Output

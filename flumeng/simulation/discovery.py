@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from flumeng.discovery.task import DiscoveryTask, SupersededError
+from flumeng.agent.discovery.task import DiscoveryTask, SupersededError
 from flumeng.errors import FlumengError
 from flumeng.inputs.finding import Finder, FindingTask
 from flumeng.inputs.objects.finder import ObjectsFinder, Surroundings

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from flumeng.node.claim import Claim
-from flumeng.node.events import Wanted
-from flumeng.node.home import Home
-from flumeng.node.known_names import KnownNames
+from flumeng.agent.node.claim import Claim
+from flumeng.agent.node.events import Wanted
+from flumeng.agent.node.home import Home
+from flumeng.agent.node.known_names import KnownNames
 from flumeng.simulation.broker import Broker
 from flumeng.simulation.bucket import Bucket
 from flumeng.simulation.environment import Process

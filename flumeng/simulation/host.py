@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flumeng.node.children import UNLIMITED, role_of
-from flumeng.node.settings import Settings
+from flumeng.agent.node.children import UNLIMITED, role_of
+from flumeng.agent.node.settings import Settings
 from flumeng.simulation.child import ChildProcess
 from flumeng.simulation.cluster import Cluster
 from flumeng.simulation.collector import Collector

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, cast
 
-from flumeng.collector.gaps import Gap, gaps, gone
-from flumeng.collector.partitions import Partitions
-from flumeng.collector.ranges import MOST
+from flumeng.agent.collector.gaps import Gap, gaps, gone
+from flumeng.agent.collector.partitions import Partitions
+from flumeng.agent.collector.ranges import MOST
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.partitions import OBJECTS, input_of
 from flumeng.control.zookeeper import Store

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flumeng.node.daemon import TICK_SECONDS
-from flumeng.node.home import Home
-from flumeng.node.settings import Settings
+from flumeng.agent.node.daemon import TICK_SECONDS
+from flumeng.agent.node.home import Home
+from flumeng.agent.node.settings import Settings
 from flumeng.simulation.environment import Environment, Process
 from flumeng.simulation.stepped_node import Child, SteppedNode
 

@@ -7,12 +7,12 @@ import queue
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from flumeng.agent.node.daemon import Node
+from flumeng.agent.node.events import Event, Tick
+from flumeng.agent.node.home import Home
+from flumeng.agent.node.protocol import Message
+from flumeng.agent.node.settings import Settings
 from flumeng.control.zookeeper import Store
-from flumeng.node.daemon import Node
-from flumeng.node.events import Event, Tick
-from flumeng.node.home import Home
-from flumeng.node.protocol import Message
-from flumeng.node.settings import Settings
 
 
 class Child(Protocol):

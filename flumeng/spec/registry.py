@@ -53,35 +53,40 @@ class Entry:
 
 SCHEDULE_FINDER = "flumeng.inputs.polls.finder:ScheduleFinder"
 _ENTRIES = (
-    Entry("source", "syslog", "flumeng.spec.sources:Syslog", "flumeng.ingest.syslog:SyslogSource"),
-    Entry("source", "tcp", "flumeng.spec.sources:Tcp", "flumeng.ingest.sockets:TcpSource"),
-    Entry("source", "udp", "flumeng.spec.sources:Udp", "flumeng.ingest.sockets:UdpSource"),
+    Entry(
+        "source",
+        "syslog",
+        "flumeng.spec.sources:Syslog",
+        "flumeng.agent.ingest.syslog:SyslogSource",
+    ),
+    Entry("source", "tcp", "flumeng.spec.sources:Tcp", "flumeng.agent.ingest.sockets:TcpSource"),
+    Entry("source", "udp", "flumeng.spec.sources:Udp", "flumeng.agent.ingest.sockets:UdpSource"),
     Entry(
         "source",
         "http",
         "flumeng.spec.sources:Http",
-        "flumeng.ingest.http:HttpSource",
+        "flumeng.agent.ingest.http:HttpSource",
         frozenset({"acknowledging"}),
     ),
     Entry(
         "source",
         "tail",
         "flumeng.spec.sources:Tail",
-        "flumeng.ingest.tail:TailSource",
+        "flumeng.agent.ingest.tail:TailSource",
         frozenset({"replayable"}),
     ),
     Entry(
         "source",
         "exec",
         "flumeng.spec.sources:Exec",
-        "flumeng.ingest.exec:ExecSource",
+        "flumeng.agent.ingest.exec:ExecSource",
         poll="flumeng.inputs.polls.exec_poll:ExecPoll",
     ),
     Entry(
         "source",
         "generate",
         "flumeng.spec.sources:Generate",
-        "flumeng.ingest.generate:GenerateSource",
+        "flumeng.agent.ingest.generate:GenerateSource",
         frozenset({"replayable"}),
     ),
     Entry(

@@ -19,8 +19,8 @@ from statistics import median
 from kazoo.client import KazooClient
 
 from benches.server import transactions
-from flumeng.collector.acks import Acks
-from flumeng.collector.publisher import FULL_ACKS, IN_FLIGHT, Publisher
+from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.publisher import FULL_ACKS, IN_FLIGHT, Publisher
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, Put, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect

@@ -25,11 +25,11 @@ import pyarrow as pa
 
 from benches.processes import cpu_seconds, family
 from benches.senders import make_lines
+from flumeng.agent.node.protocol import Message, decode, encode
 from flumeng.control.zookeeper import ABSENT, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
-from flumeng.node.protocol import Message, decode, encode
 from flumeng.testing import RealZooKeeper
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

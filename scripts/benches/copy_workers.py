@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from queue import Empty
 
-from flumeng.ingest.testing import WorkerProcess, flow_text
-from flumeng.node.memberships import as_message, membership_of
+from flumeng.agent.ingest.testing import WorkerProcess, flow_text
+from flumeng.agent.node.memberships import as_message, membership_of
 from flumeng.replication.membership import Membership
 
 PATIENCE_SECONDS = 120.0

@@ -37,7 +37,7 @@ def node_rss_mb() -> float:
         with Path(folder, "log").open("ab") as log:
             processes = [
                 subprocess.Popen([sys.executable, "-m", *command], stderr=log)
-                for command in (["flumeng.control.master", hosts], ["flumeng.node", *node])
+                for command in (["flumeng.control.master", hosts], ["flumeng.agent.node", *node])
             ]
         deadline = time.monotonic() + PATIENCE_SECONDS
         while (status := store.read(paths.status("n1"))) is None or not any(

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from benches.kafka_topic import BODY_BYTES, TOPIC
-from flumeng.runtime.embedded import find_java
+from flumeng.agent.standalone.embedded import find_java
 from flumeng.sinks.testing.maven import jars
 from flumeng.sinks.testing.server_process import ServerProcess
 

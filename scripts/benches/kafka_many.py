@@ -13,8 +13,8 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from flumeng.collector.acks import Acks
-from flumeng.collector.publisher import Publisher
+from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.publisher import Publisher
 from flumeng.control.planner import Planner
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import ABSENT, Version, tree

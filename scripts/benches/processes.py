@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PARTS = {
-    b"flumeng.ingest": "ingest",
-    b"flumeng.collector": "collector",
-    b"flumeng.node": "node",
+    b"flumeng.agent.ingest": "ingest",
+    b"flumeng.agent.collector": "collector",
+    b"flumeng.agent.node": "node",
     b"flumeng.control.master": "master",
     b"org.apache.zookeeper": "zookeeper",
     b"org.apache.spark": "jvm",

@@ -18,11 +18,11 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from benches.senders import make_lines
-from flumeng.collector import spark
-from flumeng.collector.engine import SparkEngine
-from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.ranges import Scale
-from flumeng.collector.work import Work
+from flumeng.agent.collector import spark
+from flumeng.agent.collector.engine import SparkEngine
+from flumeng.agent.collector.pipeline import SparkPipeline
+from flumeng.agent.collector.ranges import Scale
+from flumeng.agent.collector.work import Work
 from flumeng.control.snapshot.items import Item
 from flumeng.inputs import Range
 from flumeng.inputs.objects.contents import LaneContents

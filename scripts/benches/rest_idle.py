@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flumeng.agent.node.children import UNLIMITED
+from flumeng.agent.node.events import Event, Said
+from flumeng.agent.node.home import Home
+from flumeng.agent.node.settings import Settings
+from flumeng.agent.node.testing import ScriptedChild
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import ABSENT, Found, tree
 from flumeng.control.zookeeper import Path as Znode
-from flumeng.node.children import UNLIMITED
-from flumeng.node.events import Event, Said
-from flumeng.node.home import Home
-from flumeng.node.settings import Settings
-from flumeng.node.testing import ScriptedChild
 from flumeng.simulation.stepped_node import SteppedNode
 from flumeng.testing import FakeStore
 from zkschema import paths

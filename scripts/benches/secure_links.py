@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from benches import acks, ingest
-from flumeng.collector.publisher import Publisher
+from flumeng.agent.collector.publisher import Publisher
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.zookeeper import Store, tree

@@ -124,7 +124,7 @@ def _world(count: int) -> Iterator[World]:
                     start("flumeng.control.master", f"{masters.address}/bench")
                 _until(lambda: len(store.children(paths.live_masters())) == MASTERS, "masters")
                 share = count // PROCESSES
-                command = ("flumeng.node.testing", f"{nodes.address}/bench", folder)
+                command = ("flumeng.agent.node.testing", f"{nodes.address}/bench", folder)
                 light = [
                     start(*command, number * share, share, SESSION_SECONDS)
                     for number in range(PROCESSES)

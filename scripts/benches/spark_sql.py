@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from benches import collecting
-from flumeng.collector.spark import DRIVER_MEMORY
+from flumeng.agent.collector.spark import DRIVER_MEMORY
 
 ROWS = 100_000
 QUERY = "SELECT e.ts, e.host, e.seq, a.team FROM events e JOIN apps a ON e.seq % 100000 = a.id"

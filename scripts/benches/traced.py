@@ -19,19 +19,24 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from flumeng.collector.assignment import Assignment
-from flumeng.collector.testing import Restless, ScriptedEngine, ScriptedPipeline, StillPositions
-from flumeng.collector.worker import Worker
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.testing import (
+    Restless,
+    ScriptedEngine,
+    ScriptedPipeline,
+    StillPositions,
+)
+from flumeng.agent.collector.worker import Worker
+from flumeng.agent.node.daemon import Node
+from flumeng.agent.node.events import Ended, Event, Said
+from flumeng.agent.node.home import Home
+from flumeng.agent.node.protocol import Message
+from flumeng.agent.node.settings import Settings
 from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import Path as ZPath
 from flumeng.control.zookeeper import Put, Refused, Store, Version, Write
 from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
 from flumeng.inputs import Reach
-from flumeng.node.daemon import Node
-from flumeng.node.events import Ended, Event, Said
-from flumeng.node.home import Home
-from flumeng.node.protocol import Message
-from flumeng.node.settings import Settings
 from flumeng.runtime import logs, parentage
 from flumeng.spec import parse_flow
 from zkschema import paths

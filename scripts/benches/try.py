@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from flumeng.agent.dryrun.chain import FilterChain
+from flumeng.agent.dryrun.reading import lines
+from flumeng.agent.dryrun.received import ReceivedLines
 from flumeng.spec import check_flow
-from flumeng.trial.chain import FilterChain
-from flumeng.trial.reading import lines
-from flumeng.trial.received import ReceivedLines
 
 LENGTH = 200
 FLOW = """\

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from flumeng.collector import class_archive
-from flumeng.collector import spark as sessions
+from flumeng.agent.collector import class_archive
+from flumeng.agent.collector import spark as sessions
+from flumeng.agent.ingest.testing import WorkerProcess
 from flumeng.errors import UnavailableError, UserError
-from flumeng.ingest.testing import WorkerProcess
 from flumeng.security.testing import Certificates
 from flumeng.sinks.testing.kafka import RealKafka
 from flumeng.sinks.testing.tls import Authority

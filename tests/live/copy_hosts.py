@@ -141,7 +141,7 @@ class Host:
 
     @property
     def worker(self) -> int | None:
-        return child_of(self.pid, "flumeng.ingest") if self.process else None
+        return child_of(self.pid, "flumeng.agent.ingest") if self.process else None
 
     @property
     def pid(self) -> int:

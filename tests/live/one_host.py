@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 from prometheus_client.parser import text_string_to_metric_families
 
-from flumeng.runtime.embedded import free_port
+from flumeng.agent.standalone.embedded import free_port
 
 FLOW = "web"
 IDLE = "zz-idle"

@@ -62,9 +62,9 @@ def _serve(
     conf: dict[str, str],
 ) -> None:
     os.environ.update(environment)
-    from flumeng.collector import class_archive  # noqa: PLC0415
-    from flumeng.collector import spark as sessions  # noqa: PLC0415  # not where it is spawned
-    from flumeng.collector.jdbc import SparkJdbc  # noqa: PLC0415
+    from flumeng.agent.collector import class_archive  # noqa: PLC0415
+    from flumeng.agent.collector import spark as sessions  # noqa: PLC0415  # not where it is spawned
+    from flumeng.agent.collector.jdbc import SparkJdbc  # noqa: PLC0415
     from flumeng.inputs.polls import sql_poll  # noqa: PLC0415
 
     java_options = class_archive.java_options(class_archive.cache_of(directory))

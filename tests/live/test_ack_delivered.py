@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.ingest.testing import WorkerProcess, flow_text
-from flumeng.runtime.embedded import free_port
+from flumeng.agent.ingest.testing import WorkerProcess, flow_text
+from flumeng.agent.standalone.embedded import free_port
 from tests.live.chaos import command_of, descendants
 from tests.live.one_host import Standalone, eventually
 from tests.live.receiver import Receiver, taken
@@ -118,7 +118,7 @@ def test_what_a_filter_drops_is_dealt_with(host: Host) -> None:
     assert "drop this" not in host.bodies()
 
 
-@pytest.mark.parametrize("module", ["flumeng.collector", FROZEN])
+@pytest.mark.parametrize("module", ["flumeng.agent.collector", FROZEN])
 def test_a_process_that_stands_still_ends_no_wait_late_and_loses_nothing(
     host: Host, module: str
 ) -> None:
@@ -134,12 +134,12 @@ def test_a_process_that_stands_still_ends_no_wait_late_and_loses_nothing(
 
 def test_a_worker_that_is_killed_while_senders_wait_loses_nothing(host: Host) -> None:
     bodies = [f"before the kill {number}" for number in range(SENDERS)]
-    with host.frozen("flumeng.collector"), ThreadPoolExecutor(SENDERS) as pool:
+    with host.frozen("flumeng.agent.collector"), ThreadPoolExecutor(SENDERS) as pool:
         answers: list[Future[tuple[int, str, float]]] = [
             pool.submit(host.post, body) for body in bodies
         ]
         time.sleep(1.0)
-        os.kill(host.child("flumeng.ingest"), signal.SIGKILL)
+        os.kill(host.child("flumeng.agent.ingest"), signal.SIGKILL)
         for answer in answers:
             assert isinstance(answer.exception(), http.client.HTTPException | OSError)
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.agent.node.home import KEPT
 from flumeng.journal.encryption import Key
-from flumeng.node.home import KEPT
 from tests.live.chaos import Cluster, descendants
 
 FLUMENG = Path(sys.executable).with_name("flumeng")

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from flumeng.collector.engine import SparkEngine
-from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.testing import TASK
-from flumeng.collector.work import Filtered, Work
+from flumeng.agent.collector.engine import SparkEngine
+from flumeng.agent.collector.pipeline import SparkPipeline
+from flumeng.agent.collector.testing import TASK
+from flumeng.agent.collector.work import Filtered, Work
 from flumeng.inputs import Range
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.journal import Journal

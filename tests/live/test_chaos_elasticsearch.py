@@ -21,10 +21,10 @@ import pyarrow.dataset as ds
 import pytest
 from elasticsearch import ApiError, Elasticsearch
 
+from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.errors import UnavailableError, UserError
-from flumeng.runtime.embedded import free_port
 from flumeng.sinks.elasticsearch.template import PROPERTIES
 from flumeng.sinks.testing.elasticsearch import RealElasticsearch
 from flumeng.sinks.testing.lossy_proxy import LossyProxy

@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from flumeng.collector import class_archive
+from flumeng.agent.collector import class_archive
 
 SESSION = """
 import os, sys
 from pathlib import Path
-from flumeng.collector import class_archive, spark
+from flumeng.agent.collector import class_archive, spark
 options = class_archive.java_options(Path(sys.argv[1]))
 session = spark.start(Path(sys.argv[2]), more_java_options=options)
 java = session.sparkContext._gateway.proc.pid
@@ -22,7 +22,7 @@ os._exit(0)
 
 def test_the_jvm_maps_the_archive(tmp_path: Path) -> None:
     cache = class_archive.cache_of(tmp_path)
-    making = [sys.executable, "-m", "flumeng.collector.class_archive", str(cache)]
+    making = [sys.executable, "-m", "flumeng.agent.collector.class_archive", str(cache)]
     subprocess.run(making, check=True, timeout=300)  # its JVM ends, and this process needs its own
     archive = class_archive.archive_in(cache)
     assert archive.stat().st_size > 50_000_000

@@ -15,15 +15,15 @@ import pytest
 from pyarrow import flight
 from pyspark.sql import SparkSession
 
-from flumeng.collector.assignment import Assignment
-from flumeng.collector.engine import SparkEngine
-from flumeng.collector.jobs import Jobs
-from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.publisher import Publisher
-from flumeng.collector.runner import Runner, Surroundings
-from flumeng.collector.scheduler import Scheduler
-from flumeng.collector.status import Status
-from flumeng.collector.testing import TASK
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.engine import SparkEngine
+from flumeng.agent.collector.jobs import Jobs
+from flumeng.agent.collector.pipeline import SparkPipeline
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.runner import Runner, Surroundings
+from flumeng.agent.collector.scheduler import Scheduler
+from flumeng.agent.collector.status import Status
+from flumeng.agent.collector.testing import TASK
 from flumeng.control.commands.acks import advance_acks
 from flumeng.control.queries import journals
 from flumeng.control.zookeeper import ABSENT, ANY, Store, tree

@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from flumeng.agent.node.protocol import Message, decode, encode
 from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.server import JournalServer
-from flumeng.node.protocol import Message, decode, encode
 from flumeng.testing import RealZooKeeper
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
@@ -41,7 +41,7 @@ class Collector:
     def __init__(self, hosts: str, data: Path, environment: dict[str, str] | None = None) -> None:
         self.statuses: dict[str, Any] = {}
         self.said: list[Message] = []
-        command = [sys.executable, "-m", "flumeng.collector", "--zk", hosts, "--node", "n1"]
+        command = [sys.executable, "-m", "flumeng.agent.collector", "--zk", hosts, "--node", "n1"]
         self.log = data / f"collector-{time.monotonic_ns()}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.testing import TASK
+from flumeng.agent.collector.pipeline import SparkPipeline
+from flumeng.agent.collector.testing import TASK
 from flumeng.errors import UserError
 from flumeng.filters import identity
 from flumeng.filters.lazy_batch import LazyBatch

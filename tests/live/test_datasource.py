@@ -19,18 +19,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.query import StreamingQuery
 
+from flumeng.agent.ingest.testing import WorkerProcess, flow_text
+from flumeng.agent.node.registration import Identity, Registration
+from flumeng.agent.node.testing import ClaimsInMemory
+from flumeng.agent.pyspark import FlumengDataSource, commit, next_offsets
+from flumeng.agent.pyspark.cursor import Cursor
 from flumeng.control.commands.cursors import delete_cursor
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
-from flumeng.datasource import FlumengDataSource, commit, next_offsets
-from flumeng.datasource.cursor import Cursor
 from flumeng.errors import ConflictError, UserError
-from flumeng.ingest.testing import WorkerProcess, flow_text
 from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.server import JournalServer
-from flumeng.node.registration import Identity, Registration
-from flumeng.node.testing import ClaimsInMemory
 from zkschema import paths, records
 
 PATIENCE_SECONDS = 180.0

@@ -70,7 +70,7 @@ class Cluster(Standalone):
                 command = Path(f"/proc/{pid}/cmdline").read_bytes()
             except OSError:
                 continue
-            if b"flumeng.collector" in command and b"python" in command.partition(b"\0")[0]:
+            if b"flumeng.agent.collector" in command and b"python" in command.partition(b"\0")[0]:
                 return pid
         raise AssertionError("no collector runs")
 

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
+from flumeng.agent.standalone.embedded import free_port
 from flumeng.control import planner as plan
 from flumeng.control.commands.cluster import verify_cluster
 from flumeng.control.commands.flows import apply_flow, delete_flow
@@ -29,7 +30,6 @@ from flumeng.control.snapshot.reader import Reader
 from flumeng.control.zookeeper import ANY, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.errors import FlumengError
-from flumeng.runtime.embedded import free_port
 from flumeng.runtime.testing import Proxy, RealEnsemble, proxied
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN
@@ -118,7 +118,13 @@ class Cluster:
 
     def run_light_nodes(self, name: str, first: int, count: int) -> None:
         self.run(
-            name, "flumeng.node.testing", self.hosts, self.folder, first, count, SESSION_SECONDS
+            name,
+            "flumeng.agent.node.testing",
+            self.hosts,
+            self.folder,
+            first,
+            count,
+            SESSION_SECONDS,
         )
 
     def kill(self, name: str) -> None:
@@ -243,7 +249,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             cluster.run_master(f"master-{number}")
         through = ",".join(proxy.address for proxy in proxies) + "/cluster"
         node = ["--zk", through, "--data", folder / "real", "--name", "real"]
-        cluster.run("real", "flumeng.node", *node, "--session-seconds", SESSION_SECONDS)
+        cluster.run("real", "flumeng.agent.node", *node, "--session-seconds", SESSION_SECONDS)
         until(cluster.session, "the node")
         labelled = cluster.store.read(paths.node("real"))
         assert labelled is not None

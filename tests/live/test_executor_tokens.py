@@ -17,21 +17,21 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from flumeng.collector import pipeline as pipeline_module
-from flumeng.collector.engine import SparkEngine
-from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.prepared import PreparedBatches
-from flumeng.collector.testing import TASK
-from flumeng.collector.work import Work
+from flumeng.agent.collector import pipeline as pipeline_module
+from flumeng.agent.collector.engine import SparkEngine
+from flumeng.agent.collector.pipeline import SparkPipeline
+from flumeng.agent.collector.prepared import PreparedBatches
+from flumeng.agent.collector.testing import TASK
+from flumeng.agent.collector.work import Work
+from flumeng.agent.ingest.testing import flow_text
+from flumeng.agent.pyspark.batch import BatchReader
+from flumeng.agent.pyspark.options import Options
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot.partitions import FLOW, JOURNAL, subscribed
 from flumeng.control.zookeeper import ABSENT, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.datasource.batch import BatchReader
-from flumeng.datasource.options import Options
 from flumeng.errors import UserError
 from flumeng.filters import lazy_batch
-from flumeng.ingest.testing import flow_text
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.flows.reader import SubscribedReader
 from flumeng.inputs.journals.executor_tokens import ExecutorTokens

@@ -19,8 +19,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.testing import TASK
+from flumeng.agent.collector.pipeline import SparkPipeline
+from flumeng.agent.collector.testing import TASK
 from flumeng.errors import UserError
 from flumeng.filters import spark_syntax
 from flumeng.inputs.journals.reader import JournalReader

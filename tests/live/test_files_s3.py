@@ -17,13 +17,13 @@ import pyarrow.dataset as ds
 import pytest
 from pyarrow import fs
 
-from flumeng.collector.commit import Commits
-from flumeng.collector.testing import TASK
+from flumeng.agent.collector.commit import Commits
+from flumeng.agent.collector.testing import TASK
+from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.zookeeper import ABSENT
 from flumeng.errors import UnavailableError, UserError
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.runtime import remote_store
-from flumeng.runtime.embedded import free_port
 from flumeng.runtime.file_store import below, open_store
 from flumeng.sinks import Attempt
 from flumeng.sinks.files import FilesSink

@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
+from flumeng.agent.ingest.testing import flow_text
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.ingest.testing import flow_text
 from flumeng.journal import taps
 from flumeng.journal.client import JournalClient
 from flumeng.journal.errors import TapsBusyError
@@ -168,7 +168,9 @@ def test_wrong_words_are_told_before_anything_is_read(tapped: Tapped) -> None:
 def test_a_frozen_server_is_named_and_given_up(tapped: Tapped) -> None:
     found = Path(f"/proc/{tapped.node}/task/{tapped.node}/children").read_text().split()
     workers = [
-        int(pid) for pid in found if b"flumeng.ingest" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        int(pid)
+        for pid in found
+        if b"flumeng.agent.ingest" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     address = tapped.address()
     for pid in workers:

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from flumeng.collector import spark as sessions
+from flumeng.agent.collector import spark as sessions
+from flumeng.agent.dryrun.cases import read_cases
+from flumeng.agent.dryrun.chain import FilterChain
+from flumeng.agent.dryrun.explaining import explain
+from flumeng.agent.dryrun.outcomes import run_cases
+from flumeng.agent.dryrun.received import ReceivedLines
+from flumeng.agent.ingest.framing import Messages
 from flumeng.errors import FlumengError
-from flumeng.ingest.framing import Messages
 from flumeng.spec import check_flow
-from flumeng.trial.cases import read_cases
-from flumeng.trial.chain import FilterChain
-from flumeng.trial.explaining import explain
-from flumeng.trial.outcomes import run_cases
-from flumeng.trial.received import ReceivedLines
 
 CASES = sorted((Path(__file__).parents[2] / "conf" / "flows").glob("*.test.yaml"))
 FLOW = """\

@@ -12,10 +12,10 @@ import pytest
 from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 
-from flumeng.collector.engine import SparkEngine
-from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.testing import TASK
-from flumeng.collector.work import BatchFailedError, Outcome, Work
+from flumeng.agent.collector.engine import SparkEngine
+from flumeng.agent.collector.pipeline import SparkPipeline
+from flumeng.agent.collector.testing import TASK
+from flumeng.agent.collector.work import BatchFailedError, Outcome, Work
 from flumeng.errors import UnavailableError, UserError
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.lookup import LookupFilter, LookupStage

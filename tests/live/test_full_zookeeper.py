@@ -14,7 +14,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
-from flumeng.runtime.embedded import free_port
+from flumeng.agent.standalone.embedded import free_port
 from tests.live.one_host import eventually
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a small disk needs root")

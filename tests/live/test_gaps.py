@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from flumeng.collector.engine import SparkEngine
-from flumeng.collector.gaps import Gap
-from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.testing import TASK
-from flumeng.collector.work import Work
+from flumeng.agent.collector.engine import SparkEngine
+from flumeng.agent.collector.gaps import Gap
+from flumeng.agent.collector.pipeline import SparkPipeline
+from flumeng.agent.collector.testing import TASK
+from flumeng.agent.collector.work import Work
 from flumeng.inputs import DELETED, Range
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.sinks import Written

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from flumeng.agent.node.suspects import ENDS
 from flumeng.control.commands.flows import apply_flows
 from flumeng.control.commands.tasks import restart_task
 from flumeng.control.zookeeper import Store, tree
-from flumeng.node.suspects import ENDS
 from zkschema import paths
 from zkschema.records import TaskStatus
 
@@ -73,7 +73,7 @@ class Host:
     def collector(self) -> int:
         for pid in Path(f"/proc/{self.node.pid}/task/{self.node.pid}/children").read_text().split():
             with suppress(OSError):
-                if b"flumeng.collector" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if b"flumeng.agent.collector" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     return int(pid)
         return 0
 

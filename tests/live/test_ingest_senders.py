@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from flumeng.ingest.testing import WorkerProcess, flow_text
+from flumeng.agent.ingest.testing import WorkerProcess, flow_text
 from flumeng.spec.server_tls import canonical
 from tests.unit.authority import Authority, fingerprint
 

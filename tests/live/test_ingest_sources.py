@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.ingest.testing import WorkerProcess, flow_text
+from flumeng.agent.ingest.testing import WorkerProcess, flow_text
 from flumeng.spec import registry
 
 

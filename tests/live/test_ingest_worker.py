@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from flumeng.ingest.testing import WorkerProcess, flow_text
-from flumeng.runtime.embedded import free_port
+from flumeng.agent.ingest.testing import WorkerProcess, flow_text
+from flumeng.agent.standalone.embedded import free_port
 
 
 def tcp(listen: str = "127.0.0.1:0", **options: Any) -> str:

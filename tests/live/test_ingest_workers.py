@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from flumeng.agent.ingest.testing import WorkerProcess, flow_text
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.queries.acks import ask_worker, positions
 from flumeng.control.zookeeper import tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.ingest.testing import WorkerProcess, flow_text
 from flumeng.journal.client import JournalClient
 from flumeng.journal.names import maker_of
 from flumeng.testing import RealZooKeeper

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.ingest.testing import WorkerProcess, flow_text
+from flumeng.agent.ingest.testing import WorkerProcess, flow_text
 from flumeng.journal.account import Account
 
 LINES = 2000

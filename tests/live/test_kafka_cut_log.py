@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from flumeng.collector.assignment import Assignment
-from flumeng.collector.batch import Batch
-from flumeng.collector.partitions import Partitions
-from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import BatchSize
-from flumeng.collector.task import Task
-from flumeng.collector.testing import ScriptedPipeline
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.partitions import Partitions
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.ranges import BatchSize
+from flumeng.agent.collector.task import Task
+from flumeng.agent.collector.testing import ScriptedPipeline
 from flumeng.control.commands import resets
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.zookeeper import ANY, tree

@@ -72,7 +72,7 @@ class Process:
     """A discovery process, as a node has it."""
 
     def __init__(self, hosts: str, data: Path) -> None:
-        command = [sys.executable, "-m", "flumeng.discovery", "--zk", hosts, "--node", "here"]
+        command = [sys.executable, "-m", "flumeng.agent.discovery", "--zk", hosts, "--node", "here"]
         self._process = subprocess.Popen(
             [*command, "--data", str(data)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -354,7 +354,7 @@ class Nodes:
             return subprocess.Popen(command, stdout=log, stderr=log)
 
     def discovery(self, node: str) -> int | None:
-        return child_of(self.nodes[node].pid, "flumeng.discovery")
+        return child_of(self.nodes[node].pid, "flumeng.agent.discovery")
 
     def stop(self) -> None:
         for process in (*self.nodes.values(), self._master):

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-from flumeng.ingest.testing import WorkerProcess, flow_text
+from flumeng.agent.ingest.testing import WorkerProcess, flow_text
 from flumeng.inputs import Range
 from flumeng.inputs.kafka import admin, names
 from flumeng.inputs.kafka.reader import KafkaReader

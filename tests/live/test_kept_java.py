@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.agent.dryrun import kept_java
 from flumeng.runtime.processes import PYTHON
-from flumeng.trial import kept_java
 
 FLOW = """\
 flow: web
@@ -149,6 +149,6 @@ def test_a_users_function_is_the_one_that_is_there_now(folder: Path, runtime: Pa
 def test_a_keeper_that_nobody_asks_ends_and_leaves_nothing(runtime: Path) -> None:
     directory = runtime / "flumeng"
     directory.mkdir(mode=0o700)
-    command = [*PYTHON, "flumeng.trial.kept_java", str(directory), "setting", "0.1"]
+    command = [*PYTHON, "flumeng.agent.dryrun.kept_java", str(directory), "setting", "0.1"]
     subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL)
     assert [path.name for path in directory.iterdir()] == ["java.lock"]

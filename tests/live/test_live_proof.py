@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.agent.node.children import UNLIMITED
+from flumeng.agent.node.settings import Settings
+from flumeng.agent.node.testing import LightNode
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.snapshot.assignment_pages import read_assignment
@@ -22,9 +25,6 @@ from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
 from flumeng.control.zookeeper.kazoo_lists import to_kazoo
 from flumeng.control.zookeeper.zookeeper import ZooKeeperStore, connect
 from flumeng.errors import ConflictError, ForbiddenError
-from flumeng.node.children import UNLIMITED
-from flumeng.node.settings import Settings
-from flumeng.node.testing import LightNode
 from flumeng.security.roles import DIRECTORY, Role, subject_of
 from flumeng.security.testing import CLUSTER, Certificates
 from flumeng.testing import RealZooKeeper

@@ -22,11 +22,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from flumeng.agent.ingest.testing import flow_text
+from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.ingest.testing import flow_text
-from flumeng.runtime.embedded import free_port
 from flumeng.testing import RealZooKeeper
 
 FLUMENG = Path(sys.executable).with_name("flumeng")
@@ -149,7 +149,7 @@ def test_a_node_tells_what_its_workers_took_and_who_is_frozen(tmp_path: Path, po
         assert not [path for path, data in store.dump().items() if b"_total" in data], "in a znode"
         store.close()
 
-        ingest = node.child("flumeng.ingest")
+        ingest = node.child("flumeng.agent.ingest")
         os.kill(ingest, signal.SIGSTOP)
         try:
             began = time.monotonic()

@@ -32,7 +32,7 @@ class Host:
         self.nodes: list[subprocess.Popen[bytes]] = []
 
     def start(self, data: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "flumeng.node", "--zk", self.hosts, "--name", "n1"]
+        command = [sys.executable, "-m", "flumeng.agent.node", "--zk", self.hosts, "--name", "n1"]
         command += ["--data", str(self.folder / data), "--session-seconds", str(SESSION_SECONDS)]
         with (self.folder / f"{data}.log").open("ab") as log:
             self.nodes.append(subprocess.Popen(command, stdout=log, stderr=log))

@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.snapshot.items import Item
 from flumeng.errors import UnavailableError, UserError
 from flumeng.inputs.objects import s3_tree
@@ -20,7 +21,6 @@ from flumeng.inputs.objects.aftermath import Aftermath
 from flumeng.inputs.objects.listed import Listed
 from flumeng.inputs.objects.listing import Lister, Listing
 from flumeng.runtime import secrets
-from flumeng.runtime.embedded import free_port
 from flumeng.runtime.file_store import open_files
 from flumeng.runtime.remote_store import revealed
 from flumeng.sinks.testing.s3 import RealS3

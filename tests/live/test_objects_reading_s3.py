@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
+from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item, offset_of
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.objects.opened import BLOCK_BYTES
 from flumeng.inputs.objects.reader import ObjectsReader
-from flumeng.runtime.embedded import free_port
 from flumeng.sinks.testing.s3 import RealS3
 from flumeng.spec.locations import Credentials
 from flumeng.spec.objects_source import Format, ObjectsSource

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from flumeng.collector import pipeline as pipeline_module
-from flumeng.collector.engine import SparkEngine
-from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.prepared import PreparedBatches
-from flumeng.collector.testing import TASK
-from flumeng.collector.work import Work
+from flumeng.agent.collector import pipeline as pipeline_module
+from flumeng.agent.collector.engine import SparkEngine
+from flumeng.agent.collector.pipeline import SparkPipeline
+from flumeng.agent.collector.prepared import PreparedBatches
+from flumeng.agent.collector.testing import TASK
+from flumeng.agent.collector.work import Work
 from flumeng.filters import lazy_batch
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.inputs import Range, UnreadableError

@@ -25,16 +25,16 @@ from typing import Any
 
 import pytest
 
+from flumeng.agent.node import testing as light_nodes
+from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.settings import set_setting
 from flumeng.control.queries import overview
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.node import testing as light_nodes
 from flumeng.push.inventory.files import read_inventory
 from flumeng.push.inventory.rendering import render
 from flumeng.runtime.counting import MULTI
-from flumeng.runtime.embedded import free_port
 from flumeng.runtime.links import Links
 from flumeng.testing import RealZooKeeper
 from zkschema import paths
@@ -247,7 +247,10 @@ def _start_site(sites: Sites, name: str, stack: ExitStack) -> None:
     sites.stores[name] = store
     tree.init(store)
     node = ["--zk", hosts, "--data", folder / "node", "--name", "real"]
-    commands: list[list[object]] = [["flumeng.control.master", hosts], ["flumeng.node", *node]]
+    commands: list[list[object]] = [
+        ["flumeng.control.master", hosts],
+        ["flumeng.agent.node", *node],
+    ]
     for module, *words in commands:
         with (folder / f"{module}.log").open("ab") as log:
             command = [sys.executable, "-m", *map(str, (module, *words))]

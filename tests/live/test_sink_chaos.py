@@ -20,10 +20,10 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
+from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.errors import UserError
-from flumeng.runtime.embedded import free_port
 from flumeng.sinks.testing.postgres import RealPostgres
 from tests.live.chaos import (
     Cluster,

@@ -19,9 +19,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from flumeng.agent.ingest.testing import WorkerProcess, flow_text
+from flumeng.agent.standalone.embedded import free_port
 from flumeng.errors import UnavailableError, UserError
-from flumeng.ingest.testing import WorkerProcess, flow_text
-from flumeng.runtime.embedded import free_port
 from flumeng.sinks import forward
 from flumeng.sinks.forward import Forward
 from flumeng.spec.client_tls import ClientTls

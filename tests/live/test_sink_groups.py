@@ -19,10 +19,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from flumeng.collector.engine import SparkEngine
-from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.testing import TASK
-from flumeng.collector.work import Outcome, Work
+from flumeng.agent.collector.engine import SparkEngine
+from flumeng.agent.collector.pipeline import SparkPipeline
+from flumeng.agent.collector.testing import TASK
+from flumeng.agent.collector.work import Outcome, Work
+from flumeng.agent.standalone.embedded import free_port
 from flumeng.errors import UnavailableError
 from flumeng.inputs import Range
 from flumeng.inputs.journals.reader import JournalReader
@@ -30,7 +31,6 @@ from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.server import JournalServer
 from flumeng.runtime import file_store
-from flumeng.runtime.embedded import free_port
 from flumeng.sinks import availability, groups
 from flumeng.spec import check_flow
 from tests.live.receiver import Receiver, Reply, taken

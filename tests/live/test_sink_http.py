@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.collector.testing import TASK
+from flumeng.agent.collector.testing import TASK
+from flumeng.agent.standalone.embedded import free_port
 from flumeng.errors import UnavailableError, UserError
-from flumeng.runtime.embedded import free_port
 from flumeng.sinks import BatchId, backoff, http_receiver
 from flumeng.sinks.http import HttpSink, SendSplit
 from flumeng.spec.sinks.http import Http

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.collector.testing import TASK
+from flumeng.agent.collector.testing import TASK
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.filters import identity
 from flumeng.filters.lazy_batch import Fused, LazyBatch

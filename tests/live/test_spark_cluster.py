@@ -23,12 +23,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-from flumeng.collector.cluster_testing import StandaloneCluster
+from flumeng.agent.collector.cluster_testing import StandaloneCluster
+from flumeng.agent.node.protocol import decode
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.settings import set_setting
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.node.protocol import decode
 from flumeng.sinks.testing.elasticsearch import RealElasticsearch
 from tests.live.chaos import Cluster, Watcher, chaos_seconds, chaos_seed, kill_at_random
 
@@ -201,7 +201,7 @@ def test_a_collector_that_cannot_begin_says_why_and_waits(
     monkeypatch.setenv("FLUMENG_SECRET_LAKE", "never-shown")
     arguments = ["--zk", "127.0.0.1:1", "--node", "n1", "--data", str(tmp_path / "data")]
     arguments += ["--policy", str(tmp_path / "policy.yaml"), "--spark", json.dumps(texts)]
-    command = [sys.executable, "-m", "flumeng.collector", *arguments]
+    command = [sys.executable, "-m", "flumeng.agent.collector", *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         message = decode(process.stdout.readline())

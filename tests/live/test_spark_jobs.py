@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from flumeng.collector.engine import SparkEngine
-from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.task_metrics import StatusStore, TaskMetrics, Used
-from flumeng.collector.work import Work
+from flumeng.agent.collector.engine import SparkEngine
+from flumeng.agent.collector.pipeline import SparkPipeline
+from flumeng.agent.collector.task_metrics import StatusStore, TaskMetrics, Used
+from flumeng.agent.collector.work import Work
 from flumeng.inputs import Range
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.journal import Journal

@@ -12,7 +12,7 @@ import pytest
 SESSION = """
 import json, os, sys, threading, time
 from pathlib import Path
-from flumeng.collector import class_archive, spark
+from flumeng.agent.collector import class_archive, spark
 from flumeng.spec.spark import SparkOptions
 
 directory, options = Path(sys.argv[1]), SparkOptions(master=sys.argv[2])

@@ -11,12 +11,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from flumeng.collector import spark_ui
+from flumeng.agent.collector import spark_ui
 
 SESSION = """
 import json, os, sys, urllib.error, urllib.request
 from pathlib import Path
-from flumeng.collector import class_archive, spark, spark_ui
+from flumeng.agent.collector import class_archive, spark, spark_ui
 from flumeng.spec.spark import SparkOptions
 
 def listening(pid):

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from flumeng.agent.standalone.embedded import free_port
 from flumeng.errors import UnavailableError, UserError
 from flumeng.inputs.polls.poll import MOST_STATE_BYTES
-from flumeng.runtime.embedded import free_port
 from flumeng.sinks.testing.postgres import RealPostgres
 from flumeng.spec.polls import Answers, Schedule
 from flumeng.spec.sql_poll_source import SqlPollSource, TrackColumn

@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.testing import TASK
+from flumeng.agent.collector.pipeline import SparkPipeline
+from flumeng.agent.collector.testing import TASK
 from flumeng.errors import UserError
 from flumeng.filters import identity, spark_statement
 from flumeng.filters.lazy_batch import LazyBatch

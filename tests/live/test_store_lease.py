@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 import pytest
 from kazoo.client import KazooClient
 
-from flumeng.collector.acks import Acks
-from flumeng.collector.publisher import Publisher
-from flumeng.collector.testing import register
+from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.testing import register
+from flumeng.agent.node.registration import Identity, Registration
+from flumeng.agent.node.testing import ClaimsInMemory
 from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
 from flumeng.control.zookeeper.zookeeper import CALL_SECONDS, ZooKeeperStore, connect
 from flumeng.errors import ConflictError, FlumengError, UnavailableError
 from flumeng.inputs import Range
-from flumeng.node.registration import Identity, Registration
-from flumeng.node.testing import ClaimsInMemory
 from flumeng.runtime.testing import Proxy, Server
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

@@ -362,7 +362,13 @@ def confined(host: Host) -> None:
     """Each process of the units, also Spark's JVM and its Python workers."""
     user = host.run("id", "-u", "flumeng").strip()
     node, master = host.processes("flumeng-node"), host.processes("flumeng-master")
-    for kind in ("node run", "flumeng.ingest", "flumeng.collector", "java", "pyspark.daemon"):
+    for kind in (
+        "node run",
+        "flumeng.agent.ingest",
+        "flumeng.agent.collector",
+        "java",
+        "pyspark.daemon",
+    ):
         assert any(kind in command for command in node), kind
     for command, status in (node | master).items():
         assert status["Uid"].split() == [user] * 4, command

@@ -21,19 +21,19 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from flumeng.collector.assignment import Assignment
-from flumeng.collector.engine import SparkEngine
-from flumeng.collector.jobs import Jobs
-from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.poll_maker import poll_maker
-from flumeng.collector.publisher import Publisher
-from flumeng.collector.runner import Runner, Surroundings
-from flumeng.collector.scheduler import Scheduler
-from flumeng.collector.status import FAILED, Status
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.engine import SparkEngine
+from flumeng.agent.collector.jobs import Jobs
+from flumeng.agent.collector.pipeline import SparkPipeline
+from flumeng.agent.collector.poll_maker import poll_maker
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.runner import Runner, Surroundings
+from flumeng.agent.collector.scheduler import Scheduler
+from flumeng.agent.collector.status import FAILED, Status
+from flumeng.agent.discovery.task import DiscoveryTask
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot.partitions import OBJECTS, POLLS
 from flumeng.control.zookeeper import tree
-from flumeng.discovery.task import DiscoveryTask
 from flumeng.inputs.finding import FindingTask
 from flumeng.inputs.kafka.kafka import KafkaInput
 from flumeng.inputs.kafka.names import INPUT as KAFKA

@@ -71,7 +71,7 @@ class Hosts:
         """A master, or a node by its name; it goes on in its data directory."""
         words = ["flumeng.control.master", self.zk]
         if name != "master":
-            words = ["flumeng.node", "--zk", self.zk, "--data", str(self.folder / name)]
+            words = ["flumeng.agent.node", "--zk", self.zk, "--data", str(self.folder / name)]
             words += ["--name", name]
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(

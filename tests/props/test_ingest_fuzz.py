@@ -18,14 +18,14 @@ import uvloop
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from flumeng.ingest import batch, http_body
-from flumeng.ingest.framing import Cutter, Framing, Messages, cutter
-from flumeng.ingest.http import HttpSource
-from flumeng.ingest.http_body import RefusedError
-from flumeng.ingest.memory_bound import MemoryBound, Share
-from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
-from flumeng.ingest.source import SourceContext
-from flumeng.ingest.syslog import SyslogSource
+from flumeng.agent.ingest import batch, http_body
+from flumeng.agent.ingest.framing import Cutter, Framing, Messages, cutter
+from flumeng.agent.ingest.http import HttpSource
+from flumeng.agent.ingest.http_body import RefusedError
+from flumeng.agent.ingest.memory_bound import MemoryBound, Share
+from flumeng.agent.ingest.received_block import LineRules, Origin, ReceivedBlock
+from flumeng.agent.ingest.source import SourceContext
+from flumeng.agent.ingest.syslog import SyslogSource
 from flumeng.spec.sources import Http, Syslog
 
 EXAMPLES = int(os.environ.get("FLUMENG_FUZZ_EXAMPLES", "200"))

@@ -18,9 +18,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from flumeng.ingest.file_position import MARK_BYTES, cursors
-from flumeng.ingest.tailer import QUIET_SECONDS
-from flumeng.ingest.testing import Follower, write
+from flumeng.agent.ingest.file_position import MARK_BYTES, cursors
+from flumeng.agent.ingest.tailer import QUIET_SECONDS
+from flumeng.agent.ingest.testing import Follower, write
 
 bounded = settings(
     max_examples=int(os.environ.get("FLUMENG_TEST_EXAMPLES", "60")),

@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from flumeng.collector.ranges import Scale, next_ranges
+from flumeng.agent.collector.ranges import Scale, next_ranges
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
 from flumeng.control.snapshot.queues import lane_partition

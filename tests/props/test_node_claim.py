@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from flumeng.node.claim import Claim, SupplantedError, next_claim, require_own
+from flumeng.agent.node.claim import Claim, SupplantedError, next_claim, require_own
 
 
 class Directory:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.node.events import Said, Tick
-from flumeng.node.machine import Machine
-from flumeng.node.protocol import MessageError, from_child
+from flumeng.agent.node.events import Said, Tick
+from flumeng.agent.node.machine import Machine
+from flumeng.agent.node.protocol import MessageError, from_child
 from zkschema import codec
 from zkschema.records import COLLECT, INGEST
 

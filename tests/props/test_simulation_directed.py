@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from flumeng.collector.intents import Intents
+from flumeng.agent.collector.intents import Intents
 from flumeng.control.zookeeper import Version, Write
 from flumeng.errors import FlumengError
 from flumeng.inputs import Range

@@ -31,14 +31,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from flumeng.agent.ingest import file_position
+from flumeng.agent.ingest.file_position import FileKey, FilePosition
+from flumeng.agent.ingest.noted_state import NotedState
+from flumeng.agent.node import policy, protocol
+from flumeng.agent.node.home import ASSIGNMENT, CLAIM, FLOWS, Home
 from flumeng.control.commands import documents
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
 from flumeng.errors import CorruptError, UserError
 from flumeng.filters.formats.testing import READERS, read_bodies
-from flumeng.ingest import file_position
-from flumeng.ingest.file_position import FileKey, FilePosition
-from flumeng.ingest.noted_state import NotedState
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.kafka import columns as kafka_columns
 from flumeng.inputs.objects.reader import ObjectsReader
@@ -48,8 +50,6 @@ from flumeng.inputs.polls import answers, http_body, http_client, http_records, 
 from flumeng.inputs.polls.http_state import State
 from flumeng.journal import watch
 from flumeng.journal.wire import make_ticket, parse_ticket
-from flumeng.node import policy, protocol
-from flumeng.node.home import ASSIGNMENT, CLAIM, FLOWS, Home
 from flumeng.push.inventory import cluster_file, sites_file
 from flumeng.runtime import whole_files
 from flumeng.sinks.elasticsearch import answers as bulk_answers

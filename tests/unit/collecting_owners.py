@@ -9,15 +9,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from flumeng.collector import intents
-from flumeng.collector.assignment import Assignment
-from flumeng.collector.batch import Batch
-from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import BatchSize, Scale
-from flumeng.collector.step_testing import SteppingStore, Steps
-from flumeng.collector.task import Task
-from flumeng.collector.testing import FakePositions, register
-from flumeng.collector.work import Filtered, Intent
+from flumeng.agent.collector import intents
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.ranges import BatchSize, Scale
+from flumeng.agent.collector.step_testing import SteppingStore, Steps
+from flumeng.agent.collector.task import Task
+from flumeng.agent.collector.testing import FakePositions, register
+from flumeng.agent.collector.work import Filtered, Intent
 from flumeng.control.zookeeper import tree
 from flumeng.errors import ConflictError, UnavailableError
 from flumeng.inputs import Range

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
+from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.journal import copy_wire, reading
 from flumeng.journal.copy_wire import Envelope
 from flumeng.journal.disk import Disk

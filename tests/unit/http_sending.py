@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from flumeng.ingest import batch
-from flumeng.ingest.http import HttpSource
-from flumeng.ingest.received_block import ReceivedBlock
-from flumeng.ingest.source import SourceContext
+from flumeng.agent.ingest import batch
+from flumeng.agent.ingest.http import HttpSource
+from flumeng.agent.ingest.received_block import ReceivedBlock
+from flumeng.agent.ingest.source import SourceContext
 from flumeng.spec.sources import Http
 
 PATIENCE_SECONDS = 60.0

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from flumeng.agent.node.daemon import LOOK_SECONDS
+from flumeng.agent.node.events import Event, Said
+from flumeng.agent.node.home import Home
+from flumeng.agent.node.protocol import Message
+from flumeng.agent.node.settings import Settings
+from flumeng.agent.node.testing import ScriptedChild
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ANY, Found, tree
-from flumeng.node.daemon import LOOK_SECONDS
-from flumeng.node.events import Event, Said
-from flumeng.node.home import Home
-from flumeng.node.protocol import Message
-from flumeng.node.settings import Settings
-from flumeng.node.testing import ScriptedChild
 from flumeng.simulation.stepped_node import SteppedNode
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths

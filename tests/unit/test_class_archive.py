@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.collector import class_archive
-from flumeng.runtime.embedded import find_java
+from flumeng.agent.collector import class_archive
+from flumeng.agent.standalone.embedded import find_java
 
 
 def test_it_fits_one_java_and_one_set_of_jars(

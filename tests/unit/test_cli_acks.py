@@ -6,8 +6,8 @@ import pytest
 
 from cli.context import AuditFields
 from cli.testing import Reached, Shell
-from flumeng.collector.acks import Acks
-from flumeng.collector.publisher import Publisher
+from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.publisher import Publisher
 from flumeng.control.commands.acks import advance_acks
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, ANY, Path, transaction, tree

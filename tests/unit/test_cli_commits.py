@@ -9,7 +9,7 @@ import pytest
 
 from cli.context import AuditFields
 from cli.testing import NOON, Shell
-from flumeng.collector.commit import Commits
+from flumeng.agent.collector.commit import Commits
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.errors import CorruptError

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cli.testing import NOON, Reached, Shell
-from flumeng.collector.acks import Acks, SupersededError
-from flumeng.collector.publisher import Publisher
+from flumeng.agent.collector.acks import Acks, SupersededError
+from flumeng.agent.collector.publisher import Publisher
 from flumeng.control.commands import resets
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.zookeeper import ABSENT, ANY, Versioned, tree

@@ -8,9 +8,9 @@ import pytest
 
 from cli.context import AuditFields
 from cli.testing import NOON, Reached, Shell
-from flumeng.collector.acks import Acks
-from flumeng.collector.intents import Intents
-from flumeng.collector.publisher import Publisher
+from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.intents import Intents
+from flumeng.agent.collector.publisher import Publisher
 from flumeng.control.commands.cluster import export_cluster, import_cluster
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.intents import decided_batches

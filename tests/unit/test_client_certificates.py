@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.ingest.client_certificates import Clients
-from flumeng.ingest.peers import Client, UnauthorizedError
+from flumeng.agent.ingest.client_certificates import Clients
+from flumeng.agent.ingest.peers import Client, UnauthorizedError
 from flumeng.spec.server_tls import canonical
 from tests.unit.authority import Authority, der, fingerprint
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 
-from flumeng.collector.accumulators import MergedEntries
+from flumeng.agent.collector.accumulators import MergedEntries
 
 
 def test_term_is_merged_into_value_that_there_is() -> None:

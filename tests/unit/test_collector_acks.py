@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import pytest
 
-from flumeng.collector.acks import Acks
-from flumeng.collector.publisher import Publisher
-from flumeng.collector.testing import register
+from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.testing import register
 from flumeng.control.zookeeper import ABSENT, ANY, Check, Found, Put, Version, Write, tree
 from flumeng.errors import ConflictError, CorruptError
 from flumeng.inputs import Range

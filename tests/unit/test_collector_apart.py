@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.collector.engine import SparkEngine
-from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.testing import TASK
-from flumeng.collector.work import Work
+from flumeng.agent.collector.engine import SparkEngine
+from flumeng.agent.collector.pipeline import SparkPipeline
+from flumeng.agent.collector.testing import TASK
+from flumeng.agent.collector.work import Work
 from flumeng.inputs import Range
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.spec import parse_flow

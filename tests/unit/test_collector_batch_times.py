@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from flumeng.collector.batch_times import BatchTimes, NoteReceipt, Received, TimeWrite
-from flumeng.collector.measures import Measures
+from flumeng.agent.collector.batch_times import BatchTimes, NoteReceipt, Received, TimeWrite
+from flumeng.agent.collector.measures import Measures
 from flumeng.inputs.accumulator import AccumulatorHandle, Entries
 from flumeng.metrics import table
 

@@ -15,13 +15,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.collector.batch import Batch
-from flumeng.collector.gaps import Gap
-from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.step_testing import CrashError, Steps, crash
-from flumeng.collector.task import Task
-from flumeng.collector.testing import TASK
-from flumeng.collector.work import Work
+from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.gaps import Gap
+from flumeng.agent.collector.pipeline import SparkPipeline
+from flumeng.agent.collector.step_testing import CrashError, Steps, crash
+from flumeng.agent.collector.task import Task
+from flumeng.agent.collector.testing import TASK
+from flumeng.agent.collector.work import Work
 from flumeng.inputs import DELETED, Range
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.sinks import Row, Written

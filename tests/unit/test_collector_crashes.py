@@ -22,11 +22,11 @@ from typing import Any
 
 import pytest
 
-from flumeng.collector.assignment import Assignment
-from flumeng.collector.batch import Batch
-from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import BatchSize, Scale
-from flumeng.collector.step_testing import (
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.ranges import BatchSize, Scale
+from flumeng.agent.collector.step_testing import (
     Baton,
     CrashError,
     SteppingStore,
@@ -35,9 +35,9 @@ from flumeng.collector.step_testing import (
     Watched,
     crash,
 )
-from flumeng.collector.task import Task
-from flumeng.collector.testing import FakePositions, register
-from flumeng.collector.work import Filtered
+from flumeng.agent.collector.task import Task
+from flumeng.agent.collector.testing import FakePositions, register
+from flumeng.agent.collector.work import Filtered
 from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.errors import ConflictError, CorruptError, UnavailableError
 from flumeng.inputs import Range

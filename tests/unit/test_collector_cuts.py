@@ -10,15 +10,15 @@ from typing import Literal
 import pyarrow as pa
 import pytest
 
-from flumeng.collector.assignment import Assignment
-from flumeng.collector.batch import Batch
-from flumeng.collector.cuts import LOOK_SECONDS
-from flumeng.collector.gaps import RefuseGaps
-from flumeng.collector.partitions import Partitions
-from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import BatchSize
-from flumeng.collector.task import Task
-from flumeng.collector.testing import ScriptedPipeline, StillPositions
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.cuts import LOOK_SECONDS
+from flumeng.agent.collector.gaps import RefuseGaps
+from flumeng.agent.collector.partitions import Partitions
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.ranges import BatchSize
+from flumeng.agent.collector.task import Task
+from flumeng.agent.collector.testing import ScriptedPipeline, StillPositions
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ANY, tree
 from flumeng.errors import UnavailableError

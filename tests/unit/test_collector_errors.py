@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.collector.pipeline import of_kind
-from flumeng.collector.work import BatchFailedError
+from flumeng.agent.collector.pipeline import of_kind
+from flumeng.agent.collector.work import BatchFailedError
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.journal.errors import NotServedError
 from flumeng.sinks.elasticsearch.cluster import OverloadedError

@@ -10,10 +10,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.collector.filter_counts import FilterCounts
-from flumeng.collector.forks import Plan
-from flumeng.collector.segments import Outputs, Segment, filtered
-from flumeng.collector.work import Filtered
+from flumeng.agent.collector.filter_counts import FilterCounts
+from flumeng.agent.collector.forks import Plan
+from flumeng.agent.collector.segments import Outputs, Segment, filtered
+from flumeng.agent.collector.work import Filtered
 from flumeng.filters.branch_router import BranchRouter
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.sinks import Row

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from flumeng.collector.assignment import Assignment
-from flumeng.collector.gaps import Gap, gaps, gone
-from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import BatchSize
-from flumeng.collector.task import Task
-from flumeng.collector.testing import ScriptedPipeline, StillPositions, register
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.gaps import Gap, gaps, gone
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.ranges import BatchSize
+from flumeng.agent.collector.task import Task
+from flumeng.agent.collector.testing import ScriptedPipeline, StillPositions, register
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ANY, Put, tree
 from flumeng.inputs import DELETED, Gone, Range, Reach

@@ -16,14 +16,14 @@ from functools import cache
 
 import pytest
 
-from flumeng.collector import intents
-from flumeng.collector.acks import Acks, SupersededError
-from flumeng.collector.assignment import Assignment
-from flumeng.collector.batch import Batch
-from flumeng.collector.intents import Intents
-from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import BatchSize, Scale, split
-from flumeng.collector.step_testing import (
+from flumeng.agent.collector import intents
+from flumeng.agent.collector.acks import Acks, SupersededError
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.intents import Intents
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.ranges import BatchSize, Scale, split
+from flumeng.agent.collector.step_testing import (
     Baton,
     CrashError,
     SteppingStore,
@@ -31,9 +31,9 @@ from flumeng.collector.step_testing import (
     TurnTaking,
     crash,
 )
-from flumeng.collector.task import Task
-from flumeng.collector.testing import FakePositions, register
-from flumeng.collector.work import Filtered, Intent
+from flumeng.agent.collector.task import Task
+from flumeng.agent.collector.testing import FakePositions, register
+from flumeng.agent.collector.work import Filtered, Intent
 from flumeng.control.zookeeper import ABSENT, ANY, Put, tree
 from flumeng.errors import ConflictError, CorruptError, UnavailableError
 from flumeng.inputs import Range

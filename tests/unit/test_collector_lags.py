@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from flumeng.collector.lags import Lag, Lags, Place
-from flumeng.collector.testing import ScriptedPipeline
+from flumeng.agent.collector.lags import Lag, Lags, Place
+from flumeng.agent.collector.testing import ScriptedPipeline
 from flumeng.control.snapshot.partitions import step_of
 from flumeng.errors import UnavailableError
 from flumeng.inputs import Range

@@ -17,14 +17,14 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from flumeng.collector.assignment import Assignment
-from flumeng.collector.batch import Batch
-from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import BatchSize, share_out
-from flumeng.collector.step_testing import CrashError, SteppingStore, Steps, crash
-from flumeng.collector.task import Task
-from flumeng.collector.testing import ScriptedPipeline, StillPositions
-from flumeng.collector.work import BatchFailedError
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.ranges import BatchSize, share_out
+from flumeng.agent.collector.step_testing import CrashError, SteppingStore, Steps, crash
+from flumeng.agent.collector.task import Task
+from flumeng.agent.collector.testing import ScriptedPipeline, StillPositions
+from flumeng.agent.collector.work import BatchFailedError
 from flumeng.errors import ConflictError, UnavailableError
 from flumeng.inputs import Progress, Range, Reach
 from flumeng.inputs.lines.groups import Limits, Lines, group

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from flumeng.collector import worker as module
-from flumeng.collector.liveness import Liveness
-from flumeng.collector.worker import Worker
-from flumeng.node.protocol import Message
+from flumeng.agent.collector import worker as module
+from flumeng.agent.collector.liveness import Liveness
+from flumeng.agent.collector.worker import Worker
+from flumeng.agent.node.protocol import Message
 from flumeng.testing import FakeStore
 
 CONFIGURE = {"type": "configure", "number": 1, "tasks": []}

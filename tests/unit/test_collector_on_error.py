@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.collector.forks import Leaf, Plan
-from flumeng.collector.segments import Outputs, filtered, tree_of
-from flumeng.collector.work import Filtered
+from flumeng.agent.collector.forks import Leaf, Plan
+from flumeng.agent.collector.segments import Outputs, filtered, tree_of
+from flumeng.agent.collector.work import Filtered
 from flumeng.filters import on_error
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.reasons import PARSE_ERROR

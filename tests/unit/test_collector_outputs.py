@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.collector.commit import Commits
-from flumeng.collector.daemon import bounded, require_allowed, require_catalog
+from flumeng.agent.collector.commit import Commits
+from flumeng.agent.collector.daemon import bounded, require_allowed, require_catalog
+from flumeng.agent.node.own_directory import require_outside
+from flumeng.agent.node.policy import Policy
 from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.errors import UserError
-from flumeng.node.own_directory import require_outside
-from flumeng.node.policy import Policy
 from flumeng.spec import Component, check_flow, spark
 from flumeng.spec.sinks.files import Files
 from flumeng.spec.sinks.spark import Spark

@@ -9,15 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from flumeng.collector.acks import Acks
-from flumeng.collector.assignment import Assignment
-from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import BatchSize
-from flumeng.collector.status import Status
-from flumeng.collector.task import Task
-from flumeng.collector.testing import (
-    ScriptedPipeline,
-)
+from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.ranges import BatchSize
+from flumeng.agent.collector.status import Status
+from flumeng.agent.collector.task import Task
+from flumeng.agent.collector.testing import ScriptedPipeline
 from flumeng.control.zookeeper import ABSENT
 from flumeng.errors import UnavailableError
 from flumeng.inputs import Range

@@ -10,16 +10,22 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from flumeng.collector import task
-from flumeng.collector.acks import Acks
-from flumeng.collector.assignment import Assignment
-from flumeng.collector.jobs import Jobs
-from flumeng.collector.partitions import LOOK_MOST_SECONDS, LOOK_SECONDS, NAMED, SOUND, Partitions
-from flumeng.collector.publisher import Publisher
-from flumeng.collector.runner import Runner, Surroundings
-from flumeng.collector.scheduler import Scheduler
-from flumeng.collector.status import Status
-from flumeng.collector.testing import (
+from flumeng.agent.collector import task
+from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.jobs import Jobs
+from flumeng.agent.collector.partitions import (
+    LOOK_MOST_SECONDS,
+    LOOK_SECONDS,
+    NAMED,
+    SOUND,
+    Partitions,
+)
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.runner import Runner, Surroundings
+from flumeng.agent.collector.scheduler import Scheduler
+from flumeng.agent.collector.status import Status
+from flumeng.agent.collector.testing import (
     Restless,
     ScriptedEngine,
     ScriptedPipeline,

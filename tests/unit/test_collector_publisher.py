@@ -11,10 +11,10 @@ from secrets import token_hex
 
 import pytest
 
-from flumeng.collector import publisher as module
-from flumeng.collector.acks import Acks
-from flumeng.collector.publisher import FULL_ACKS, IN_FLIGHT, Publisher
-from flumeng.collector.testing import register
+from flumeng.agent.collector import publisher as module
+from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.publisher import FULL_ACKS, IN_FLIGHT, Publisher
+from flumeng.agent.collector.testing import register
 from flumeng.control.zookeeper import ABSENT, Put, Version, Write, tree
 from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.inputs import Range

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.collector.ranges import BatchSize, backlog, next_ranges, split
+from flumeng.agent.collector.ranges import BatchSize, backlog, next_ranges, split
 from flumeng.inputs import Range
 
 offsets = st.integers(0, 10_000)

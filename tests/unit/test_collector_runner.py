@@ -9,19 +9,17 @@ from dataclasses import replace
 
 import pytest
 
-from flumeng.collector.acks import Acks
-from flumeng.collector.assignment import Assignment
-from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import BatchSize
-from flumeng.collector.runner import Runner
-from flumeng.collector.slots import SMALL_EVENTS
-from flumeng.collector.status import ERROR_CHARACTERS, Status
-from flumeng.collector.task import Task
-from flumeng.collector.task_counts import COUNTED
-from flumeng.collector.testing import (
-    ScriptedPipeline,
-)
-from flumeng.collector.work import Filtered, HungError
+from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.ranges import BatchSize
+from flumeng.agent.collector.runner import Runner
+from flumeng.agent.collector.slots import SMALL_EVENTS
+from flumeng.agent.collector.status import ERROR_CHARACTERS, Status
+from flumeng.agent.collector.task import Task
+from flumeng.agent.collector.task_counts import COUNTED
+from flumeng.agent.collector.testing import ScriptedPipeline
+from flumeng.agent.collector.work import Filtered, HungError
 from flumeng.control.commands.cluster import export_cluster, import_cluster
 from flumeng.errors import UnavailableError, UserError
 from flumeng.inputs import Range

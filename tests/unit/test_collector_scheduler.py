@@ -10,17 +10,14 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from flumeng.collector.assignment import Assignment
-from flumeng.collector.jobs import APART_SLOTS, Jobs
-from flumeng.collector.publisher import Publisher
-from flumeng.collector.runner import Runner, Surroundings
-from flumeng.collector.scheduler import Scheduler
-from flumeng.collector.slots import (
-    SHARED_EVENTS,
-    SHARED_MEMBERS,
-)
-from flumeng.collector.status import ERROR_CHARACTERS, Status
-from flumeng.collector.testing import (
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.jobs import APART_SLOTS, Jobs
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.runner import Runner, Surroundings
+from flumeng.agent.collector.scheduler import Scheduler
+from flumeng.agent.collector.slots import SHARED_EVENTS, SHARED_MEMBERS
+from flumeng.agent.collector.status import ERROR_CHARACTERS, Status
+from flumeng.agent.collector.testing import (
     BreakingError,
     ScriptedEngine,
     ScriptedPipeline,

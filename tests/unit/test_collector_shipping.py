@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import flumeng
-from flumeng.collector import shipping
+from flumeng.agent.collector import shipping
 
 AT_EXECUTORS = (
-    "flumeng.collector.units",
+    "flumeng.agent.collector.units",
     "flumeng.inputs.reading",
     "flumeng.inputs.routing",
     "flumeng.inputs.journals.reader",

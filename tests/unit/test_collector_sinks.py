@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from flumeng.collector.commit import Commits
-from flumeng.collector.ranges import BatchSize
-from flumeng.collector.testing import TASK
+from flumeng.agent.collector.commit import Commits
+from flumeng.agent.collector.ranges import BatchSize
+from flumeng.agent.collector.testing import TASK
 from flumeng.errors import UnavailableError, UserError
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.journal.schema import EVENT_SCHEMA

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from flumeng.collector.jobs import Jobs
-from flumeng.collector.slots import (
+from flumeng.agent.collector.jobs import Jobs
+from flumeng.agent.collector.slots import (
     SHARED_EVENTS,
     SHARED_MEMBERS,
     SMALL_EVENTS,
@@ -20,13 +20,10 @@ from flumeng.collector.slots import (
     Slots,
     bounds,
 )
-from flumeng.collector.starts import STARTS_AT_ONCE, Starts
-from flumeng.collector.testing import (
-    ScriptedEngine,
-    ScriptedPipeline,
-)
-from flumeng.collector.threads import Threads
-from flumeng.collector.work import HungError, Work
+from flumeng.agent.collector.starts import STARTS_AT_ONCE, Starts
+from flumeng.agent.collector.testing import ScriptedEngine, ScriptedPipeline
+from flumeng.agent.collector.threads import Threads
+from flumeng.agent.collector.work import HungError, Work
 from flumeng.inputs import Range
 from tests.unit.task_world import PATIENCE_SECONDS, spec, until, waited
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.collector import spark
+from flumeng.agent.collector import spark
 from flumeng.errors import UserError
 from flumeng.spec.spark import SparkOptions
 

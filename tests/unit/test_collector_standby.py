@@ -6,13 +6,18 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from flumeng.collector.assignment import Assignment
-from flumeng.collector.jobs import Jobs
-from flumeng.collector.publisher import Publisher
-from flumeng.collector.runner import Runner, Surroundings
-from flumeng.collector.scheduler import Scheduler
-from flumeng.collector.status import Status
-from flumeng.collector.testing import ScriptedEngine, ScriptedPipeline, StillPositions, register
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.jobs import Jobs
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.runner import Runner, Surroundings
+from flumeng.agent.collector.scheduler import Scheduler
+from flumeng.agent.collector.status import Status
+from flumeng.agent.collector.testing import (
+    ScriptedEngine,
+    ScriptedPipeline,
+    StillPositions,
+    register,
+)
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.errors import UserError
 from flumeng.inputs import Reach

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from flumeng.collector.task_metrics import KEEP_SECONDS, Row, TaskMetrics, Used
-from flumeng.collector.testing import ScriptedPipeline
-from flumeng.collector.work import Work
+from flumeng.agent.collector.task_metrics import KEEP_SECONDS, Row, TaskMetrics, Used
+from flumeng.agent.collector.testing import ScriptedPipeline
+from flumeng.agent.collector.work import Work
 from flumeng.inputs import Range
 from flumeng.spec import parse_flow
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
-from flumeng.collector.engine import spread
-from flumeng.collector.units import (
+from flumeng.agent.collector.engine import spread
+from flumeng.agent.collector.units import (
     AT_ONCE,
     ERROR,
     HUNG,

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from cli.context import AuditFields
 from cli.testing import Reached, Shell
+from flumeng.agent.pyspark import offsets
+from flumeng.agent.pyspark.cursor import Cursor
+from flumeng.agent.pyspark.options import NAMES, Options
 from flumeng.control.commands.cursors import delete_cursor
 from flumeng.control.commands.flows import apply_flow, delete_flow
 from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
-from flumeng.datasource import offsets
-from flumeng.datasource.cursor import Cursor
-from flumeng.datasource.options import NAMES, Options
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.testing import FakeStore
 from zkschema import paths, records

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from flumeng.agent.discovery.task import GONE_LOOKS, DiscoveryTask, SupersededError
+from flumeng.agent.discovery.worker import Worker
+from flumeng.agent.node.protocol import Message
 from flumeng.control.commands.resets import accept
 from flumeng.control.snapshot import discovered
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Versioned, Write, tree
-from flumeng.discovery.task import GONE_LOOKS, DiscoveryTask, SupersededError
-from flumeng.discovery.worker import Worker
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.inputs.finding import Before, Bounds, Findings, FindingTask, Offer
-from flumeng.node.protocol import Message
 from flumeng.spec.flow import FlowSpec
 from flumeng.testing import FakeStore
 from zkschema import paths

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from flumeng.agent.discovery.accounts import PartitionAccounts
+from flumeng.agent.discovery.task import DiscoveryTask
 from flumeng.control.queries import asking, journals
 from flumeng.control.queries.acks import acks_of, ask_worker, positions
 from flumeng.control.queries.offsets import ask_discovery, offsets
 from flumeng.control.queries.reading import Reading
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.discovery.accounts import PartitionAccounts
-from flumeng.discovery.task import DiscoveryTask
 from flumeng.errors import UnavailableError, UserError
 from flumeng.inputs.finding import Before, Bounds, Findings, Offer
 from flumeng.journal.client import JournalClient

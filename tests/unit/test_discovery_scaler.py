@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from flumeng.agent.discovery.scaler import Scaler
 from flumeng.control.planner.scaling import Decision
 from flumeng.control.snapshot import discovered
 from flumeng.control.zookeeper import ABSENT, ANY, Put, Version, Write, tree
-from flumeng.discovery.scaler import Scaler
 from flumeng.errors import ConflictError
 from flumeng.journal.account import Account
 from flumeng.spec import TaskRange

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.runtime.embedded import configuration
+from flumeng.agent.standalone.embedded import configuration
 
 
 @pytest.mark.parametrize("name", ["plain", "dätä", "数据", "log \N{PARTY POPPER}", r"new\name"])

@@ -7,11 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from flumeng.agent.node import policy
 from flumeng.errors import UserError
 from flumeng.filters.conditional import ROW, ConditionalStage
 from flumeng.filters.marks import WHEN
 from flumeng.filters.python import PythonFilter, PythonStage
-from flumeng.node import policy
 from flumeng.runtime.user_functions import FunctionError
 from flumeng.spec import SpecError, check_flow
 from flumeng.spec.component import Component

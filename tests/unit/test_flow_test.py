@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli.main import tree
+from flumeng.agent.dryrun.cases import Case, CaseFile, GivenEvent
+from flumeng.agent.dryrun.comparison import compare, matches
 from flumeng.spec import document
-from flumeng.trial.cases import Case, CaseFile, GivenEvent
-from flumeng.trial.comparison import compare, matches
 
 CONF = Path(__file__).parents[2] / "conf" / "flows"
 FLOW = """\

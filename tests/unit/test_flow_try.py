@@ -16,13 +16,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli.main import tree
-from flumeng.ingest.framing import Messages
+from flumeng.agent.dryrun import reading, rendering
+from flumeng.agent.dryrun.chain import FilterChain
+from flumeng.agent.dryrun.reading import ahead, in_order
+from flumeng.agent.dryrun.received import ReceivedLines
+from flumeng.agent.dryrun.running import not_parsed
+from flumeng.agent.ingest.framing import Messages
 from flumeng.spec import parse_flow
-from flumeng.trial import reading, rendering
-from flumeng.trial.chain import FilterChain
-from flumeng.trial.reading import ahead, in_order
-from flumeng.trial.received import ReceivedLines
-from flumeng.trial.running import not_parsed
 
 LINES = (
     b"<34>1 2026-11-23T10:15:03.003Z web1 su - ID47 - failed \xff\n"

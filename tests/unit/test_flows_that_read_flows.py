@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cli.context import AuditFields
+from flumeng.agent.node.claim import Claim
+from flumeng.agent.node.registration import Identity, Registration
+from flumeng.agent.node.testing import ClaimsInMemory
 from flumeng.control.commands.flows import apply_flow, apply_flows, delete_flow
 from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.commands.revisions import next_revisions
@@ -18,9 +21,6 @@ from flumeng.inputs.finding import Before, Offer
 from flumeng.inputs.flows.finder import FlowFinder
 from flumeng.journal.client import JournalClient
 from flumeng.journal.position import Position
-from flumeng.node.claim import Claim
-from flumeng.node.registration import Identity, Registration
-from flumeng.node.testing import ClaimsInMemory
 from flumeng.push.site_copy import copy_site
 from flumeng.spec import SpecError, parse_flow
 from flumeng.spec.flow_source import FlowSource

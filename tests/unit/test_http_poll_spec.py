@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from flumeng.agent.node.policy import parse as policy
 from flumeng.errors import UserError
-from flumeng.node.policy import parse as policy
 from flumeng.spec import parse_flow
 from flumeng.spec.http_poll_source import HttpPollSource
 from flumeng.spec.json_paths import check_path, check_single, parse

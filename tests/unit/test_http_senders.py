@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from flumeng.agent.ingest import http_received_body
+from flumeng.agent.ingest.http_senders import Senders
 from flumeng.errors import UserError
-from flumeng.ingest import http_received_body
-from flumeng.ingest.http_senders import Senders
 from flumeng.spec.senders import PeerLimits, SenderAuth
 from tests.unit.http_sending import PATIENCE_SECONDS, Client, Journal, run, serving, silent
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from flumeng.ingest.journal_store import JournalStore
-from flumeng.ingest.worker import Worker
+from flumeng.agent.ingest.journal_store import JournalStore
+from flumeng.agent.ingest.worker import Worker
+from flumeng.agent.node.protocol import Message
 from flumeng.journal.account import Account
 from flumeng.journal.client import JournalClient
-from flumeng.node.protocol import Message
 from tests.unit.test_ingest_liveness import PATIENCE_SECONDS, configure, eventually
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flumeng.ingest.back_pressure import GAP_SECONDS, BackPressure, Held
+from flumeng.agent.ingest.back_pressure import GAP_SECONDS, BackPressure, Held
 
 
 def test_a_reason_is_held_until_all_are_gone() -> None:

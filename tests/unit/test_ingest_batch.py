@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flumeng.ingest import batch
-from flumeng.ingest.batch import Build
-from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
+from flumeng.agent.ingest import batch
+from flumeng.agent.ingest.batch import Build
+from flumeng.agent.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.journal.frame import MAX_MESSAGE_BYTES, MAX_ROWS, Payload
 from flumeng.journal.schema import EVENT_SCHEMA
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flumeng.ingest import compressed_file, tailed_file
-from flumeng.ingest.file_position import cursors
-from flumeng.ingest.tailer import QUIET_SECONDS
-from flumeng.ingest.testing import Follower, write
+from flumeng.agent.ingest import compressed_file, tailed_file
+from flumeng.agent.ingest.file_position import cursors
+from flumeng.agent.ingest.tailer import QUIET_SECONDS
+from flumeng.agent.ingest.testing import Follower, write
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.ingest import tailed_file, tailer
-from flumeng.ingest.descriptors import Descriptors
-from flumeng.ingest.tailer import IDLE_SECONDS
-from flumeng.ingest.testing import Follower, copy_and_truncate, write
+from flumeng.agent.ingest import tailed_file, tailer
+from flumeng.agent.ingest.descriptors import Descriptors
+from flumeng.agent.ingest.tailer import IDLE_SECONDS
+from flumeng.agent.ingest.testing import Follower, copy_and_truncate, write
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.agent.ingest import flow_journal
+from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.errors import FlumengError, UserError
-from flumeng.ingest import flow_journal
-from flumeng.ingest.journal_store import JournalStore
 from flumeng.journal import reading
 from flumeng.journal.encryption import Key
 from flumeng.journal.errors import KeyMissingError

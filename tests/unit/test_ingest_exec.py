@@ -7,10 +7,10 @@ import asyncio
 import pytest
 import uvloop
 
-from flumeng.ingest import exec as exec_module
-from flumeng.ingest.exec import ExecSource
-from flumeng.ingest.received_block import ReceivedBlock
-from flumeng.ingest.source import SourceContext
+from flumeng.agent.ingest import exec as exec_module
+from flumeng.agent.ingest.exec import ExecSource
+from flumeng.agent.ingest.received_block import ReceivedBlock
+from flumeng.agent.ingest.source import SourceContext
 from flumeng.spec.sources import Exec
 
 PATIENCE_SECONDS = 60.0

@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
+from flumeng.agent.ingest import flow as flow_module
+from flumeng.agent.ingest import journal_store as journal_store_module
+from flumeng.agent.ingest import source_runner
+from flumeng.agent.ingest.batch import NO_EVENTS
+from flumeng.agent.ingest.counters import Counters
+from flumeng.agent.ingest.flow import FlowRunner, Task
+from flumeng.agent.ingest.journal_appender import PENDING_BYTES, JournalAppender
+from flumeng.agent.ingest.journal_store import JournalStore
+from flumeng.agent.ingest.received_block import LineRules, Origin, ReceivedBlock
+from flumeng.agent.ingest.tailer import Tailer
 from flumeng.errors import CorruptError, UserError
-from flumeng.ingest import flow as flow_module
-from flumeng.ingest import journal_store as journal_store_module
-from flumeng.ingest import source_runner
-from flumeng.ingest.batch import NO_EVENTS
-from flumeng.ingest.counters import Counters
-from flumeng.ingest.flow import FlowRunner, Task
-from flumeng.ingest.journal_appender import PENDING_BYTES, JournalAppender
-from flumeng.ingest.journal_store import JournalStore
-from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
-from flumeng.ingest.tailer import Tailer
 from flumeng.journal.errors import JournalFailedError
 from flumeng.journal.journal import Journal
 from flumeng.journal.names import flow_of

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from flumeng.ingest import http_app
+from flumeng.agent.ingest import http_app
 from tests.unit.http_sending import Journal, run, serving, silent
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flumeng.ingest import http_body
-from flumeng.ingest.http_body import MOST_ENTRIES, RefusedError
-from flumeng.ingest.memory_bound import MemoryBound, OverBoundError, Share
+from flumeng.agent.ingest import http_body
+from flumeng.agent.ingest.http_body import MOST_ENTRIES, RefusedError
+from flumeng.agent.ingest.memory_bound import MemoryBound, OverBoundError, Share
 
 LIMIT = 4 << 20
 JSON = "application/json"

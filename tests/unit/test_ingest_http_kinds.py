@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.ingest import http_body
-from flumeng.ingest.http_body import MOST_ENTRIES, RefusedError
+from flumeng.agent.ingest import http_body
+from flumeng.agent.ingest.http_body import MOST_ENTRIES, RefusedError
 from flumeng.spec.senders import SenderAuth
 from tests.unit.http_sending import Client, Journal, run, serving
 

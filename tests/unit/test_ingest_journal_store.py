@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from flumeng.ingest.batch import NO_EVENTS
-from flumeng.ingest.journal_store import JournalStore
-from flumeng.ingest.worker_group import WorkerGroup
+from flumeng.agent.ingest.batch import NO_EVENTS
+from flumeng.agent.ingest.journal_store import JournalStore
+from flumeng.agent.ingest.worker_group import WorkerGroup
 from flumeng.journal.errors import DiskFullError, JournalFailedError
 from flumeng.journal.limits import Limits
 from flumeng.journal.log import Log

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.ingest import liveness
-from flumeng.ingest.journal_store import JournalStore
-from flumeng.ingest.worker import Worker
+from flumeng.agent.ingest import liveness
+from flumeng.agent.ingest.journal_store import JournalStore
+from flumeng.agent.ingest.worker import Worker
+from flumeng.agent.node.protocol import Message
 from flumeng.journal.disk import TimedDisk
 from flumeng.journal.testing import numbered_events
-from flumeng.node.protocol import Message
 
 PATIENCE_SECONDS = 60.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
+from flumeng.agent.ingest.ordered_work import OrderedWork
 from flumeng.errors import UnavailableError
-from flumeng.ingest.ordered_work import OrderedWork
 
 
 def test_slow_order_is_not_overtaken_and_failure_stops_none() -> None:

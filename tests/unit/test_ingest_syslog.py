@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import uvloop
 
+from flumeng.agent.ingest import batch
+from flumeng.agent.ingest.received_block import ReceivedBlock
+from flumeng.agent.ingest.source import SourceContext
+from flumeng.agent.ingest.syslog import SyslogSource
 from flumeng.errors import UserError
-from flumeng.ingest import batch
-from flumeng.ingest.received_block import ReceivedBlock
-from flumeng.ingest.source import SourceContext
-from flumeng.ingest.syslog import SyslogSource
 from flumeng.spec.sources import Syslog
 
 PATIENCE_SECONDS = 60.0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.ingest.tailer import IDLE_SECONDS
-from flumeng.ingest.testing import Follower, write
+from flumeng.agent.ingest.tailer import IDLE_SECONDS
+from flumeng.agent.ingest.testing import Follower, write
 
 
 @pytest.fixture

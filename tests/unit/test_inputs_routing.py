@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
-from flumeng.collector.assignment import Assignment
-from flumeng.collector.jobs import Jobs
-from flumeng.collector.publisher import Publisher
-from flumeng.collector.runner import Runner, Surroundings
-from flumeng.collector.scheduler import Scheduler
-from flumeng.collector.status import Status
-from flumeng.collector.testing import (
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.jobs import Jobs
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.runner import Runner, Surroundings
+from flumeng.agent.collector.scheduler import Scheduler
+from flumeng.agent.collector.status import Status
+from flumeng.agent.collector.testing import (
     Restless,
     ScriptedEngine,
     ScriptedPipeline,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from flumeng.agent.node import policy
 from flumeng.errors import UserError
 from flumeng.journal import taps
 from flumeng.journal.errors import TapDeniedError, TapsBusyError
@@ -15,7 +16,6 @@ from flumeng.journal.memory import MemoryJournal
 from flumeng.journal.taps import Taps
 from flumeng.journal.testing import numbered_events
 from flumeng.journal.wire import Ticket, make_ticket, parse_ticket
-from flumeng.node import policy
 
 ID = "web.n1.0.0a1b2c3d"
 EVENTS = 24_000

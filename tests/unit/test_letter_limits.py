@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cli.testing import Shell
-from flumeng.collector.letter_limits import EVERY_SECONDS, LetterLimits
-from flumeng.collector.measures import Measures
+from flumeng.agent.collector.letter_limits import EVERY_SECONDS, LetterLimits
+from flumeng.agent.collector.measures import Measures
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import tree
 from flumeng.errors import UserError
@@ -113,7 +113,7 @@ def test_a_flow_is_looked_after_for_as_long_as_a_task_runs_it(
     again = flow.bury(31)
     flow.limits.turn()
     assert again.exists(), "once an hour"
-    monkeypatch.setattr("flumeng.collector.letter_limits.EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("flumeng.agent.collector.letter_limits.EVERY_SECONDS", 0.0)
     flow.limits.turn()
     assert flow.left() == {young}
     assert EVERY_SECONDS == 3600.0

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
+from flumeng.agent.node.registration import Identity, Registration
+from flumeng.agent.node.testing import ClaimsInMemory
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.assignment_pages import read_assignment
 from flumeng.control.zookeeper import ABSENT, Remove, Version, Versioned, Write, tree
 from flumeng.errors import ForbiddenError
-from flumeng.node.registration import Identity, Registration
-from flumeng.node.testing import ClaimsInMemory
 from flumeng.security import sessions
 from flumeng.security.credentials import Credentials, Keystore
 from flumeng.security.roles import DIRECTORY, Role

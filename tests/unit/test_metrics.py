@@ -384,6 +384,10 @@ def _has_ended(connection: socket.socket) -> bool:
 
 def test_who_serves_no_metrics_pays_for_none() -> None:
     """``prometheus_client`` and the HTTP server are for processes that were asked to serve."""
-    daemons = ("flumeng.control.master.daemon", "flumeng.node.daemon", "flumeng.ingest.process")
+    daemons = (
+        "flumeng.control.master.daemon",
+        "flumeng.agent.node.daemon",
+        "flumeng.agent.ingest.process",
+    )
     code = f"import sys, {', '.join(daemons)}; sys.exit('prometheus_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flumeng.node.command import command_of
-from flumeng.node.settings import Settings
+from flumeng.agent.node.command import command_of
+from flumeng.agent.node.settings import Settings
 
 DATA = Path("/data")
 
@@ -19,10 +19,11 @@ def test_each_child_has_its_own_port_and_what_it_needs() -> None:
     common = "--data /data --node n1 --host 127.0.0.1 --policy /p.yaml"
     client = "--zk zk:1/c --session-seconds 10.0"
     assert started == {
-        "ingest.0": f"flumeng.ingest {common} --worker 0 --workers 2 --port 7000",
-        "ingest.1": f"flumeng.ingest {common} --worker 1 --workers 2 --port 7001",
-        "discover": f"flumeng.discovery {common} {client} --port 7002",
-        "collect": f'flumeng.collector {common} {client} --port 7003 --spark {{"cores": "3"}}',
+        "ingest.0": f"flumeng.agent.ingest {common} --worker 0 --workers 2 --port 7000",
+        "ingest.1": f"flumeng.agent.ingest {common} --worker 1 --workers 2 --port 7001",
+        "discover": f"flumeng.agent.discovery {common} {client} --port 7002",
+        "collect": f"flumeng.agent.collector {common} {client} --port 7003 "
+        '--spark {"cores": "3"}',
     }
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.agent.node.claim import SupplantedError
+from flumeng.agent.node.daemon import LOOK_SECONDS, TICK_SECONDS, Node
+from flumeng.agent.node.events import Ended, Said, Tick, Wanted
+from flumeng.agent.node.home import Home
+from flumeng.agent.node.process import ChildProcess
+from flumeng.agent.node.protocol import Message
+from flumeng.agent.node.settings import Settings
+from flumeng.agent.node.testing import ScriptedChild
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.node.claim import SupplantedError
-from flumeng.node.daemon import LOOK_SECONDS, TICK_SECONDS, Node
-from flumeng.node.events import Ended, Said, Tick, Wanted
-from flumeng.node.home import Home
-from flumeng.node.process import ChildProcess
-from flumeng.node.protocol import Message
-from flumeng.node.settings import Settings
-from flumeng.node.testing import ScriptedChild
 from flumeng.simulation.stepped_node import SteppedNode
 from flumeng.testing import FakeStore, Znodes
 from tests.unit.node_bench import Bench, task

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.agent.node.claim import Claim
+from flumeng.agent.node.events import Wanted
+from flumeng.agent.node.home import COPIES, FLOWS, Home
+from flumeng.agent.node.known_names import KnownNames
+from flumeng.agent.node.run_mark import FILE as RUN_MARK
 from flumeng.errors import UnavailableError, UserError
-from flumeng.node.claim import Claim
-from flumeng.node.events import Wanted
-from flumeng.node.home import COPIES, FLOWS, Home
-from flumeng.node.known_names import KnownNames
-from flumeng.node.run_mark import FILE as RUN_MARK
 from zkschema import codec
 from zkschema.records import COLLECT, AssignedTask, Assignment
 

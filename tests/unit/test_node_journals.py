@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.agent.node.daemon import ALL_SECONDS
+from flumeng.agent.node.events import Said
+from flumeng.agent.node.protocol import Message
 from flumeng.control.commands.cluster import export_cluster, import_cluster
 from flumeng.control.zookeeper import ABSENT, ANY
-from flumeng.node.daemon import ALL_SECONDS
-from flumeng.node.events import Said
-from flumeng.node.protocol import Message
 from tests.unit.node_bench import Bench, task
 from zkschema import paths, records
 
@@ -187,7 +187,7 @@ def test_trimming_goes_on_whatever_of_the_node_is_damaged(
     znode.version += 1
     bench.damage(path, b"{")
     ack(bench, 500)
-    caplog.set_level("INFO", "flumeng.node")
+    caplog.set_level("INFO", "flumeng.agent.node")
     tell_journals(bench, {JOURNAL: "web"})
     bench.turns(60.0)
     assert told_acks(bench)[-1] == 500

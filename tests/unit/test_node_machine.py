@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from flumeng.node import children
-from flumeng.node.children import Child, statuses
-from flumeng.node.events import (
+from flumeng.agent.node import children
+from flumeng.agent.node.children import Child, statuses
+from flumeng.agent.node.events import (
     Acked,
     Delivered,
     Ended,
@@ -25,7 +25,7 @@ from flumeng.node.events import (
     Tick,
     Wanted,
 )
-from flumeng.node.machine import FaultError, Machine
+from flumeng.agent.node.machine import FaultError, Machine
 from zkschema.records import COLLECT, DISCOVER, INGEST, AssignedTask, Assignment
 
 WORKER = "ingest.0"

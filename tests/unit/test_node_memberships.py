@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 
 import pytest
 
+from flumeng.agent.node.memberships import ABANDONED_SECONDS, Memberships, as_message, membership_of
+from flumeng.agent.node.registration import Identity, Registration
+from flumeng.agent.node.testing import ClaimsInMemory
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.master.tidying import remove_gone
 from flumeng.control.snapshot.reader import Reader
@@ -28,9 +31,6 @@ from flumeng.control.zookeeper import (
     tree,
 )
 from flumeng.errors import ConflictError, ForbiddenError
-from flumeng.node.memberships import ABANDONED_SECONDS, Memberships, as_message, membership_of
-from flumeng.node.registration import Identity, Registration
-from flumeng.node.testing import ClaimsInMemory
 from flumeng.replication.membership import Membership
 from flumeng.testing import FakeStore
 from zkschema import paths, records, table

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.agent.node.claim import SupplantedError
+from flumeng.agent.node.events import Said
 from flumeng.control.commands.discarding import discard_node
-from flumeng.node.claim import SupplantedError
-from flumeng.node.events import Said
 from flumeng.testing import FakeStore
 from tests.unit.node_bench import Bench, task
 from zkschema import paths

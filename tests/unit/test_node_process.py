@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.agent.node.events import Ended, Event, Said
+from flumeng.agent.node.process import LINE_BYTES, ChildProcess
 from flumeng.metrics.channel import Channel
-from flumeng.node.events import Ended, Event, Said
-from flumeng.node.process import LINE_BYTES, ChildProcess
 
 SECONDS = 10.0
 READY = b'{"type": "ready", "address": "h:1"}\n'
@@ -205,7 +205,7 @@ def own_children() -> set[str]:
 
 STRANGERS = """
 import os, queue, sys, time
-from flumeng.node.process import ChildProcess
+from flumeng.agent.node.process import ChildProcess
 heard = queue.SimpleQueue()
 child = ChildProcess("c", ["sh", "-c", "sleep 3 & exec sleep 1"], heard.put)
 time.sleep(0.2)

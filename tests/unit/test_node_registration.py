@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from flumeng.agent.node.claim import Claim, SupplantedError
+from flumeng.agent.node.registration import HeldError, Identity, Registration
+from flumeng.agent.node.testing import ClaimsInMemory
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
 from flumeng.errors import ConflictError, UnavailableError, UserError
-from flumeng.node.claim import Claim, SupplantedError
-from flumeng.node.registration import HeldError, Identity, Registration
-from flumeng.node.testing import ClaimsInMemory
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 

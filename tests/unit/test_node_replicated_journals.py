@@ -14,14 +14,14 @@ from typing import Any, cast
 
 import pytest
 
+from flumeng.agent.node.current_texts import CurrentTexts
+from flumeng.agent.node.home import COPIES, Home
+from flumeng.agent.node.known_names import KnownNames
+from flumeng.agent.node.machine import Machine
+from flumeng.agent.node.memberships import Memberships
+from flumeng.agent.node.registration import Identity, Registration
+from flumeng.agent.node.replicated_journals import ReplicatedJournals
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.node.current_texts import CurrentTexts
-from flumeng.node.home import COPIES, Home
-from flumeng.node.known_names import KnownNames
-from flumeng.node.machine import Machine
-from flumeng.node.memberships import Memberships
-from flumeng.node.registration import Identity, Registration
-from flumeng.node.replicated_journals import ReplicatedJournals
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.node.events import Ended, Instruction, Said, Start, Tell, Tick, Wanted
-from flumeng.node.in_progress import InProgress
-from flumeng.node.machine import Machine
-from flumeng.node.suspects import ENDS, WINDOW_SECONDS, Suspects
+from flumeng.agent.node.events import Ended, Instruction, Said, Start, Tell, Tick, Wanted
+from flumeng.agent.node.in_progress import InProgress
+from flumeng.agent.node.machine import Machine
+from flumeng.agent.node.suspects import ENDS, WINDOW_SECONDS, Suspects
 from zkschema.records import COLLECT, AssignedTask, Assignment
 
 FLOWS = tuple(f"f{number}" for number in range(6))

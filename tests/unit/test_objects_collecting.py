@@ -12,18 +12,18 @@ from typing import Literal
 
 import pytest
 
-from flumeng.collector import intents
-from flumeng.collector.assignment import Assignment
-from flumeng.collector.batch import Batch
-from flumeng.collector.partitions import Partitions
-from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import BatchSize
-from flumeng.collector.task import Task
-from flumeng.collector.testing import ScriptedPipeline
+from flumeng.agent.collector import intents
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.partitions import Partitions
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.ranges import BatchSize
+from flumeng.agent.collector.task import Task
+from flumeng.agent.collector.testing import ScriptedPipeline
+from flumeng.agent.discovery.task import DiscoveryTask
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot import items
 from flumeng.control.zookeeper import Put, tree
-from flumeng.discovery.task import DiscoveryTask
 from flumeng.errors import CorruptError
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.finding import FindingTask

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.collector.ranges import Scale, backlog, next_ranges, split
+from flumeng.agent.collector.ranges import Scale, backlog, next_ranges, split
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
 from flumeng.inputs import Range

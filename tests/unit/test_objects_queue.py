@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flumeng.collector.step_testing import CrashError, SteppingStore, Steps, crash
+from flumeng.agent.collector.step_testing import CrashError, SteppingStore, Steps, crash
 from flumeng.control.commands.flows import apply_flow, delete_flow
 from flumeng.control.commands.queues import decide
 from flumeng.control.queries.lanes import lanes_of

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from flumeng.ingest.replicas.outboxes import Outboxes
-from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
+from flumeng.agent.ingest.replicas.outboxes import Outboxes
+from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.replication.history import Log
 from flumeng.replication.messages import Begin, Frames
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.agent.discovery.accounts import PartitionAccounts
+from flumeng.agent.discovery.task import DiscoveryTask
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.queries.partition_lag import LagOfFlow, lag_of_flow
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.discovery.accounts import PartitionAccounts
-from flumeng.discovery.task import DiscoveryTask
 from flumeng.inputs.flows.finder import FlowFinder
 from flumeng.journal.journal import Journal
 from flumeng.journal.server import JournalServer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.ingest import peer_limits
-from flumeng.ingest.peer_limits import Peers, network
+from flumeng.agent.ingest import peer_limits
+from flumeng.agent.ingest.peer_limits import Peers, network
 from flumeng.spec.senders import PeerLimits
 
 now = [0.0]

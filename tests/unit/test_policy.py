@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from flumeng.agent.node import policy
+from flumeng.agent.node.policy import UNRESTRICTED, Policy
 from flumeng.errors import UserError
-from flumeng.node import policy
-from flumeng.node.policy import UNRESTRICTED, Policy
 from flumeng.spec import Component
 from flumeng.spec.client_tls import ClientTls
 from flumeng.spec.kafka_source import KafkaSource

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.collector.step_testing import CrashError, SteppingStore, Steps, crash
+from flumeng.agent.collector.step_testing import CrashError, SteppingStore, Steps, crash
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.queues import decide
 from flumeng.control.snapshot import items, queues

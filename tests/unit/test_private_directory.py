@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.agent.ingest.journal_store import JournalStore
+from flumeng.agent.node.claim import Claim
+from flumeng.agent.node.home import FLOWS, Home
+from flumeng.agent.node.in_progress import InProgress
+from flumeng.agent.node.known_names import KnownNames
 from flumeng.errors import UserError
-from flumeng.ingest.journal_store import JournalStore
 from flumeng.journal.encryption import Key, Keyring
 from flumeng.journal.journal import Journal
 from flumeng.journal.repair import repair
 from flumeng.journal.testing import numbered_events
-from flumeng.node.claim import Claim
-from flumeng.node.home import FLOWS, Home
-from flumeng.node.in_progress import InProgress
-from flumeng.node.known_names import KnownNames
 from flumeng.runtime import private_directory
 
 ID = "other.n1.0.0a1b2c3d"

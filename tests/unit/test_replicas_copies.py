@@ -16,10 +16,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flumeng.ingest.journal_store import JournalStore
-from flumeng.ingest.replicas.copy_on_disk import CopyOnDisk
-from flumeng.ingest.replicas.disk_backoff import FIRST_SECONDS, MOST_SECONDS
-from flumeng.ingest.replicas.replicas import LOOK_SECONDS
+from flumeng.agent.ingest.journal_store import JournalStore
+from flumeng.agent.ingest.replicas.copy_on_disk import CopyOnDisk
+from flumeng.agent.ingest.replicas.disk_backoff import FIRST_SECONDS, MOST_SECONDS
+from flumeng.agent.ingest.replicas.replicas import LOOK_SECONDS
+from flumeng.agent.node.memberships import as_message
 from flumeng.journal import copy_wire
 from flumeng.journal.access import Peer
 from flumeng.journal.copy_wire import Envelope
@@ -28,7 +29,6 @@ from flumeng.journal.replica import Replica
 from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.journal.testing import numbered_events
 from flumeng.journal.wire import FRAMES_SCHEMA
-from flumeng.node.memberships import as_message
 from flumeng.replication.history import Log
 from flumeng.replication.membership import Membership
 from flumeng.replication.messages import Began, Begin, Frames, Refused, ToPrimary, Unmatched

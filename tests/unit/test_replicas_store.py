@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
+from flumeng.agent.ingest.journal_store import Ended, JournalStore
+from flumeng.agent.ingest.replicas.replicas import Replicas
+from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
+from flumeng.agent.ingest.worker import Worker
+from flumeng.agent.node.memberships import as_message
+from flumeng.agent.node.protocol import Message
 from flumeng.errors import CorruptError, UnavailableError, UserError
-from flumeng.ingest.journal_store import Ended, JournalStore
-from flumeng.ingest.replicas.replicas import Replicas
-from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
-from flumeng.ingest.worker import Worker
 from flumeng.journal.errors import HeldError, JournalFailedError
 from flumeng.journal.replica import Replica
 from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.journal.testing import numbered_events
-from flumeng.node.memberships import as_message
-from flumeng.node.protocol import Message
 from flumeng.replication.membership import Membership
 from flumeng.replication.messages import Begin, Frames
 

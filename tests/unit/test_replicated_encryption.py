@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from flumeng.agent.ingest.journal_store import JournalStore
+from flumeng.agent.ingest.key_search import KeySearch
+from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.errors import CorruptError, UnavailableError
-from flumeng.ingest.journal_store import JournalStore
-from flumeng.ingest.key_search import KeySearch
-from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.journal.client import JournalClient
 from flumeng.journal.dump import dump
 from flumeng.journal.encryption import Key, Keyring, Sealer
@@ -470,7 +470,7 @@ def test_a_copy_that_leads_is_locked_in_the_status_until_the_node_tells_the_text
     store: JournalStore, far: ReplicaJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLUMENG_SECRET_JOURNAL_KEY_2026", KEY)
-    monkeypatch.setattr("flumeng.ingest.worker.KEY_SECONDS", 0.05)
+    monkeypatch.setattr("flumeng.agent.ingest.worker.KEY_SECONDS", 0.05)
     copies.copy(store, far)
     stores.tell(store, copies.THEIRS, term=6)
     told = stores.message(store, copies.THEIRS)

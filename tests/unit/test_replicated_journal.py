@@ -15,9 +15,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from flumeng.agent.ingest.replicas.lateness import LATE_SECONDS, TELL_SECONDS
+from flumeng.agent.ingest.replicas.replicated_journal import ASK_AGAIN_SECONDS
 from flumeng.errors import UserError
-from flumeng.ingest.replicas.lateness import LATE_SECONDS, TELL_SECONDS
-from flumeng.ingest.replicas.replicated_journal import ASK_AGAIN_SECONDS
 from flumeng.journal.errors import AboveSafeError, HeldError, JournalFailedError
 from flumeng.journal.group_commit import GroupCommit
 from flumeng.journal.replica import Replica

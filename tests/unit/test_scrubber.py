@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.ingest.replicas import scrubber as scrubbers
-from flumeng.ingest.replicas.disk_backoff import FIRST_SECONDS
-from flumeng.ingest.replicas.lateness import TELL_SECONDS
-from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
-from flumeng.ingest.replicas.scrubber import Scrubber
+from flumeng.agent.ingest.replicas import scrubber as scrubbers
+from flumeng.agent.ingest.replicas.disk_backoff import FIRST_SECONDS
+from flumeng.agent.ingest.replicas.lateness import TELL_SECONDS
+from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
+from flumeng.agent.ingest.replicas.scrubber import Scrubber
 from flumeng.journal import replica as replicas
 from flumeng.journal.disk import Disk
 from flumeng.journal.segment import Window

@@ -16,10 +16,10 @@ from urllib.parse import quote
 import pyarrow as pa
 import pytest
 
-from flumeng.collector.units import Unit
+from flumeng.agent.collector.units import Unit
+from flumeng.agent.node import policy
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.filters.lazy_batch import Fused
-from flumeng.node import policy
 from flumeng.runtime import logs, scrubbing, secrets
 from flumeng.runtime.scrubbing import Secret, raising_no_secrets, scrub
 

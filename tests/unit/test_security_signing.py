@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.agent.node import policy
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ANY
 from flumeng.errors import UserError
-from flumeng.node import policy
 from flumeng.security.signing import KEY, is_signed, make_key, signature
 from tests.unit.node_bench import TEXT, Bench, task
 from zkschema import paths

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flumeng.ingest.http_senders import Senders
+from flumeng.agent.ingest.http_senders import Senders
 from flumeng.spec import parse_flow
 from flumeng.spec.problems import SpecError
 from flumeng.spec.senders import SenderAuth

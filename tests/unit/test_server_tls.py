@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import uvloop
 
+from flumeng.agent.ingest import handshakes
+from flumeng.agent.ingest.counters import Counters
+from flumeng.agent.ingest.handshakes import Handshakes
+from flumeng.agent.ingest.tls import ServerTls
+from flumeng.agent.node.policy import UNRESTRICTED, Policy
 from flumeng.errors import UserError
-from flumeng.ingest import handshakes
-from flumeng.ingest.counters import Counters
-from flumeng.ingest.handshakes import Handshakes
-from flumeng.ingest.tls import ServerTls
-from flumeng.node.policy import UNRESTRICTED, Policy
 from flumeng.spec.server_tls import Tls
 from tests.unit.authority import Authority
 

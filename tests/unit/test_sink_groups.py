@@ -10,15 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.collector.commit import Commits
-from flumeng.collector.daemon import require_allowed
-from flumeng.collector.testing import TASK
+from flumeng.agent.collector.commit import Commits
+from flumeng.agent.collector.daemon import require_allowed
+from flumeng.agent.collector.testing import TASK
+from flumeng.agent.node.policy import Policy
 from flumeng.control.queries import graph_text
 from flumeng.control.queries.flow_graph import graph_of
 from flumeng.errors import UnavailableError, UserError
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.journal.schema import EVENT_SCHEMA
-from flumeng.node.policy import Policy
 from flumeng.runtime import file_store
 from flumeng.sinks import Attempt, Row, TaskRevision, Written, availability, groups
 from flumeng.sinks.availability import Availability

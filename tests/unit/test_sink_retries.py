@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
-from flumeng.collector.engine import _error
-from flumeng.collector.testing import ScriptedPipeline
-from flumeng.collector.units import Unit
-from flumeng.collector.work import SinkUnavailableError, written_to
+from flumeng.agent.collector.engine import _error
+from flumeng.agent.collector.testing import ScriptedPipeline
+from flumeng.agent.collector.units import Unit
+from flumeng.agent.collector.work import SinkUnavailableError, written_to
 from flumeng.errors import ConflictError, UnavailableError
 from flumeng.filters.lazy_batch import Branches, Fused, Stage
 from flumeng.inputs import Range, UnreadableError

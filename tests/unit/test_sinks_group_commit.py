@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flumeng.collector.step_testing import CrashError
+from flumeng.agent.collector.step_testing import CrashError
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.sinks import BatchId, TaskRevision, group_commit, tables
 from flumeng.sinks.group_commit import Addition, GroupCommit, to_commit

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from flumeng.collector.batch import Batch
-from flumeng.collector.step_testing import CrashError, Steps, crash
+from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.step_testing import CrashError, Steps, crash
 from flumeng.sinks import Written
 from flumeng.sinks.python import BatchNumber, call
 from tests.unit.collecting_owners import World, late

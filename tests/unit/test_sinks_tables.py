@@ -20,7 +20,7 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.types import StringType
 
-from flumeng.collector.testing import TASK
+from flumeng.agent.collector.testing import TASK
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.sinks import (

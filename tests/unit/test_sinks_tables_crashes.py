@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.collector.batch import Batch
-from flumeng.collector.step_testing import Baton, CrashError, Steps, TurnTaking, crash
+from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.step_testing import Baton, CrashError, Steps, TurnTaking, crash
 from flumeng.errors import UnavailableError
 from flumeng.sinks import Written
 from flumeng.sinks.tables import TableSink

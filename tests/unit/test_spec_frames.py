@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from flumeng.agent.node import policy
+from flumeng.agent.node.policy import UNRESTRICTED
 from flumeng.errors import UserError
-from flumeng.node import policy
-from flumeng.node.policy import UNRESTRICTED
 from flumeng.spec import Component, SpecError, check_flow, parse_flow
 from flumeng.spec.guarantees import promise
 from flumeng.spec.sinks.python import Python

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.agent.node import policy
+from flumeng.agent.node.policy import UNRESTRICTED, SparkBounds
 from flumeng.errors import UserError
-from flumeng.node import policy
-from flumeng.node.policy import UNRESTRICTED, SparkBounds
 from flumeng.spec import spark
 from flumeng.spec.spark import SparkOptions
 

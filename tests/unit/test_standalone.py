@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.agent.standalone.standalone import NODE, Daemon, Progress, Standalone
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.membership import names
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.errors import UserError
-from flumeng.runtime.standalone import NODE, Daemon, Progress, Standalone
 from flumeng.security.roles import DIRECTORY
 from flumeng.security.testing import CLUSTER, Certificates
 from flumeng.testing import FakeStore

@@ -14,13 +14,18 @@ from threading import Event
 import pytest
 
 from cli.context import AuditFields
-from flumeng.collector.assignment import Assignment
-from flumeng.collector.jobs import Jobs
-from flumeng.collector.publisher import Publisher
-from flumeng.collector.runner import Runner, Surroundings
-from flumeng.collector.scheduler import Scheduler
-from flumeng.collector.status import Status
-from flumeng.collector.testing import ScriptedEngine, ScriptedPipeline, StillPositions, register
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.jobs import Jobs
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.runner import Runner, Surroundings
+from flumeng.agent.collector.scheduler import Scheduler
+from flumeng.agent.collector.status import Status
+from flumeng.agent.collector.testing import (
+    ScriptedEngine,
+    ScriptedPipeline,
+    StillPositions,
+    register,
+)
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.tasks import move_task, restart_task
 from flumeng.control.master.daemon import Master

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from cli.testing import NOON, Shell
-from flumeng.collector.task_counts import TaskCounts
+from flumeng.agent.collector.task_counts import TaskCounts
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.journal.action_server import ActionServer

@@ -16,10 +16,16 @@ from typing import Any, cast
 
 import pytest
 
-from flumeng.ingest.replicas.lateness import LATE_SECONDS
-from flumeng.ingest.replicas.links import Links
-from flumeng.ingest.replicas.replicated_journal import ReplicatedJournal
-from flumeng.ingest.replicas.throttle import BUSY_SECONDS, LEAST, PART_BYTES, WHOLE_BYTES, Throttle
+from flumeng.agent.ingest.replicas.lateness import LATE_SECONDS
+from flumeng.agent.ingest.replicas.links import Links
+from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
+from flumeng.agent.ingest.replicas.throttle import (
+    BUSY_SECONDS,
+    LEAST,
+    PART_BYTES,
+    WHOLE_BYTES,
+    Throttle,
+)
 from flumeng.journal import copy_wire
 from flumeng.journal.access import Peer
 from flumeng.journal.server import JournalServer

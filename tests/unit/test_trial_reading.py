@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.trial.reading import lines
+from flumeng.agent.dryrun.reading import lines
 
 
 @pytest.mark.parametrize(

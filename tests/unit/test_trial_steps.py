@@ -7,13 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from flumeng.agent.dryrun import steps
+from flumeng.agent.dryrun.filter_tree import filter_tree
+from flumeng.agent.dryrun.received import ReceivedLines
+from flumeng.agent.dryrun.tap import Pace, spread
+from flumeng.agent.ingest.framing import Messages
 from flumeng.errors import UserError
-from flumeng.ingest.framing import Messages
 from flumeng.spec import check_flow
-from flumeng.trial import steps
-from flumeng.trial.filter_tree import filter_tree
-from flumeng.trial.received import ReceivedLines
-from flumeng.trial.tap import Pace, spread
 
 FLOW = check_flow("""\
 flow: web

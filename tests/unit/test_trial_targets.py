@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cli.testing import Shell
+from flumeng.agent.dryrun.targets import tried
 from flumeng.spec import parse_flow
 from flumeng.testing import FakeTree
-from flumeng.trial.targets import tried
 
 
 class Receiver:

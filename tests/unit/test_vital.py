@@ -17,30 +17,30 @@ BROKEN = {
         vital.start("any", fail)
         """,
     "timers": """
-        from flumeng.collector.scheduler import Scheduler
+        from flumeng.agent.collector.scheduler import Scheduler
         Scheduler(clock=fail)
         """,
     "a turn": """
-        from flumeng.collector.scheduler import Scheduler
+        from flumeng.agent.collector.scheduler import Scheduler
         class Actor:
             turn = on_hang = fail
         Scheduler().add(Actor())
         """,
     "reports": """
-        from flumeng.collector.reports import Reports
+        from flumeng.agent.collector.reports import Reports
         class Parent:
             send = fail
         Reports(Parent()).answer(1, [], {})
         """,
     "slots": """
-        from flumeng.collector.jobs import Jobs
-        from flumeng.collector.slots import Request
+        from flumeng.agent.collector.jobs import Jobs
+        from flumeng.agent.collector.slots import Request
         class Member:
             begin = fail
         Jobs(None, 1, on_stuck=print).ask(Request("web", Member(), 1, True))
         """,
     "watch": """
-        from flumeng.collector.worker import Worker
+        from flumeng.agent.collector.worker import Worker
         from flumeng.testing import FakeStore
         class Parent:
             def send(self, message): pass
@@ -87,7 +87,7 @@ def test_threads_go_on_when_the_system_gives_no_more_of_them() -> None:
     ended = run(
         """
         import threading
-        from flumeng.collector.threads import Threads
+        from flumeng.agent.collector.threads import Threads
 
         threads, done = Threads("call", 2, limit_seconds=60.0), []
         threads.submit(lambda: time.sleep(0.5), print)

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.agent.node import daemon
+from flumeng.agent.node.registration import Identity, Registration
+from flumeng.agent.node.testing import ClaimsInMemory
 from flumeng.control.master import measures
 from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import Refused, Write, tree
 from flumeng.metrics.health import Health
-from flumeng.node import daemon
-from flumeng.node.registration import Identity, Registration
-from flumeng.node.testing import ClaimsInMemory
 from flumeng.runtime import watchdog
 from flumeng.runtime.watchdog import CHECK_SECONDS, EXIT_CODE, ServiceManager, Watchdog
 from flumeng.testing import FakeStore, FakeTree
@@ -183,7 +183,7 @@ def test_systemd_that_is_gone_harms_nothing(tmp_path: Path) -> None:
     ServiceManager({}).notify("READY=1")
 
 
-NODE = "-m flumeng.node --zk 127.0.0.1:1 --name n1 --data {data}"
+NODE = "-m flumeng.agent.node --zk 127.0.0.1:1 --name n1 --data {data}"
 MASTER = "-m flumeng.control.master 127.0.0.1:1"
 
 
@@ -215,8 +215,8 @@ daemon.run("127.0.0.1:1")
     "node": """
 import sys, time
 from pathlib import Path
-from flumeng.node import daemon
-from flumeng.node.settings import Settings
+from flumeng.agent.node import daemon
+from flumeng.agent.node.settings import Settings
 daemon.STUCK_SECONDS = 1.0
 daemon.Node._try_claim = lambda self: time.sleep(3600)
 daemon.run(Settings(name="n1", data=Path(sys.argv[1]), hosts="127.0.0.1:1"))

@@ -19,8 +19,8 @@ from flumeng.errors import CorruptError
 from zkschema.records import COLLECT
 
 Ask = Callable[[str], Sequence[Mapping[str, Any]]]
-"""Gives a row for each task of the collector at an address; see ``flumeng.collector.task_counts``.
-Raises ``UnavailableError``."""
+"""Gives a row for each task of the collector at an address; see
+``flumeng.agent.collector.task_counts``. Raises ``UnavailableError``."""
 
 
 @dataclass(frozen=True)

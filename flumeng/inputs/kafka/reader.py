@@ -112,8 +112,8 @@ def _events(of_messages: Columns, piece: Range, partition: names.KafkaPartition)
 
 
 def _as_journaled(events: pa.RecordBatch) -> pa.RecordBatch:
-    """The events as they were before ``flumeng.ingest.kafka_journal`` has made messages of them.
-    Raises CorruptError when it has not."""
+    """The events as they were before ``flumeng.agent.ingest.kafka_journal`` has made messages of
+    them. Raises CorruptError when it has not."""
     try:
         received = {
             "host": events["key"].cast(pa.string()).fill_null(""),

@@ -20,7 +20,7 @@ import time
 import urllib.request
 from contextlib import suppress
 
-from flumeng.runtime.embedded import free_port
+from flumeng.agent.standalone.embedded import free_port
 from flumeng.runtime.parentage import die_with_parent
 
 HEAD_BYTES = 64 * 1024

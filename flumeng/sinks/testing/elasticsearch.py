@@ -21,7 +21,7 @@ from subprocess import DEVNULL
 import pyspark
 from elasticsearch import Elasticsearch
 
-from flumeng.runtime import embedded
+from flumeng.agent.standalone import embedded
 from flumeng.runtime.parentage import die_with_parent
 from flumeng.sinks.testing import maven
 from flumeng.sinks.testing.java import find_java

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from flumeng.runtime.embedded import find_java
+from flumeng.agent.standalone.embedded import find_java
 from flumeng.sinks.testing.maven import jars
 from flumeng.sinks.testing.server_process import ServerProcess, listens
 

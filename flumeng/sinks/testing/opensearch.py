@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flumeng.runtime.embedded import find_java
+from flumeng.agent.standalone.embedded import find_java
 from flumeng.sinks.testing import maven
 from flumeng.sinks.testing.elasticsearch import RealElasticsearch
 

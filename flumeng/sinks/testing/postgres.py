@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 import adbc_driver_postgresql.dbapi as adbc
 
+from flumeng.agent.standalone.embedded import free_port
 from flumeng.errors import UserError
-from flumeng.runtime.embedded import free_port
 from flumeng.sinks.testing.server_process import ServerProcess
 
 USER, DATABASE, PASSWORD = "flumeng", "logs", "never-a-secret"

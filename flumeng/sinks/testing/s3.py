@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pyarrow import fs
 
-from flumeng.runtime.embedded import free_port
+from flumeng.agent.standalone.embedded import free_port
 from flumeng.sinks.testing.maven import cache
 from flumeng.sinks.testing.server_process import ServerProcess, listens
 

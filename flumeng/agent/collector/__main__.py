@@ -1,0 +1,118 @@
+"""``python -m flumeng.agent.collector``: started by a node, with which it speaks over pipes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from threading import Thread
+
+from pyspark.sql import SparkSession
+
+from flumeng.agent.collector import class_archive, spark
+from flumeng.agent.collector.jobs import APART_SLOTS
+from flumeng.agent.node.in_progress import InProgress
+from flumeng.agent.node.protocol import Message, Parent
+from flumeng.errors import UnavailableError, UserError
+from flumeng.runtime import logs, parentage, secrets
+from flumeng.runtime.scrubbing import scrub
+from flumeng.spec.spark import SparkOptions
+
+AGAIN_SECONDS = 5.0
+parser = argparse.ArgumentParser(prog="flumeng.agent.collector", description=__doc__)
+parser.add_argument("--zk", required=True, help="host:port[,host:port]/chroot")
+parser.add_argument("--node", required=True, help="the node that started this process")
+parser.add_argument("--data", required=True, type=Path, help="the node's data directory")
+parser.add_argument("--policy", type=Path, help="where flows may write")
+parser.add_argument("--host", default=spark.LOOPBACK, help="where executors reach this process")
+parser.add_argument("--port", type=int, default=0, help="at that host; 0 for one that is free")
+parser.add_argument("--spark", type=json.loads, default={}, help="Spark's settings, as JSON")
+parser.add_argument("--session-seconds", type=float, default=10.0)
+parser.add_argument("--metrics-channel", type=int, help="a descriptor; asked for metrics")
+
+
+def main() -> int:
+    """Until the node says stop or is gone; the exit code."""
+    given = parser.parse_args()
+    logs.to_stderr("collector")
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    parent = Parent.take_stdio()
+    parentage.go_on_without_parent()
+    starting: Future[SparkSession] = Future()
+    cache = class_archive.cache_of(given.data)
+    start = partial(_start, given, cache, parent.send, starting)
+    Thread(target=start, name="start", daemon=True).start()
+    from flumeng.agent.collector import daemon  # noqa: PLC0415  # loads for as long as Spark's launcher
+
+    return daemon.run(
+        parent,
+        starting,
+        spark_texts=given.spark,
+        hosts=given.zk,
+        host=given.host,
+        port=given.port,
+        session_seconds=given.session_seconds,
+        cache=cache,
+        policy_file=given.policy,
+        in_progress=InProgress(given.data),
+        metrics_channel=given.metrics_channel,
+    )
+
+
+def _start(
+    given: argparse.Namespace,
+    cache: Path,
+    send: Callable[[Message], None],
+    starting: Future[SparkSession],
+) -> None:
+    """While this host may not use the settings, or their master is away, the node hears why."""
+    try:
+        java_options = class_archive.java_options(cache)
+        while True:
+            try:
+                options = _options(given)
+                started = spark.start(
+                    given.data / "collector",
+                    options,
+                    host=given.host,
+                    more_java_options=java_options,
+                    spare_tasks=APART_SLOTS,
+                )
+            except (UnavailableError, UserError) as error:
+                if not given.spark:
+                    raise
+                send({"type": "alive", "held": scrub(str(error))})
+                time.sleep(AGAIN_SECONDS)
+            else:
+                starting.set_result(started)
+                return
+    except BaseException as error:
+        starting.set_exception(error)
+
+
+def _options(given: argparse.Namespace) -> SparkOptions:
+    """Raises UserError for what this node does not take; its policy file may change."""
+    if not given.spark:
+        return spark.ON_THIS_HOST
+    from flumeng.agent.node import policy  # noqa: PLC0415  # only then it costs time
+    from flumeng.spec import spark as settings  # noqa: PLC0415
+
+    options = settings.read(settings.known(given.spark))
+    for key in given.spark.keys() - settings.KEYS.keys():
+        logging.warning("spark.%s is a setting of a newer flumeng: it is not heeded", key)
+    allowed = policy.load(given.policy)
+    allowed.spark.require(options)
+    secrets.use(allowed.secrets)
+    return options
+
+
+code = main()
+sys.stderr.flush()
+os._exit(code)  # Spark's own threads and the JVM end with the process; nothing waits for them.

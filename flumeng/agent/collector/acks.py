@@ -1,0 +1,209 @@
+"""The acks of one task, fenced: whoever claimed last is the only one that can move them.
+
+Claiming rewrites every ack with the owner's epoch, even when nothing else changes, so its version
+grows. Every later write names the version that this owner has seen, so an older owner, whatever it
+believes, loses with ConflictError. Versions are the authority; sessions and epochs are not.
+
+Versions begin anew in an ack that is removed and made again. So an ack is made only together with a
+check that its partition is registered: acks are removed in the transaction that strikes the
+partition off, and its name is never used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.control.snapshot import partitions as partition_registry
+from flumeng.control.snapshot.partitions import Registered
+from flumeng.control.zookeeper import ABSENT, Check, Expected, Put, Store, Version, Write
+from flumeng.control.zookeeper.transaction import portions
+from flumeng.errors import ConflictError
+from flumeng.inputs import Progress, Range
+from zkschema.records import Ack, Joined
+from zkschema.table import ZPath
+
+log = logging.getLogger(__name__)
+
+CLAIM_AT_ONCE = 500
+
+
+class SupersededError(ConflictError):
+    """The partition has an owner under a higher ``epoch``: this one's time is over."""
+
+    def __init__(self, text: str, epoch: int) -> None:
+        super().__init__(text)
+        self.epoch = epoch
+
+
+class Acks:
+    """``offsets``: partition -> everything below is acked. ``emitted``: all events that begin below
+    are in the sinks; the same number, but where lines are joined by ``rules``. ``sure``: of the
+    ``Progress`` there. Useless once a call
+    has raised: claim again, since the outcome of the write may be unknown."""
+
+    def __init__(
+        self, store: Store, publisher: Publisher, flow: str, epoch: int, rules: str = ""
+    ) -> None:
+        self._store = store
+        self._publisher = publisher
+        self._flow = flow
+        self._paths: dict[str, ZPath[Ack]] = {}
+        self._versions: dict[str, Version] = {}
+        self._moving = threading.Lock()
+        """Held while an ack moves: it looks like somebody else's until its version is known."""
+        self._rules = rules
+        self.epoch = epoch
+        self.offsets: dict[str, int] = {}
+        self.emitted: dict[str, int] = {}
+        self.sure: dict[str, int] = {}
+        self.leader_epochs: dict[str, int | None] = {}
+        """Of those in ``offsets``: see ``Ack``."""
+        self.inherited: set[str] = set()
+        """Partitions that someone has acked, or at least claimed, before."""
+
+    @classmethod
+    def claim(
+        cls,
+        store: Store,
+        publisher: Publisher,
+        flow: str,
+        epoch: int,
+        partitions: Iterable[str],
+        *,
+        rules: str = "",
+    ) -> Acks:
+        """Take all ``partitions``; those never acked start where their registration says. Where
+        lines were joined by other rules, nothing is read again of what is emitted.
+        ``offsets`` then lacks those that have no ack and are not registered any more.
+
+        Raises SupersededError when one has a higher epoch. ConflictError: an ack was written in
+        between, by a twin of this owner or by a write of its own that came late; claim again.
+        """
+        acks = cls(store, publisher, flow, epoch, rules)
+        names = sorted(partitions)
+        for start in range(0, len(names), CLAIM_AT_ONCE):
+            acks._claim(names[start : start + CLAIM_AT_ONCE])
+        return acks
+
+    def _claim(self, names: Sequence[str]) -> None:
+        self._paths |= {name: partition_registry.ack_path(self._flow, name) for name in names}
+        found = self._store.read_many([self._paths[name] for name in names])
+        fresh = [name for name, ack in zip(names, found, strict=True) if ack is None]
+        registered = self._registered(fresh) if fresh else {}
+        claims: dict[str, list[Write]] = {}
+        for name, ack in zip(names, found, strict=True):
+            if ack is not None:
+                if ack.value.epoch > self.epoch:
+                    raise SupersededError(
+                        f"{name} is owned under epoch {ack.value.epoch}, ours is {self.epoch}",
+                        ack.value.epoch,
+                    )
+                self.inherited.add(name)
+                progress = self._progress(ack.value)
+                self.leader_epochs[name] = ack.value.leader_epoch
+            elif name not in registered:
+                log.info("%s is not registered any more: it has no ack, and gets none", name)
+                continue
+            else:
+                progress = Progress(registered[name].start, registered[name].start)
+                claims[name] = [registered[name].check]
+            leader_epoch = self.leader_epochs.setdefault(name, None)
+            put = self._put(name, progress, leader_epoch, ack.version if ack else ABSENT)
+            claims[name] = [*claims.get(name, ()), put]
+            self._know(name, progress)
+        for part in portions(self._store.scale, claims, claims.__getitem__):
+            writes = [write for name in part for write in claims[name]]
+            checks = dict.fromkeys(one for one in writes if isinstance(one, Check))
+            puts = [one for one in writes if not isinstance(one, Check)]
+            self._versions.update(zip(part, self._store.commit([*checks, *puts]), strict=True))
+
+    def _registered(self, names: Sequence[str]) -> dict[str, Registered]:
+        """Those of the partitions that are registered."""
+        found = partition_registry.registered(self._store, self._flow, names)
+        unseen = [name for name in names if name not in found]
+        if unseen:
+            self._see_newest(unseen[0])
+            found = partition_registry.registered(self._store, self._flow, names)
+        return found
+
+    def _see_newest(self, name: str) -> None:
+        """The session's server may lag behind the plan that names the partition. A transaction,
+        also one that is refused, is answered only once that server has applied all before it."""
+        path = partition_registry.registration(self._flow, name)
+        with contextlib.suppress(ConflictError):
+            self._store.commit([Check(path, Version(0))])
+
+    def advance(
+        self,
+        ranges: Sequence[Range],
+        also: Sequence[Write] = (),
+        joined: Mapping[str, Progress] | None = None,
+    ) -> None:
+        """Move the acks to the ends of ``ranges``, together with ``also``: all or nothing. Where
+        lines are ``joined``, they move as far as it says, which may be nowhere.
+
+        Each range begins where its partition's ack is. One is empty only for its leader's epoch,
+        which is written too. Raises ConflictError when someone else has claimed, UnavailableError
+        when nobody knows whether it was written.
+        """
+        moved: dict[str, Progress] = {}
+        epochs = {piece.partition: piece.leader_epoch for piece in ranges}
+        for piece in ranges:
+            name = piece.partition
+            ack, emitted = self.offsets[name], self.emitted[name]
+            assert piece.start == ack <= piece.end, f"{piece} does not follow the ack {ack}"
+            at = Progress(piece.end, max(emitted, piece.end)) if joined is None else joined[name]
+            assert ack <= at.offset <= at.emitted >= emitted, f"{at} of {name} goes back"
+            if (
+                at != Progress(ack, emitted, self.sure[name])
+                or epochs[name] != self.leader_epochs[name]
+            ):
+                moved[name] = at
+        if not moved:
+            if also:
+                self._store.commit([self.check(ranges[0].partition), *also])
+            return
+        writes = [
+            self._put(name, at, epochs[name], self._versions[name]) for name, at in moved.items()
+        ]
+        with self._moving:
+            versions = self._publisher.commit(writes, also)
+            for (name, at), version in zip(moved.items(), versions, strict=True):
+                self._versions[name] = version
+                self._know(name, at)
+                self.leader_epochs[name] = epochs[name]
+
+    def check(self, partition: str) -> Check:
+        """Fails a transaction once somebody else has claimed or moved the ack of ``partition``."""
+        with self._moving:
+            return Check(self._paths[partition], self._versions[partition])
+
+    def require_ours(self, partitions: Iterable[str]) -> None:
+        """Raises ConflictError when somebody else has written one of them, UnavailableError."""
+        names = sorted(partitions)
+        with self._moving:
+            found = self._store.read_many([self._paths[name] for name in names])
+            for name, ack in zip(names, found, strict=True):
+                if ack is None or ack.version != self._versions[name]:
+                    raise ConflictError(f"the ack of {name} was written by somebody else")
+
+    def _know(self, partition: str, at: Progress) -> None:
+        self.offsets[partition], self.emitted[partition] = at.offset, at.emitted
+        self.sure[partition] = at.sure
+
+    def _progress(self, ack: Ack) -> Progress:
+        if ack.joined is not None and ack.joined.rules == self._rules:
+            known = ack.joined.offset == ack.offset
+            return Progress(ack.offset, ack.emitted, ack.joined.sure if known else 0)
+        return Progress(ack.emitted, ack.emitted)
+
+    def _put(self, partition: str, at: Progress, leader_epoch: int | None, expect: Expected) -> Put:
+        joined = None
+        if at.emitted > at.offset:
+            joined = Joined(offset=at.offset, emitted=at.emitted, rules=self._rules, sure=at.sure)
+        ack = Ack(epoch=self.epoch, offset=at.offset, joined=joined, leader_epoch=leader_epoch)
+        return Put(self._paths[partition], ack, expect)

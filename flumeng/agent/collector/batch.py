@@ -1,0 +1,70 @@
+"""A batch of a task, from its decision until it is committed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from flumeng.agent.collector.gaps import Gap
+from flumeng.agent.collector.ranges import COUNTED, Scale
+from flumeng.agent.collector.work import Outcome
+from flumeng.control.zookeeper import Write
+from flumeng.inputs import Range
+from flumeng.sinks import BatchId, Written
+
+
+@dataclass(eq=False)
+class Batch:
+    """``outcome`` is what the sinks made of it, once it is written, at ``ended``. Before it began,
+    its task has waited for ``waited_seconds``. A batch that is decided before it is written has an
+    ``identity``, and is cut into so many ``splits``. One of ``gaps`` has no events; any
+    other lacks what is ``left_out``. ``reread`` were in batches before. ``lines_closed`` is for
+    the metric of that name."""
+
+    ranges: tuple[Range, ...]
+    addresses: Mapping[str, str]
+    staging: Mapping[str, str]
+    began: float
+    scale: Scale = COUNTED
+    identity: BatchId | None = None
+    splits: int | None = None
+    waited_seconds: float = 0.0
+    ended: float = 0.0
+    outcome: Outcome | None = None
+    gaps: tuple[Gap, ...] = ()
+    left_out: tuple[Gap, ...] = ()
+    reread: int = 0
+    lines_closed: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def also(self) -> list[Write]:
+        """What is written with its acks."""
+        return [write for gap in self.gaps or self.left_out for write in gap.also]
+
+    @property
+    def events(self) -> int:
+        return 0 if self.gaps else self._offsets - self.reread
+
+    @property
+    def gone(self) -> int:
+        """How many offsets it passes over, of events that are not read."""
+        return self.scale.total(gap.told for gap in self.gaps)
+
+    @property
+    def _offsets(self) -> int:
+        return self.scale.total(self.ranges)
+
+    @property
+    def refused(self) -> int:
+        """How many events have a time that was not believed, as sinks have seen."""
+        return max((part.refused for part in self._written), default=0)
+
+    @property
+    def dead_letters(self) -> int:
+        """How many events sinks have refused for good."""
+        return sum(part.dead_letters for part in self._written)
+
+    @property
+    def _written(self) -> list[Written]:
+        return self.outcome if isinstance(self.outcome, list) else []

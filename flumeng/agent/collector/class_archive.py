@@ -1,0 +1,139 @@
+"""The classes that Spark's JVM loads at its start, kept in one file that the next start maps.
+
+Loading and verifying its classes takes most of Spark's start. A dynamic archive of class-data
+sharing (JEP 350) holds them as the JVM has them in memory. It is made once, by a Spark session of
+its own that does what a collector does and then ends. It fits one Java and one set of jars, which
+its name says; the JVM ignores one that does not fit.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import pyspark
+
+from flumeng.agent.standalone.embedded import find_java
+from flumeng.errors import UserError
+from flumeng.runtime import private_directory
+from flumeng.runtime.parentage import die_with_parent
+from flumeng.runtime.processes import PYTHON
+
+CACHE_VARIABLE = "FLUMENG_CACHE"
+ROOM_BYTES = 512 * 1024 * 1024
+QUIET = "-Xlog:disable -Xlog:all=error:stderr"
+BACKGROUND_NICENESS = 19
+BACKGROUND_AFTER_SECONDS = 60.0
+"""A collector that has run for so long will likely be started again."""
+
+
+def cache_of(data: Path) -> Path:
+    """Where archives lie: the directory that ``FLUMENG_CACHE`` names, else in the node's own."""
+    given = os.environ.get(CACHE_VARIABLE)
+    return Path(given) if given else data / "cache"
+
+
+def archive_in(cache: Path) -> Path:
+    """The archive for this Java and these jars, there or not. Raises UserError without Java."""
+    java = Path(find_java()).resolve()
+    jars = Path(pyspark.__file__).parent / "jars"
+    content = [f"{java} {java.stat().st_mtime_ns}"]
+    content += sorted(f"{jar.name} {jar.stat().st_size}" for jar in jars.glob("*.jar"))
+    key = hashlib.sha256("\n".join(content).encode()).hexdigest()[:16]
+    return cache / f"spark-{pyspark.__version__}-{key}.jsa"
+
+
+def java_options(cache: Path) -> str:
+    """What makes the JVM use the archive; empty while there is none that is our own."""
+    archive = archive_in(cache)
+    with suppress(OSError):
+        if archive.stat().st_uid == os.getuid():
+            return f"-Xshare:auto -XX:SharedArchiveFile={archive} {QUIET}"
+    return ""
+
+
+def make_in_background(cache: Path) -> subprocess.Popen[bytes] | None:
+    """Start making the archive at the lowest priority; None when it is there, or has no room."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if archive_in(cache).exists() or shutil.disk_usage(cache).free < ROOM_BYTES:
+            return None
+    except OSError:
+        return None
+    return subprocess.Popen(
+        [*PYTHON, "flumeng.agent.collector.class_archive", str(cache), "--background"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def make(cache: Path) -> Path:
+    """The archive, made if it is not there. One process makes it, others wait for that one.
+
+    Raises UserError when Java is missing or ``cache`` cannot be written.
+    """
+    archive = archive_in(cache)
+    try:
+        cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (cache / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not archive.exists():
+                with tempfile.TemporaryDirectory(dir=cache) as scratch:
+                    unfinished = Path(scratch) / archive.name
+                    _train(Path(scratch) / "spark", unfinished)
+                    unfinished.rename(archive)
+                for old in set(cache.glob("spark-*.jsa")) - {archive}:
+                    old.unlink()
+    except OSError as error:
+        raise UserError(f"cannot write to {cache}: {error.strerror}") from error
+    return archive
+
+
+def _train(scratch: Path, archive: Path) -> None:
+    """Run what a collector runs, so that its classes are loaded, and end the JVM in good order: at
+    its end it writes the archive."""
+    from flumeng.agent.collector import spark  # noqa: PLC0415  that module asks this one for its options
+
+    options = f"-XX:ArchiveClassesAtExit={archive} {QUIET}"
+    session = spark.start(scratch, more_java_options=options)
+    rows = session.range(0, 2, 1, 2)
+    rows.mapInArrow(lambda batches: batches, rows.schema).collect()
+    rows.selectExpr("cast(id as string) AS body").where("body > '0'").mapInArrow(
+        lambda batches: batches, "body string"
+    ).toArrow()
+    gateway = session.sparkContext._gateway
+    assert gateway is not None
+    try:
+        session.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+    finally:
+        gateway.proc.kill()
+
+
+def main() -> None:
+    """``python -m flumeng.agent.collector.class_archive DIRECTORY [--background]``."""
+    cache, *how = sys.argv[1:]
+    if how == ["--background"]:
+        die_with_parent()
+        os.nice(BACKGROUND_NICENESS)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        os.umask(private_directory.OTHERS)
+        make(Path(cache))
+    except UserError as problem:
+        raise SystemExit(str(problem)) from problem
+
+
+if __name__ == "__main__":
+    main()

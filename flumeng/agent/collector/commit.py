@@ -1,0 +1,186 @@
+"""Files that become visible in one step with the acks: staging, commit records and recovery.
+
+A batch is written below ``ROOT/_flumeng/PARTITION.EPOCH.UUID``. It is decided by one transaction
+that moves its acks and creates its commit record, which lists every rename. From then on anybody
+may finish it, at any time and any number of times: a rename takes effect once, and a record's name
+is used once, so nobody can remove the record of another batch.
+
+A staging directory without a record belongs to a batch that was not decided. It is named after a
+partition that the batch reads, and its next owner removes it under a rule that holds for owners
+that wake up late too: *list, then claim, then finish records, then remove what was
+listed*. What was listed was staged under acks that the claim has fenced, so it is decided by then
+or never will be; what a later owner stages was not listed.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from flumeng.agent.collector.acks import Acks
+from flumeng.control.zookeeper import ABSENT, ANY, Path, Put, Store, Write
+from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
+from flumeng.inputs import Progress, Range
+from flumeng.runtime.file_store import FileStore, below, open_store
+from flumeng.sinks import BatchTooWideError
+from zkschema import codec, paths
+from zkschema.records import Commit
+
+log = logging.getLogger(__name__)
+
+OpenStore = Callable[[str], tuple[FileStore, str]]
+STAGING = "_flumeng"
+UNREACHED = (UnavailableError, OSError)
+
+
+class Commits:
+    """The commits of one task. ``open_store`` finds the file store of a URI, and the path there."""
+
+    def __init__(
+        self, store: Store, flow: str, task: str, open_store: OpenStore = open_store
+    ) -> None:
+        self._store = store
+        self._flow = flow
+        self._task = task
+        self._open_store = open_store
+
+    def leftovers(
+        self, roots: Iterable[str], partitions: Iterable[str], spare: Collection[str] = ()
+    ) -> list[str]:
+        """Staging directories for batches of ``partitions``. Call this before claiming them. What
+        is left under a root of ``spare`` that cannot be reached is for a later owner."""
+        mine = frozenset(partitions)
+        found = []
+        for root in sorted(set(roots)):
+            store, path = self._open_store(below(root, STAGING))
+            try:
+                names = store.directories(path)
+            except UNREACHED as error:
+                if root not in spare:
+                    raise
+                log.warning("%s/%s goes on without %s: %s", self._flow, self._task, root, error)
+                continue
+            found += [below(root, STAGING, name) for name in names if _partition(name) in mine]
+        return found
+
+    def recover(self, leftovers: Sequence[str]) -> None:
+        """Finish every decided batch of the flow, then remove ``leftovers``.
+
+        Call this after claiming and before staging anything. Records of other tasks are finished
+        too, since their owner may never come back, and finishing twice does no harm. One that
+        cannot be finished stops its own task only; what it has staged is left alone, by all.
+        """
+        removable = set(leftovers)
+        for name in self._store.children(paths.commits(self._flow)):
+            path = paths.commit(self._flow, name)
+            own = name.partition("@")[0] == self._task
+            staged: Iterable[str] = leftovers
+            try:
+                record = self._store.read(path)
+                if record is None:
+                    continue
+                staged = record.value.staging
+                log.info("%s/%s: finishing the commit %s", self._flow, self._task, name)
+                self._finish(path, record.value)
+            except (CorruptError, UnavailableError, UserError, OSError) as error:
+                if own:
+                    raise
+                log.error("%s/%s goes on without %s: %s", self._flow, self._task, name, error)
+                removable -= set(staged)
+        self._remove(*sorted(removable))
+
+    def name(self, root: str, partition: str, epoch: int) -> str:
+        """Where a directory (URI) for a batch that reads ``partition`` among others may be made."""
+        staging = below(root, STAGING, f"{partition}.{epoch}.{uuid.uuid4().hex}")
+        self._open_store(staging)
+        return staging
+
+    def stage(self, root: str, partition: str, epoch: int) -> str:
+        """A new directory of such a name."""
+        staging = self.name(root, partition, epoch)
+        store, path = self._open_store(staging)
+        store.make_directory(path)
+        return staging
+
+    def record(
+        self, epoch: int, staging: Sequence[str], files: Sequence[tuple[str, str]]
+    ) -> Commit:
+        """What a commit of these has to say. Raises BatchTooWideError."""
+        record = Commit(epoch=epoch, staging=tuple(staging), files=tuple(files))
+        if len(codec.encode(record)) > paths.commit.size_bytes:
+            raise BatchTooWideError(f"{len(files)} files do not fit into one commit record")
+        return record
+
+    def commit(
+        self,
+        acks: Acks,
+        ranges: Sequence[Range],
+        record: Commit,
+        also: Sequence[Write] = (),
+        joined: Mapping[str, Progress] | None = None,
+    ) -> None:
+        """Decide the batch, together with ``also``, and show its files; see ``Acks.advance``.
+
+        Raises ConflictError (fenced) before anything is decided; after any other error it may be
+        decided: claim and recover.
+        """
+        if not record.files:
+            acks.advance(ranges, also, joined)
+            self._remove(*record.staging)
+            return
+        path = paths.commit(self._flow, f"{self._task}@{uuid.uuid4().hex}")
+        acks.advance(ranges, [*also, Put(path, record, ABSENT)], joined)
+        self._finish(path, record)
+
+    def publish(self, staging: Sequence[str], files: Sequence[tuple[str, str]]) -> None:
+        """Show files without a record: for deliveries in which a crash may lose or repeat them."""
+        missing = self._rename(files)
+        if missing:
+            raise UnavailableError(f"{missing[0][0]} was removed, perhaps by a later owner")
+        self._remove(*staging)
+
+    def discard(self, staging: Iterable[str]) -> None:
+        """Remove what no commit needs; where that cannot be reached, a later owner does."""
+        for place in staging:
+            try:
+                self._remove(place)
+            except UNREACHED as error:
+                log.warning("%s/%s leaves %s behind: %s", self._flow, self._task, place, error)
+
+    def _finish(self, path: Path, record: Commit) -> None:
+        missing = self._rename(record.files)
+        if missing and self._store.exists(path) and not self._all_there(record.staging):
+            raise CorruptError(
+                f"{missing[0][0]} and {len(missing) - 1} more files of the decided commit {path} "
+                f"are neither staged nor at their place: restore them, or give them up with "
+                f"`flumeng ack drop {self._flow} {path.name}`"
+            )
+        if missing:
+            log.warning("%s: %d files were shown and taken away already", path, len(missing))
+        try:
+            self._store.remove(path, ANY)
+        except ConflictError:
+            log.info("%s was finished by someone else too", path)
+        self._remove(*record.staging)
+
+    def _rename(self, files: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Carry out the renames; gives those with neither a source nor a target left."""
+        by_store: defaultdict[FileStore, list[tuple[str, str]]] = defaultdict(list)
+        for source, target in files:
+            store, source_path = self._open_store(source)
+            by_store[store].append((source_path, self._open_store(target)[1]))
+        return [missing for store, moves in by_store.items() for missing in store.rename(moves)]
+
+    def _all_there(self, staging: Sequence[str]) -> bool:
+        return all(store.exists(path) for store, path in map(self._open_store, staging))
+
+    def _remove(self, *staging: str) -> None:
+        for store, path in map(self._open_store, staging):
+            store.remove_tree(path)
+
+
+def _partition(name: str) -> str:
+    """The partition in a staging directory's name."""
+    return name.rsplit(".", 2)[0]

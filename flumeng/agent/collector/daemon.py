@@ -1,0 +1,220 @@
+"""A collector process: Spark's session, the tasks, and who watches both."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from flumeng.agent.collector import class_archive, spark, spark_ui
+from flumeng.agent.collector.application import Application
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.commit import OpenStore
+from flumeng.agent.collector.engine import SparkEngine
+from flumeng.agent.collector.letter_limits import LetterLimits
+from flumeng.agent.collector.liveness import Liveness
+from flumeng.agent.collector.measures import Measures
+from flumeng.agent.collector.pipeline import SparkPipeline
+from flumeng.agent.collector.poll_maker import poll_maker
+from flumeng.agent.collector.task_metrics import StatusStore, TaskMetrics
+from flumeng.agent.collector.worker import Worker
+from flumeng.agent.node import policy
+from flumeng.agent.node.in_progress import InProgress
+from flumeng.agent.node.own_directory import require_outside
+from flumeng.agent.node.policy import Policy
+from flumeng.agent.node.protocol import Parent
+from flumeng.control.snapshot.partitions import FLOW, JOURNAL, OBJECTS, POLLS
+from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
+from flumeng.errors import UserError
+from flumeng.inputs.flows.flows import Subscriptions
+from flumeng.inputs.journals import executor_tokens
+from flumeng.inputs.journals.journals import Journals
+from flumeng.inputs.kafka.kafka import KafkaInput
+from flumeng.inputs.kafka.names import INPUT as KAFKA
+from flumeng.inputs.letters.letters import LettersInput
+from flumeng.inputs.letters.names import INPUT as LETTERS
+from flumeng.inputs.objects.objects import ObjectsInput
+from flumeng.inputs.polls.polls import PollsInput
+from flumeng.inputs.routing import Inputs
+from flumeng.journal.action_server import ActionServer
+from flumeng.journal.wire import COUNTERS
+from flumeng.runtime import file_store, secrets, vital
+from flumeng.runtime.file_store import FileStore
+from flumeng.security import process
+from flumeng.sinks import TaskRevision
+from flumeng.spec import Component, FlowSpec, check_flow
+from flumeng.spec import spark as spark_settings
+from flumeng.spec.sinks.spark import Spark
+from flumeng.spec.spark import SparkOptions
+from zkschema.records import COLLECT
+
+if TYPE_CHECKING:
+    from flumeng.metrics.instruments import Instruments
+
+LEAST_SLOTS = 2
+
+
+def run(
+    parent: Parent,
+    starting: Future[SparkSession],
+    *,
+    spark_texts: Mapping[str, str],
+    hosts: str,
+    host: str,
+    port: int,
+    session_seconds: float,
+    cache: Path,
+    policy_file: Path | None,
+    in_progress: InProgress,
+    metrics_channel: int | None,
+) -> int:
+    """Until the node says stop or is gone; the exit code.
+
+    ``starting`` gives Spark's session, or raises UserError; ``spark_texts`` are the settings with
+    which it was started. ``hosts`` are ZooKeeper's, ``host`` and ``port`` where it tells what it
+    counts, ``cache`` is for the archive of classes, ``policy_file`` the node's, and
+    ``metrics_channel`` the descriptor to ask for metrics. ``in_progress`` is told what runs.
+    """
+    process.serve_as("collector")
+    measures = Measures()
+    instruments = _serve(measures, metrics_channel)
+    try:
+        allowed = policy.load(policy_file)
+        secrets.use(allowed.secrets)
+        admitted = executor_tokens.of_process()
+        store = ZooKeeperStore(hosts, session_seconds, roles=["collector"])
+        session = starting.result()
+    except UserError as problem:
+        print(problem, file=sys.stderr)
+        return 2
+
+    def give_up(why: str) -> None:
+        logging.error("%s; this process ends, and the node starts it anew", why)
+        os._exit(1)
+
+    def follow() -> None:
+        spark.wait_for_end(session)
+        give_up("Spark's JVM has ended")
+
+    vital.start("jvm", follow)
+    options = spark_settings.read(spark_settings.known(spark_texts))
+    application = Application(session, options, lambda: measures.jobs()[0], in_progress)
+    vital.start("application", lambda: give_up(application.follow()))
+    archiving = threading.Timer(
+        class_archive.BACKGROUND_AFTER_SECONDS, class_archive.make_in_background, [cache]
+    )
+    archiving.daemon = True
+    archiving.start()
+    measures.spark_runs = True
+    if instruments is not None:
+        instruments.page.add(store.readings)
+        instruments.page.add_process("flumeng_spark", spark.pid(session))
+    journals = Journals(store, admitted)
+    inputs = Inputs(
+        {
+            JOURNAL: journals,
+            FLOW: Subscriptions(journals),
+            KAFKA: KafkaInput(),
+            LETTERS: LettersInput(),
+            OBJECTS: ObjectsInput(store),
+            POLLS: PollsInput(store, poll_maker(session)),
+        }
+    )
+    probes_of_life: list[Callable[[], object]] = [lambda: spark.ask(session)]
+    Liveness(parent.send, probes_of_life, application.held).start()
+
+    letter_limits = LetterLimits(store, measures)
+    threading.Thread(target=letter_limits.follow, name="letter-limits", daemon=True).start()
+
+    def build(assignment: Assignment) -> SparkPipeline:
+        spec = check_flow(assignment.spec)
+        require_allowed(spec, allowed, options, in_progress.data)
+        task = TaskRevision(assignment.flow, assignment.task, assignment.revision)
+        pipeline = SparkPipeline(session, spec, task, inputs.reader(spec))
+        letter_limits.watch(pipeline)
+        return pipeline
+
+    asked = _tell(measures, host, port)
+    task_metrics = TaskMetrics(StatusStore(session), measures.used)
+    threading.Thread(target=task_metrics.follow, name="task-metrics", daemon=True).start()
+    slots = max(LEAST_SLOTS, options.cores or session.sparkContext.defaultParallelism)
+    worker = Worker(
+        parent,
+        store,
+        engine=SparkEngine(session, task_metrics.running),
+        slots=slots,
+        build=build,
+        positions=inputs.positions,
+        on_stuck=give_up,
+        open_store=bounded(allowed),
+        in_progress=in_progress,
+        measures=measures,
+        spark_ui=spark_ui.address(session),
+        address=asked.address if asked else "",
+    )
+    probes_of_life += [worker.require_turning, measures.health.turned]
+    worker.run()
+    store.close()
+    spark.let_go(session)
+    return 0
+
+
+def require_allowed(spec: FlowSpec, allowed: Policy, options: SparkOptions, data: Path) -> None:
+    """Raises UserError for what a node with the directory ``data`` does not run of a flow, in
+    whichever branch it stands."""
+    for part in (*spec.partitioned, *spec.all_filters, *spec.targets):
+        allowed.require(part)
+        require_outside(data, part)
+        if not options.local and getattr(part.options, "local", False):
+            raise UserError(
+                f"{part.name}: executors of {options.master} are other hosts: say shared: true "
+                "when each of them sees that directory, or name a store that they all reach"
+            )
+        require_catalog(options, part)
+
+
+def require_catalog(options: SparkOptions, part: Component) -> None:
+    """Raises UserError for a table of a catalog that the session does not have."""
+    catalog = part.options.catalog if isinstance(part.options, Spark) else None
+    if catalog is not None and not options.has_catalog(catalog):
+        setting = f"{spark_settings.CATALOG}{catalog}"
+        raise UserError(
+            f"{part.name}: this session has no catalog {catalog} of its own: set "
+            f"{setting} in spark.conf, and allow it in spark.conf of the node's policy file"
+        )
+
+
+def bounded(allowed: Policy) -> OpenStore:
+    """``open_store``, for what may be written: also what a commit record of another names."""
+
+    def open_store(uri: str) -> tuple[FileStore, str]:
+        allowed.require_output(uri)
+        return file_store.open_store(uri)
+
+    return open_store
+
+
+def _tell(measures: Measures, host: str, port: int) -> ActionServer | None:
+    """Serve what is counted of each task; None when that cannot be: nothing else needs it."""
+    try:
+        answers = {COUNTERS: lambda _: measures.tasks.rows()}
+        return ActionServer(host, answers, port, keystore=process.keystore())
+    except UserError as problem:
+        logging.warning("nobody can ask what became of events: %s", problem)
+        return None
+
+
+def _serve(measures: Measures, descriptor: int | None) -> Instruments | None:
+    """Tell the node how it goes from now on, while Spark starts."""
+    if descriptor is None:
+        return None
+    from flumeng.metrics import serving  # noqa: PLC0415  # only then it costs memory
+
+    return serving.serve(COLLECT, measures.health, measures.readings, descriptor=descriptor)

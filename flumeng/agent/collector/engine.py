@@ -1,0 +1,248 @@
+"""Runs batches on Spark: one with SQL in it as DataFrames, those that are all Arrow as units.
+
+Units need no DataFrame, whose planning costs more than a small batch does, and units of many
+batches go into one job.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from pyspark import RDD
+from pyspark.sql import SparkSession
+
+from flumeng.agent.collector import units
+from flumeng.agent.collector.forks import Run
+from flumeng.agent.collector.pipeline import SparkPipeline, of_kind, one_line
+from flumeng.agent.collector.units import Result, Unit, Units
+from flumeng.agent.collector.warming import Warming
+from flumeng.agent.collector.work import (
+    BrokenTogetherError,
+    HungError,
+    Outcome,
+    Pipeline,
+    SinkUnavailableError,
+    Work,
+    places_of,
+)
+from flumeng.errors import FlumengError, UnavailableError
+from flumeng.filters.lazy_batch import LargeRowsError
+from flumeng.inputs import Range
+from flumeng.sinks import Row, Written
+
+NAMED = 3
+"""So many tasks are named in the description of a job that they share."""
+MOST_BYTES = 500_000
+"""Larger jobs send their units as data. What a job does is faster to send, but from 1 MiB on Spark
+writes it into a file that is there until the session ends."""
+
+
+Recording = Callable[[str, Sequence[Work]], AbstractContextManager[None]]
+
+
+def unrecorded(_job: str, _works: Sequence[Work]) -> AbstractContextManager[None]:
+    """Where nobody counts what jobs use."""
+    return nullcontext()
+
+
+class SparkEngine:
+    """See ``Engine``. Its pipelines are ``SparkPipeline``. ``recording`` is entered with the name
+    and the batches of each job while it runs."""
+
+    def __init__(self, spark: SparkSession, recording: Recording = unrecorded) -> None:
+        self._context = spark.sparkContext
+        self._recording = recording
+        self._numbers: dict[int, RDD[int]] = {}
+        self._warming = Warming(self._context)
+
+    def write(self, works: Sequence[Work], job: str, slot: str) -> list[Outcome]:
+        with self._recording(job, works):
+            return self._write(works, job, slot)
+
+    def cancel(self, job: str) -> None:
+        self._context.cancelJobGroup(job)
+
+    def warm_up(self, pipeline: Pipeline) -> None:
+        assert isinstance(pipeline, SparkPipeline)
+        try:
+            self._warming.warm_up(pipeline.modules)
+        except Exception as error:
+            raise one_line(error) from error
+
+    def _write(self, works: Sequence[Work], job: str, slot: str) -> list[Outcome]:
+        self._context.setJobGroup(job, describe(works), interruptOnCancel=True)
+        self._context.setLocalProperty("spark.scheduler.pool", slot)
+        try:
+            if works[0].pipeline.shareable:
+                return self._write_units(works)
+            (work,) = works
+            return [_write_frames(_pipeline(work), work)]
+        except FlumengError:
+            raise
+        except Exception as error:
+            raise one_line(error) from error
+
+    def _write_units(self, works: Sequence[Work]) -> list[Outcome]:
+        parts = [_Part.of(work) for work in works]
+        chosen: list[tuple[_Part, int, Unit]] = []
+        weights = []
+        for part in parts:
+            for run, stage in enumerate(part.stages):
+                for split, events in enumerate(part.events):
+                    chosen.append((part, run, Unit(len(chosen), split, stage)))
+                    weights.append(events)
+        tasks = 1 if works[0].apart else self._context.defaultParallelism
+        shares = spread(weights, tasks)
+        given = tuple(tuple(chosen[number][2] for number in share) for share in shares)
+        for result in self._run(Units(given, together=len(works) > 1)):
+            part, run, _ = chosen[result[0]]
+            part.take(run, result)
+        return [part.outcome() for part in parts]
+
+    def _run(self, all_units: Units) -> list[Result]:
+        tasks = len(all_units.shares)
+        if not tasks:
+            return []
+        if all_units.size_bytes > MOST_BYTES:
+            shares = self._context.parallelize(all_units.shares, tasks)
+            return shares.mapPartitions(Units((), all_units.together).run).collect()
+        if tasks not in self._numbers:
+            self._numbers[tasks] = self._context.parallelize(range(tasks), tasks)
+        return self._numbers[tasks].mapPartitions(all_units).collect()
+
+
+def _write_frames(pipeline: SparkPipeline, work: Work) -> list[Written]:
+    try:
+        return _attempt(pipeline, work)
+    except Exception as error:
+        pipeline.failed()
+        if not isinstance(one_line(error), LargeRowsError):
+            raise
+    pipeline.take_large_rows()
+    return _attempt(pipeline, work)
+
+
+def _attempt(pipeline: SparkPipeline, work: Work) -> list[Written]:
+    plan = pipeline.plan(work)
+    rows: list[list[Row]] = [[] for _ in work.pipeline.spec.all_sinks]
+    places = places_of(pipeline.spec)
+    try:
+        for run in plan.runs:
+            for sink, of in run.rows(_collected(run, [places[number] for number in run.sinks])):
+                rows[sink] += of
+    finally:
+        plan.release()
+    return pipeline.written(rows)
+
+
+def _collected(run: Run, places: Sequence[str]) -> list[Row]:
+    try:
+        return [row.asDict() for row in run.batch.collect()]
+    except Exception as error:
+        found = _of_sink(one_line(error), places)
+        if isinstance(found, SinkUnavailableError):
+            raise found from error
+        raise
+
+
+class _Part:
+    """One batch of a job: its ``stages``, one a run, and the ``events`` of its splits."""
+
+    def __init__(self, work: Work) -> None:
+        self._pipeline = _pipeline(work)
+        self.stages: list[bytes] = []
+        self.events: list[int] = []
+        self._runs: tuple[Run, ...] = ()
+        self._rows: list[list[Row]] = []
+        self._error: Exception | None = None
+
+    @classmethod
+    def of(cls, work: Work) -> _Part:
+        part = cls(work)
+        try:
+            plan = part._pipeline.plan(work)
+            part._runs = plan.runs
+            part.stages = [pickle.dumps(run.batch.all_arrow) for run in plan.runs]
+            part.events = [sum(piece.events for piece in split) for split in plan.splits]
+            part._rows = [[] for _ in work.pipeline.spec.all_sinks]
+        except Exception as error:
+            part._error = error
+        return part
+
+    def take(self, run: int, result: Result) -> None:
+        """A unit has ended; what the first one that failed says is the batch's error."""
+        _, kind, content = result
+        if kind == units.ROWS:
+            for sink, rows in self._runs[run].rows(units.read_rows(content)):
+                self._rows[sink] += rows
+        elif self._error is None:
+            self._error = _error(kind, content, self._sinks(run))
+
+    def _sinks(self, run: int) -> dict[int, str]:
+        places = places_of(self._pipeline.spec)
+        return {number: places[number] for number in self._runs[run].sinks}
+
+    def outcome(self) -> Outcome:
+        if self._error is not None:
+            return self._error
+        try:
+            return self._pipeline.written(self._rows)
+        except Exception as error:
+            return error
+
+
+def describe(works: Sequence[Work]) -> str:
+    """What Spark's UI says of the job of ``works``."""
+    tasks = [f"{work.pipeline.spec.flow}/{_pipeline(work).task.task}" for work in works]
+    if len(works) == 1:
+        return f"{tasks[0]}: {_said(works[0].ranges)}"
+    events = sum(work.events for work in works)
+    flows = len({work.pipeline.spec.flow for work in works})
+    more = [f"{len(tasks) - NAMED} more"] if len(tasks) > NAMED else []
+    named = ", ".join([*tasks[:NAMED], *more])
+    return f"{len(works)} batches of {flows} flows, {events} events: {named}"
+
+
+def _said(ranges: Sequence[Range]) -> str:
+    """What a batch holds; of many ranges, the first stands for them."""
+    if not ranges:
+        return "0 events"
+    first = f"{ranges[0].partition} {ranges[0].start}-{ranges[0].end}"
+    more = f" and {len(ranges) - 1} more" if len(ranges) > 1 else ""
+    return f"{sum(piece.events for piece in ranges)} events, {first}{more}"
+
+
+def spread(weights: Sequence[int], most: int) -> list[list[int]]:
+    """The numbers of all weights in at most ``most`` shares of about equal weight."""
+    shares: list[list[int]] = [[] for _ in range(min(most, len(weights)))]
+    loads = [0] * len(shares)
+    for number in sorted(range(len(weights)), key=lambda n: -weights[n]):
+        least = loads.index(min(loads))
+        shares[least].append(number)
+        loads[least] += weights[number] + 1
+    return shares
+
+
+def _error(kind: str, content: bytes, sinks: Mapping[int, str]) -> Exception:
+    """``sinks``: number -> place, of those that the unit was for."""
+    if kind == units.HUNG:
+        return HungError.after(units.LIMIT_SECONDS, list(sinks.values()), content.decode())
+    if kind == units.LEFT:
+        return BrokenTogetherError("too many batches of one job have hung")
+    name, text, number = content.decode().split("\n")
+    return _of_sink(of_kind(name, text), [sinks[int(number)]] if number else [*sinks.values()])
+
+
+def _of_sink(error: FlumengError, places: Sequence[str]) -> FlumengError:
+    """Name the sink that is unavailable; failed reads are UnreadableErrors. With several
+    ``places`` the sink is unknown, and the error stays as it is."""
+    if isinstance(error, UnavailableError) and len(places) == 1:
+        return SinkUnavailableError(places[0], str(error))
+    return error
+
+
+def _pipeline(work: Work) -> SparkPipeline:
+    assert isinstance(work.pipeline, SparkPipeline)
+    return work.pipeline

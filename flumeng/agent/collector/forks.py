@@ -1,0 +1,148 @@
+"""How a batch with several outputs is run, so that each event is read and filtered once.
+
+What goes on in Arrow behind a fork is one run: the batch is held there, and each output reads it
+from its beginning. Where an output goes on in Spark SQL, Spark keeps the batch of the fork for all
+of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from flumeng.agent.collector.units import read_rows
+from flumeng.filters.lazy_batch import BRANCH_SCHEMA, Branches, Fused, LazyBatch, Stage
+from flumeng.inputs import Split
+from flumeng.sinks import Row
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """``batch`` as far as the last stage of the sink with that number."""
+
+    sink: int
+    batch: LazyBatch
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Where several ``outputs`` share ``batch``. ``plan`` plans them: on ``batch``, or on the same
+    rows as Spark keeps them. ``counting`` gives the stages that count the batch when all outputs
+    are Arrow."""
+
+    batch: LazyBatch
+    plan: Callable[[LazyBatch], tuple[Leaf | Fork, ...]]
+    counting: Callable[[], tuple[Stage, ...]]
+    outputs: tuple[Leaf | Fork, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        batch: LazyBatch,
+        plan: Callable[[LazyBatch], tuple[Leaf | Fork, ...]],
+        counting: Callable[[], tuple[Stage, ...]] = lambda: (),
+    ) -> Fork:
+        return cls(batch, plan, counting, plan(batch))
+
+    def on(self, batch: LazyBatch) -> Fork:
+        return replace(self, batch=batch, outputs=self.plan(batch))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A batch as far as the last stage of ``sinks``; of several it yields BRANCH_SCHEMA."""
+
+    batch: LazyBatch
+    sinks: tuple[int, ...]
+
+    def rows(self, found: Sequence[Row]) -> Iterator[tuple[int, list[Row]]]:
+        """What each of its sinks has yielded, out of what the batch has."""
+        if len(self.sinks) == 1:
+            yield self.sinks[0], list(found)
+            return
+        for row in found:
+            yield row["branch"], list(read_rows(row["rows"]))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be run so that each event is read and filtered once. ``splits`` is what each Spark
+    task reads, ``cached`` what several runs have in common, inner ones last."""
+
+    splits: tuple[Split, ...]
+    runs: tuple[Run, ...]
+    cached: tuple[LazyBatch, ...] = ()
+
+    @classmethod
+    def of(cls, splits: tuple[Split, ...], fork: Fork) -> Plan:
+        cached: list[LazyBatch] = []
+        return cls(splits, tuple(_runs(fork, cached)), tuple(cached))
+
+    @property
+    def preparable(self) -> bool:
+        """Whether another batch may run by the same plan: what Spark keeps of a DataFrame, for us
+        or for a user's function, it finds again by the plan, whatever events it was made of."""
+        return not self.cached and all(run.batch.action is None for run in self.runs)
+
+    def release(self) -> None:
+        """Nothing of it runs any more."""
+        for batch in reversed(self.cached):
+            batch.release()
+
+
+@dataclass(frozen=True)
+class _Tail:
+    """Arrow stages to the end of ``sinks``, which yield ``schema``."""
+
+    stages: tuple[Stage, ...]
+    schema: pa.Schema
+    sinks: tuple[int, ...]
+
+    def behind(self, batch: LazyBatch) -> Run:
+        pending = (*batch.pending, *self.stages)
+        return Run(replace(batch, pending=pending, schema=self.schema), self.sinks)
+
+
+def _runs(part: Leaf | Fork, cached: list[LazyBatch]) -> Iterator[Run]:
+    if isinstance(part, Leaf):
+        yield Run(part.batch, (part.sink,))
+        return
+    whole = _tail(part, part.batch)
+    if whole is not None:
+        yield whole.behind(part.batch)
+        return
+    if len(part.outputs) > 1:
+        cached.append(part.batch.cached())
+        part = part.on(cached[-1])
+    arrow = []
+    for output in part.outputs:
+        tail = _tail(output, part.batch)
+        if tail is not None:
+            arrow.append(tail)
+        else:
+            yield from _runs(output, cached)
+    if arrow:
+        yield _joined(arrow).behind(part.batch)
+
+
+def _tail(part: Leaf | Fork, shared: LazyBatch) -> _Tail | None:
+    """From ``shared`` on; None when Spark SQL or an action follows it."""
+    before = part.batch.after(shared)
+    if before is None or isinstance(part, Leaf):
+        sinks = (part.sink,) if isinstance(part, Leaf) else ()
+        return None if before is None else _Tail(before, part.batch.schema, sinks)
+    tails = [_tail(output, part.batch) for output in part.outputs]
+    if None in tails:
+        return None
+    joined = _joined([tail for tail in tails if tail is not None])
+    return replace(joined, stages=(*before, *part.counting(), *joined.stages))
+
+
+def _joined(tails: Sequence[_Tail]) -> _Tail:
+    if len(tails) == 1:
+        return tails[0]
+    branches = ((t.sinks[0] if len(t.sinks) == 1 else None, Fused(t.stages)) for t in tails)
+    sinks = tuple(sink for tail in tails for sink in tail.sinks)
+    return _Tail((Branches(tuple(branches)),), BRANCH_SCHEMA, sinks)

@@ -1,0 +1,159 @@
+"""The batch that a task has decided to write, for targets that know batches by number.
+
+The intent is written before the target is. Whoever owns the task next repeats an intent that it
+finds, exactly, before anything new, so a target that has the batch already does not take it twice
+and one that has not gets the same events. So what cannot be read of the batch is said in the intent
+too, before it is written without that. The intent ends in the transaction that moves the acks.
+
+It needs no claim of its own: each decision is checked against an ack at the version that its owner
+knows. Whoever has claimed the acks therefore reads an intent that no earlier owner changes.
+
+Masters write its epoch when partitions leave the task, which they do only while it is ended. An
+owner of before, whose acks nobody may have claimed yet, decides nothing any more from then on.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from flumeng.agent.collector.acks import Acks, SupersededError
+from flumeng.control.zookeeper import ABSENT, Expected, Put, Store, Version
+from flumeng.errors import CorruptError
+from flumeng.inputs import Range
+from zkschema import paths
+from zkschema.records import NOTHING, Intent
+
+
+def read(store: Store, flow: str, task: str) -> Intent | None:
+    """What the task has decided last; None when it has never decided anything."""
+    found = store.read(paths.intent(flow, task))
+    return None if found is None else found.value
+
+
+class Intents:
+    """The intent of one task under one claim of its acks. Useless once a call has raised: claim
+    again, since the outcome of the write may be unknown."""
+
+    def __init__(
+        self,
+        store: Store,
+        acks: Acks,
+        flow: str,
+        task: str,
+        name: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        """Reads it. Call this after claiming ``acks``; ``name`` makes one that was never used.
+
+        Raises CorruptError when an open one does not follow the acks, or reads what the task has
+        not claimed; SupersededError when partitions have left the task since its owner was told of
+        them; ConflictError when somebody else has claimed since.
+        """
+        self._store = store
+        self._acks = acks
+        self._path = paths.intent(flow, task)
+        self._expect: Expected = ABSENT
+        self._intent = Intent(
+            epoch=acks.epoch,
+            series=f"{flow}.{task}.{name()}",
+            number=0,
+            revision=0,
+            splits=1,
+            ranges={},
+        )
+        found = store.read(self._path)
+        if found is not None:
+            self._require_current(found.value)
+            series = found.value.series or self._intent.series
+            self._intent, self._expect = replace(found.value, series=series), found.version
+            self._require_sound()
+
+    @property
+    def open(self) -> Intent | None:
+        """The batch that is decided and not acked."""
+        return self._intent if self._intent.ranges else None
+
+    @property
+    def last(self) -> Intent:
+        """The batch that was decided last, acked or not."""
+        return self._intent
+
+    def decide(
+        self,
+        ranges: Sequence[Range],
+        revision: int,
+        splits: int,
+        left_out: Sequence[Range] = (),
+    ) -> Intent:
+        """From now on this batch is the next one, whatever happens.
+
+        Raises ConflictError when somebody else has claimed, UnavailableError.
+        """
+        assert self.open is None, f"{self._path}: a batch is decided already"
+        intent = replace(
+            self._intent,
+            epoch=self._acks.epoch,
+            number=self._intent.number + 1,
+            revision=revision,
+            splits=splits,
+            ranges={piece.partition: (piece.start, piece.end) for piece in ranges},
+            flushed=tuple(piece.partition for piece in ranges if piece.flush),
+            left_out=by_partition(left_out),
+        )
+        self._write(intent, ranges[0].partition)
+        return intent
+
+    def leave_out(self, left_out: Sequence[Range]) -> None:
+        """The batch that is decided is written without these. Raises as ``decide`` does."""
+        assert self.open is not None, f"{self._path}: nothing is decided"
+        parts = by_partition(left_out)
+        if parts != self._intent.left_out:
+            self._write(replace(self._intent, left_out=parts), min(self._intent.ranges))
+
+    def end(self) -> Put:
+        """The write that ends it, for the transaction of its acks; then comes ``ended``."""
+        assert self.open is not None, f"{self._path}: nothing is decided"
+        return Put(self._path, self._done, self._expect)
+
+    def ended(self) -> None:
+        assert isinstance(self._expect, Version)
+        self._intent = self._done
+        self._expect = Version(self._expect.number + 1)
+
+    @property
+    def _done(self) -> Intent:
+        return replace(
+            self._intent, epoch=self._acks.epoch, ranges={}, flushed=(), left_out=NOTHING
+        )
+
+    def _write(self, intent: Intent, partition: str) -> None:
+        check = self._acks.check(partition)
+        (version,) = self._store.commit([check, Put(self._path, intent, self._expect)])
+        self._intent, self._expect = intent, version
+
+    def _require_current(self, found: Intent) -> None:
+        if found.epoch > self._acks.epoch:
+            raise SupersededError(
+                f"{self._path} has epoch {found.epoch}, ours is {self._acks.epoch}", found.epoch
+            )
+
+    def _require_sound(self) -> None:
+        for partition, (start, _) in self._intent.ranges.items():
+            ack = self._acks.offsets.get(partition)
+            if ack != start:
+                self._acks.require_ours(self._acks.offsets)
+                where = "has not claimed" if ack is None else f"has acked up to {ack}"
+                raise CorruptError(
+                    f"{self._path}: the batch {self._intent.number} is decided and reads "
+                    f"{partition} from {start} on, which this task {where}: look at "
+                    "`flumeng ack intents`"
+                )
+
+
+def by_partition(pieces: Sequence[Range]) -> dict[str, tuple[tuple[int, int], ...]]:
+    found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    for piece in pieces:
+        found[piece.partition].append((piece.start, piece.end))
+    return {partition: tuple(sorted(parts)) for partition, parts in found.items()}

@@ -1,0 +1,226 @@
+"""The Spark jobs of a collector: a bounded number at once, each for one batch or many small ones.
+
+What a batch holds is decided when its job starts, not when its task asked, so batches grow by
+themselves while jobs are scarce. Every job has a limit. One that is over it is ended: its batches
+have hung, and their tasks begin anew. When Spark does not even end a job that was cancelled, it
+can do nothing any more, and ``on_stuck`` is told.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from flumeng.agent.collector.slots import Request, Slots
+from flumeng.agent.collector.starts import START_SECONDS, Starts
+from flumeng.agent.collector.work import BrokenTogetherError, HungError, Outcome, Pipeline, Work
+from flumeng.runtime import vital
+
+log = logging.getLogger(__name__)
+
+APART_SLOTS = 2
+SHARED_LIMIT_SECONDS = 60.0
+CANCEL_SECONDS = 30.0
+
+
+def unrecorded(_flows: Collection[str]) -> AbstractContextManager[None]:
+    """Where nobody asks what ran when the process ended."""
+    return nullcontext()
+
+
+class Engine(Protocol):
+    """Runs batches. ``SparkEngine`` is the one that ships."""
+
+    def write(self, works: Sequence[Work], job: str, slot: str) -> Sequence[Outcome]:
+        """Run all of ``works`` as one job of that name, and give the outcome of each.
+
+        Several are shareable. Raises when the job as a whole broke down. Called from one thread a
+        slot.
+        """
+
+    def cancel(self, job: str) -> None:
+        """Let ``write`` raise soon."""
+
+    def warm_up(self, pipeline: Pipeline) -> None:
+        """Return when the next batch of this pipeline is not slower than those after it. Called by
+        whoever waits to take a task over, again and again. Raises as ``write``."""
+
+
+@dataclass(eq=False)
+class _Job:
+    name: str
+    works: Sequence[Work]
+    began: float
+    limit_seconds: float
+    ended_at: float | None = None
+    """When it was given up, if it was."""
+
+
+class Jobs:
+    """Used from any thread. ``slots`` jobs run at once, and ``APART_SLOTS`` for tasks apart.
+    ``in_progress`` is entered with the flows of each job while it runs. A job of several batches
+    has ``shared_limit_seconds``."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        slots: int,
+        *,
+        on_stuck: Callable[[str], None],
+        in_progress: Callable[[Collection[str]], AbstractContextManager[None]] = unrecorded,
+        shared_limit_seconds: float = SHARED_LIMIT_SECONDS,
+        cancel_seconds: float = CANCEL_SECONDS,
+        start_seconds: float = START_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._on_stuck = on_stuck
+        self._in_progress = in_progress
+        self._suspects: frozenset[str] = frozenset()
+        self.shared_limit_seconds = shared_limit_seconds
+        self._cancel_seconds = cancel_seconds
+        self.start_seconds = start_seconds
+        """A batch that takes longer to begin is left behind by its job."""
+        self._clock = clock
+        self._news = threading.Condition()
+        self._slots = Slots()
+        self._late: deque[Work] = deque()
+        """Batches that began too late for their jobs. They may be acked: none is thrown away."""
+        self._jobs: dict[str, _Job] = {}
+        self._numbers = itertools.count(1)
+        self._starts = Starts(self._on_late, start_seconds, clock)
+        for number in range(slots):
+            self._open(f"job-{number}")
+        for number in range(APART_SLOTS):
+            self._open(f"job-apart-{number}", apart=True, spare=number > 0)
+
+    @property
+    def suspects(self) -> frozenset[str]:
+        """The flows one of which ends this process: their jobs run one at a time, all apart."""
+        return self._suspects
+
+    @suspects.setter
+    def suspects(self, flows: frozenset[str]) -> None:
+        with self._news:
+            self._suspects = flows
+            self._news.notify_all()
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """How many jobs run, and how many tasks wait for a slot."""
+        with self._news:
+            return len(self._jobs), len(self._slots)
+
+    def ask(self, request: Request) -> None:
+        """Let its member begin when it is its turn."""
+        with self._news:
+            self._slots.ask(request)
+            self._news.notify_all()
+
+    def warm_up(self, pipeline: Pipeline) -> None:
+        """See ``Engine``."""
+        self._engine.warm_up(pipeline)
+
+    def withdraw(self, request: Request) -> bool:
+        """Ask no more; False when its member has begun, or will in a moment."""
+        with self._news:
+            return self._slots.withdraw(request)
+
+    def cancel(self, work: Work) -> None:
+        """End the job of ``work``, unless it is the job of others too."""
+        with self._news:
+            names = [job.name for job in self._jobs.values() if list(job.works) == [work]]
+        for name in names:
+            self._cancel(name)
+
+    def look(self) -> None:
+        """End what is over its limit. Called now and then."""
+        self._starts.look()
+        now = self._clock()
+        with self._news:
+            late = [
+                job
+                for job in self._jobs.values()
+                if job.ended_at is None and now - job.began >= job.limit_seconds
+            ]
+            for job in late:
+                job.ended_at = now
+            stuck = [
+                job
+                for job in self._jobs.values()
+                if job.ended_at is not None and now - job.ended_at >= self._cancel_seconds
+            ]
+        for job in late:
+            for work in job.works:
+                sinks = [leaf.place for leaf in work.pipeline.spec.leaves]
+                work.done(HungError.after(job.limit_seconds, sinks))
+            self._cancel(job.name)
+        for job in stuck:
+            self._on_stuck(f"{job.name} was cancelled {self._cancel_seconds:.0f} s ago and goes on")
+
+    def _open(self, slot: str, *, apart: bool = False, spare: bool = False) -> None:
+        vital.start(slot, partial(self._work, slot, apart, spare))
+
+    def _work(self, slot: str, apart: bool, spare: bool) -> None:
+        """A ``spare`` slot stands still while there are suspects."""
+        while True:
+            with self._news:
+                while True:
+                    still = spare and bool(self._suspects)
+                    late = [self._late.popleft()] if apart and self._late and not still else []
+                    requests = [] if late or still else self._slots.next(apart=apart)
+                    if late or requests:
+                        break
+                    self._news.wait()
+            began = self._clock()
+            works = late or self._begin(requests)
+            hung = bool(works) and self._run(works, slot)
+            if len(requests) > 1 and not hung:
+                with self._news:
+                    self._slots.measured(len(requests), self._clock() - began)
+
+    def _begin(self, requests: Sequence[Request]) -> list[Work]:
+        """What those have to write that can say so in time; who was not reached asks again."""
+        works, unreached = self._starts.begin(requests)
+        for request in unreached:
+            self.ask(request)
+        return works
+
+    def _on_late(self, work: Work) -> None:
+        with self._news:
+            self._late.append(work)
+            self._news.notify_all()
+
+    def _run(self, works: Sequence[Work], slot: str) -> bool:
+        """Whether a batch has hung: then how long the job took says nothing of others."""
+        limit = works[0].limit_seconds if len(works) == 1 else self.shared_limit_seconds
+        job = _Job(f"{slot}.{next(self._numbers)}", works, self._clock(), limit)
+        with self._news:
+            self._jobs[job.name] = job
+        try:
+            with self._in_progress({work.pipeline.spec.flow for work in works}):
+                outcomes = self._engine.write(works, job.name, slot)
+        except Exception as error:
+            if len(works) > 1:
+                log.warning("a job for %d batches broke down: %s", len(works), error)
+                error = BrokenTogetherError(str(error))
+            outcomes = [error] * len(works)
+        with self._news:
+            del self._jobs[job.name]
+            ended = job.ended_at is not None
+        if not ended:
+            for work, outcome in zip(works, outcomes, strict=True):
+                work.done(outcome)
+        return ended or any(isinstance(outcome, HungError) for outcome in outcomes)
+
+    def _cancel(self, name: str) -> None:
+        """In a thread of its own, since Spark may not answer."""
+        threading.Thread(target=self._engine.cancel, args=(name,), daemon=True).start()

@@ -1,0 +1,94 @@
+"""What a batch reads where lines are joined, and how far it may be acked.
+
+A batch begins where lines are to be read again. The last events of a partition wait for more lines
+until it has brought nothing for the flow's timeout, by the clock of this process alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.ranges import MOST
+from flumeng.agent.collector.work import BatchFailedError
+from flumeng.inputs import Progress, Range, Reach
+from flumeng.inputs.lines.joined import JoinedRange
+from flumeng.spec.multiline import PIECE_SECONDS, Multiline
+
+
+class LineJoins:
+    """Of the partitions of one claim."""
+
+    def __init__(self, multiline: Multiline, acks: Acks, clock: Callable[[], float]) -> None:
+        self._timeout_seconds = multiline.timeout_seconds
+        self._finished: set[str] | None = None if multiline.container is None else set()
+        """Partitions in which the rest of no container's message is waited for."""
+        self._acks = acks
+        self._clock = clock
+        self._still: dict[str, tuple[int, float]] = {}
+        """Partition -> how far it reached, and since when."""
+
+    def note(self, reached: Mapping[str, Reach]) -> None:
+        """The partitions reach so far now."""
+        now = self._clock()
+        for name, reach in reached.items():
+            if self._still.get(name, (-1, now))[0] != reach.safe:
+                self._still[name] = reach.safe, now
+
+    def quiet_seconds(
+        self, reached: Mapping[str, Reach], planned: Mapping[str, int]
+    ) -> dict[str, float]:
+        """Of the partitions that are read to their end and have events of which nobody knows yet
+        whether lines of them are to come: how long these are still waited for."""
+        return {
+            name: 0.0 if reach.closed else max(0.0, self._left_seconds(name))
+            for name, reach in reached.items()
+            if self._acks.emitted[name] < planned[name] >= reach.safe and not reach.held
+        }
+
+    def ranges(
+        self,
+        fresh: Sequence[Range],
+        reached: Mapping[str, Reach],
+        quiet: Mapping[str, float],
+        replayed_below: Mapping[str, int],
+    ) -> tuple[Range, ...]:
+        """``fresh``, from where they are to be read again, and what waits for no more lines."""
+        ends = {piece.partition: piece.end for piece in fresh}
+        over = (name for name, left in quiet.items() if left == 0 and name not in ends)
+        ends |= {name: reached[name].safe for name in over}
+        ranges = []
+        for name, end in sorted(ends.items())[:MOST]:
+            reach, start = reached[name], self._acks.offsets[name]
+            still = reach.closed or self._left_seconds(name) <= 0
+            flush = still and end == reach.safe and not reach.held
+            replayed = start < replayed_below.get(name, 0)
+            emitted, sure = self._acks.emitted[name], self._acks.sure[name]
+            ranges.append(Range(name, start, end, replayed, emitted, flush, sure=sure))
+        return tuple(ranges)
+
+    def _left_seconds(self, name: str) -> float:
+        seconds = self._timeout_seconds
+        if self._finished is not None and name not in self._finished:
+            seconds = max(seconds, PIECE_SECONDS)
+        return self._still[name][1] + seconds - self._clock()
+
+    def progress_of(self, batch: Batch, told: Mapping[str, JoinedRange]) -> Mapping[str, Progress]:
+        """How far the acks of ``batch`` move, and counts what it has closed. Raises
+        BatchFailedError when executors have not told it of each range."""
+        _require_told(batch, told)
+        if self._finished is not None:
+            self._finished -= told.keys()
+            self._finished |= {name for name, one in told.items() if not one.unfinished}
+        return {name: one.progress for name, one in told.items()}
+
+
+def _require_told(batch: Batch, told: Mapping[str, JoinedRange]) -> None:
+    for piece in batch.ranges:
+        if piece.partition not in told:
+            raise BatchFailedError(
+                f"nobody has told how far the lines of {piece.partition} are joined: a statement "
+                "that leaves events unread (LIMIT, WHERE false) does not go with multiline"
+            )
+        batch.lines_closed.update(told[piece.partition].closed)

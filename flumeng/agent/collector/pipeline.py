@@ -1,0 +1,355 @@
+"""What a flow does with a batch: read it, its filters in order, then its sinks and branches.
+
+Made from the flow's text each time a task is taken; filters and sinks come from the registry.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from flumeng.agent.collector import accumulators, spark
+from flumeng.agent.collector.batch_times import BatchTimes
+from flumeng.agent.collector.forks import Leaf, Plan, Run
+from flumeng.agent.collector.gaps import NO_COLUMNS, PLACE, RefuseGaps
+from flumeng.agent.collector.prepared import PreparedBatches
+from flumeng.agent.collector.ranges import Scale, share_out, split
+from flumeng.agent.collector.segments import Outputs, filtered, tree_of
+from flumeng.agent.collector.warming import modules_of
+from flumeng.agent.collector.work import (
+    BatchFailedError,
+    Filtered,
+    Intent,
+    Work,
+    places_of,
+    written_to,
+)
+from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.filters import identity, on_error
+from flumeng.filters.lazy_batch import LargeRowsError, LazyBatch, Parameter, Stage
+from flumeng.filters.refreshed_table import RefreshedTable
+from flumeng.inputs import Range, Split, UnreadableError
+from flumeng.inputs.accumulator import AccumulatorHandle
+from flumeng.inputs.lines.joined import JoinedRange
+from flumeng.inputs.lines.reader import JoinLines
+from flumeng.inputs.lines.rules import Rules
+from flumeng.inputs.reading import Admitting, Reader, ReadSplits
+from flumeng.inputs.sizes import EventSizes
+from flumeng.sinks import Attempt, BatchTooWideError, Row, Sink, TaskRevision, Written, dead_letters
+from flumeng.sinks.dead_letters import DeadLetters, RefusedError, ToLetters
+from flumeng.sinks.groups import GroupSink
+from flumeng.spec import FlowSpec, registry
+from flumeng.spec.branch import Located
+from flumeng.spec.multiline import Multiline
+from flumeng.spec.sinks import decided
+
+SPLITS_PER_CORE = 1
+LEAST_EVENTS_IN_SPLIT = 20_000
+_prepared = PreparedBatches()
+_RAISED = re.compile(r"^(?:: )?([\w.]+(?:Error|Exception))(?:: (.*))?$", re.MULTILINE)
+
+
+class SparkPipeline:
+    """``shareable``: no stage of it is Spark SQL. ``modules``: what executors import for it."""
+
+    def __init__(
+        self, session: SparkSession, spec: FlowSpec, task: TaskRevision, reader: Reader
+    ) -> None:
+        """``reader`` is what executors read with. Raises what ``plan`` raises: a flow that does not
+        fit together is noticed here."""
+        self.spec = spec
+        self._spark = session
+        self.task = task
+        self._name = f"{task.flow}/{task.task}"
+        counts = accumulators.counts(session)
+        self._root = tree_of(Located(spec), counts, self._name)
+        self._filters = [step for one in self._root.walk() for step in one.steps]
+        self._sinks: list[Sink] = [
+            registry.get("sink", part.name).implementation_class()(part.options, task)
+            for part in spec.all_sinks
+        ]
+        self._by_number = [decided(part.options, spec.delivery) for part in spec.all_sinks]
+        self._dead_letters = self._sinks[-1] if spec.dead_letters is not None else None
+        self._identified = any(step.identified for step in self._filters) or any(
+            sink.identified for sink in self._sinks
+        )
+        self.roots = tuple(sorted({root for sink in self._sinks for root in sink.roots}))
+        groups = [sink for sink in self._sinks if isinstance(sink, GroupSink)]
+        needed = {root for sink in self._sinks if sink not in groups for root in sink.roots}
+        self.spare_roots = frozenset(self.roots) - needed
+        self._groups = groups
+        self._key = object()
+        self._leaves = spec.leaves
+        weighs = spec.batch.bytes is not None or spec.weighed
+        self._sizes = EventSizes(counts, self._name) if weighs else None
+        self._places = places_of(spec)[: len(self._sinks)]
+        self._times = BatchTimes(counts, self._name, self._places)
+        measured = reader if self._sizes is None else self._sizes.measured(reader)
+        self._admitting = reader if isinstance(reader, Admitting) else None
+        self._prepared_with: Hashable = None
+        self._joined = accumulators.joined_ranges(session)
+        self._reader = (
+            measured if spec.multiline is None else self._joining(measured, spec.multiline)
+        )
+        self._prepares = self._large_rows = False
+        read = self._read(((),), {})
+        tried = self._plan(read, ((),), Work.trial(self))
+        stages = [run.batch.all_arrow for run in tried.runs]
+        self.shareable = all(stage is not None for stage in stages)
+        self.modules = modules_of(stages if self.shareable else read) | reader.modules
+        self._prepares = not self.shareable and tried.preparable
+        tried.release()
+
+    @property
+    def trouble(self) -> str:
+        groups = (group.trouble for group in self._groups)
+        return next(filter(None, (*(table.trouble for table in self._tables), *groups)), "")
+
+    @property
+    def _tables(self) -> list[RefreshedTable]:
+        return [table for step in self._filters for table in step.tables]
+
+    @property
+    def intent(self) -> Intent | None:
+        by_number = [
+            sink for sink, by_number in zip(self._sinks, self._by_number, strict=True) if by_number
+        ]
+        if not by_number:
+            return None
+        return "before" if any(sink.writes_at_once for sink in by_number) else "after"
+
+    def event_bytes(self) -> float | None:
+        return None if self._sizes is None else self._sizes.take()
+
+    def filtered(self) -> Filtered:
+        made = replace(filtered(self._root), times=self._times.take())
+        if self._sizes is None or not self.spec.weighed:
+            return made
+        return replace(made, read=self._sizes.take_events())
+
+    def splits(self, ranges: Sequence[Range], scale: Scale) -> int:
+        return len(self._cut(ranges, self._parts, LEAST_EVENTS_IN_SPLIT, scale))
+
+    def joined(self, ranges: Sequence[Range]) -> dict[str, JoinedRange]:
+        value = self._joined.value
+        told = {piece: value.get((self._name, piece.partition)) for piece in ranges}
+        return {
+            piece.partition: one
+            for piece, one in told.items()
+            if one is not None and one.piece == piece
+        }
+
+    def plan(self, work: Work) -> Plan:
+        """What is to be run of a batch. Raises UserError, BatchFailedError."""
+        if work.gaps:
+            return self._plan_gaps(work)
+        for table in self._tables:
+            table.refresh()
+        if work.splits is None:
+            parts = 1 if work.apart else self._parts
+            splits = self._cut(work.ranges, parts, LEAST_EVENTS_IN_SPLIT, work.scale)
+        else:
+            splits = self._cut(work.ranges, work.splits, 1, work.scale)
+        return self._plan(self._read(splits, work.addresses), splits, work)
+
+    def _plan_gaps(self, work: Work) -> Plan:
+        """Nothing is read; the first sink is as one that refuses an event for each gap."""
+        first, schema = self._read((), {}), self._reader.schema
+        batch = self._root.behind(LazyBatch.of_splits(self._spark, 1, first, schema))
+        letters = replace(self._letters(batch, 0, work), place=PLACE)
+        if letters.stage is None:
+            return Plan((), ())
+        stage = letters.around(RefuseGaps.of(work.gaps, batch.schema), NO_COLUMNS)
+        schema = dead_letters.schema_around(NO_COLUMNS)
+        return Plan(((),), (Run(LazyBatch.of_splits(self._spark, 1, stage, schema), (0,)),))
+
+    def take_large_rows(self) -> None:
+        """From now on; it is slower."""
+        self._large_rows = True
+        self._spark = spark.for_large_rows(self._spark)
+
+    def failed(self) -> None:
+        """A batch has failed: the next one is planned anew."""
+        _prepared.forget(self._key)
+
+    def written(self, rows: Sequence[Sequence[Row]]) -> list[Written]:
+        """What each sink makes of what its last stage has yielded, the one for dead letters last:
+        what it has written for the others is among their rows."""
+        own = [[row for row in of if not dead_letters.is_letters(row)] for of in rows]
+        if self._dead_letters is not None:
+            own[-1] += [letter for of in rows for letter in dead_letters.rows(of)]
+        written = []
+        for place, sink, of in zip(self._places, self._sinks, own, strict=True):
+            with written_to(place):
+                written.append(sink.written(of))
+        if self._dead_letters is not None:
+            written[-1] = replace(written[-1], dead_letters=written[-1].events)
+        return written
+
+    @property
+    def _parts(self) -> int:
+        return self._spark.sparkContext.defaultParallelism * SPLITS_PER_CORE
+
+    def _cut(
+        self, ranges: Sequence[Range], parts: int, least_events: int, scale: Scale
+    ) -> tuple[Split, ...]:
+        cut = split if self.spec.multiline is None else share_out
+        return cut(ranges, parts, least_events, scale)
+
+    def _joining(self, reader: Reader, multiline: Multiline) -> JoinLines:
+        rules = Rules.of(multiline)
+        rules.check()
+        return JoinLines(reader, rules, self._name, AccumulatorHandle.of(self._joined))
+
+    def _read(self, splits: tuple[Split, ...], addresses: Mapping[str, str]) -> ReadSplits:
+        if self._admitting is not None:
+            addresses = self._admitting.admitted(splits, addresses)
+        return ReadSplits(self._reader, splits, dict(addresses), self._identified)
+
+    def _plan(self, read: ReadSplits, splits: tuple[Split, ...], work: Work) -> Plan:
+        try:
+            outputs = Outputs(partial(self._to_sink, work), partial(self._to_letters, work))
+            return Plan.of(splits, self._root.fork(self._filtered(read), outputs))
+        except FlumengError:
+            raise
+        except Exception as error:
+            raise one_line(error) from error
+
+    def _filtered(self, read: ReadSplits) -> LazyBatch:
+        """What the filters make of the events, which Spark plans once when it may be repeated."""
+        splits = len(read.splits)
+        if not self._prepares:
+            return self._through_filters(read, read.schema, splits)
+        if self._admitting is not None:
+            credentials = self._admitting.credentials()
+            if credentials != self._prepared_with:
+                _prepared.forget(self._key)
+            self._prepared_with = credentials
+        versions = [table.version for table in self._tables]
+        prepared = _prepared.take(
+            self._key,
+            splits,
+            versions,
+            lambda: self._through_filters(
+                Parameter(partial(ReadSplits, self._reader, identified=self._identified)),
+                read.schema,
+                splits,
+            ).prepared(),
+        )
+        return prepared.bind(read.splits, read.addresses)
+
+    def _through_filters(self, first: Stage, schema: pa.Schema, splits: int) -> LazyBatch:
+        batch = self._times.noting(LazyBatch.of_splits(self._spark, splits, first, schema))
+        return self._root.through(replace(batch, large_rows=self._large_rows))
+
+    def _to_sink(self, work: Work, batch: LazyBatch, number: int) -> LazyBatch:
+        """The batch into a sink, and what that refuses into the one for dead letters."""
+        self._require_identity(batch, number)
+        if self._dead_letters is not None:
+            self._require_identity(batch, len(self._leaves))
+        sink = self._sinks[number]
+        given = batch if sink.identified else batch.without_identity()
+        attempt = self._attempt(number, work, self._letters(batch, number, work))
+        return self._times.timed(given, sink.stage(given, attempt), self._places[number])
+
+    def _to_letters(self, work: Work, batch: LazyBatch, place: str) -> Leaf:
+        """What the filter at ``place`` could not process, into the sink for dead letters."""
+        number = len(self._leaves)
+        self._require_identity(batch, number)
+        sink = self._sinks[number]
+        stage = ToLetters(place, self.task.revision, sink.identified, on_error.reasons)
+        schema = dead_letters.schema_of_letters(batch.schema, identified=sink.identified)
+        attempt = self._attempt(number, work, DeadLetters(f"dead_letters of {place}"))
+        return Leaf(number, sink.stage(batch.arrow(stage, schema), attempt))
+
+    def _require_identity(self, batch: LazyBatch, number: int) -> None:
+        """Raises UserError when a filter has lost what the sink has to know of each row."""
+        sink = self._sinks[number]
+        name = self.spec.all_sinks[number].name
+        if sink.identified and identity.present(batch.schema) != identity.COLUMNS:
+            raise UserError(
+                f"{self._rows_of(number)}: the sink {name} has to know of which event each row is, "
+                "which is left out here: select *, or e.*, or __journal, __seq and __split too"
+            )
+        if sink.identified and sink.writes_at_once and self._by_number[number] and batch.shuffled:
+            raise UserError(
+                f"{self._rows_of(number)}: the sink {name} writes each split of a batch under a "
+                "number of its own, and rows are taken out of their splits here: use delivery "
+                "at-least-once, or join only tables of the filter, without groups, windows, UNION, "
+                "LIMIT and `when`"
+            )
+
+    def _rows_of(self, number: int) -> str:
+        """The statements before a sink, which alone make rows of their own."""
+        leaf = self._leaves[number].place if number < len(self._leaves) else ""
+        places = [
+            f"{where.place}filters[{place}].{part.name}"
+            for where in Located(self.spec).walk()
+            if leaf.startswith(where.place)
+            for place, part in enumerate(where.segment.filters)
+            if part.name == "sql"
+        ]
+        return " or ".join(places) or "filters"
+
+    def _attempt(self, number: int, work: Work, letters: DeadLetters) -> Attempt:
+        sink = self._sinks[number]
+        known = sink.writes_at_once and self._by_number[number]
+        identity = work.identity if known else None
+        staging = {root: work.staging[root] for root in sink.roots if root in work.staging}
+        once = self.spec.delivery == "exactly-once"
+        return Attempt(staging, identity, letters, exactly_once=once)
+
+    def _letters(self, batch: LazyBatch, number: int, work: Work) -> DeadLetters:
+        place = self._leaves[number].place
+        sink = self._dead_letters
+        identified = sink is not None and sink.identified
+        if sink is None or (identified and not self._sinks[number].identified):
+            return DeadLetters(place, self.task.revision)
+        schema = dead_letters.schema_of_letters(batch.schema, identified=identified)
+        letters = batch.beginning(schema)
+        attempt = self._attempt(-1, work, DeadLetters(f"dead_letters of {place}"))
+        tail = sink.stage(letters, attempt).all_arrow
+        if tail is None:
+            raise UserError("dead_letters: a sink that takes DataFrames cannot take dead letters")
+        return DeadLetters(place, self.task.revision, tail, identified)
+
+
+def one_line(error: Exception) -> FlumengError:
+    """The cause of a failed Spark job, out of traces of up to three languages. A note at the error
+    says whose it is."""
+    text = error.getMessage() if isinstance(error, PySparkException) else ""
+    text = text or str(error)  # Spark 4.0 has no message for what Python has raised
+    raised = [match for match in _RAISED.finditer(text) if match[2]]
+    if not raised:
+        first = text.strip().splitlines() or [type(error).__name__]
+        found: FlumengError = BatchFailedError(first[0])
+    else:
+        found = of_kind(raised[-1][1].rpartition(".")[2], raised[-1][2])
+    if isinstance(found, BatchFailedError) and (notes := getattr(error, "__notes__", [])):
+        return BatchFailedError(f"{notes[0]}: {found}")
+    return found
+
+
+def of_kind(kind: str, message: str) -> FlumengError:
+    """The error of that name that an executor has raised."""
+    if kind in _names_of(UnavailableError):
+        return UnavailableError(message)
+    if kind == UnreadableError.__name__:
+        return UnreadableError.parse(message)
+    for known in (BatchTooWideError, LargeRowsError, RefusedError, UserError):
+        if kind == known.__name__:
+            return known(message)
+    return BatchFailedError(f"{kind}: {message}")
+
+
+def _names_of(kind: type[FlumengError]) -> Iterator[str]:
+    """Its own name, and those of all errors that are of that kind."""
+    yield kind.__name__
+    for special in kind.__subclasses__():
+        yield from _names_of(special)

@@ -1,0 +1,29 @@
+"""Makes what pollers ask, in a collector: those of databases ask through Spark."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from flumeng.agent.collector.jdbc import SparkJdbc
+from flumeng.errors import UserError
+from flumeng.inputs.polls.poll import Poll
+from flumeng.inputs.polls.polls import MakePoll
+from flumeng.spec import registry
+from flumeng.spec.component import Component
+from flumeng.spec.sql_poll_source import SqlPollSource
+
+
+def poll_maker(session: SparkSession) -> MakePoll:
+    def make(part: Component) -> Poll:
+        """Raises UserError."""
+        try:
+            found = registry.get("source", part.name).poll_class()
+        except ImportError as missing:
+            raise UserError(f"the source {part.name} needs a package: {missing}") from missing
+        if isinstance(part.options, SqlPollSource):
+            sql: Poll = found.of(part.options, SparkJdbc(session, part.options))
+            return sql
+        other: Poll = found.of(part.options)
+        return other
+
+    return make

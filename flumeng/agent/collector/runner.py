@@ -1,0 +1,460 @@
+"""What one task does, turn by turn: takes it, runs its batches, and takes it again after a failure.
+
+An owner with a higher epoch ends the work on an assignment; anything else is tried again. Being
+fenced is not proof of such an owner: it may be a process of this node that is ending, and so the
+next claim tells. Where ZooKeeper holds another tree than before, a task claims again. A new
+assignment, a drain and a stop are looked at between batches. While it is not certain that the
+session lives, nothing begins: the task pauses and goes on, and has not failed. Nor has it when a
+partition cannot be read: the others go on. A batch that hangs is given up, and the task begins
+anew, apart from other tasks and with a longer limit, until a batch of it ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from flumeng.agent.collector import intents
+from flumeng.agent.collector.acks import SupersededError
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.claim import Claim
+from flumeng.agent.collector.commit import OpenStore
+from flumeng.agent.collector.jobs import Jobs
+from flumeng.agent.collector.measures import Measures
+from flumeng.agent.collector.partitions import Partitions
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.ranges import BatchSize
+from flumeng.agent.collector.retries import Retries
+from flumeng.agent.collector.scheduler import Scheduler
+from flumeng.agent.collector.standby import FOLLOW_SECONDS, Standby
+from flumeng.agent.collector.status import (
+    FAILED,
+    RETRYING,
+    RUNNING,
+    STANDBY,
+    STOPPED,
+    Report,
+    StatusReport,
+)
+from flumeng.agent.collector.task import Task
+from flumeng.agent.collector.task_counts import DEAD_LETTERS, DROPPED, PARSE_ERRORS, PROCESSED
+from flumeng.agent.collector.work import BrokenTogetherError, HungError, Pipeline
+from flumeng.control.zookeeper import Store
+from flumeng.control.zookeeper.tree_watch import TreeIdentity, TreeWatch
+from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.inputs import OpenPositions, UnreadableError
+from flumeng.runtime import file_store
+from flumeng.runtime.streak import Streak
+from flumeng.sinks import BatchTooWideError
+from zkschema import paths
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+LEAVE_SECONDS = 60.0
+HANG_MOST_SECONDS = 600.0
+PAUSE = "ZooKeeper has not answered for two thirds of the session's timeout, or is not there"
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a task needs of its process.
+
+    ``build`` makes the pipeline of an assignment, UserError when it cannot. ``report`` is told each
+    change of a task's status, from any thread. ``positions`` makes those of a task.
+    """
+
+    store: Store
+    publisher: Publisher
+    scheduler: Scheduler
+    jobs: Jobs
+    build: Callable[[Assignment], Pipeline]
+    positions: OpenPositions
+    report: Report
+    open_store: OpenStore = file_store.open_store
+    measures: Measures = field(default_factory=Measures)
+    tree: TreeWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tree", TreeWatch(self.store, self.scheduler.wake_all))
+
+
+class Runner:
+    """Its public methods may be called from any thread. Reports nothing once it was told to stop.
+
+    ``clock`` gives seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        around: Surroundings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._around = around
+        self._clock = clock
+        self._wanted = assignment
+        self._handoff = assignment.handoff
+        self._handed_off = 0
+        """The last handoff that is done."""
+        self._draining = False
+        self._stopping = False
+        self._ended = threading.Event()
+        self._claim: Claim | None = None
+        self._left: Claim | None = None
+        """A claim that was given up while something of it still runs."""
+        self._leave_by = 0.0
+        self._standby: Standby | None = None
+        """While it stands by, and until a claim has taken its pipeline."""
+        self._settled: Assignment | None = None
+        """The assignment that nothing more is done about: let go, or superseded."""
+        self._refreshed = False
+        """Whether, since it is to drain, it was asked anew how far the partitions reach."""
+        self._drained = False
+        self._gathering = False
+        """Whether events gather for a batch; a timer will ring, and changes are no news."""
+        self._proven = True
+        """Whether the claim may be said to run: after a failure it has to do something first."""
+        self._streak = Streak()
+        self._retries = Retries(clock)
+        self._size: BatchSize | None = None
+        self._apart = False
+        self._hangs = 0
+        self._status = StatusReport(around.report)
+        self._claimed_in: TreeIdentity | None = None
+        self._partitions = Partitions(around.positions(self._on_change))
+
+    def start(self) -> None:
+        self._around.scheduler.add(self)
+
+    def assign(self, assignment: Assignment) -> None:
+        """An assignment equal to the present one changes nothing, but may ask for a handoff."""
+        if (assignment, assignment.handoff) != (self._wanted, self._handoff):
+            self._wanted, self._handoff = assignment, assignment.handoff
+            self._wake()
+
+    def drain(self) -> None:
+        """Go on until everything safe is acked, then end."""
+        self._draining = True
+        self._wake()
+
+    def stop(self) -> None:
+        """End when the running batches are committed. Nothing is reported after this call."""
+        self._stopping = True
+        self._status.stop()
+        if (claim := self._claim) is not None:
+            claim.withdraw()
+        self._wake()
+
+    def cancel(self) -> None:
+        """End soon. What was not committed was never decided: the next owner does it again."""
+        self.stop()
+        if (claim := self._claim) is not None:
+            claim.cancel()
+
+    def join(self, seconds: float) -> bool:
+        """Whether the task has ended within that time."""
+        return self._ended.wait(max(0.0, seconds))
+
+    def turn(self) -> float | None:
+        if self._ended.is_set():
+            return None
+        wanted = self._wanted
+        try:
+            if self._left is not None:
+                return self._leave(self._left)
+            if self._claim is not None:
+                return self._go_on(self._claim)
+            return self._take(wanted)
+        except Exception as error:
+            return self._on_error(wanted, error)
+
+    def on_hang(self, seconds: float) -> None:
+        text = f"ZooKeeper or a lake has not answered for {seconds:.0f} s in one step of the task"
+        self._status.log_trouble(logging.ERROR, f"{self._wanted.key}: {text}")
+        self._say(self._wanted, FAILED, text)
+
+    def _on_change(self) -> None:
+        claim = self._claim
+        if claim is not None and not (self._gathering or claim.asking) and claim.task.may_start:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._around.scheduler.wake(self)
+
+    def _take(self, assignment: Assignment) -> float | None:
+        """Claim what is wanted, when it is time."""
+        idle = assignment.standby or self._settled == assignment
+        if self._stopping or (self._draining and idle):
+            self._end()
+        if self._ended.is_set() or self._settled == assignment:
+            return None
+        left = self._retries.left_seconds(assignment, draining=self._draining)
+        if left > 0:
+            return left
+        if not self._around.store.connected:
+            return LOOK_SECONDS
+        if assignment.draining:
+            self._settle(assignment)
+            return 0.0
+        if assignment.standby:
+            return self._stand_by(assignment)
+        self._claim = self._new_claim(assignment)
+        return 0.0
+
+    def _stand_by(self, assignment: Assignment) -> float:
+        """Be ready to take over; nothing is claimed."""
+        self._around.measures.lags.forget(assignment.key)
+        if self._standby is None or self._standby.assignment != assignment:
+            pipeline = self._pipeline(assignment)
+            self._standby = Standby(assignment, pipeline, self._around.store, self._partitions)
+        self._around.jobs.warm_up(self._standby.pipeline)
+        self._settled = None
+        self._say(assignment, STANDBY, self._standby.look())
+        return FOLLOW_SECONDS
+
+    def _pipeline(self, assignment: Assignment) -> Pipeline:
+        """The one that is ready, else a new one."""
+        standby, self._standby = self._standby, None
+        if standby is not None and standby.fits(assignment):
+            return standby.pipeline
+        return self._around.build(assignment)
+
+    def _new_claim(self, assignment: Assignment) -> Claim:
+        around = self._around
+        self._retries.begin()
+        tree = self._require_tree()
+        decided = intents.read(around.store, assignment.flow, assignment.task)
+        built = assignment
+        if decided is not None and decided.ranges and decided.revision != assignment.revision:
+            built = self._of_revision(assignment, decided.revision)
+        pipeline = self._pipeline(built)
+        wanted = pipeline.spec.batch
+        if self._size is None or (self._size.cap, self._size.most_bytes) != (
+            wanted.events,
+            wanted.bytes,
+        ):
+            self._size = BatchSize(wanted.events, most_bytes=wanted.bytes)
+        self._partitions.open(pipeline.spec)
+        task = Task(
+            built,
+            around.store,
+            around.publisher,
+            pipeline,
+            self._partitions,
+            size=self._size,
+            open_store=around.open_store,
+        )
+        self._settled = None
+        said = self._status.said
+        self._proven = said is None or said.state not in (FAILED, RETRYING)
+        log.info("%s: owned under epoch %d", assignment.key, assignment.epoch)
+        around.measures.tasks.begin(assignment.key, assignment.epoch)
+        outdated = built != assignment
+        claim = Claim(assignment, pipeline, task, around.jobs, self._wake, outdated=outdated)
+        claim.handoff = self._handed_off
+        self._claimed_in = tree
+        return claim
+
+    def _require_tree(self) -> TreeIdentity:
+        """Raises UnavailableError where there is no cluster: claims would be of nothing."""
+        tree = self._around.tree.identity()
+        if tree is None:
+            raise UnavailableError("ZooKeeper holds no cluster here: import its last export")
+        return tree
+
+    def _of_revision(self, assignment: Assignment, revision: int) -> Assignment:
+        """As it was when a batch was decided that is to be repeated."""
+        found = self._around.store.read(paths.revision(assignment.flow, str(revision)))
+        if found is None:
+            raise UserError(
+                f"a batch of revision {revision} is to be repeated, and that revision is gone: "
+                f"give the batch up with `flumeng ack drop {assignment.flow} {assignment.task}`"
+            )
+        return replace(assignment, revision=revision, spec=found.value.effective)
+
+    def _go_on(self, claim: Claim) -> float | None:
+        """Commit what is written, else ask for the next batch, until the task is let go."""
+        task = claim.task
+        over = claim.outdated and not task.repeating
+        if self._wanted != claim.assignment or self._stopping or self._drained or over:
+            claim.withdraw()
+        letting_go = claim.withdrawn
+        if letting_go and claim.quiet and not task.running:
+            return self._let_go(claim)
+        if not self._around.store.connected:
+            self._status.log_trouble(logging.WARNING, f"{claim.assignment.key} pauses: {PAUSE}")
+            return LOOK_SECONDS
+        if claim.error is not None:
+            raise claim.error
+        try:
+            tree = self._around.tree.identity()
+        except UnavailableError:
+            return LOOK_SECONDS
+        if tree != self._claimed_in:
+            raise ConflictError("ZooKeeper holds another tree than before: claiming again")
+        if task.written:
+            self._commit(claim)
+            self._apart, self._hangs = False, 0
+            return 0.0
+        if letting_go or claim.asking or not task.may_start:
+            return None
+        return self._look(claim)
+
+    def _commit(self, claim: Claim) -> None:
+        began = time.perf_counter()
+        batch = claim.task.commit()
+        self._streak.succeed()
+        seconds = time.perf_counter() - began
+        made = claim.pipeline.filtered()
+        events = batch.events if made.read is None else made.read
+        self._around.measures.committed(
+            claim.assignment.flow,
+            events,
+            batch.refused,
+            batch.dead_letters,
+            batch.gone,
+            wait=batch.waited_seconds,
+            write=batch.ended - batch.began,
+            commit=seconds,
+        )
+        if made.times is not None:
+            self._around.measures.timed(claim.assignment.flow, made.times, time.time())
+        if batch.lines_closed:
+            self._around.measures.lines_closed(claim.assignment.flow, batch.lines_closed)
+        self._around.measures.filtered(claim.assignment.flow, made.taken, made.failed)
+        counts = {
+            PROCESSED: events,
+            DROPPED: made.dropped,
+            PARSE_ERRORS: made.parse_errors,
+            DEAD_LETTERS: batch.dead_letters,
+        }
+        self._around.measures.tasks.add(claim.assignment.key, counts)
+
+    def _look(self, claim: Claim) -> float | None:
+        """Ask for the next batch when it is due."""
+        task = claim.task
+        draining = self._draining
+        if draining and not self._refreshed:
+            self._refreshed = True
+            task.refresh()
+        self._gathering = False
+        if claim.handoff != self._handoff:
+            claim.handoff = self._handoff
+            task.hand_off()
+        backlog = task.look(eager=draining)
+        self._around.measures.lags.see(claim.assignment.key, task.places)
+        if task.handed_off:
+            self._handed_off = claim.handoff
+        if task.proven:
+            self._proven = True
+            self._status.all_is_well()
+        if self._streak.health and task.caught_up:
+            self._streak.succeed(all_is_done=True)
+        if self._proven and not claim.outdated:
+            self._say(claim.assignment, RUNNING, self._trouble_of(claim))
+        if backlog.due_seconds == 0.0:
+            first = claim.pipeline.spec.batch.timeout_seconds
+            limit = min(first * 2**self._hangs, max(first, HANG_MOST_SECONDS))
+            claim.ask(backlog.events, apart=self._apart, limit_seconds=limit)
+            return None
+        if draining and task.caught_up:
+            self._drained = True
+            return 0.0
+        if backlog.due_seconds is not None:
+            self._gathering = True
+            return min(backlog.due_seconds, LOOK_SECONDS)
+        return LOOK_SECONDS if self._partitions.trouble else None
+
+    def _let_go(self, claim: Claim) -> float | None:
+        claim.task.close()
+        self._claim = None
+        if self._stopping or self._drained:
+            self._end()
+        return 0.0
+
+    def _leave(self, claim: Claim) -> float | None:
+        """Wait until nothing of a claim that failed runs any more."""
+        left = self._leave_by - self._clock()
+        if not claim.quiet and left > 0:
+            return left
+        claim.task.close()
+        self._left = None
+        if self._stopping:
+            self._end()
+        return 0.0
+
+    def _on_error(self, assignment: Assignment, error: Exception) -> float | None:
+        """``assignment`` is what the turn was about, unless there is a claim."""
+        if self._claim is not None:
+            assignment = self._claim.assignment
+            self._claim.withdraw()
+            self._claim.cancel()
+            self._left, self._claim = self._claim, None
+            self._leave_by = self._clock() + LEAVE_SECONDS
+        if not self._stopping:
+            self._around.measures.failed(assignment.flow, error)
+            self._around.measures.lags.lose(assignment.key)
+            self._judge(assignment, error)
+        return 0.0
+
+    def _judge(self, assignment: Assignment, error: Exception) -> None:
+        """What ``error`` means for what comes next."""
+        if isinstance(error, SupersededError):
+            log.warning("%s: superseded: %s", assignment.key, error)
+            self._settle(assignment, "superseded", epoch_seen=error.epoch)
+        elif isinstance(error, BatchTooWideError):
+            assert self._size is not None
+            self._size.too_wide()
+            log.info("%s: %d events at most: %s", assignment.key, self._size.events, error)
+        elif isinstance(error, UnreadableError):
+            self._partitions.stop(error)
+        elif isinstance(error, BrokenTogetherError):
+            self._apart = True
+        elif isinstance(error, UnavailableError | ConflictError):
+            self._status.log_trouble(logging.WARNING, f"{assignment.key} waits: {error}")
+            if isinstance(error, UnavailableError) and self._around.store.connected:
+                self._streak.fail(unreachable=True)
+                self._say(assignment, RETRYING, str(error))
+            if self._size is not None:
+                self._size.failed()
+            self._retries.wait(assignment, draining=self._draining)
+        else:
+            self._fail(assignment, error)
+
+    def _trouble_of(self, claim: Claim) -> str | None:
+        return self._partitions.trouble or claim.pipeline.trouble or None
+
+    def _fail(self, assignment: Assignment, error: Exception) -> None:
+        self._streak.fail()
+        if self._size is not None:
+            self._size.failed()
+        if isinstance(error, HungError):
+            self._apart = True
+            self._hangs += 1
+        self._retries.failed(assignment, draining=self._draining)
+        trace = None if isinstance(error, FlumengError | OSError) else error
+        self._status.log_trouble(logging.ERROR, f"{assignment.key} failed: {error}", trace)
+        self._say(assignment, FAILED, str(error) or type(error).__name__)
+
+    def _settle(
+        self, assignment: Assignment, error: str | None = None, *, epoch_seen: int = 0
+    ) -> None:
+        self._settled = assignment
+        self._around.measures.lags.forget(assignment.key)
+        self._say(assignment, STOPPED, error, epoch_seen)
+
+    def _end(self) -> None:
+        self._partitions.close()
+        self._around.measures.lags.forget(self._wanted.key)
+        self._around.scheduler.remove(self)
+        self._ended.set()
+
+    def _say(
+        self, assignment: Assignment, state: str, error: str | None = None, epoch_seen: int = 0
+    ) -> None:
+        health = self._streak.health
+        self._status.say(assignment, state, error, epoch_seen=epoch_seen, health=health)

@@ -1,0 +1,130 @@
+"""Runs the turns of all tasks of a collector on a bounded number of threads.
+
+A task that has nothing to do is not touched. It is woken by what happens to it (a new assignment,
+partitions that have grown, a batch that was written, ZooKeeper's connection) or by a timer that its
+last turn has asked for. A wake-up carries nothing: it says "look again", and the turn looks at all
+that there is. No task is in two turns at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from flumeng.agent.collector.threads import Threads
+from flumeng.runtime import vital
+
+TURNS_AT_ONCE = 48
+TURN_SECONDS = 30.0
+
+
+class Actor(Protocol):
+    """Whatever takes turns."""
+
+    def turn(self) -> float | None:
+        """Do the next thing, and say in how many seconds to look again; None: when woken."""
+
+    def on_hang(self, seconds: float) -> None:
+        """The present turn has not ended for so long; told once, from another thread."""
+
+
+@dataclass(eq=False)
+class _Entry:
+    """``again``: woken since the present turn began; ``due``: when its timer rings."""
+
+    actor: Actor
+    queued: bool = False
+    running: bool = False
+    again: bool = False
+    due: float | None = None
+
+
+class Scheduler:
+    """Used from any thread. ``turns`` counts those that were taken."""
+
+    def __init__(
+        self,
+        *,
+        threads: int = TURNS_AT_ONCE,
+        turn_seconds: float = TURN_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.turns = 0
+        self._clock = clock
+        self._threads = Threads("turn", threads, limit_seconds=turn_seconds, clock=clock)
+        self._news = threading.Condition()
+        self._entries: dict[Actor, _Entry] = {}
+        self._timers: list[tuple[float, int, _Entry]] = []
+        self._numbers = itertools.count()
+        vital.start("timers", self._ring)
+
+    def add(self, actor: Actor) -> None:
+        """Let ``actor`` take turns from now on."""
+        with self._news:
+            self._entries[actor] = _Entry(actor)
+        self.wake(actor)
+
+    def remove(self, actor: Actor) -> None:
+        """No turn of ``actor`` begins after this."""
+        with self._news:
+            self._entries.pop(actor, None)
+
+    def wake(self, actor: Actor) -> None:
+        """Let it take a turn soon; nothing happens when it was not added."""
+        with self._news:
+            entry = self._entries.get(actor)
+            if entry is not None:
+                self._wake(entry)
+
+    def wake_all(self) -> None:
+        with self._news:
+            for entry in self._entries.values():
+                self._wake(entry)
+
+    def look(self) -> None:
+        """Replace threads that hang. Called now and then."""
+        self._threads.look()
+
+    def _wake(self, entry: _Entry) -> None:
+        if entry.running:
+            entry.again = True
+        elif not entry.queued:
+            entry.queued = True
+            self._threads.submit(lambda: self._turn(entry), entry.actor.on_hang)
+
+    def _turn(self, entry: _Entry) -> None:
+        with self._news:
+            entry.queued = False
+            if self._entries.get(entry.actor) is not entry:
+                return
+            entry.running, entry.again, entry.due = True, False, None
+            self.turns += 1
+        seconds = entry.actor.turn()
+        with self._news:
+            entry.running = False
+            if entry.again or seconds == 0.0:
+                self._wake(entry)
+            elif seconds is not None:
+                self._set_timer(entry, self._clock() + seconds)
+
+    def _set_timer(self, entry: _Entry, due: float) -> None:
+        entry.due = due
+        heapq.heappush(self._timers, (due, next(self._numbers), entry))
+        if self._timers[0][2] is entry:
+            self._news.notify()
+
+    def _ring(self) -> None:
+        with self._news:
+            while True:
+                now = self._clock()
+                while self._timers and self._timers[0][0] <= now:
+                    due, _, entry = heapq.heappop(self._timers)
+                    if entry.due == due:
+                        entry.due = None
+                        self._wake(entry)
+                self._news.wait(max(0.0, self._timers[0][0] - now) if self._timers else None)

@@ -1,0 +1,188 @@
+"""Which of the waiting tasks write next: fair between flows, and small batches together.
+
+A free slot takes the batch of the flow that has waited longest in units of its own batch interval:
+a flow that asks for batches every 0.2 s gets up to ten turns while one that asks for a batch every
+2 s gets one, and every flow gets its turn.
+When that batch may share a Spark job, all others that may go along, one of each flow after the
+other, as far as one job holds them. So a batch that is alone leaves at once, and of a thousand
+small ones hundreds cost one job.
+
+A task whose last batch hung, or whose job broke down, is *apart*: it waits for slots of its own
+kind and never shares, so that it holds up nobody but others like it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Protocol
+
+from flumeng.agent.collector.work import Work
+
+SHARED_MEMBERS = 128
+SHARED_SECONDS = 0.3
+"""A shared job is to be over by then, since whoever comes next waits for it."""
+PART_OF_WAIT = 0.1
+"""A shared job may take this part of the longest wait, where that is more than SHARED_SECONDS: when
+much waits, fewer and larger jobs cost less."""
+SHARED_EVENTS = 200_000
+"""All batches of a shared job together hold no more events than that."""
+SMALL_EVENTS = 20_000
+"""A batch of more events has a job of its own."""
+LEAST_INTERVAL_SECONDS, MOST_INTERVAL_SECONDS = 0.2, 2.0
+"""Batch intervals count as no shorter and no longer, so that one flow gets at most ten turns for
+one turn of another."""
+
+
+class Member(Protocol):
+    """A task that asks for slots."""
+
+    def begin(self, most_events: int | None) -> Work | None:
+        """Decide the batch and stage it; None when there is nothing to write any more.
+
+        It holds ``most_events`` at most; None: it has a job of its own, and any size. Raises
+        nothing. Called at most once for each request, from a thread of its own kind.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A task has about ``events`` to write. ``shareable``: its filters and sinks are all Arrow.
+    ``gather_seconds``: for how long the flow lets events gather."""
+
+    flow: str
+    member: Member
+    events: int
+    shareable: bool
+    apart: bool = False
+    gather_seconds: float = 1.0
+
+    @property
+    def together(self) -> bool:
+        return self.shareable and not self.apart and self.events <= SMALL_EVENTS
+
+    @property
+    def interval_seconds(self) -> float:
+        return min(max(self.gather_seconds, LEAST_INTERVAL_SECONDS), MOST_INTERVAL_SECONDS)
+
+
+class SharedSize:
+    """How many batches share a job, so that it takes about as long as it may: follows the measured
+    time of a batch, at most by a factor of two a job."""
+
+    LEAST = 4
+
+    def __init__(self) -> None:
+        self.members = SHARED_MEMBERS
+
+    def measured(self, members: int, seconds: float, allowed_seconds: float) -> None:
+        """A job of so many batches took that long. One that was not full and short says nothing."""
+        if members < self.members and seconds <= allowed_seconds:
+            return
+        ideal = members * allowed_seconds / max(seconds, 1e-3)
+        near = min(max(ideal, self.members / 2), self.members * 2)
+        self.members = int(min(max(self.LEAST, near), SHARED_MEMBERS))
+
+
+@dataclass(eq=False)
+class _Queue:
+    """The requests of one flow, which has waited for a turn ``since`` then."""
+
+    since: float
+    requests: deque[Request] = field(default_factory=deque)
+
+    def waited(self, now: float) -> float:
+        """How many batch intervals of its flow."""
+        return (now - self.since) / self.requests[0].interval_seconds
+
+
+class Slots:
+    """The requests that wait. ``clock`` gives seconds that only grow."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._queues: dict[bool, dict[str, _Queue]] = {False: {}, True: {}}
+        self._waiting: set[Request] = set()
+        self._size = SharedSize()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def ask(self, request: Request) -> None:
+        """Wait for a slot."""
+        self._waiting.add(request)
+        queues = self._queues[request.apart]
+        if request.flow not in queues:
+            queues[request.flow] = _Queue(self._clock())
+        queues[request.flow].requests.append(request)
+
+    def withdraw(self, request: Request) -> bool:
+        """Wait no more; False when the request does not wait."""
+        if request not in self._waiting:
+            return False
+        self._remove(request)
+        return True
+
+    def next(self, *, apart: bool) -> list[Request]:
+        """Who writes in a slot of that kind that is free now, in one job; nobody: empty."""
+        queues, now = self._queues[apart], self._clock()
+        if not queues:
+            return []
+        ordered = sorted(queues.values(), key=lambda queue: -queue.waited(now))
+        first = ordered[0].requests[0]
+        chosen = [first]
+        if first.together:
+            events = first.events
+            for request in _in_turn(queue.requests for queue in ordered):
+                if len(chosen) >= self._size.members:
+                    break
+                if request is not first and request.together:
+                    if events + request.events > SHARED_EVENTS:
+                        break
+                    events += request.events
+                    chosen.append(request)
+        for request in chosen:
+            queues[request.flow].since = now
+            self._remove(request)
+        return chosen
+
+    def measured(self, members: int, seconds: float) -> None:
+        """A job of so many batches took that long."""
+        began = min((queue.since for queue in self._queues[False].values()), default=inf)
+        longest = max(0.0, self._clock() - began)
+        self._size.measured(members, seconds, max(SHARED_SECONDS, PART_OF_WAIT * longest))
+
+    def _remove(self, request: Request) -> None:
+        queues = self._queues[request.apart]
+        queue = queues[request.flow]
+        queue.requests.remove(request)
+        if not queue.requests:
+            del queues[request.flow]
+        self._waiting.remove(request)
+
+
+def bounds(requests: Sequence[Request]) -> list[int | None]:
+    """How many events the batch of each may hold by the time that their job begins.
+
+    Those of a shared job have grown since they asked: what is left in it is theirs in equal parts.
+    """
+    if len(requests) == 1:
+        return [None]
+    room = (SHARED_EVENTS - sum(request.events for request in requests)) // len(requests)
+    return [min(request.events + room, SMALL_EVENTS) for request in requests]
+
+
+def _in_turn(queues: Iterable[Iterable[Request]]) -> Iterator[Request]:
+    """One of each flow, then the second one of each."""
+    flows = [iter(waiting) for waiting in queues]
+    while flows:
+        left = []
+        for waiting in flows:
+            request = next(waiting, None)
+            if request is not None:
+                left.append(waiting)
+                yield request
+        flows = left

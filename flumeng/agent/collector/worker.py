@@ -1,0 +1,176 @@
+"""What a collector does: what the node wants, as one runner a task.
+
+Messages are level-triggered: each ``configure`` names all tasks, so those that it does not name are
+stopped, and those that are as before notice nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.commit import OpenStore
+from flumeng.agent.collector.jobs import Engine, Jobs, unrecorded
+from flumeng.agent.collector.measures import Measures
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.reports import Reports
+from flumeng.agent.collector.runner import Runner, Surroundings
+from flumeng.agent.collector.scheduler import Scheduler
+from flumeng.agent.collector.status import STARTING, Status
+from flumeng.agent.collector.work import Pipeline
+from flumeng.agent.node.in_progress import InProgress
+from flumeng.agent.node.protocol import Message, Parent
+from flumeng.control.zookeeper import Store
+from flumeng.inputs import OpenPositions
+from flumeng.runtime import file_store, vital
+
+log = logging.getLogger(__name__)
+
+CANCEL_SECONDS = 2.0
+LOOK_SECONDS = 1.0
+HUNG_SECONDS = 60.0
+"""A configuration that is not applied after so long, or a look at what runs: its thread hangs."""
+
+
+class Worker:
+    """Talks to ``parent``; tasks take their turns in threads of a scheduler's.
+
+    ``in_progress`` is told what runs. ``open_store`` finds file stores, and refuses where nothing
+    may be written.
+    ``engine`` runs ``slots`` batches at once, ``build`` makes the pipeline of an assignment, and
+    ``positions`` what a task asks how far its partitions reach. ``on_stuck`` is told when nothing
+    can be expected of the engine any more. ``spark_ui`` is the URL of Spark's interface, if any,
+    and ``address`` where this process tells what it counts.
+    """
+
+    def __init__(
+        self,
+        parent: Parent,
+        store: Store,
+        *,
+        engine: Engine,
+        slots: int,
+        build: Callable[[Assignment], Pipeline],
+        positions: OpenPositions,
+        on_stuck: Callable[[str], None],
+        open_store: OpenStore = file_store.open_store,
+        in_progress: InProgress | None = None,
+        measures: Measures | None = None,
+        spark_ui: str = "",
+        address: str = "",
+    ) -> None:
+        self._parent = parent
+        self._spark_ui = spark_ui
+        self._address = address
+        self._reports = Reports(parent)
+        self._scheduler = Scheduler()
+        self._jobs = Jobs(
+            engine,
+            slots,
+            on_stuck=on_stuck,
+            in_progress=unrecorded if in_progress is None else in_progress.job,
+        )
+        publisher = Publisher(store)
+        self._measures = measures or Measures()
+        self._measures.jobs = lambda: self._jobs.load
+        self._measures.acks = lambda: publisher.written
+        self._around = Surroundings(
+            store,
+            publisher,
+            self._scheduler,
+            self._jobs,
+            build,
+            positions,
+            self._reports.tell,
+            open_store=open_store,
+            measures=self._measures,
+        )
+        self._configuring_since: float | None = None
+        self._looking_since: float | None = None
+        self._runners: dict[str, Runner] = {}
+        self._ending: list[Runner] = []
+        store.on_session(lambda _connected: self._scheduler.wake_all())
+
+    def run(self) -> None:
+        """Until the parent says stop or is gone."""
+        known = {"spark_ui": self._spark_ui, "address": self._address}
+        shown = {name: text for name, text in known.items() if text}
+        self._parent.send({"type": "ready", **shown})
+        vital.start("watch", self._watch)
+        for message in self._parent.messages():
+            if message["type"] == "configure":
+                self._configuring_since = time.monotonic()
+                self._jobs.suspects = frozenset(message.get("suspects", ()))
+                wanted = {task.key: task for task in map(_assignment, message["tasks"])}
+                self._configure(message["number"], wanted)
+                self._configuring_since = None
+            elif message["type"] == "stop":
+                self._drain(message["drain_seconds"])
+                return
+        log.info("the node is gone")
+
+    def require_turning(self) -> None:
+        """A probe of life; may be called from any thread. Raises TimeoutError when a loop that the
+        collector's work depends on hangs."""
+        loops = {"configure": self._configuring_since, "watch": self._looking_since}
+        for loop, since in loops.items():
+            if since is not None and time.monotonic() - since > HUNG_SECONDS:
+                raise TimeoutError(f"the loop {loop!r} has hung for {HUNG_SECONDS:g} s")
+
+    def _configure(self, number: int, wanted: Mapping[str, Assignment]) -> None:
+        for key in self._runners.keys() - wanted.keys():
+            runner = self._runners.pop(key)
+            runner.stop()
+            self._ending.append(runner)
+        self._ending = [runner for runner in self._ending if not runner.join(0)]
+        self._measures.keep({task.flow for task in wanted.values()})
+        self._measures.tasks.keep(wanted.keys())
+        self._measures.lags.keep(wanted.keys())
+        fresh = wanted.keys() - self._runners.keys()
+        for key, assignment in wanted.items():
+            if key in fresh:
+                self._runners[key] = Runner(assignment, self._around)
+            else:
+                self._runners[key].assign(assignment)
+        starting = {key: Status(wanted[key].epoch, wanted[key].revision, STARTING) for key in fresh}
+        self._reports.answer(number, self._runners.keys(), starting)
+        for key in fresh:
+            self._runners[key].start()
+
+    def _drain(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        for runner in self._runners.values():
+            runner.drain()
+        runners = [*self._runners.values(), *self._ending]
+        late = [runner for runner in runners if not runner.join(deadline - time.monotonic())]
+        for runner in late:
+            runner.cancel()
+        deadline = time.monotonic() + CANCEL_SECONDS
+        for runner in late:
+            runner.join(deadline - time.monotonic())
+        log.info("stopped, %d of %d tasks drained", len(runners) - len(late), len(runners))
+
+    def _watch(self) -> None:
+        """End what hangs."""
+        while True:
+            self._looking_since = None
+            time.sleep(LOOK_SECONDS)
+            self._looking_since = time.monotonic()
+            self._scheduler.look()
+            self._jobs.look()
+
+
+def _assignment(task: Message) -> Assignment:
+    return Assignment(
+        flow=task["flow"],
+        task=task["task"],
+        epoch=task["epoch"],
+        revision=task["revision"],
+        spec=task["spec"],
+        partitions=tuple(task["partitions"]),
+        draining=task["state"] == "draining",
+        handoff=task.get("handoff", 0),
+        standby=task["state"] == "standby",
+    )

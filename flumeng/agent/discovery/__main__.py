@@ -1,0 +1,102 @@
+"""``python -m flumeng.agent.discovery``: started by a node, with which it speaks over pipes."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import cast
+
+from flumeng.agent.discovery.accounts import PartitionAccounts
+from flumeng.agent.discovery.scaling_loop import ScalingLoop
+from flumeng.agent.discovery.worker import MakeFinders, Worker
+from flumeng.agent.node import policy
+from flumeng.agent.node.policy import Policy
+from flumeng.agent.node.protocol import Parent
+from flumeng.agent.node.target_checks import TargetChecks
+from flumeng.control.zookeeper import Store
+from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
+from flumeng.errors import UserError
+from flumeng.inputs.finding import Finder, FinderClass, FindingTask
+from flumeng.journal.partition_server import PartitionServer
+from flumeng.journal.wire import CHECK_TARGETS
+from flumeng.runtime import logs, parentage, secrets
+from flumeng.security import process
+from flumeng.spec import registry
+from flumeng.spec.flow import FlowSpec
+
+parser = argparse.ArgumentParser(prog="flumeng.agent.discovery", description=__doc__)
+parser.add_argument("--zk", required=True, help="host:port[,host:port]/chroot")
+parser.add_argument("--node", required=True, help="the node that started this process")
+parser.add_argument("--data", required=True, type=Path, help="the node's data directory")
+parser.add_argument("--policy", type=Path, help="what flows may do here")
+parser.add_argument("--host", default="127.0.0.1", help="where others reach this process")
+parser.add_argument("--port", type=int, default=0, help="at that host; 0 for one that is free")
+parser.add_argument("--session-seconds", type=float, default=10.0)
+parser.add_argument("--metrics-channel", type=int, help="a descriptor; asked for metrics")
+
+
+def main() -> int:
+    """Until the node says stop or is gone; the exit code."""
+    given = parser.parse_args()
+    logs.to_stderr("discover")
+    parent = Parent.take_stdio()
+    parentage.go_on_without_parent()
+    try:
+        allowed = policy.load(given.policy)
+    except UserError as problem:
+        print(problem, file=sys.stderr)
+        return 2
+    secrets.use(allowed.secrets)
+    process.serve_as("discovery")
+    store = ZooKeeperStore(given.zk, given.session_seconds, roles=["discovery"])
+    worker = Worker(parent, store, finders_of(allowed, store))
+    if given.metrics_channel is not None:
+        from flumeng.metrics import serving  # noqa: PLC0415  # only then it costs memory
+
+        serving.serve("discover", worker.health, store.readings, descriptor=given.metrics_channel)
+    accounts = PartitionAccounts(lambda: worker.tasks)
+    accounts.start()
+    ScalingLoop(lambda: worker.scalers, accounts).start()
+    try:
+        checks = TargetChecks(given.data, given.policy, allowed)
+        server = PartitionServer(
+            given.host,
+            accounts,
+            given.port,
+            actions={CHECK_TARGETS: checks.answer},
+            keystore=process.keystore(),
+        )
+    except UserError as problem:
+        print(problem, file=sys.stderr)
+        return 2
+    worker.run(server.address)
+    store.close()
+    return 0
+
+
+def finders_of(allowed: Policy, store: Store) -> MakeFinders:
+    """What finds the partitions of a flow's sources, as far as the node's policy allows."""
+
+    def make(spec: FlowSpec, task: FindingTask) -> list[Finder]:
+        for part in spec.partitioned:
+            allowed.require(part)
+        return [_class_of(part.name).of(part.options, store, task) for part in spec.partitioned]
+
+    return make
+
+
+def _class_of(source: str) -> FinderClass:
+    try:
+        return cast("FinderClass", registry.get("source", source).finder_class())
+    except ImportError as missing:
+        raise UserError(f"the source {source} needs a package: {missing}") from missing
+
+
+if __name__ == "__main__":
+    code = main()
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(code)  # librdkafka's threads end with the process; nothing waits for them

@@ -1,0 +1,183 @@
+"""What a discovery process says of its flows' partitions: how far they reach, what is acked.
+
+Whoever asks waits for a bounded time. What could not be had anew by then is told as it was, and
+after a while not at all; a server that does not answer costs the other flows nothing. How far each
+partition was a minute ago is known as long as the process runs, so each flow is looked at now and
+then, seldom when nothing happens to it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from flumeng.agent.discovery.task import DiscoveryTask
+from flumeng.errors import FlumengError, UnavailableError
+from flumeng.journal.account import Account
+from flumeng.journal.past import Past
+from flumeng.journal.position import Position
+from flumeng.runtime import vital
+
+log = logging.getLogger(__name__)
+
+THREADS = 4
+FAILING_THREADS = 2
+FRESH_SECONDS = 1.0
+"""What is not older is told as it is."""
+WAIT_SECONDS = 0.7
+"""So long who asks waits for what is older."""
+STALE_SECONDS = 60.0
+"""What is older is not told any more."""
+SAMPLE_SECONDS = 15.0
+SAMPLE_MOST_SECONDS = 60.0
+SAMPLES_A_SECOND = 200.0
+"""Of a flow with very many partitions; its acks are in as many znodes."""
+TICK_SECONDS = 1.0
+
+
+@dataclass
+class _Flow:
+    """What is known of one flow. ``due`` is when it is looked at although nobody asks."""
+
+    task: DiscoveryTask
+    accounts: Mapping[str, Account] = field(default_factory=dict)
+    at: float = float("-inf")
+    due: float = 0.0
+    every_seconds: float = SAMPLE_SECONDS
+    busy: bool = False
+    failing: bool = False
+    past: Past = field(default_factory=Past)
+    bytes_past: Past = field(default_factory=Past)
+
+
+class PartitionAccounts:
+    """See ``flumeng.journal.partition_server.Answers``. ``tasks`` gives those that run, by flow.
+    ``clock`` gives seconds that only grow."""
+
+    def __init__(
+        self,
+        tasks: Callable[[], Mapping[str, DiscoveryTask]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tasks = tasks
+        self._clock = clock
+        self._news = threading.Condition()
+        self._flows: dict[str, _Flow] = {}
+        self._threads = ThreadPoolExecutor(THREADS, "accounts")
+        self._failing_threads = ThreadPoolExecutor(FAILING_THREADS, "accounts-failing")
+
+    def start(self) -> None:
+        """Look at the flows now and then from now on."""
+        vital.start("samples", self._sample)
+
+    def positions(self) -> dict[str, Position]:
+        return {
+            name: Position(account.term, account.floor, account.safe, account.closed)
+            for name, account in self.accounts().items()
+        }
+
+    def accounts(self) -> dict[str, Account]:
+        now = self._clock()
+        with self._news:
+            flows = self._follow()
+            asked = [flow for flow in flows.values() if now - flow.at > FRESH_SECONDS]
+            for flow in asked:
+                self._look(flow)
+            self._news.wait_for(lambda: not any(flow.busy for flow in asked), WAIT_SECONDS)
+            told: dict[str, Account] = {}
+            for name, flow in flows.items():
+                if self._clock() - flow.at <= STALE_SECONDS:
+                    told |= {f"{name}/{one}": account for one, account in flow.accounts.items()}
+            return told
+
+    def of_flows(self, flows: Collection[str]) -> dict[str, Mapping[str, Account]]:
+        """The partitions of these flows by name, as they are now; without the flows that do not say
+        it in time."""
+        now = self._clock()
+        with self._news:
+            known = self._follow()
+            asked = {name: known[name] for name in flows if name in known}
+            for flow in asked.values():
+                if now - flow.at > FRESH_SECONDS:
+                    self._look(flow)
+            self._news.wait_for(lambda: not any(flow.busy for flow in asked.values()), WAIT_SECONDS)
+            return {
+                name: flow.accounts
+                for name, flow in asked.items()
+                if flow.at >= now - FRESH_SECONDS
+            }
+
+    def offsets(self, flow: str, partitions: list[str], to: str) -> dict[str, int]:
+        task = self._tasks().get(flow)
+        if task is None:
+            raise UnavailableError(f"the partitions of flow {flow} are not looked after here")
+        return task.offsets(partitions, to)
+
+    def _sample(self) -> None:
+        while True:
+            time.sleep(TICK_SECONDS)
+            with self._news:
+                for flow in self._follow().values():
+                    if flow.due <= self._clock():
+                        self._look(flow)
+
+    def _follow(self) -> Mapping[str, _Flow]:
+        """The flows whose tasks run now; one that runs anew is known no more."""
+        known, tasks = self._flows, self._tasks()
+        self._flows = {
+            name: known[name] if name in known and known[name].task is task else _Flow(task)
+            for name, task in tasks.items()
+        }
+        return self._flows
+
+    def _look(self, flow: _Flow) -> None:
+        if not flow.busy:
+            flow.busy = True
+            threads = self._failing_threads if flow.failing else self._threads
+            threads.submit(self._look_at, flow)
+
+    def _look_at(self, flow: _Flow) -> None:
+        found: Mapping[str, Account] | None = None
+        try:
+            found = flow.task.accounts()
+        except FlumengError as error:
+            log.debug("%s", error)
+        finally:
+            with self._news:
+                self._take(flow, found)
+                self._news.notify_all()
+
+    def _take(self, flow: _Flow, found: Mapping[str, Account] | None) -> None:
+        now = self._clock()
+        flow.busy, flow.failing = False, found is None
+        if found is not None:
+            moved = any(_moved(flow.accounts.get(name), one) for name, one in found.items())
+            more = min(SAMPLE_MOST_SECONDS, flow.every_seconds * 2)
+            least = max(SAMPLE_SECONDS, len(found) / SAMPLES_A_SECOND)
+            flow.every_seconds = least if moved else max(least, more)
+            flow.accounts = {name: self._noted(flow, name, one) for name, one in found.items()}
+            flow.past.keep(found.keys())
+            flow.bytes_past.keep(found.keys())
+            flow.at = now
+        flow.due = now + flow.every_seconds
+
+    def _noted(self, flow: _Flow, name: str, account: Account) -> Account:
+        """The account, with what it was a minute ago."""
+        now = self._clock()
+        flow.past.see(name, account.acked, account.safe, now)
+        ago = flow.past.minute_ago(name, now)
+        if account.unacked_bytes is not None:
+            flow.bytes_past.see(name, 0, account.unacked_bytes, now)
+            before = flow.bytes_past.minute_ago(name, now)
+            account = replace(account, unacked_bytes_minute_ago=before.safe if before else None)
+        if ago is None:
+            return account
+        return replace(account, acked_minute_ago=ago.acked, safe_minute_ago=ago.safe)
+
+
+def _moved(before: Account | None, now: Account) -> bool:
+    return before is None or (before.acked, before.safe) != (now.acked, now.safe)

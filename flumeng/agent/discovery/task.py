@@ -1,0 +1,317 @@
+"""One flow's discovery: a look at its sources, and what comes of it in the record.
+
+A look writes only what has changed. Its first one takes the record over, under the task's epoch;
+from then on the write of an owner before fails, and one under a higher epoch ends this task.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from flumeng.agent.discovery import changes
+from flumeng.agent.discovery.changes import Known
+from flumeng.control.commands import audit
+from flumeng.control.snapshot import discovered
+from flumeng.control.snapshot.partitions import FLOW, POLLS, ack_path, input_of, step_of
+from flumeng.control.snapshot.task_map import read_plans
+from flumeng.control.zookeeper import (
+    ABSENT,
+    ANY,
+    Check,
+    Put,
+    Remove,
+    Store,
+    Version,
+    Versioned,
+    readable,
+)
+from flumeng.control.zookeeper.transaction import singly
+from flumeng.errors import ConflictError, UnavailableError
+from flumeng.inputs.finding import Before, Bounds, Finder, Findings
+from flumeng.journal.account import Account
+from zkschema import paths
+from zkschema.records import Audit, Partition, Partitions
+
+log = logging.getLogger(__name__)
+
+TRIES = 5
+"""So often a look whose write has lost reads anew, and writes again."""
+SOON_SECONDS = 2.0
+"""How often to look while something is to come of it soon."""
+GONE_LOOKS = 3
+"""What is not there in so many looks is gone: a server that has just started may not know yet."""
+FORGET_SECONDS = 600.0
+"""The acks of what is gone go after this time: it may only be hidden for a while."""
+OWN_CLOCKS = (FLOW, POLLS)
+"""Inputs whose events are stamped with clocks of this cluster: they are late by now's clock, also
+when none has come since."""
+AUTHOR = "flumeng"
+NAMED = 3
+
+
+class SupersededError(ConflictError):
+    """The record is written under a higher epoch, ``seen``."""
+
+    def __init__(self, seen: int) -> None:
+        super().__init__(f"another discovery task, of epoch {seen}, has taken the partitions over")
+        self.seen = seen
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``trouble`` is what a person should know of; ``soon``: to be looked at again soon; ``more``:
+    at once; ``due_seconds``: after that time at the latest."""
+
+    trouble: str = ""
+    soon: bool = False
+    more: bool = False
+    due_seconds: float | None = None
+
+
+class DiscoveryTask:
+    """``finders`` are those of the flow's sources; one thread at a time. ``clock`` gives seconds
+    that only grow."""
+
+    def __init__(
+        self,
+        store: Store,
+        flow: str,
+        epoch: int,
+        finders: Sequence[Finder],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        forget_seconds: float = FORGET_SECONDS,
+    ) -> None:
+        self._store = store
+        self._flow = flow
+        self._epoch = epoch
+        self._finders = finders
+        self._clock = clock
+        self._forget_seconds = forget_seconds
+        self._looks: dict[str, int] = {}
+        self._gone_at: dict[str, float] = {}
+        self._told: tuple[str, ...] = ()
+        self.partitions: Mapping[str, Partition] = {}
+        """Those that are registered, as of the last look."""
+
+    def look(self) -> Outcome:
+        """Raises SupersededError, CorruptError, UserError, UnavailableError."""
+        record = self._read()
+        findings = self._find(record.value if record else Partitions())
+        self._count(findings.gone)
+        for _ in range(TRIES):
+            try:
+                return self._follow(record, findings)
+            except SupersededError:
+                raise
+            except ConflictError:
+                record = self._read()
+        raise UnavailableError(f"{paths.partitions(self._flow)} is written by others all the time")
+
+    def accounts(self) -> dict[str, Account]:
+        """How far the partitions reach, what is acked of them, and since when what is not waits;
+        without those of which nobody says it. Raises CorruptError, UserError, UnavailableError."""
+        known = self.partitions
+        bounds: dict[str, Bounds] = {}
+        for finder in self._finders:
+            bounds |= finder.bounds(known)
+        acks = self._acks(list(bounds))
+        found = {name: _account(name, known[name], bounds[name], acks.get(name)) for name in bounds}
+        behind = {name: one for name, one in found.items() if one.unacked > 0}
+        oldest = self._times({name: max(one.acked, one.floor) for name, one in behind.items()})
+        newest = self._times(
+            {
+                name: one.safe - one.step
+                for name, one in behind.items()
+                if input_of(name) not in OWN_CLOCKS
+            }
+        )
+        return {
+            name: replace(one, oldest_unacked_us=oldest.get(name), newest_us=newest.get(name))
+            for name, one in found.items()
+        }
+
+    def offsets(self, partitions: Collection[str], to: str) -> dict[str, int]:
+        """See ``Finder``."""
+        found: dict[str, int] = {}
+        for finder in self._finders:
+            found |= finder.offsets(partitions, to)
+        return found
+
+    def _times(self, at: Mapping[str, int]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for finder in self._finders if at else ():
+            found |= finder.times(at)
+        return found
+
+    def close(self) -> None:
+        for finder in self._finders:
+            finder.close()
+
+    def _read(self) -> Versioned[Partitions] | None:
+        record = readable(discovered.read(self._store, [self._flow])[0])
+        if record is not None and record.value.epoch > self._epoch:
+            raise SupersededError(record.value.epoch)
+        self.partitions = record.value.partitions if record else {}
+        return record
+
+    def _find(self, record: Partitions) -> Findings:
+        """What all finders have found; what one finds gone another may have."""
+        before = Before(record.partitions.keys(), record.scope, record.accepted)
+        found: list[Findings] = []
+        troubles: list[str] = []
+        for finder in self._finders:
+            try:
+                found.append(finder.find(before))
+            except UnavailableError as error:
+                if len(self._finders) == 1:
+                    raise
+                troubles.append(str(error))
+        offers = {name: offer for one in found for name, offer in one.offers.items()}
+        return Findings(
+            offers,
+            tuple(text for one in found for text in one.scope),
+            frozenset(name for one in found for name in one.gone).difference(offers),
+            frozenset(name for one in found for name in one.kept),
+            {key: why for one in found for key, why in one.held.items()},
+            tuple(note for one in found for note in one.notes),
+            bool(found) and all(one.bounded for one in found),
+            any(one.more for one in found),
+            any(one.soon for one in found),
+            min((one.due_seconds for one in found if one.due_seconds is not None), default=None),
+            (*(text for one in found for text in one.troubles), *troubles),
+            tuple(text for one in found for text in one.lacks),
+        )
+
+    def _count(self, gone: Collection[str]) -> None:
+        now = self._clock()
+        self._looks = {name: self._looks.get(name, 0) + 1 for name in gone}
+        self._gone_at = {name: self._gone_at.get(name, now) for name in gone}
+
+    def _follow(self, record: Versioned[Partitions] | None, findings: Findings) -> Outcome:
+        before = record.value if record else Partitions()
+        leaving = changes.leaving(before, findings)
+        ending = [name for name in leaving if before.partitions[name].end is not None]
+        wanted = [*leaving, *(before.partitions if findings.bounded else ())]
+        now = self._clock()
+        known = Known(
+            self._acks(wanted),
+            {name for name, looks in self._looks.items() if looks >= GONE_LOOKS},
+            {name for name, at in self._gone_at.items() if now - at >= self._forget_seconds},
+            self._planned() if ending else (),
+        )
+        after, unneeded = changes.merged(before, findings, known, self._epoch)
+        if record is None or after != before:
+            if unneeded and record is not None:
+                self._drop_acks(unneeded, record.version)
+            expect = record.version if record else ABSENT
+            for part in discovered.transactions(
+                self._flow, before, after, expect, self._store.scale
+            ):
+                self._store.commit(part)
+            self._log(before, after)
+        elif findings.bounded and changes.is_read(after.partitions, known.acks):
+            self._stop(record.version)
+        self.partitions = after.partitions
+        self._tell(findings.notes)
+        said = [*findings.held.values(), *findings.troubles, *findings.lacks]
+        waits = leaving or findings.held or findings.troubles or findings.bounded
+        soon = bool(waits) or findings.soon
+        trouble = "; ".join(said)
+        return Outcome(trouble, soon, findings.more, findings.due_seconds)
+
+    def _acks(self, names: Sequence[str]) -> dict[str, int]:
+        found = self._store.read_each([ack_path(self._flow, name) for name in names])
+        acks = zip(names, map(readable, found), strict=True)
+        return {name: ack.value.offset for name, ack in acks if ack is not None}
+
+    def _planned(self) -> frozenset[str]:
+        plans = read_plans(self._store, [self._flow])
+        tasks = plans[self._flow].value.tasks.values() if plans else ()
+        return frozenset(name for task in tasks for name in task.partitions)
+
+    def _drop_acks(self, partitions: Sequence[str], version: Version) -> None:
+        """Before the record is written, so that what is interrupted is gone on with."""
+        cursors = self._store.children(paths.acks(self._flow))
+        acks = [paths.ack(self._flow, cursor, name) for cursor in cursors for name in partitions]
+        acks += [ack_path(self._flow, name) for name in partitions if input_of(name) == FLOW]
+        there = [path for path, ack in zip(acks, self._store.read_each(acks), strict=True) if ack]
+        still = Check(paths.partitions(self._flow), version)
+        gone = (Remove(path, ANY) for path in there)
+        for part in singly(self._store.scale, gone, each=[still]):
+            self._store.commit([still, *part])
+
+    def _stop(self, version: Version) -> None:
+        """All that was to be read is read: the flow ends by itself."""
+        found = self._store.read(paths.flow(self._flow))
+        if found is None or found.value.state != "running":
+            return
+        for finder in self._finders:
+            finder.finished()
+        entry = Audit(
+            who=AUTHOR,
+            command=f"flow stop {self._flow}",
+            reason="it has read all of its partitions up to their end offsets",
+            time=time.time(),
+        )
+        stopped = replace(found.value, state="stopped")
+        still = Check(paths.partitions(self._flow), version)
+        change = Put(paths.flow(self._flow), stopped, found.version)
+        audit.commit(self._store, [still, change], entry)
+        log.info("flow %s: %s; it is stopped", self._flow, entry.reason)
+
+    def _log(self, before: Partitions, after: Partitions) -> None:
+        came = after.partitions.keys() - before.partitions.keys()
+        went = before.partitions.keys() - after.partitions.keys()
+        if came or went:
+            log.info(
+                "flow %s: %d partitions, %d new, %d gone",
+                self._flow,
+                len(after.partitions),
+                len(came),
+                len(went),
+            )
+        ended = [
+            name
+            for name, one in before.partitions.items()
+            if one.end is None
+            and name in after.partitions
+            and after.partitions[name].end is not None
+        ]
+        if ended:
+            log.warning(
+                "flow %s: %d partitions are gone or not wanted any more, and end where they are "
+                "acked: %s",
+                self._flow,
+                len(ended),
+                ", ".join(ended[:NAMED]),
+            )
+
+    def _tell(self, notes: tuple[str, ...]) -> None:
+        if notes != self._told:
+            for note in notes:
+                log.warning("flow %s: %s", self._flow, note)
+        self._told = notes
+
+
+def _account(name: str, known: Partition, bounds: Bounds, acked: int | None) -> Account:
+    safe = bounds.safe if known.end is None else min(bounds.safe, known.end)
+    offset = known.start if acked is None else acked
+    return Account(
+        term=0,
+        durability="",
+        floor=bounds.floor,
+        acked=min(offset, safe),
+        safe=safe,
+        bytes=0,
+        max_bytes=0,
+        lost=0,
+        waits_at=None,
+        closed=known.end is not None,
+        oldest_unacked_us=None,
+        step=step_of(name),
+        unacked_bytes=bounds.bytes_from(min(offset, safe)) if bounds.bytes_from else None,
+    )

@@ -1,0 +1,290 @@
+"""What a discovery process does: what the node wants, one look at a time for each flow.
+
+Messages are level-triggered: each ``configure`` names all tasks. Threads are few, however many
+flows there are, and a look takes a bounded time. Flows whose last look has failed take turns in
+threads of their own, so that servers that do not answer hold up nobody else.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from flumeng.agent.discovery.scaler import Scaler
+from flumeng.agent.discovery.task import SOON_SECONDS, DiscoveryTask, Outcome, SupersededError
+from flumeng.agent.node.protocol import ALIVE_SECONDS, Message, Parent
+from flumeng.control.zookeeper import Store
+from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.inputs.finding import Finder, FindingTask
+from flumeng.metrics.health import Health
+from flumeng.runtime import vital
+from flumeng.runtime.streak import Streak
+from flumeng.spec import SpecError, TaskRange, check_flow
+from flumeng.spec.flow import FlowSpec
+
+log = logging.getLogger(__name__)
+
+THREADS = 4
+FAILING_THREADS = 2
+BACKOFF_SECONDS = 0.5
+BACKOFF_MOST_SECONDS = 30.0
+STUCK_SECONDS = 120.0
+"""A look that takes so long hangs: each of its calls has a limit far below."""
+NEVER = float("inf")
+
+MakeFinders = Callable[[FlowSpec, FindingTask], Sequence[Finder]]
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A discovery task as the node wants it."""
+
+    flow: str
+    task: str
+    epoch: int
+    revision: int
+    spec: str
+    draining: bool
+
+    @property
+    def key(self) -> str:
+        return f"{self.flow}/{self.task}"
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is told of a task; see ``TaskStatus``."""
+
+    epoch: int
+    revision: int
+    state: str
+    error: str | None = None
+    epoch_seen: int = 0
+    health: str = ""
+
+
+@dataclass
+class _Run:
+    """A task in this process. ``due`` is when it is looked at next, ``began`` when the look that is
+    under way has."""
+
+    wanted: Assignment
+    status: Status
+    due: float = 0.0
+    began: float | None = None
+    backoff_seconds: float = 0.0
+    every_seconds: float = 30.0
+    task: DiscoveryTask | None = None
+    scaler: Scaler | None = None
+    streak: Streak = field(default_factory=Streak)
+    ended: bool = False
+
+
+class Worker:
+    """Talks to ``parent``. ``finders`` makes those of a flow, and raises UserError. ``clock`` gives
+    seconds that only grow."""
+
+    def __init__(
+        self,
+        parent: Parent,
+        store: Store,
+        finders: MakeFinders,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.health = Health(STUCK_SECONDS, clock)
+        self._parent = parent
+        self._store = store
+        self._finders = finders
+        self._clock = clock
+        self._news = threading.Condition()
+        self._runs: dict[str, _Run] = {}
+        self._answers: int | None = None
+        self._said: Message | None = None
+        store.on_session(lambda connected: self._wake() if connected else None)
+
+    @property
+    def tasks(self) -> Mapping[str, DiscoveryTask]:
+        """Flow -> its task, of those that have looked at least once."""
+        with self._news:
+            return {run.wanted.flow: run.task for run in self._runs.values() if run.task}
+
+    @property
+    def scalers(self) -> Mapping[str, Scaler]:
+        """Flow -> what decides about the number of its tasks, where that is not given."""
+        with self._news:
+            return {run.wanted.flow: run.scaler for run in self._runs.values() if run.scaler}
+
+    def run(self, address: str = "") -> None:
+        """Until the parent says stop or is gone. ``address`` is where the process serves."""
+        shown = {"address": address} if address else {}
+        self._parent.send({"type": "ready", **shown})
+        for failing in (*[False] * THREADS, *[True] * FAILING_THREADS):
+            vital.start("look", lambda failing=failing: self._work(failing=failing))  # type: ignore[misc]
+        vital.start("alive", self._stay_alive)
+        for message in self._parent.messages():
+            if message["type"] == "configure":
+                self.configure(message)
+            elif message["type"] == "stop":
+                return
+        log.info("the node is gone")
+
+    def configure(self, message: Message) -> None:
+        wanted = {one.key: one for one in map(_assignment, message["tasks"]) if not one.draining}
+        with self._news:
+            for key in self._runs.keys() - wanted.keys():
+                self._let_go(self._runs.pop(key))
+            for key, assignment in wanted.items():
+                run = self._runs.get(key)
+                if run is not None and run.wanted == assignment:
+                    continue
+                if run is not None:
+                    self._let_go(run)
+                starting = Status(assignment.epoch, assignment.revision, "starting")
+                self._runs[key] = _Run(assignment, starting)
+            self._answers = message["number"]
+            self._report()
+            self._news.notify_all()
+
+    def _let_go(self, run: _Run) -> None:
+        """A look that is under way ends by itself; what it says counts no more."""
+        run.ended = True
+        if run.task is not None and run.began is None:
+            run.task.close()
+
+    def _wake(self) -> None:
+        with self._news:
+            for run in self._runs.values():
+                if run.backoff_seconds:
+                    run.due = 0.0
+            self._news.notify_all()
+
+    def _work(self, *, failing: bool) -> None:
+        while True:
+            with self._news:
+                while (run := self._next(failing=failing)) is None:
+                    self._news.wait(self._rest(failing=failing))
+                run.began = self._clock()
+            self.turn(run)
+
+    def _next(self, *, failing: bool) -> _Run | None:
+        waiting = (run for run in self._of(failing=failing) if run.began is None)
+        soonest = min(waiting, key=lambda run: run.due, default=None)
+        return soonest if soonest is not None and soonest.due <= self._clock() else None
+
+    def _rest(self, *, failing: bool) -> float:
+        dues = (run.due for run in self._of(failing=failing) if run.began is None)
+        return max(0.0, min([*dues, self._clock() + BACKOFF_MOST_SECONDS]) - self._clock())
+
+    def _of(self, *, failing: bool) -> list[_Run]:
+        return [run for run in self._runs.values() if bool(run.backoff_seconds) == failing]
+
+    def turn(self, run: _Run) -> None:
+        """One look, and what is said of it."""
+        state, error, seen, rest = "running", None, 0, run.every_seconds
+        try:
+            outcome = self._task(run).look()
+            error = outcome.trouble or None
+            rest = _rest_after(outcome, run.every_seconds)
+            backoff = 0.0
+            run.streak.succeed()
+        except SupersededError as superseded:
+            state, error, seen, rest, backoff = (
+                "stopped",
+                str(superseded),
+                superseded.seen,
+                NEVER,
+                0,
+            )
+        except (FlumengError, SpecError) as problem:
+            backoff = min(BACKOFF_MOST_SECONDS, run.backoff_seconds * 2 or BACKOFF_SECONDS)
+            state, error, rest = "failed", str(problem), backoff
+            lost = isinstance(problem, ConflictError) or not self._store.connected
+            if lost:  # its own connection, or somebody else wrote: nothing is known of the sources
+                state, error = run.status.state, run.status.error
+            else:
+                run.streak.fail(unreachable=isinstance(problem, UnavailableError))
+                if isinstance(problem, UserError):
+                    self._start_anew(run)
+        except Exception as fault:  # one flow's, and no reason to look at no other one either
+            log.exception("%s: a fault", run.wanted.key)
+            run.streak.fail()
+            state, error = "failed", f"a fault of this flumeng: {fault!r}"
+            rest = backoff = BACKOFF_MOST_SECONDS
+        with self._news:
+            run.began = None
+            run.backoff_seconds = backoff
+            run.due = self._clock() + rest
+            if run.ended:
+                if run.task is not None:
+                    run.task.close()
+                return
+            before = run.status
+            own = (run.wanted.epoch, run.wanted.revision)
+            run.status = Status(*own, state, error, seen, run.streak.health)
+            if run.status != before:
+                if error and error != before.error:
+                    log.warning("%s: %s", run.wanted.key, error)
+                self._report()
+            self._news.notify_all()
+
+    def _start_anew(self, run: _Run) -> None:
+        """What a person mends may be a secret, which is looked up with the next look."""
+        if run.task is not None:
+            run.task.close()
+        run.task = None
+
+    def _task(self, run: _Run) -> DiscoveryTask:
+        """Made with the first look, and again as long as that fails."""
+        if run.task is None:
+            spec = check_flow(run.wanted.spec)
+            listed = (part.options for part in spec.partitioned if part not in spec.pollers)
+            every = [options.discovery_seconds for options in listed]
+            run.every_seconds = min(every, default=run.every_seconds)
+            finders = self._finders(spec, FindingTask(run.wanted.flow, run.wanted.epoch))
+            tasks = spec.place.collect.tasks
+            if isinstance(tasks, TaskRange):
+                own = (run.wanted.flow, run.wanted.epoch)
+                run.scaler = Scaler(self._store, *own, tasks, spec.batch_seconds)
+            run.task = DiscoveryTask(self._store, run.wanted.flow, run.wanted.epoch, finders)
+        return run.task
+
+    def _report(self) -> None:
+        """Tell all statuses, when they are not as they were told last."""
+        tasks = {key: asdict(run.status) for key, run in self._runs.items()}
+        message = {"type": "status", "answers": self._answers, "tasks": tasks}
+        if message != self._said:
+            self._said = message
+            self._parent.send(message)
+
+    def _stay_alive(self) -> None:
+        """Say so, unless a look hangs."""
+        while True:
+            with self._news:
+                began = [run.began for run in self._runs.values() if run.began is not None]
+            if all(self._clock() - one < STUCK_SECONDS for one in began):
+                self.health.turned()
+                self._parent.send({"type": "alive", "held": ""})
+            time.sleep(ALIVE_SECONDS)
+
+
+def _rest_after(outcome: Outcome, every_seconds: float) -> float:
+    """How long nothing is to be looked at."""
+    if outcome.more:
+        return 0.0
+    soon = SOON_SECONDS if outcome.soon else every_seconds
+    due = every_seconds if outcome.due_seconds is None else outcome.due_seconds
+    return min(every_seconds, soon, due)
+
+
+def _assignment(task: Message) -> Assignment:
+    return Assignment(
+        flow=task["flow"],
+        task=task["task"],
+        epoch=task["epoch"],
+        revision=task["revision"],
+        spec=task["spec"],
+        draining=task["state"] == "draining",
+    )

@@ -1,0 +1,202 @@
+"""Cases beside a flow: what comes in, and what has to come out of its filters."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from flumeng.agent.dryrun.moments import EXAMPLE, micros
+from flumeng.spec import FlowSpec, document
+from flumeng.spec.branch import Located
+from flumeng.spec.decode import INVALID, Decoder
+from flumeng.spec.flow_files import FlowFilesError, Unfit, content_of, read_flows
+from flumeng.spec.option import option
+from flumeng.spec.problems import Problem, SpecError, nearest
+
+MAX_BYTES = 4 * 1024 * 1024
+MAX_NODES = 500_000
+RECEIVED = EXAMPLE
+"""A case that fails tomorrow, because times in its lines are then too old, would be of no use."""
+
+
+def _check_time(text: str) -> None:
+    micros(text)
+
+
+def _check_base64(text: str) -> None:
+    try:
+        base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise ValueError("expected base64") from None
+
+
+@dataclass(frozen=True)
+class GivenEvent:
+    """An event that comes in, where a line does not say enough."""
+
+    body: str | None = option(
+        doc="Its body.", example='"<34>1 - web1 su - - - failed"', default=None
+    )
+    body_base64: str | None = option(
+        doc="Its body in base64, when it is not UTF-8.", check=_check_base64, default=None
+    )
+    host: str | None = option(doc="Its host.", example="web1", default=None)
+    ts: str | None = option(
+        doc="When it was received.", check=_check_time, example=RECEIVED, default=None
+    )
+    attrs: Mapping[str, str] = option(
+        doc="Its attributes, beside `source`.", example='{peer: "192.0.2.1:514"}', factory=dict
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if (self.body is None) == (self.body_base64 is None):
+            yield "", "expected either body or body_base64"
+
+    @property
+    def content(self) -> bytes:
+        if self.body_base64 is not None:
+            return base64.b64decode(self.body_base64)
+        return (self.body or "").encode()
+
+
+@dataclass(frozen=True)
+class Case:
+    """Events that are one batch of the flow, and what its filters have to make of them."""
+
+    name: str = option(doc="What the case shows.", example="warnings pass")
+    input: tuple[str | GivenEvent, ...] = option(
+        doc="What comes in: lines, or events.", example='["<34>1 - web1 su - - - failed"]'
+    )
+    expect: tuple[yaml.Node, ...] | None = option(
+        doc="What comes out, in any order: of each event the columns that matter.",
+        example="[{app: su, severity: 2}]",
+        default=None,
+    )
+    branch: str | None = option(
+        doc="Where they come out, in a flow with branches: `errors`, or `errors/late` when the "
+        "branch is in another one. When not given, what the flow's own sinks have.",
+        example="errors",
+        default=None,
+    )
+    count: int | None = option(doc="How many events come out.", minimum=0, default=None)
+    parse_errors: int | None = option(
+        doc="How many of those that come out have the attribute `parse_error`.",
+        minimum=0,
+        default=None,
+    )
+    dead_letters: int | None = option(
+        doc="How many events become dead letters of a filter, whatever the branch.",
+        minimum=0,
+        default=None,
+    )
+    host: str | None = option(doc="The host of events that name none.", default=None)
+    ts: str | None = option(
+        doc="When events that do not say so were received.",
+        check=_check_time,
+        example=RECEIVED,
+        default=None,
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        expected = (self.expect, self.count, self.parse_errors, self.dead_letters)
+        if all(found is None for found in expected):
+            yield "", "nothing is expected: say expect, count, parse_errors or dead_letters"
+
+
+@dataclass(frozen=True)
+class CaseFile:
+    """A file of cases for one flow."""
+
+    flow: str = option(doc="The flow's file, as seen from this one.", example="web-logs.yaml")
+    cases: tuple[Case, ...] = option(
+        doc="The cases.",
+        minimum=1,
+        example='[{name: one, input: ["a line"], count: 1}]',
+    )
+    source: int = option(
+        doc="Lines are taken as this source of the flow takes them, counted from 0.",
+        minimum=0,
+        default=0,
+    )
+    host: str | None = option(doc="The host of all events that name none.", default=None)
+    ts: str = option(
+        doc="When all events that do not say so were received.",
+        check=_check_time,
+        example=RECEIVED,
+        default=RECEIVED,
+    )
+
+
+@dataclass(frozen=True)
+class Cases:
+    """What a file says, with its flow. ``lines``: where in the file what stands."""
+
+    path: Path
+    file: CaseFile
+    spec: FlowSpec
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+    def place(self, number: int) -> str:
+        """Where the case of that number stands."""
+        return f"{self.path}:{self.lines[f'cases[{number}]']}"
+
+
+def read_cases(paths: Sequence[Path]) -> list[Cases]:
+    """Every file with its flow. Raises FlowFilesError with every problem of all of them."""
+    problems: list[tuple[Path, Problem]] = []
+    found = []
+    for path in paths:
+        try:
+            found.append(_read(path))
+        except SpecError as error:
+            problems += [(path, problem) for problem in error.problems]
+        except FlowFilesError as error:
+            problems += error.problems
+    if problems:
+        raise FlowFilesError(problems)
+    return found
+
+
+def _read(path: Path) -> Cases:
+    root = document.compose(_text(path), max_bytes=MAX_BYTES, max_nodes=MAX_NODES)
+    decoder = Decoder()
+    file = decoder.mapping(CaseFile, root, "")
+    if file is INVALID:
+        raise SpecError(decoder.problems)
+    assert isinstance(file, CaseFile)
+    (flow,) = read_flows([path.parent / file.flow])
+    if file.source >= len(flow.spec.sources):
+        said = f"flow {flow.spec.flow} has {len(flow.spec.sources)} sources, numbered from 0"
+        raise SpecError([Problem(decoder.lines["source"], "source", said)])
+    ends = [one.name for one in Located(flow.spec).walk() if one.segment.sinks]
+    unknown = [
+        Problem(decoder.lines[f"cases[{number}]"], f"cases[{number}]", _no_end(case.branch, ends))
+        for number, case in enumerate(file.cases)
+        if (case.branch or "") not in ends
+    ]
+    if unknown:
+        raise SpecError(unknown)
+    return Cases(path, file, flow.spec, decoder.lines)
+
+
+def _no_end(branch: str | None, ends: Sequence[str]) -> str:
+    if branch is None:
+        return f"say which branch: the flow has no sinks of its own, but {', '.join(ends)}"
+    return f"no branch {branch} with sinks; {nearest(branch, filter(None, ends))}"
+
+
+def _text(path: Path) -> str:
+    try:
+        return content_of(path, MAX_BYTES).decode()
+    except OSError as error:
+        said = f"cannot be read: {error.strerror}"
+    except UnicodeDecodeError:
+        said = "is not UTF-8"
+    except Unfit as error:
+        said = str(error)
+    raise SpecError([Problem(0, "", said)])

@@ -1,0 +1,182 @@
+"""Whether events are as a case expects them: of each, the columns that it names.
+
+What is expected is YAML, whose scalars are texts; what they mean the column's type says. Of structs
+and maps only what is named is compared. Events are in no order, as those of a batch are.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import pyarrow as pa
+import yaml
+
+from flumeng.agent.dryrun.moments import micros
+from flumeng.filters import identity
+from flumeng.sinks import json_text
+from flumeng.spec import document
+from flumeng.spec.problems import nearest
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that is not as expected; ``line`` is where that stands, if anywhere."""
+
+    line: int | None
+    what: str
+
+
+def compare(
+    expected: Sequence[yaml.Node], events: Sequence[pa.RecordBatch], schema: pa.Schema
+) -> list[Difference]:
+    """All differences; none when each expected event is there, and no other."""
+    wrong = [found for node in expected for found in _unfit(node, schema)]
+    if wrong:
+        return wrong
+    shown = identity.without(schema)
+    rows = [row for batch in events for row in batch.select(shown.names).to_pylist()]
+    texts = [text for batch in events for text in json_text.rows(identity.strip(batch)).to_pylist()]
+    pairs = _matched([[_fits(node, row, shown) for row in rows] for node in expected])
+    missing = [node for number, node in enumerate(expected) if number not in pairs]
+    others = [number for number in range(len(rows)) if number not in pairs.values()]
+    return list(_told(missing, others, rows, texts, shown))
+
+
+def _unfit(node: yaml.Node, schema: pa.Schema) -> Iterator[Difference]:
+    """What no event can be."""
+    if not isinstance(node, yaml.MappingNode):
+        said = f"expected columns with values, found {document.describe(node)}"
+        yield Difference(document.line(node), said)
+    for name, value in document.items(node).items():
+        if name not in schema.names:
+            hint = nearest(name, identity.without(schema).names)
+            yield Difference(document.line(value), f"events have no column {name}; {hint}")
+
+
+def _matched(fits: Sequence[Sequence[bool]]) -> dict[int, int]:
+    """As many pairs of expected and found events as there can be (augmenting paths, as Kuhn)."""
+    of_found: dict[int, int] = {}
+
+    def place(expected: int, tried: set[int]) -> bool:
+        for found, fit in enumerate(fits[expected]):
+            if fit and found not in tried:
+                tried.add(found)
+                if found not in of_found or place(of_found[found], tried):
+                    of_found[found] = expected
+                    return True
+        return False
+
+    for expected in range(len(fits)):
+        place(expected, set())
+    return {expected: found for found, expected in of_found.items()}
+
+
+def _told(
+    missing: Sequence[yaml.Node],
+    others: Sequence[int],
+    rows: Sequence[Row],
+    texts: Sequence[bytes],
+    schema: pa.Schema,
+) -> Iterator[Difference]:
+    """What is left on both sides, side by side as long as there are two."""
+    for node, number in zip(missing, others, strict=False):
+        for name, value in document.items(node).items():
+            kind, found = schema.field(name).type, rows[number][name]
+            if not matches(value, found, kind):
+                said = f"{name}: expected {_shown_node(value)}, found {_shown(found)}"
+                yield Difference(document.line(value), f"event {number}: {said}")
+    for node in missing[len(others) :]:
+        yield Difference(document.line(node), f"expected, and not there: {_shown_node(node)}")
+    for number in others[len(missing) :]:
+        text = texts[number].decode("utf-8", "replace")
+        yield Difference(None, f"event {number} is there, and not expected: {text}")
+
+
+def _fits(node: yaml.Node, row: Row, schema: pa.Schema) -> bool:
+    return all(
+        matches(value, row[name], schema.field(name).type)
+        for name, value in document.items(node).items()
+    )
+
+
+def matches(node: yaml.Node, value: Any, kind: pa.DataType) -> bool:
+    """Whether ``node`` says ``value``, which is of ``kind``."""
+    if document.is_null(node) or value is None:
+        return document.is_null(node) and value is None
+    if pa.types.is_map(kind):
+        entries = {str(key): entry for key, entry in value}
+        return isinstance(node, yaml.MappingNode) and all(
+            matches(part, entries.get(name), kind.item_type)
+            for name, part in document.items(node).items()
+        )
+    if pa.types.is_struct(kind):
+        return isinstance(node, yaml.MappingNode) and all(
+            name in value and matches(part, value[name], kind.field(name).type)
+            for name, part in document.items(node).items()
+        )
+    if pa.types.is_list(kind):
+        return (
+            isinstance(node, yaml.SequenceNode)
+            and len(node.value) == len(value)
+            and all(
+                matches(part, item, kind.value_type)
+                for part, item in zip(node.value, value, strict=True)
+            )
+        )
+    return isinstance(node, yaml.ScalarNode) and _says(str(node.value), value)
+
+
+def _says(text: str, value: Any) -> bool:
+    try:
+        if isinstance(value, bool):
+            return text == ("true" if value else "false")
+        if isinstance(value, int):
+            return int(text) == value
+        if isinstance(value, float):
+            return float(text) == value or (math.isnan(value) and math.isnan(float(text)))
+        if isinstance(value, Decimal):
+            return Decimal(text) == value
+        if isinstance(value, datetime):
+            return micros(text) == micros(value.isoformat())
+        if isinstance(value, date):
+            return date.fromisoformat(text) == value
+    except (ValueError, InvalidOperation):
+        return False
+    if isinstance(value, bytes):
+        return text.encode() == value or text == value.decode("utf-8", "replace")
+    return bool(text == value)
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(_plain(value), ensure_ascii=False)
+
+
+def _shown_node(node: yaml.Node) -> str:
+    if isinstance(node, yaml.MappingNode):
+        pairs = document.items(node).items()
+        return "{" + ", ".join(f"{name}: {_shown_node(value)}" for name, value in pairs) + "}"
+    if isinstance(node, yaml.SequenceNode):
+        return "[" + ", ".join(map(_shown_node, node.value)) + "]"
+    return "null" if document.is_null(node) else str(node.value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, list) and value and isinstance(value[0], tuple):
+        return {str(key): _plain(item) for key, item in value}
+    if isinstance(value, list):
+        return list(map(_plain, value))
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value if isinstance(value, bool | int | float | str | None) else str(value)

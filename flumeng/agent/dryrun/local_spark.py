@@ -1,0 +1,116 @@
+"""A Spark of this process with the collector's settings, started when it is first needed.
+
+It may be one that a command before has started, see ``kept_java``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flumeng.agent.dryrun import kept_java
+from flumeng.agent.dryrun.kept_java import OPTIONS, KeptJava
+from flumeng.errors import FlumengError, UnavailableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class LocalSpark:
+    """Returns the Spark session. ``announce`` is called once, before a start that takes seconds.
+    With ``users_code`` Spark is not shared with other commands, since its Python workers do not
+    import a user's module again after it has changed."""
+
+    def __init__(self, announce: Callable[[str], None], *, users_code: bool) -> None:
+        self._announce = announce
+        self._users_code = users_code
+        self._session: SparkSession | None = None
+        self._directory: str | None = None
+        self._java: KeptJava | None = None
+        self._announced = False
+        self._lock = threading.Lock()
+
+    def __call__(self) -> SparkSession:
+        """Raises what ``spark.start`` raises."""
+        with self._lock:
+            if self._session is None:
+                self._session = self._start()
+            return self._session
+
+    def _start(self) -> SparkSession:
+        from pyspark import SparkContext  # noqa: PLC0415  only when it is needed
+
+        from flumeng.agent.collector import class_archive, spark  # noqa: PLC0415  only when it is needed
+
+        # With a gateway this process has started a JVM of its own.
+        if not self._users_code and SparkContext._gateway is None:
+            self._java = kept_java.take(self._say_that_it_takes_long)
+        if self._java is not None:
+            try:
+                return spark.for_large_rows(_attached(self._java))
+            except (FlumengError, OSError):
+                self._give_back(stopped=False)
+        self._say_that_it_takes_long()
+        self._directory = tempfile.mkdtemp(prefix="flumeng-trial-")
+        directory = Path(self._directory)
+        options = class_archive.java_options(class_archive.cache_of(directory))
+        started = spark.start(directory / "spark", OPTIONS, more_java_options=options)
+        return spark.for_large_rows(started)
+
+    def _say_that_it_takes_long(self) -> None:
+        if not self._announced:
+            self._announce(
+                "flumeng: starting Spark for what Arrow does not compute; it takes seconds"
+            )
+        self._announced = True
+
+    def stop(self) -> None:
+        with self._lock:
+            if self._java is not None:
+                self._give_back(stopped=True)
+            elif self._session is not None:
+                self._session.stop()
+            self._session = None
+            if self._directory is not None:
+                shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _give_back(self, *, stopped: bool) -> None:
+        """PySpark forgets the context and its JVM, which go on: the next command of this process
+        asks for them again."""
+        from pyspark import SparkContext  # noqa: PLC0415  only when it is needed
+        from pyspark.sql import SparkSession  # noqa: PLC0415  only when it is needed
+
+        assert self._java is not None
+        if (gateway := SparkContext._gateway) is not None:
+            gateway.close()
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = None
+        self._java.give_back(stopped=stopped)
+        self._java = None
+
+
+def _attached(java: KeptJava) -> SparkSession:
+    """A session in the Spark context of that JVM. Raises FlumengError."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415  only when it is needed
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415  only when it is needed
+    from pyspark.sql import SparkSession  # noqa: PLC0415  only when it is needed
+
+    variables = java.environment()
+    os.environ.update(variables)
+    try:
+        SparkContext._ensure_initialized()
+        gateway, jvm = SparkContext._gateway, SparkContext._jvm
+        assert jvm is not None
+        context = jvm.JavaSparkContext(jvm.org.apache.spark.SparkContext.getOrCreate())
+        conf = SparkConf(_jvm=jvm, _jconf=context.getConf())
+        return SparkSession(SparkContext(gateway=gateway, jsc=context, conf=conf))
+    except Py4JError as error:
+        raise UnavailableError("the kept Spark does not answer") from error
+    finally:
+        for name in variables:
+            del os.environ[name]

@@ -1,0 +1,124 @@
+"""Lines out of files and pipes, as soon as they are there and in large pieces when many are."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from pathlib import Path
+from queue import Queue
+from threading import Event, Thread
+from typing import TypeVar
+
+from flumeng.agent.ingest.file_text import FileText
+from flumeng.agent.ingest.framing import Framer, Messages
+from flumeng.errors import UserError
+from flumeng.spec.encodings import UTF_8
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+STANDARD_INPUT = Path("-")
+PIECE_BYTES = 4 << 20
+PIPE_BYTES = 1 << 20
+"""What any user may make a pipe hold."""
+WAITING = 4
+"""So many pieces wait between two threads."""
+
+
+def lines(inputs: Sequence[Path], max_line_bytes: int, encoding: str = UTF_8) -> Iterator[Messages]:
+    """The lines of files, or of standard input when there are none, in UTF-8 and without a byte
+    order mark. Of a pipe whatever is there is given at once. Raises UserError for a file that
+    cannot be read."""
+    for path in inputs or [STANDARD_INPUT]:
+        try:
+            with _opened(path) as descriptor:
+                yield from _lines_of(descriptor, max_line_bytes, encoding)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    if path == STANDARD_INPUT:
+        with contextlib.suppress(OSError):  # files have no such size
+            fcntl.fcntl(0, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        yield 0
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _lines_of(descriptor: int, max_line_bytes: int, encoding: str) -> Iterator[Messages]:
+    framer = Framer("newline", max_line_bytes)
+    first = os.read(descriptor, PIECE_BYTES)
+    text = FileText(encoding, first)
+    decoder = None if text.codec is None else codecs.getincrementaldecoder(text.codec)("replace")
+    pieces = iter(lambda: os.read(descriptor, PIECE_BYTES), b"")
+    for piece in chain([first[text.mark_bytes :]], pieces):
+        utf8 = piece if decoder is None else decoder.decode(piece).encode()
+        yield from framer.feed(utf8, len(utf8))
+    if decoder is not None:
+        rest = decoder.decode(b"", final=True).encode()
+        yield from framer.feed(rest, len(rest))
+    yield from framer.end()
+
+
+class _End:
+    """Nothing follows; ``error`` says why, if not for the end."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+
+def ahead(items: Iterator[T]) -> Generator[T, None, None]:
+    """The same ``items``, which another thread takes while this one works; an error comes in its
+    turn. The thread ends with the next item when no more are asked for, and does not keep the
+    process from ending."""
+    queue: Queue[T | _End] = Queue(WAITING)
+    stopped = Event()
+
+    def take() -> None:
+        try:
+            for item in items:
+                if stopped.is_set():
+                    return
+                queue.put(item)
+        except BaseException as error:
+            queue.put(_End(error))
+        else:
+            queue.put(_End())
+
+    Thread(target=take, name="ahead", daemon=True).start()
+    try:
+        while True:
+            item = queue.get()
+            if not isinstance(item, _End):
+                yield item
+            elif item.error is not None:
+                raise item.error
+            else:
+                return
+    finally:
+        stopped.set()
+        while not queue.empty():  # one item is put that waits for room
+            queue.get_nowait()
+
+
+def in_order(work: Callable[[T], R], items: Iterator[T]) -> Iterator[R]:
+    """``work`` of each of the ``items``, which another thread does ahead of this one: in order, and
+    each as soon as it is there. An error comes in its turn. The process ends when the thread has
+    done the item that it works on."""
+    pool = ThreadPoolExecutor(1, "in-order")
+    try:
+        for result in ahead(pool.submit(work, item) for item in items):
+            yield result.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,113 @@
+"""A flow tried on lines: one thread reads and cuts them, one filters the events, and the caller
+takes what comes out.
+
+No two threads filter: between the functions of Arrow and of numpy they would wait for each other,
+since each of those lets go of Python's lock and then wants it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.agent.dryrun.filter_tree import FilterTree, Output
+from flumeng.agent.dryrun.reading import in_order, lines
+from flumeng.agent.dryrun.received import ReceivedLines
+from flumeng.filters.reasons import PARSE_ERROR
+from flumeng.inputs import Progress
+from flumeng.inputs.lines.rules import Rules
+from flumeng.inputs.lines.steps import Joining
+from flumeng.spec.multiline import Multiline
+
+
+@dataclass
+class EventCounts:
+    """How many events there were, how many came out, how many of those could not be parsed, and how
+    many became dead letters instead."""
+
+    received: int = 0
+    out: int = 0
+    parse_errors: int = 0
+    dead_letters: int = 0
+
+    def add(self, output: Output) -> None:
+        """What came out of a piece at one end."""
+        if output.failed:
+            self.dead_letters += count(output.batches)
+        else:
+            self.out += count(output.batches)
+            self.parse_errors += sum(map(not_parsed, output.batches))
+
+
+def run(
+    tree: FilterTree, received: ReceivedLines, inputs: Sequence[Path], counts: EventCounts
+) -> Iterator[list[Output]]:
+    """What comes out of the flow's filters, piece by piece, as soon as lines are there."""
+
+    def filtered(batches: list[pa.RecordBatch]) -> tuple[int, list[Output]]:
+        return count(batches), list(tree.run(batches))
+
+    for events, outputs in in_order(filtered, _events(received, inputs)):
+        counts.received += events
+        for output in outputs:
+            counts.add(output)
+        yield outputs
+
+
+def first(
+    received: ReceivedLines, inputs: Sequence[Path], events: int
+) -> Iterator[list[pa.RecordBatch]]:
+    """The first so many events, as soon as they are there; no more is read than brings them."""
+    wanted = events
+    for piece in _events(received, inputs):
+        taken = []
+        for batch in piece:
+            taken.append(batch.slice(0, wanted))
+            wanted -= taken[-1].num_rows
+            if not wanted:
+                break
+        yield taken
+        if not wanted:
+            return
+
+
+def _events(received: ReceivedLines, inputs: Sequence[Path]) -> Iterator[list[pa.RecordBatch]]:
+    cut = lines(inputs, received.max_line_bytes, received.encoding)
+    pieces = (received.events(piece) for piece in cut)
+    return joined(pieces, received.multiline)
+
+
+def joined(
+    pieces: Iterable[list[pa.RecordBatch]], multiline: Multiline | None, first: int = 0
+) -> Iterator[list[pa.RecordBatch]]:
+    """The events of these lines, of which the first has the seq ``first``; the last of a stream is
+    one when nothing more comes."""
+    if multiline is None:
+        yield from pieces
+        return
+    joining, end = Joining(Rules.of(multiline), Progress(first, first)), first
+    for piece in pieces:
+        for batch in piece:
+            joining.add(batch)
+            end = batch["seq"][-1].as_py() + 1
+        yield list(joining.step(end))
+    yield list(joining.step(end, flush=True))
+
+
+def count(batches: Sequence[pa.RecordBatch]) -> int:
+    """Events in all of them."""
+    return sum(batch.num_rows for batch in batches)
+
+
+def not_parsed(events: pa.RecordBatch) -> int:
+    """How many have the attribute ``parse_error``."""
+    if "attrs" not in events.schema.names or not pa.types.is_map(events.schema.field("attrs").type):
+        return 0
+    attrs = events["attrs"]
+    first, last = attrs.offsets[0].as_py(), attrs.offsets[-1].as_py()
+    keys = attrs.keys.slice(first, last - first)
+    return int(pc.sum(pc.equal(keys, PARSE_ERROR)).as_py() or 0)

@@ -1,0 +1,192 @@
+"""The newest events of a running flow, a few at a time, out of the journals where they are.
+
+The flow does not notice: nothing is acked and nothing is written, a server gives a bounded part of
+what is new once a second, and nothing is read while nobody takes what was read. What is passed over
+is counted.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from queue import Empty, Full, Queue
+
+import pyarrow as pa
+
+from flumeng.agent.dryrun.filter_tree import FilterTree, Output
+from flumeng.agent.dryrun.running import joined
+from flumeng.control.zookeeper import Store
+from flumeng.errors import FlumengError, UserError
+from flumeng.inputs.journals.addresses import Addresses
+from flumeng.journal.client import JournalClient
+from flumeng.journal.errors import DataLossError, NotServedError, TapsBusyError
+from flumeng.journal.names import flow_of
+from flumeng.journal.position import Position
+from flumeng.spec.multiline import Multiline
+from zkschema import paths
+
+BLOCK_EVENTS = 1000
+"""Of a journal, once a second: the newest."""
+LOOK_SECONDS = 1.0
+CALL_SECONDS = 3.0
+MOST_SERVERS = 16
+WAITING = 2
+"""So many blocks wait to be shown."""
+STOP_SECONDS = 0.2
+
+
+def servers(store: Store, flow: str) -> list[str]:
+    """Where journals of the flow are served now. Raises UserError when they are nowhere."""
+    journals = [name for name in store.children(paths.journals()) if flow_of(name) == flow]
+    addresses = Addresses(store)
+    addresses.look(journals)
+    found = sorted(set(addresses.of(journals).values()))
+    if not found:
+        raise UserError(f"no live node serves a journal of flow {flow}: see `flumeng journal list`")
+    return found
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A server that is not asked any more, and why."""
+
+    address: str
+    error: FlumengError
+
+
+class Tap:
+    """Reads from when it is made until ``stop``, of all of ``addresses``, or of as many of them as
+    may be read at once, chosen by chance. ``came`` counts the events that were journaled meanwhile,
+    ``given`` those that ``blocks`` has given."""
+
+    def __init__(self, flow: str, addresses: Collection[str]) -> None:
+        self._flow = flow
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._found: Queue[pa.RecordBatch | Lost] = Queue(WAITING)
+        self.came = self.given = 0
+        self.lost: list[Lost] = []
+        chosen = random.sample(sorted(addresses), min(len(addresses), MOST_SERVERS))
+        # No daemons: a process that ends within a call of gRPC crashes.
+        self._threads = [
+            threading.Thread(target=self._follow, args=(address,), name=f"tap {address}")
+            for address in chosen
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Waits for calls that run, which end soon."""
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+
+    def blocks(self, seconds: float) -> Iterator[pa.RecordBatch | Lost]:
+        """Events of one journal that follow one another, in READ_SCHEMA, for so long; and servers
+        that are lost. Raises what the last one was lost with."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                found = self._found.get(timeout=left)
+            except Empty:
+                return
+            if isinstance(found, Lost):
+                self.lost.append(found)
+                if len(self.lost) == len(self._threads):
+                    raise found.error
+            else:
+                self.given += found.num_rows
+            yield found
+
+    def _follow(self, address: str) -> None:
+        seen: dict[str, int] = {}
+        begun = False
+        with JournalClient(address, CALL_SECONDS) as client:
+            while not self._stopped.is_set():
+                try:
+                    for journal, position in client.positions().items():
+                        if flow_of(journal) == self._flow:
+                            start = seen.get(journal, 0 if begun else position.safe)
+                            seen[journal] = position.safe
+                            self._read(client, journal, start, position)
+                    begun = True
+                except TapsBusyError:
+                    pass
+                except FlumengError as error:
+                    self._put(Lost(address, error))
+                    return
+                self._stopped.wait(LOOK_SECONDS)
+
+    def _read(self, client: JournalClient, journal: str, start: int, position: Position) -> None:
+        if position.safe <= start:
+            return
+        with self._lock:
+            self.came += position.safe - start
+        start = max(start, position.floor, position.safe - BLOCK_EVENTS)
+        try:
+            found = client.tap(journal, start, position.safe)
+        except (DataLossError, NotServedError):
+            return  # it was trimmed, or went elsewhere
+        for events in found:
+            self._put(events)
+
+    def _put(self, found: pa.RecordBatch | Lost) -> None:
+        """Waits until it is taken, so that nothing is read meanwhile."""
+        while not self._stopped.is_set():
+            try:
+                self._found.put(found, timeout=STOP_SECONDS)
+            except Full:
+                continue
+            return
+
+
+def shown(
+    tap: Tap, tree: FilterTree, multiline: Multiline | None, rate: int, seconds: float
+) -> Iterator[Output | Lost]:
+    """What comes out of the filters at each end, at most ``rate`` events a second; the lines of a
+    block are joined for themselves. Raises what ``Tap.blocks`` and filters raise."""
+    pace = Pace(rate)
+    for block in tap.blocks(seconds):
+        if isinstance(block, Lost):
+            yield block
+            continue
+        pieces = joined([[block]], multiline, block["seq"][0].as_py())
+        ends = [end for piece in pieces for end in tree.run(piece) if end.batches]
+        for number, end in enumerate(ends):
+            (events,) = pa.Table.from_batches(end.batches).combine_chunks().to_batches()
+            few = spread(events, max(1, pace.room() // (len(ends) - number)))
+            pace.shown(few.num_rows)
+            yield replace(end, batches=[few])
+
+
+class Pace:
+    """At most ``rate`` events a second are shown, and no more than that at once."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._room = float(rate)
+        self._at = time.monotonic()
+
+    def room(self) -> int:
+        """How many may be shown now; waits until it is one."""
+        while True:
+            now = time.monotonic()
+            self._room = min(float(self._rate), self._room + (now - self._at) * self._rate)
+            self._at = now
+            if self._room >= 1:
+                return int(self._room)
+            time.sleep((1 - self._room) / self._rate)
+
+    def shown(self, events: int) -> None:
+        self._room -= events
+
+
+def spread(events: pa.RecordBatch, most: int) -> pa.RecordBatch:
+    """So many of the events, from all places among them."""
+    if events.num_rows <= most:
+        return events
+    step = events.num_rows / most
+    return events.take(pa.array([int(number * step) for number in range(most)]))

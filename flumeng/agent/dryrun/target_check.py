@@ -1,0 +1,51 @@
+"""``python -m flumeng.agent.dryrun.target_check``: tries the targets of a flow for its node.
+
+It is a process of its own, so that libraries of sinks and servers that do not answer are no burden
+to the process that serves journals. The flow's text comes on standard input; a JSON list of what
+was found, as ``Tried`` has it, goes to standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from flumeng.agent.dryrun.targets import tried
+from flumeng.agent.node import policy
+from flumeng.agent.node.own_directory import require_outside
+from flumeng.errors import UserError
+from flumeng.runtime import logs, secrets
+from flumeng.spec import Component, check_flow
+
+parser = argparse.ArgumentParser(prog="flumeng.agent.dryrun.target_check", description=__doc__)
+parser.add_argument("--data", required=True, type=Path, help="the node's data directory")
+parser.add_argument("--policy", type=Path, help="what flows may do here")
+
+
+def main() -> int:
+    given = parser.parse_args()
+    logs.to_stderr("targets")
+    try:
+        allowed = policy.load(given.policy)
+        spec = check_flow(sys.stdin.buffer.read().decode())
+    except UserError as problem:
+        print(problem, file=sys.stderr)
+        return 2
+    secrets.use(allowed.secrets)
+
+    def require(part: Component) -> None:
+        allowed.require(part)
+        require_outside(given.data, part)
+
+    print(json.dumps([asdict(one) for one in tried(spec, require)]), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # a target that does not answer may hold a thread

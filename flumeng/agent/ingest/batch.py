@@ -1,0 +1,380 @@
+"""From blocks to Arrow batches, in the commit thread.
+
+Bytes are joined once; lines are found, trimmed and measured by numpy over whole arrays; what is the
+same for a run of lines (host, attributes, receive time) is repeated by run lengths. numpy lets go
+of the interpreter lock, so the event loop receives meanwhile.
+
+Arrow arrays are made from buffers: ``pa.array`` would import pandas, and the compute functions
+would load their registry, together as much memory as all the rest of the worker.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate, groupby, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from flumeng.agent.ingest.framing import TRAILER_BYTES
+from flumeng.agent.ingest.received_block import LineRules, ReceivedBlock
+from flumeng.errors import UserError
+from flumeng.journal.frame import MAX_ROWS
+from flumeng.journal.schema import EVENT_SCHEMA
+
+if TYPE_CHECKING:
+    from flumeng.journal.log import Encoded
+
+FRAME_BYTES = 1 << 20
+"""Of raw lines, unless one block has more. What is made of them on the way to the disk is a few
+times as much; small enough, it is memory that the processor still has in its cache."""
+
+BUILT_BYTES = 8 << 20
+"""Of a frame's columns before they are compressed, where the host and the attributes count for each
+line. (Dictionaries in their place were measured: LZ4 leaves next to nothing of what is repeated,
+and 6 % of the time goes into two attributes of usual length.)"""
+
+FRAME_STATES = 256
+"""Blocks with state in one frame: each names a file, by a path of up to 4 KiB, twice."""
+
+Indices = NDArray[np.int64]
+Build = tuple[pa.RecordBatch, Mapping[str, object]]
+
+_UNFIT = (UserError, ValueError, OverflowError, MemoryError)
+"""What says that events cannot be built or encoded; all errors of Arrow are among them."""
+
+_ROW_BYTES = 8 + 3 * 4
+"""Of each row: its time, and where its body, host and attributes end."""
+
+_NEWLINE = 10
+_ABSENT = -1
+
+
+class Lines(NamedTuple):
+    """Rows of a group of blocks: slices of the joined bytes, and how many bytes of an over-long one
+    were cut off."""
+
+    starts: Indices
+    ends: Indices
+    cut_bytes: Indices
+
+
+class Found(NamedTuple):
+    """What a block holds: events, how many of them are over-long lines that were cut, and how many
+    bytes were cut off."""
+
+    block: ReceivedBlock
+    events: int
+    truncated: int
+    cut_bytes: int
+
+
+class Run(NamedTuple):
+    """Neighbouring rows with the same attributes, but for their ``offsets`` in a file if given."""
+
+    rows: int
+    attrs: tuple[tuple[str, str], ...]
+    offsets: Indices | None
+
+
+def encode(
+    blocks: Sequence[ReceivedBlock],
+    on_found: Callable[[Found], None],
+    on_unfit: Callable[[ReceivedBlock, Exception], None],
+    make: Callable[[pa.RecordBatch, Mapping[str, object]], Encoded],
+) -> Iterator[Encoded]:
+    """Yield the frames that hold these blocks, in order, as ``make`` encodes them.
+
+    ``on_found`` is called for each block before its frame is yielded, or ``on_unfit`` when it
+    cannot be encoded: it is in no frame then, and the other blocks are in theirs.
+    """
+    for group in _groups(blocks):
+        yield from _encoded(group, on_found, on_unfit, make)
+
+
+def _encoded(
+    group: list[ReceivedBlock],
+    on_found: Callable[[Found], None],
+    on_unfit: Callable[[ReceivedBlock, Exception], None],
+    make: Callable[[pa.RecordBatch, Mapping[str, object]], Encoded],
+) -> Iterator[Encoded]:
+    found: list[Found] = []
+    try:
+        payloads = [make(*frame) for frame in build(group, found.append)]
+    except _UNFIT as error:
+        middle = len(group) // 2
+        if middle:
+            yield from _encoded(group[:middle], on_found, on_unfit, make)
+            yield from _encoded(group[middle:], on_found, on_unfit, make)
+        else:
+            on_unfit(group[0], error)
+        return
+    for one in found:
+        on_found(one)
+    yield from payloads
+
+
+def build(blocks: Sequence[ReceivedBlock], on_found: Callable[[Found], None]) -> Iterator[Build]:
+    """Yield the frames that hold these blocks, in order, each with the state it makes true.
+
+    ``on_found`` is called for each block, before its frame is yielded.
+    """
+    for group in _groups(blocks):
+        yield from _frames(group, on_found)
+
+
+def _groups(blocks: Iterable[ReceivedBlock]) -> Iterator[list[ReceivedBlock]]:
+    group: list[ReceivedBlock] = []
+    size = states = 0
+    for block in blocks:
+        if group and (size + len(block.data) > FRAME_BYTES or states >= FRAME_STATES):
+            yield group
+            group, size, states = [], 0, 0
+        group.append(block)
+        size += len(block.data)
+        states += block.state is not None
+    if group:
+        yield group
+
+
+def _frames(group: list[ReceivedBlock], on_found: Callable[[Found], None]) -> Iterator[Build]:
+    """One frame, nearly always. A group that makes too much of one is halved, and a block alone is
+    cut into several, unless it has state: that goes with all of its lines."""
+    data = b"".join([block.data for block in group])
+    lines = _find_lines(data, group)
+    rows = len(lines.starts)
+    places = np.array(_places(group))
+    edges = np.searchsorted(lines.starts, places)
+    counts = np.diff(edges)
+    lengths = lines.ends - lines.starts
+    fixed = np.array([_row_bytes(block.origin.host, block.origin.attrs) for block in group])
+    fits = rows <= MAX_ROWS and lengths.sum() + counts @ fixed <= BUILT_BYTES
+    if not fits and len(group) > 1:
+        middle = len(group) // 2
+        yield from _frames(group[:middle], on_found)
+        yield from _frames(group[middle:], on_found)
+        return
+    state = {key: value for block in group for key, value in (block.state or {}).items()}
+    assert rows <= MAX_ROWS or not state, "a block with state must fit into one frame"
+    truncated, cut_bytes = (
+        np.diff(np.concatenate([[0], np.cumsum(column)])[edges]).tolist()
+        for column in (lines.cut_bytes > 0, lines.cut_bytes)
+    )
+    for found in map(Found, group, counts.tolist(), truncated, cut_bytes):
+        on_found(found)
+    if not rows and state:
+        yield NO_EVENTS, state
+    elif fits or state:
+        if rows:
+            yield _to_batch(data, lines, group, places, counts), state
+    else:
+        for first, last in _parts(lengths + fixed[0]):
+            part = Lines(*(column[first:last] for column in lines))
+            yield _to_batch(data, part, group, places, np.array([last - first])), state
+
+
+def _parts(sizes: Indices) -> Iterator[tuple[int, int]]:
+    """Rows that make a frame each: as many as fit, one at least."""
+    ends = np.cumsum(sizes)
+    first, before = 0, 0
+    while first < len(sizes):
+        last = int(np.searchsorted(ends, before + BUILT_BYTES, "right"))
+        last = min(max(last, first + 1), first + MAX_ROWS)
+        yield first, last
+        first, before = last, int(ends[last - 1])
+
+
+@lru_cache(maxsize=1024)
+def _row_bytes(host: str, attrs: tuple[tuple[str, str], ...]) -> int:
+    """What each row takes beside its body."""
+    return _ROW_BYTES + len(host.encode()) + sum(8 + len("".join(a).encode()) for a in attrs)
+
+
+def _find_lines(data: bytes, group: list[ReceivedBlock]) -> Lines:
+    """Neighbours that are cut by the same rules are cut in one pass."""
+    found: list[Lines] = []
+    begin = 0
+    for (rules, bounded), run in groupby(
+        group, key=lambda block: (block.origin.rules, block.bounds is not None)
+    ):
+        blocks = list(run)
+        end = begin + sum(len(block.data) for block in blocks)
+        starts, ends = _bounds(blocks, begin) if bounded else _split(data, begin, end)
+        found.append(_cut(np.frombuffer(data, np.uint8), starts, ends, rules))
+        begin = end
+    if len(found) == 1:
+        return found[0]
+    return Lines(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+
+def _split(data: bytes, begin: int, end: int) -> tuple[Indices, Indices]:
+    part = np.frombuffer(data, np.uint8)[begin:end]
+    ends = np.flatnonzero(part == _NEWLINE) + begin
+    starts = np.empty_like(ends)
+    starts[:1] = begin
+    starts[1:] = ends[:-1] + 1
+    return starts, ends
+
+
+def _bounds(blocks: list[ReceivedBlock], begin: int) -> tuple[Indices, Indices]:
+    columns: list[list[Indices]] = [[], []]
+    for block in blocks:
+        assert block.bounds is not None
+        for column, bounds in zip(columns, block.bounds, strict=True):
+            column.append(np.frombuffer(bounds, np.int64) + begin)
+        begin += len(block.data)
+    return np.concatenate(columns[0]), np.concatenate(columns[1])
+
+
+def _cut(data: NDArray[np.uint8], starts: Indices, ends: Indices, rules: LineRules) -> Lines:
+    """Take off trailers, cut over-long lines, drop empty ones."""
+    if not len(starts) or not len(data):
+        return Lines(starts[:0], ends[:0], starts[:0])
+    whole = ends
+    overlong = ends - starts > rules.max_line_bytes + TRAILER_BYTES
+    for _ in range(TRAILER_BYTES):
+        last = data[ends - 1]
+        trailing = np.logical_or.reduce([last == trailer for trailer in rules.trailers])
+        trailing &= ends > starts
+        if not trailing.any():
+            break
+        ends = ends - trailing
+    overlong |= ends - starts > rules.max_line_bytes
+    ends = np.minimum(ends, starts + rules.max_line_bytes)
+    cut_bytes = np.where(overlong, whole - ends, 0)
+    if not rules.keep_empty:
+        filled = ends > starts
+        if not filled.all():
+            return Lines(starts[filled], ends[filled], cut_bytes[filled])
+    return Lines(starts, ends, cut_bytes)
+
+
+def _to_batch(
+    data: bytes, lines: Lines, group: list[ReceivedBlock], places: Indices, counts: Indices
+) -> pa.RecordBatch:
+    received = np.array([block.received_us for block in group])
+    hosts = [block.origin.host.encode() for block in group]
+    columns = [
+        _strings(pa.binary(), lines.ends - lines.starts, _bodies(data, lines, group)),
+        _fixed(EVENT_SCHEMA.field("ts").type, np.repeat(received, counts)),
+        _strings(
+            pa.string(),
+            np.repeat([len(host) for host in hosts], counts),
+            b"".join([host * count for host, count in zip(hosts, counts.tolist(), strict=True)]),
+        ),
+        _attributes(list(_runs(group, places, counts, lines))),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA)
+
+
+def _places(blocks: Iterable[ReceivedBlock]) -> list[int]:
+    """Where each block begins in the joined bytes, and where the last one ends."""
+    return list(accumulate((len(block.data) for block in blocks), initial=0))
+
+
+def _bodies(data: bytes, lines: Lines, group: list[ReceivedBlock]) -> bytes:
+    """All lines without what lies between them; mostly that is one newline after each."""
+    between = len(data) - int((lines.ends - lines.starts).sum())
+    if between == len(lines.starts) and all(block.bounds is None for block in group):
+        return data.replace(b"\n", b"")
+    view = memoryview(data)
+    bounds = zip(lines.starts.tolist(), lines.ends.tolist(), strict=True)
+    return b"".join([view[start:end] for start, end in bounds])
+
+
+def _runs(
+    group: list[ReceivedBlock], places: Indices, counts: Indices, lines: Lines
+) -> Iterator[Run]:
+    """A run for each block; a line that was cut is a run of its own."""
+    cut = np.flatnonzero(lines.cut_bytes).tolist()
+    stop = 0
+    for block, place, count in zip(group, places.tolist(), counts.tolist(), strict=False):
+        start, stop = stop, stop + count
+        edges = {start, stop}
+        for row in cut[bisect_left(cut, start) : bisect_left(cut, stop)]:
+            edges |= {row, row + 1}
+        for begin, end in pairwise(sorted(edges)):
+            attrs, offsets = block.origin.attrs, None
+            if lines.cut_bytes[begin]:
+                attrs = (*attrs, ("truncated", "true"))
+            if block.file_offset is not None:
+                attrs = (*attrs, ("offset", ""))
+                offsets = lines.starts[begin:end] + (block.file_offset - place)
+                if block.file_places is not None:
+                    places_of_rows = np.frombuffer(block.file_places, np.int64)
+                    offsets = places_of_rows[begin - start : end - start] + block.file_offset
+            yield Run(end - begin, attrs, offsets)
+
+
+def _attributes(runs: list[Run]) -> pa.Array:
+    """Names and values lie row after row in two arrays; how many a row has may differ by run."""
+    width = max(len(run.attrs) for run in runs)
+    counts = [run.rows for run in runs]
+    name_lengths, value_lengths = (
+        np.repeat(
+            np.array([_lengths(run.attrs, part, width) for run in runs], np.int64), counts, axis=0
+        )
+        for part in (0, 1)
+    )
+    names, values = [], []
+    row = 0
+    for run in runs:
+        names.append(_joined(run.attrs, 0) * run.rows)
+        value = _joined(run.attrs, 1)
+        if run.offsets is None:
+            values.append(value * run.rows)
+        else:
+            texts = [b"%d" % offset for offset in run.offsets.tolist()]
+            values.extend(value + text for text in texts)
+            value_lengths[row : row + run.rows, len(run.attrs) - 1] = [len(t) for t in texts]
+        row += run.rows
+    present = name_lengths != _ABSENT
+    return pa.MapArray.from_arrays(
+        _fixed(pa.int32(), _ends(np.repeat([len(run.attrs) for run in runs], counts))),
+        _strings(pa.string(), name_lengths[present], b"".join(names)),
+        _strings(pa.string(), value_lengths[present], b"".join(values)),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _joined(attrs: tuple[tuple[str, str], ...], part: int) -> bytes:
+    """All names (part 0) or values (part 1) of one row."""
+    return "".join(attr[part] for attr in attrs).encode()
+
+
+@lru_cache(maxsize=1024)
+def _lengths(attrs: tuple[tuple[str, str], ...], part: int, width: int) -> list[int]:
+    lengths = [len(attr[part].encode()) for attr in attrs]
+    return lengths + [_ABSENT] * (width - len(lengths))
+
+
+def _fixed(kind: pa.DataType, values: NDArray[Any]) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def _strings(kind: pa.DataType, lengths: Indices, data: bytes) -> pa.Array:
+    buffers = [None, pa.py_buffer(_ends(lengths)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(lengths), buffers)
+
+
+def _ends(lengths: Indices) -> NDArray[np.int32]:
+    """Arrow's offsets: zero, and where each of them ends."""
+    ends = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=ends[1:])
+    return ends
+
+
+_NO_LENGTHS = np.zeros(0, np.int64)
+NO_EVENTS = pa.RecordBatch.from_arrays(
+    [
+        _strings(pa.binary(), _NO_LENGTHS, b""),
+        _fixed(EVENT_SCHEMA.field("ts").type, _NO_LENGTHS),
+        _strings(pa.string(), _NO_LENGTHS, b""),
+        _attributes([Run(0, (), None)]),
+    ],
+    schema=EVENT_SCHEMA,
+)

@@ -1,0 +1,114 @@
+"""Which journals of before the node's start may take events.
+
+Readers may have seen later events of a journal than this disk holds: the data directory was
+restored, or its disk was. New events would get the numbers of those, and readers would skip them.
+So a journal takes events only when its ack is known and not above its end. Another one is begun in
+its place; the old one is read to its end.
+
+Of a replicated journal another copy in sync may have the later events: that copy is to lead.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from flumeng.agent.ingest.replicas.replicas import Replicas
+from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
+from flumeng.agent.node.protocol import Message
+from flumeng.errors import UnavailableError
+from flumeng.journal.log import Log
+
+log = logging.getLogger(__name__)
+
+RESTORED = (
+    "the data directory was copied or restored while its node ran; what came after that is not here"
+)
+UNKNOWN = "how far its readers had come was not known when the node started"
+
+
+class _Refusal(NamedTuple):
+    """``older``: whether the journal lacks events, as far as is known."""
+
+    why: str
+    older: bool
+
+
+class EarlierJournals:
+    """Of one worker. ``journals`` gives those that are served. Calls may come from any thread."""
+
+    def __init__(self, journals: Callable[[], Mapping[str, Log]], replicas: Replicas) -> None:
+        self._journals, self._replicas = journals, replicas
+        self._seen: Mapping[str, int | None] = {}
+        self._restored = False
+        self._refused: Mapping[str, _Refusal] = {}
+        self._copies: Mapping[str, ReplicatedJournal] = {}
+
+    def tell(self, seen: Mapping[str, int | None], *, restored: bool) -> None:
+        """How far readers had come in the journals that lay here when the node started. The
+        directory is a copy or a backup when it is ``restored``."""
+        copies = self._replicas.journals
+        if restored and not self._restored:
+            self._copies = {name: one for name, one in copies.items() if one.closes}
+            for copy in self._copies.values():
+                copy.found_damaged(RESTORED)
+        self._seen, self._restored = dict(seen), restored
+        for journal in copies.values():
+            refusal = None if journal.closes else self._refusal(journal)
+            if refusal is not None and refusal.older:
+                journal.older = refusal.why
+
+    def refuses(self, journal: Log) -> bool:
+        """Close a journal that may be older than what was seen of it; whether it was one.
+
+        Raises UnavailableError while another copy may have what this one lacks.
+        """
+        refusal = self._refusal(journal)
+        if refusal is None:
+            return False
+        if isinstance(journal, ReplicatedJournal) and not (refusal.older and journal.is_alone):
+            raise UnavailableError(f"journal {journal.id} takes no events yet: {refusal.why}")
+        end = journal.close_for_appends()
+        self._refused = {**self._refused, journal.id: refusal}
+        level = logging.ERROR if refusal.older else logging.WARNING
+        text = "journal %s takes no more events after seq %d: %s; its sources go on from there"
+        log.log(level, text, journal.id, end, refusal.why)
+        return True
+
+    def was_refused(self, name: str) -> bool:
+        return name in self._refused
+
+    @property
+    def refused(self) -> Message:
+        """The message to the node about refused journals; ``settled`` ones need no mark of the
+        directory any more."""
+        journals = self._journals()
+        told = {
+            name: {**refusal._asdict(), "settled": True}
+            for name, refusal in self._refused.items()
+            if name in journals
+        }
+        for name, journal in self._replicas.journals.items():
+            if journal.older and name in self._seen and name not in told:
+                told[name] = {"why": journal.older, "older": True, "settled": journal.closed}
+        for name, copy in self._copies.items():
+            if self._replicas.journals.get(name) is copy:
+                told[name] = {"why": RESTORED, "older": True, "settled": False}
+        return told
+
+    def _refusal(self, journal: Log) -> _Refusal | None:
+        if journal.id not in self._seen:
+            return None
+        if self._restored:
+            return _Refusal(RESTORED, older=True)
+        seen = self._seen[journal.id]
+        if seen is None:
+            return _Refusal(UNKNOWN, older=False)
+        if seen <= journal.next_seq:
+            return None
+        return _Refusal(
+            f"readers have seen events up to seq {seen}, and it ends at {journal.next_seq}: the "
+            "data directory was restored, or its disk has lost events",
+            older=True,
+        )

@@ -1,0 +1,346 @@
+"""One flow in this worker: its journal and its sources, kept in line with what is wanted.
+
+A source whose options did not change is not touched, and the journal stays open over every change
+of the spec. A worker that has none of the flow's sources to run makes no journal for it. What fails
+is tried again after a while; nothing here fails another flow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flumeng.agent.ingest.back_pressure import BackPressure, Held
+from flumeng.agent.ingest.counters import Counters, total
+from flumeng.agent.ingest.deliveries import Deliveries
+from flumeng.agent.ingest.flow_journal import FlowJournal, take
+from flumeng.agent.ingest.journal_appender import JournalAppender
+from flumeng.agent.ingest.journal_store import JournalStore
+from flumeng.agent.ingest.noted_state import NotedState
+from flumeng.agent.ingest.rate_limit import RateLimit
+from flumeng.agent.ingest.received_block import ReceivedBlock
+from flumeng.agent.ingest.source_runner import SourceRunner
+from flumeng.agent.ingest.worker_group import ALONE, WorkerGroup, spreads
+from flumeng.agent.node.policy import UNRESTRICTED, Policy
+from flumeng.errors import FlumengError
+from flumeng.journal.limits import size_text
+from flumeng.spec import Component, parse_flow
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 2.0
+RETRY_SECONDS = 1.0
+RETRY_MOST_SECONDS = 30.0
+JOURNAL, CHOKE = "journal", "choke"
+
+
+@dataclass(frozen=True)
+class Task:
+    """An ingest task as the node assigns it; ``spec`` is the text of the flow's revision."""
+
+    flow: str
+    task: str
+    epoch: int
+    revision: int
+    spec: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.flow}/{self.task}"
+
+
+class FlowRunner:
+    """Runs from its making until ``want(None)`` has been carried out; then ``finished`` is done and
+    its journal is given back.
+
+    ``changed`` is called when ``status`` may say something else than before.
+
+    ``counted`` is what sources have counted, by their kinds: each that is there, and for each kind
+    one sum of those that are gone. It is replaced and never changed, for other threads read it.
+
+    Sources are paused while there is a reason to: the journal is behind, or the flow is over its
+    rate. ``acked`` tells the last ack of a journal, which may have come before it was taken.
+    ``awaits`` is called when ``awaited`` is another than before.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        journal_store: JournalStore,
+        hostname: str,
+        changed: Callable[[], None],
+        group: WorkerGroup = ALONE,
+        *,
+        policy: Policy = UNRESTRICTED,
+        acked: Callable[[str], int] = lambda _: 0,
+        awaits: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._wanted: Task | None = task
+        self._tried: Task | None = None
+        self._journal_store = journal_store
+        self._hostname = hostname
+        self._changed = changed
+        self._group = group
+        self._policy = policy
+        self._acked = acked
+        self._awaits = awaits
+        self._journal: FlowJournal | None = None
+        self._appender: JournalAppender | None = None
+        self._deliveries = Deliveries()
+        self._noted: NotedState | None = None
+        self._sources: list[SourceRunner] = []
+        self.counted: list[tuple[str, Counters]] = []
+        self._gone: dict[str, Counters] = {}
+        self._pressure = BackPressure()
+        self._node_rate: float | None = None
+        self._rate_limit: RateLimit | None = None
+        self._choked: asyncio.TimerHandle | None = None
+        self._failure: Exception | None = None
+        self._error: str | None = None
+        self._retry_seconds = RETRY_SECONDS
+        self._wake = asyncio.Event()
+        self.finished = asyncio.create_task(self._run())
+
+    def want(self, task: Task | None) -> None:
+        """Set what is to run now; None stops the sources and commits what they received."""
+        if task != self._wanted:
+            self._wanted = task
+            self._wake.set()
+
+    @property
+    def status(self) -> dict[str, dict[str, Any]]:
+        """What the node is told of the task that was tried last; nothing while it is starting."""
+        task = self._tried
+        problems = [source.problem for source in self._sources if source.problem]
+        running = not self._error and all(source.running for source in self._sources)
+        if task is None or not (running or self._error or problems):
+            return {}
+        said = {
+            "epoch": task.epoch,
+            "revision": task.revision,
+            "state": "running" if running else "failed",
+            "error": self._error or "; ".join(problems) or None,
+            "listen": [address for source in self._sources for address in source.addresses],
+        }
+        return {task.key: said}
+
+    @property
+    def counters(self) -> list[tuple[Component, Counters, Held]]:
+        """Of each source that is wanted now, and what holds it."""
+        now = self._now()
+        held = self._pressure.held(now)
+        if held.by and self._appender is not None:
+            held = held._replace(by=self._appender.held_by or held.by)
+        return [
+            (source.component, source.counters, held if held.by else source.held(now, held))
+            for source in self._sources
+        ]
+
+    def limit(self, node_rate: float | None) -> None:
+        """Let the whole node receive so many bytes per second; this worker gets its share."""
+        if node_rate != self._node_rate:
+            self._node_rate = node_rate
+            self._set_choke()
+
+    def trim(self, journal: str, ack: int) -> bool:
+        """Drop what is acked; False when that journal is not written here."""
+        if self._appender is None or self._appender.journal.id != journal:
+            return False
+        self._appender.trim(ack)
+        return True
+
+    @property
+    def awaited(self) -> str | None:
+        """The journal whose deliveries somebody waits for."""
+        if self._appender is None or not self._deliveries.awaited:
+            return None
+        return self._appender.journal.id
+
+    def delivered(self, journal: str, offset: int) -> None:
+        """What lies below ``offset`` is delivered; of another journal that says nothing here."""
+        if self._appender is not None and self._appender.journal.id == journal:
+            self._deliveries.acked(offset)
+
+    async def _run(self) -> None:
+        while self._wanted is not None:
+            self._wake.clear()
+            task = self._wanted
+            try:
+                await self._apply(task)
+            except Exception as error:
+                self._note(task, error)
+                if self._failure is not None:
+                    await self._let_go()
+                await self._sleep()
+            else:
+                self._tried, self._error = task, None
+                self._retry_seconds = RETRY_SECONDS
+                self._changed()
+                await self._wake.wait()
+        await self._let_go()
+
+    async def _apply(self, task: Task) -> None:
+        """Sources that stay as they are go on, unless a new epoch asks for a restart."""
+        if self._failure is not None:
+            raise self._failure
+        spec = parse_flow(task.spec)
+        components = [c for c in spec.pinned if self._group.runs(c)]
+        if self._journal is not None and not self._journal.fits(spec):
+            await self._let_go()
+        if self._appender is None and components:
+            self._noted = await asyncio.to_thread(self._journal_store.sources.noted, task.flow)
+            self._journal = await asyncio.to_thread(
+                take, self._journal_store, task.flow, spec, self._policy
+            )
+            journal = self._journal.appendable
+            self._appender = JournalAppender(journal, self._on_pressure, self._on_failed)
+            self._appender.trim(self._acked(journal.id))
+            self._deliveries = Deliveries(self._awaits)
+        if self._appender is not None:
+            self._appender.set_group(spec.journal.group_seconds, spec.journal.group_bytes)
+        anew = self._tried is not None and self._tried.epoch != task.epoch
+        kept = [] if anew else components
+        await self._stop([source for source in self._sources if source.component not in kept])
+        running = [source.component for source in self._sources]
+        for component in components:
+            if component not in running:
+                assert self._appender is not None
+                assert self._noted is not None
+                source = self._make_source(component, self._appender, self._noted)
+                self._sources.append(source)
+        self._set_choke()
+
+    def _make_source(
+        self, component: Component, appender: JournalAppender, noted: NotedState
+    ) -> SourceRunner:
+        async def settled_state() -> Mapping[str, object]:
+            await appender.drain(DRAIN_SECONDS)
+            journaled = appender.journal.state
+            await asyncio.to_thread(noted.note, {}, journaled)
+            return {**noted.state, **journaled}
+
+        def note(changes: Mapping[str, object]) -> None:
+            noted.note(changes, appender.durable_keys)
+
+        def submit(block: ReceivedBlock, counters: Counters) -> None:
+            appender.submit(block, counters)
+            self._charge(len(block.data))
+
+        source = SourceRunner(
+            component,
+            self._hostname,
+            self._group,
+            self._policy,
+            submit=submit,
+            settled_state=settled_state,
+            changed=self._changed,
+            held_by=lambda: appender.held_by,
+            note=note,
+            deliveries=self._deliveries,
+        )
+        self.counted = [*self.counted, (component.name, source.counters)]
+        if self._pressure.paused:
+            source.pause()
+        return source
+
+    async def _stop(self, sources: Sequence[SourceRunner]) -> None:
+        await asyncio.gather(*(source.stop() for source in sources))
+        self._sources = [source for source in self._sources if source not in sources]
+        if sources and self._appender is not None:
+            self._appender.when_settled(lambda: self._sum_up(sources))
+
+    def _sum_up(self, sources: Sequence[SourceRunner]) -> None:
+        """They are gone, and all that they received is counted."""
+        before = list(self._gone.values())
+        for source in sources:
+            kind = source.component.name
+            self._gone[kind] = total([self._gone.get(kind, Counters()), source.counters])
+        summed = [*before, *(source.counters for source in sources)]
+        rest = [row for row in self.counted if not any(row[1] is one for one in summed)]
+        self.counted = [*self._gone.items(), *rest]
+
+    async def _let_go(self) -> None:
+        """Stop the sources, commit what they received, give the journal back."""
+        await self._stop(self._sources)
+        if self._appender is None:
+            return
+        appender, self._appender = self._appender, None
+        try:
+            await appender.drain(DRAIN_SECONDS)
+        except FlumengError as error:
+            log.error(
+                "journal %s: what was received last is not kept: %s", appender.journal.id, error
+            )
+        await appender.stop()
+        journal, self._journal = self._journal, None
+        failed = self._failure is not None
+        assert journal is not None
+        await asyncio.to_thread(journal.give_back, appender.acked, failed=failed)
+        self._failure = None
+        self._pressure.release(JOURNAL, self._now())
+
+    def _set_choke(self) -> None:
+        """Of a flow that has sources in all workers, each gets the same part of the rate."""
+        rate = self._node_rate
+        if rate is not None and any(spreads(source.component) for source in self._sources):
+            rate /= self._group.size
+        if rate == (self._rate_limit.rate if self._rate_limit else None):
+            return
+        if self._choked is not None:
+            self._choked.cancel()
+        self._rate_limit = RateLimit(rate, self._now()) if rate is not None else None
+        self._resume(CHOKE)
+
+    def _charge(self, nbytes: int) -> None:
+        wait = self._rate_limit.take(nbytes, self._now()) if self._rate_limit else 0.0
+        if wait > 0.0:
+            if self._choked is not None:
+                self._choked.cancel()
+            self._choked = self._loop.call_later(wait, self._resume, CHOKE)
+            assert self._rate_limit is not None
+            self._pause(CHOKE, f"choked: {size_text(int(self._rate_limit.rate))} a second")
+
+    def _on_pressure(self, pressure: bool) -> None:
+        appender = self._appender
+        if not pressure or appender is None:
+            self._resume(JOURNAL)
+            return
+        behind = f"journal behind: {size_text(appender.pending_bytes)} wait for the disk"
+        self._pause(JOURNAL, appender.held_by or behind)
+
+    def _pause(self, reason: str, text: str) -> None:
+        was = self._pressure.paused
+        self._pressure.hold(reason, text, self._now())
+        if not was:
+            for source in self._sources:
+                source.pause()
+
+    def _resume(self, reason: str) -> None:
+        was = self._pressure.paused
+        self._pressure.release(reason, self._now())
+        if was and not self._pressure.paused:
+            for source in self._sources:
+                source.resume()
+
+    def _now(self) -> float:
+        return self._loop.time()
+
+    def _on_failed(self, error: Exception) -> None:
+        self._failure = error
+        self._wake.set()
+
+    def _note(self, task: Task, error: Exception) -> None:
+        expected = isinstance(error, (FlumengError, OSError))
+        log.error("flow %s: %s", task.flow, error, exc_info=None if expected else error)
+        self._tried, self._error = task, str(error) or type(error).__name__
+        self._changed()
+
+    async def _sleep(self) -> None:
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), self._retry_seconds)
+        self._retry_seconds = min(2 * self._retry_seconds, RETRY_MOST_SECONDS)

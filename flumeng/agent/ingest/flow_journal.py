@@ -1,0 +1,96 @@
+"""Where the events of one flow go in this worker: into a journal of the node, or into Kafka.
+
+All calls block.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Protocol
+
+from flumeng.agent.ingest.journal_store import JournalStore
+from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
+from flumeng.agent.node.policy import UNRESTRICTED, Policy
+from flumeng.errors import FlumengError
+from flumeng.journal.checkpoint import Durability
+from flumeng.journal.encryption import Keyring
+from flumeng.journal.limits import MAX_BYTES, MEMORY_BYTES, Limits
+from flumeng.journal.log import Appendable
+from flumeng.spec import FlowSpec
+
+log = logging.getLogger(__name__)
+
+
+class FlowJournal(Protocol):
+    """Taken by ``take``; it belongs to the flow until ``give_back``."""
+
+    @property
+    def appendable(self) -> Appendable[Any]: ...
+
+    def fits(self, spec: FlowSpec) -> bool:
+        """Whether a flow that says ``spec`` goes on with it; then it keeps to its limits."""
+
+    def give_back(self, acked: int, *, failed: bool) -> None:
+        """Nobody appends any more. ``failed``: it is opened anew when it is next taken."""
+
+
+def take(
+    store: JournalStore, flow: str, spec: FlowSpec, policy: Policy = UNRESTRICTED
+) -> FlowJournal:
+    """Raises CorruptError, UnavailableError, UserError, OSError."""
+    if spec.journal.kafka is not None:
+        from flumeng.agent.ingest.kafka_journal import InKafka  # noqa: PLC0415  loads librdkafka
+
+        for broker in spec.journal.kafka.brokers:
+            policy.require_output(f"kafka://{broker}")
+        journal = InKafka(flow, spec.journal.kafka)
+        store.close_of(flow)
+        return journal
+    return OnNode(store, flow, spec)
+
+
+class OnNode:
+    """See ``FlowJournal``: on the node's disk, or in the worker's memory."""
+
+    def __init__(self, store: JournalStore, flow: str, spec: FlowSpec) -> None:
+        self._store = store
+        durability, limits = _promised(spec)
+        self._encryption = spec.journal.encryption
+        keyring = None
+        if self._encryption is not None:
+            keyring = Keyring.resolve(self._encryption.references)
+        self._journal = store.take(flow, durability, limits, keyring)
+        self._keep_to(spec, limits)
+
+    @property
+    def appendable(self) -> Appendable[Any]:
+        return self._journal
+
+    def fits(self, spec: FlowSpec) -> bool:
+        durability, limits = _promised(spec)
+        if spec.journal.kafka is not None or self._journal.durability != durability:
+            return False
+        if spec.journal.encryption != self._encryption:
+            return False
+        self._keep_to(spec, limits)
+        return True
+
+    def _keep_to(self, spec: FlowSpec, limits: Limits) -> None:
+        self._journal.limits = limits
+        if isinstance(self._journal, ReplicatedJournal):
+            self._journal.require_in_sync(spec.replicas.min_in_sync)
+
+    def give_back(self, acked: int, *, failed: bool) -> None:
+        try:
+            self._store.give_back(self._journal, failed=failed)
+            self._store.trim(self._journal.id, acked)
+        except (FlumengError, OSError) as error:
+            log.error("journal %s: %s", self._journal.id, error)
+
+
+def _promised(spec: FlowSpec) -> tuple[Durability, Limits]:
+    """What a flow asks of its journal."""
+    default = MEMORY_BYTES if spec.durability == "memory" else MAX_BYTES
+    options = spec.journal
+    limits = Limits(options.max_bytes or default, options.retain_seconds, options.retain_bytes)
+    return spec.durability, limits

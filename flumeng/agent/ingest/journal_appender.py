@@ -1,0 +1,189 @@
+"""The way into one journal: its group commit, seen from the event loop.
+
+All callbacks arrive in the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from flumeng.agent.ingest import batch
+from flumeng.agent.ingest.counters import Counters
+from flumeng.agent.ingest.received_block import ReceivedBlock
+from flumeng.journal.errors import JournalFailedError
+from flumeng.journal.group_commit import GroupCommit
+from flumeng.journal.log import Appendable, Encoded
+from flumeng.runtime.seldom import Seldom
+
+log = logging.getLogger(__name__)
+
+PENDING_BYTES = 16 << 20
+
+
+class _Received(NamedTuple):
+    """A block, and where its events are counted."""
+
+    block: ReceivedBlock
+    counters: Counters
+
+    @property
+    def nbytes(self) -> int:
+        return self.block.nbytes
+
+
+class JournalAppender:
+    """Made and used in the event loop. The journal is its own until ``stop`` has returned.
+
+    ``on_pressure(True)`` asks to submit nothing more for now; ``held_by`` says why, when the
+    journal can take nothing, and is empty when it is only behind. ``on_failed`` is called once:
+    nothing that is submitted from then on is kept. ``acked`` is what was last said to ``trim``; the
+    journal may not have done it yet. ``durable_keys`` are those of the durable source state.
+    """
+
+    def __init__(
+        self,
+        journal: Appendable[Encoded],
+        on_pressure: Callable[[bool], None],
+        on_failed: Callable[[Exception], None],
+    ) -> None:
+        self.journal: Appendable[Any] = journal
+        self.durable_keys = set(journal.state)
+        self.acked = 0
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._on_pressure = on_pressure
+        self._pressure = False
+        self._unfit: set[ReceivedBlock] = set()
+        self._cut = Seldom()
+        self._commits: GroupCommit[_Received] = GroupCommit(
+            journal,
+            self._build,
+            on_durable=self._tell_durable,
+            on_pressure=self._set_pressure,
+            on_failed=lambda error: self._in_loop(on_failed, error),
+            max_bytes=PENDING_BYTES,
+        )
+
+    @property
+    def held_by(self) -> str:
+        return self._commits.held_by
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._commits.pending_bytes
+
+    def submit(self, block: ReceivedBlock, counters: Counters) -> None:
+        """Queue a block; never blocks. Its events are counted when they are cut."""
+        try:
+            self._commits.submit(_Received(block, counters))
+        except JournalFailedError:
+            return  # on_failed is on its way; what is not journaled was not accepted
+
+    def set_group(self, seconds: float, nbytes: int) -> None:
+        """How long a group waits for company, and at which size it waits no longer."""
+        self._commits.set_group(seconds, nbytes)
+
+    def trim(self, ack: int) -> None:
+        self.acked = ack
+        self._commits.trim(ack)
+
+    def when_settled(self, callback: Callable[[], None]) -> None:
+        """Call back in the event loop when everything submitted so far is durable and counted, or
+        never will be."""
+        self._commits.when_settled(lambda: self._in_loop(callback))
+
+    async def drain(self, timeout_seconds: float) -> None:
+        """Return when everything submitted so far is durable.
+
+        Raises JournalFailedError, and UnavailableError when time is up (the disk is full).
+        """
+        settled = asyncio.Event()
+        self.when_settled(settled.set)
+        try:
+            await asyncio.wait_for(settled.wait(), timeout_seconds)
+        except TimeoutError as error:
+            raise self._commits.not_settled() from error
+        self._commits.require_sound()
+
+    async def stop(self) -> None:
+        """Commit what was submitted and nothing more; on a full disk the rest is left."""
+        ended = asyncio.Event()
+        self._commits.end(lambda: self._in_loop(ended.set))
+        await ended.wait()
+
+    def _build(self, group: list[_Received]) -> Iterator[Any]:
+        owners = dict(group)
+
+        def count(found: batch.Found) -> None:
+            counters = owners[found.block]
+            counters.bytes += len(found.block.data)
+            counters.events += found.events
+            counters.truncated += found.truncated
+            counters.discarded_bytes += found.cut_bytes
+            if found.truncated and self._cut.is_due():
+                log.warning(
+                    "journal %s: a message from %s is longer than %d bytes and was cut; %d of this "
+                    "source so far, and %d bytes discarded",
+                    self.journal.id,
+                    found.block.origin.host,
+                    found.block.origin.rules.max_line_bytes,
+                    counters.truncated,
+                    counters.discarded_bytes,
+                )
+
+        def leave_out(block: ReceivedBlock, error: Exception) -> None:
+            counters = owners[block]
+            counters.bytes += len(block.data)
+            counters.discarded_bytes += len(block.data)
+            self._unfit.add(block)
+            log.error(
+                "journal %s: %d bytes from %s cannot be stored and are lost: %s",
+                self.journal.id,
+                len(block.data),
+                block.origin.host,
+                error,
+            )
+            if block.on_unfit is not None:
+                self._in_loop(block.on_unfit, str(error))
+
+        return batch.encode(list(owners), count, leave_out, self.journal.encode)
+
+    def _tell_durable(self, group: list[_Received], end: int) -> None:
+        for block, _ in group:
+            for key, value in (block.state or {}).items():
+                if value is None:
+                    self.durable_keys.discard(key)
+                else:
+                    self.durable_keys.add(key)
+        told = [
+            block.on_durable
+            for block, _ in group
+            if block.on_durable is not None and block not in self._unfit
+        ]
+        self._unfit.difference_update(block for block, _ in group)
+        if told:
+            self._in_loop(_call, told, end)
+
+    def _set_pressure(self, pressure: bool) -> None:
+        """From ``submit`` it must work at once: the event loop reads a connection many times before
+        it looks at what is scheduled. A late call finds the newest value."""
+        self._pressure = pressure
+        if threading.get_ident() == self._loop_thread:
+            self._pass_pressure_on()
+        else:
+            self._in_loop(self._pass_pressure_on)
+
+    def _pass_pressure_on(self) -> None:
+        self._on_pressure(self._pressure)
+
+    def _in_loop(self, callback: Callable[..., None], *arguments: object) -> None:
+        self._loop.call_soon_threadsafe(callback, *arguments)
+
+
+def _call(callbacks: list[Callable[[int], None]], end: int) -> None:
+    for callback in callbacks:
+        callback(end)

@@ -1,0 +1,137 @@
+"""The metrics of an ingest worker, read from what its flows and journals count anyway."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from flumeng.agent.ingest.counters import Counters
+from flumeng.agent.ingest.flow import FlowRunner
+from flumeng.agent.ingest.journal_store import JournalStore
+from flumeng.agent.ingest.lag_clock import LagClock
+from flumeng.errors import FlumengError
+from flumeng.journal.log import Log
+from flumeng.journal.names import flow_of
+from flumeng.journal.past import Note, Past
+from flumeng.journal.server import received_us
+from flumeng.metrics import table
+from flumeng.metrics.table import Metric, Reading
+
+NOTE_SECONDS = 5.0
+
+TAKEN: Mapping[str, Metric] = {
+    "events": table.INGEST_EVENTS,
+    "bytes": table.INGEST_BYTES,
+    "truncated": table.INGEST_TRUNCATED,
+    "discarded_bytes": table.INGEST_DISCARDED,
+    "malformed": table.INGEST_MALFORMED,
+    "refused": table.INGEST_REFUSED,
+    "unauthorized": table.INGEST_UNAUTHORIZED,
+    "undelivered": table.INGEST_UNDELIVERED,
+    "idle": table.INGEST_IDLE,
+    "overfull": table.INGEST_OVERFULL,
+    "dropped": table.INGEST_DROPPED,
+    "skipped": table.INGEST_SKIPPED,
+    "cut": table.INGEST_CUT,
+    "missed": table.INGEST_MISSED,
+}
+"""Each of ``Counters`` that only grows, by its name."""
+
+
+class Measures:
+    """``flows`` gives the flows that run now, ``acked`` up to where a journal's flow has acked it.
+    Any thread may call ``readings``."""
+
+    def __init__(
+        self,
+        flows: Callable[[], Mapping[str, FlowRunner]],
+        journal_store: JournalStore,
+        acked: Callable[[Log], int],
+    ) -> None:
+        self._flows = flows
+        self._journal_store = journal_store
+        self._acked = acked
+        self._lag = LagClock()
+        self._past = Past()
+        self._noting = threading.Lock()
+
+    def start(self) -> None:
+        """Note every few seconds how far the journals reach."""
+        threading.Thread(target=self._note_on, name="lag", daemon=True).start()
+
+    def readings(self) -> Iterator[Reading]:
+        for flow, runner in list(self._flows().items()):
+            yield from _of_sources(flow, runner.counted)
+            for component, counters, held in runner.counters:
+                yield table.INGEST_UNREAD.of(counters.unread_bytes, flow, component.name)
+                yield table.INGEST_HELD_AGE.of(held.seconds if held.by else 0.0, flow)
+                yield table.INGEST_HELD.of(held.total_seconds, flow)
+        self.note()
+        journals = self._journal_store.journals
+        for name, journal in journals.items():
+            yield from self._of_journal(flow_of(name), journal)
+        yield table.JOURNALS.of(len(journals))
+        yield table.JOURNALS_BROKEN.of(self._journal_store.broken)
+        yield table.JOURNAL_SYNC_SECONDS.of(self._journal_store.disk.sync_seconds)
+        yield table.JOURNAL_DISK_FREE.of(_free_bytes(self._journal_store.path))
+
+    def note(self) -> None:
+        """Note how far the journals reach now."""
+        journals = self._journal_store.journals
+        waited = {  # read from disk, which may hang: nobody waits for it
+            name: _waited_seconds(journal, self._acked(journal))
+            for name, journal in journals.items()
+            if not self._past.knows(name) and self._acked(journal) < journal.readable
+        }
+        with self._noting:
+            now = time.monotonic()
+            for name, journal in journals.items():
+                acked, readable = self._acked(journal), journal.readable
+                self._past.see(name, acked, journal.safe, now)
+                self._lag.see(name, acked, readable, now - waited.get(name, 0.0))
+            self._lag.keep(journals.keys())
+            self._past.keep(journals.keys())
+
+    def minute_ago(self, journal: str) -> Note | None:
+        """How far the journal was; any thread may ask."""
+        with self._noting:
+            return self._past.minute_ago(journal, time.monotonic())
+
+    def _note_on(self) -> None:
+        while True:
+            self.note()
+            time.sleep(NOTE_SECONDS)
+
+    def _of_journal(self, flow: str, journal: Log) -> Iterator[Reading]:
+        acked, safe, readable = self._acked(journal), journal.safe, journal.readable
+        yield table.JOURNAL_BYTES.of(journal.bytes, flow)
+        yield table.JOURNAL_LIMIT.of(journal.limits.max_bytes, flow)
+        yield table.JOURNAL_EVENTS.of(safe - journal.floor, flow)
+        yield table.JOURNAL_UNACKED.of(safe - acked, flow)
+        yield table.JOURNAL_UNREADABLE.of(max(0, safe - readable), flow)
+        with self._noting:
+            waited = self._lag.seconds(journal.id, acked, time.monotonic())
+        yield table.JOURNAL_LAG_SECONDS.of(waited, flow)
+
+
+def _of_sources(flow: str, counted: list[tuple[str, Counters]]) -> Iterator[Reading]:
+    for source, counters in counted:
+        for name, metric in TAKEN.items():
+            yield metric.of(getattr(counters, name), flow, source)
+
+
+def _waited_seconds(journal: Log, seq: int) -> float:
+    """For how long an event that was there when we came has waited."""
+    try:
+        received = received_us(journal, seq)
+    except (FlumengError, OSError):  # it was trimmed or closed meanwhile
+        return 0.0
+    return max(0.0, time.time() - received / 1e6) if received is not None else 0.0
+
+
+def _free_bytes(path: Path) -> int:
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize

@@ -1,0 +1,121 @@
+"""What each peer address has and may have of one source. Pure: seconds come from the caller.
+
+The work for a block does not grow with its events, unless they are limited: then they are counted.
+An address whose rate is overdrawn is remembered until that is made good, so that nobody gains by
+connecting again.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from collections.abc import Callable
+
+from flumeng.agent.ingest.rate_limit import RateLimit
+from flumeng.spec.senders import NO_LIMITS, PeerLimits
+
+NETWORK_BITS = 64
+"""A sender with IPv6 has all addresses of a network of its own."""
+
+QUANTUM_SECONDS = 0.1
+LEAST_QUANTUM_BYTES = 4096
+SHORT_EVENT_BYTES = 64
+MOST_DEBTORS = 10_000
+"""Addresses without a connection that are remembered; the one that went first is forgotten."""
+
+
+class Peer:
+    """One address: its connections, and what it has sent lately."""
+
+    __slots__ = ("_bytes", "_clock", "_events", "connections", "key")
+
+    def __init__(self, key: str, limits: PeerLimits, clock: Callable[[], float]) -> None:
+        self.key = key
+        self.connections = 0
+        self._clock = clock
+        self._bytes, self._events = (
+            RateLimit(rate, clock()) if rate is not None else None
+            for rate in (limits.bytes_per_second, limits.events_per_second)
+        )
+
+    def take(self, nbytes: int, events: int) -> float:
+        """Count what was received; gives the seconds to wait before more of it is read."""
+        now = self._clock()
+        wait = self._bytes.take(nbytes, now) if self._bytes is not None else 0.0
+        return max(wait, self._events.take(events, now)) if self._events is not None else wait
+
+    @property
+    def wait_seconds(self) -> float:
+        return self.take(0, 0)
+
+
+class Peers:
+    """All addresses that have a connection to one source, or have overdrawn their rate."""
+
+    def __init__(self, limits: PeerLimits, clock: Callable[[], float]) -> None:
+        self.counts_events = limits.events_per_second is not None
+        self.limits_rate = self.counts_events or limits.bytes_per_second is not None
+        self._limits = limits
+        self._clock = clock
+        self._most = limits.connections if limits.connections is not None else math.inf
+        self._is_unlimited = limits == NO_LIMITS
+        self._anybody = Peer("", limits, clock)
+        self._peers: dict[str, Peer] = {}
+        self._debtors: dict[str, None] = {}
+
+    def enter(self, host: str) -> Peer | None:
+        """One more connection from there; None when it is one too many. Then ``leave`` follows."""
+        if self._is_unlimited:
+            return self._anybody
+        key = network(host)
+        peer = self._peers.get(key)
+        if peer is None:
+            peer = self._peers[key] = Peer(key, self._limits, self._clock)
+        if peer.connections >= self._most:
+            return None
+        peer.connections += 1
+        self._debtors.pop(key, None)
+        return peer
+
+    def leave(self, peer: Peer) -> None:
+        if peer is self._anybody:
+            return
+        peer.connections -= 1
+        if not peer.connections:
+            self._debtors[peer.key] = None
+            self._forget()
+
+    def __len__(self) -> int:
+        """How many are remembered."""
+        return len(self._peers)
+
+    def check(self) -> None:
+        """Exactly those without a connection are debtors."""
+        idle = {key for key, peer in self._peers.items() if not peer.connections}
+        assert idle == self._debtors.keys(), (idle, self._debtors)
+
+    def quantum_bytes(self, most: int) -> int:
+        """How much to read of a connection at once, so that it does not wait long afterwards."""
+        events, nbytes = self._limits.events_per_second, self._limits.bytes_per_second
+        rates = [events * SHORT_EVENT_BYTES] if events is not None else []
+        rates += [nbytes] if nbytes is not None else []
+        quanta = (max(LEAST_QUANTUM_BYTES, int(rate * QUANTUM_SECONDS)) for rate in rates)
+        return min([most, *quanta])
+
+    def _forget(self) -> None:
+        """The oldest, if they owe nothing or are too many. Two at most, so that it takes no time
+        and there are never more of them than go."""
+        for key in [key for key, _ in zip(self._debtors, range(2), strict=False)]:
+            if self._peers[key].wait_seconds and len(self._debtors) <= MOST_DEBTORS:
+                return
+            del self._debtors[key], self._peers[key]
+
+
+def network(host: str) -> str:
+    """Whom an address stands for."""
+    if ":" not in host:
+        return host
+    address = ipaddress.IPv6Address(host)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(address) >> NETWORK_BITS << NETWORK_BITS, NETWORK_BITS)))

@@ -1,0 +1,174 @@
+"""Keeps one source running: starts it, notices when it fails, tries again after a while."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from flumeng.agent.ingest.back_pressure import Held
+from flumeng.agent.ingest.counters import Counters
+from flumeng.agent.ingest.deliveries import Deliveries
+from flumeng.agent.ingest.port_claims import PortClaims
+from flumeng.agent.ingest.received_block import ReceivedBlock
+from flumeng.agent.ingest.source import Source, SourceContext
+from flumeng.agent.ingest.worker_group import WorkerGroup, spreads
+from flumeng.agent.node.policy import Policy
+from flumeng.errors import FlumengError
+from flumeng.spec import Component, registry
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0
+RETRY_MOST_SECONDS = 30.0
+
+
+class SourceRunner:
+    """One source of a flow, for as long as its options stay the same.
+
+    ``held_by`` says why the journal can take nothing now. ``settled_state`` gives the flow's source
+    state when everything submitted so far is durable; ``note`` changes it beside the journal.
+    ``deliveries`` are those of the journal. ``counters`` go on over all runs.
+    ``changed`` is called when ``running``, ``problem`` or ``addresses`` are others than before.
+    """
+
+    def __init__(
+        self,
+        component: Component,
+        hostname: str,
+        group: WorkerGroup,
+        policy: Policy,
+        *,
+        submit: Callable[[ReceivedBlock, Counters], None],
+        settled_state: Callable[[], Awaitable[Mapping[str, object]]],
+        changed: Callable[[], None],
+        held_by: Callable[[], str] = str,
+        note: Callable[[Mapping[str, object]], None] = lambda _: None,
+        deliveries: Deliveries,
+    ) -> None:
+        self.component = component
+        self.counters = Counters()
+        self._group = group
+        self._policy = policy
+        self._error: str | None = None
+        self._hostname = hostname
+        self._submit = submit
+        self._settled_state = settled_state
+        self._changed = changed
+        self._held_by = held_by
+        self._note_state = note
+        self._deliveries = deliveries
+        self._source: Source | None = None
+        self._paused = False
+        self._stopping = False
+        self._trouble: Exception | None = None
+        self._retry_seconds = RETRY_SECONDS
+        self._wake = asyncio.Event()
+        self._task = asyncio.create_task(self._run())
+
+    @property
+    def _shares(self) -> bool:
+        return self._group.size > 1 and spreads(self.component)
+
+    @property
+    def running(self) -> bool:
+        return self._source is not None
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return self._source.addresses if self._source else ()
+
+    @property
+    def problem(self) -> str | None:
+        return self._source.problem if self._source else self._error
+
+    def held(self, now: float, flow: Held) -> Held:
+        """What holds this source while the ``flow`` is free."""
+        source = self._source
+        if source is None or not source.held_by:
+            return flow
+        return flow._replace(by=source.held_by, seconds=now - source.held_since)
+
+    def pause(self) -> None:
+        self._paused = True
+        if self._source is not None:
+            self._source.pause()
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._source is not None:
+            self._source.resume()
+
+    async def stop(self) -> None:
+        """Return when the source has handed over everything and let go of everything."""
+        self._stopping = True
+        self._wake.set()
+        await self._task
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            try:
+                await self._run_once()
+            except Exception as error:
+                self._note(error)
+                await self._sleep()
+
+    async def _run_once(self) -> None:
+        """Until it is to stop or fails."""
+        self._trouble = None
+        await asyncio.to_thread(self._policy.require, self.component)
+        state = await self._settled_state()
+        context = SourceContext(
+            self._hostname,
+            state,
+            lambda block: self._submit(block, self.counters),
+            self._fail,
+            self._changed,
+            share_ports=self._shares,
+            counters=self.counters,
+            policy=self._policy,
+            held_by=self._held_by,
+            note=self._note_state,
+            deliveries=self._deliveries,
+        )
+        make = registry.get("source", self.component.name).implementation_class()
+        source: Source = make(self.component.options, context)
+        claims = PortClaims(self._group.number)
+        try:
+            if self._shares:
+                await claims.take(self.component.options)
+            await source.start()
+            self._source, self._error = source, None
+            self._retry_seconds = RETRY_SECONDS
+            if self._paused:
+                source.pause()
+            self._changed()
+            while not self._stopping and self._trouble is None:
+                await self._wake.wait()
+                self._wake.clear()
+        finally:
+            self._source = None
+            await source.stop()
+            claims.release()
+        if self._trouble is not None:
+            raise self._trouble
+
+    def _fail(self, error: Exception) -> None:
+        self._trouble = error
+        self._wake.set()
+
+    def _note(self, error: Exception) -> None:
+        if isinstance(error, FlumengError):
+            log.warning("source %s: %s", self.component.name, error)
+            self._error = str(error)
+        else:
+            log.error("source %s has failed", self.component.name, exc_info=error)
+            self._error = f"source {self.component.name}: {error or type(error).__name__}"
+        self._changed()
+
+    async def _sleep(self) -> None:
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), self._retry_seconds)
+        self._wake.clear()
+        self._retry_seconds = min(2 * self._retry_seconds, RETRY_MOST_SECONDS)

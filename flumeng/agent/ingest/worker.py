@@ -1,0 +1,391 @@
+"""The ingest worker's side of the protocol with its node.
+
+It keeps what the node said last and brings the flows in line with it; what it says back derives
+from the flows and the journals, and is said when it changes. The wire:
+``flumeng.agent.node.protocol``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any
+
+from flumeng.agent.ingest.flow import FlowRunner, Task
+from flumeng.agent.ingest.journal_store import Ended, JournalStore
+from flumeng.agent.ingest.key_search import KeySearch
+from flumeng.agent.ingest.liveness import stay_alive
+from flumeng.agent.ingest.measures import Measures
+from flumeng.agent.ingest.ordered_work import OrderedWork
+from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
+from flumeng.agent.ingest.worker_group import ALONE, WorkerGroup
+from flumeng.agent.node.policy import UNRESTRICTED, Policy
+from flumeng.agent.node.protocol import Message
+from flumeng.errors import FlumengError
+from flumeng.journal.log import Log
+from flumeng.journal.names import flow_of
+from flumeng.journal.server import JournalServer
+from flumeng.journal.service import NO_ACTIONS, Actions
+from flumeng.metrics.health import Health
+from flumeng.security.credentials import Keystore
+from flumeng.spec import Component
+
+log = logging.getLogger(__name__)
+
+STATUS_SECONDS = 1.0
+SERVER_STOP_SECONDS = 1.0
+AWAITS_SECONDS = 0.1
+"""How often, at most, the node is told whose deliveries are awaited."""
+KEY_SECONDS = 2.0
+"""So often it is looked whether the key is there of which readers wait."""
+STUCK_SECONDS = 30.0
+"""The event loop turns every second at least; one that has not for so long hangs."""
+BLOCKING_CALLS = 16
+"""At once, such as to open a journal. Whoever waits for the disk holds no thread."""
+
+REPORT_SHARE = 0.05
+"""Of the time, at most, goes into telling the node what has changed of many flows."""
+
+
+class Worker:
+    """Serves the journals of ``journal_store`` at ``address`` (host, port), runs the flows that the
+    node assigns.
+
+    ``send`` takes a message to the node; it may block.
+    """
+
+    def __init__(
+        self,
+        journal_store: JournalStore,
+        address: tuple[str, int],
+        send: Callable[[Message], None],
+        group: WorkerGroup = ALONE,
+        policy: Policy = UNRESTRICTED,
+        *,
+        keystore: Keystore | None = None,
+        actions: Actions = NO_ACTIONS,
+    ) -> None:
+        self._actions = actions
+        self._journal_store = journal_store
+        self._replicas = journal_store.replicas
+        self._key_search = KeySearch(lambda: journal_store.journals)
+        self._group = group
+        self._policy = policy
+        self._keystore = keystore
+        self._address = address
+        self._send = send
+        self._answers: int | None = None
+        self._tasks: dict[str, Task] | None = None
+        self._chokes: Mapping[str, float] = {}
+        self._flows: dict[str, FlowRunner] = {}
+        self._acks: dict[str, int] = {}
+        """Of each journal the last ack: the node says it once, perhaps before its flow is there."""
+        self._delivered: dict[str, int] = {}
+        """Of journals that others read too: up to where the flow's own cursor has acked them."""
+        self._quiet = False
+        self._reconciling = False
+        self._changed = asyncio.Event()
+        self._awaits = asyncio.Event()
+        self._said: Message | None = None
+        self._orders = OrderedWork(self._changed.set)
+        """The node's orders to the journal store; it asks again for what it still wants."""
+        self.health = Health(STUCK_SECONDS)
+        self.measures = Measures(lambda: self._flows, journal_store, self._acked)
+
+    async def run(self, messages: asyncio.Queue[Message]) -> None:
+        """Until ``stop`` is received; then all that was accepted is durable."""
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(BLOCKING_CALLS))
+        server = JournalServer(
+            *self._address,
+            journals=lambda: self._journal_store.journals,
+            counters=self._counters,
+            acked=self._acked,
+            minute_ago=self.measures.minute_ago,
+            may_tap=self._policy.may_tap,
+            granted=self._policy.granted,
+            keystore=self._keystore,
+            copies=self._replicas,
+            actions=self._actions,
+        )
+        self._replicas.start(self._send)
+        await asyncio.to_thread(self._send, {"type": "ready", "address": server.address})
+        reporting = asyncio.create_task(self._report_changes())
+        living = asyncio.create_task(stay_alive(self._send))
+        asking = asyncio.create_task(self._ask_for_deliveries())
+        unlocking = asyncio.create_task(self._look_for_keys())
+        while (message := await messages.get())["type"] != "stop":
+            self._handle(message)
+        telling = asyncio.create_task(self._tell_deliveries(messages))
+        await self._quiesce()
+        telling.cancel()
+        reporting.cancel()
+        living.cancel()
+        asking.cancel()
+        unlocking.cancel()
+        await self._report()
+        stopping = threading.Thread(target=server.stop, daemon=True)
+        stopping.start()
+        await asyncio.to_thread(stopping.join, SERVER_STOP_SECONDS)
+        await asyncio.to_thread(self._replicas.stop)
+        await asyncio.to_thread(self._journal_store.close)
+
+    async def _tell_deliveries(self, messages: asyncio.Queue[Message]) -> None:
+        """To those who still wait when nothing else is done any more."""
+        while True:
+            message = await messages.get()
+            if message["type"] == "delivered":
+                self._handle(message)
+
+    def _handle(self, message: Message) -> None:
+        kind = message["type"]
+        if kind == "configure":
+            self._answers = message["number"]
+            self._on_configure(message["tasks"], message.get("chokes", {}))
+            self._changed.set()
+        elif kind == "past":
+            self._journal_store.earlier.tell(message["seen"], restored=message["restored"])
+            self._changed.set()
+        elif kind == "acks":
+            self._on_acks(message["acks"])
+        elif kind == "delivered":
+            self._delivered.update(message["acks"])
+            for name, offset in message["acks"].items():
+                if (flow := self._flows.get(flow_of(name))) is not None:
+                    flow.delivered(name, offset)
+        elif kind == "remove":
+            for name in message["journals"]:
+                self._acks.pop(name, None)
+                self._delivered.pop(name, None)
+                self._orders.do(self._journal_store.remove, name)
+            for name in message["flows"]:
+                self._orders.do(self._journal_store.forget, name)
+        elif kind == "replicas":
+            self._orders.do(self._on_replicas, message)
+        elif kind == "quiesce":
+            self._quiesce()
+        else:
+            log.error("the node sent a message of an unknown type: %s", kind)
+
+    def _on_configure(
+        self, tasks: Iterable[Mapping[str, Any]], chokes: Mapping[str, float]
+    ) -> None:
+        """A flow has one ingest task on a node; one that is draining is not wanted any more.
+
+        ``chokes`` are the bytes per second that the node may receive, by flow.
+        """
+        self._chokes = chokes
+        self._tasks = {
+            task["flow"]: Task(
+                task["flow"], str(task["task"]), task["epoch"], task["revision"], task["spec"]
+            )
+            for task in tasks
+            if task.get("state") != "draining"
+        }
+        self._reconcile()
+
+    def _acked(self, journal: Log) -> int:
+        """Up to where the flow itself has acked the journal; from any thread. The journal keeps
+        what others have not read yet."""
+        return max(journal.acked, self._delivered.get(journal.id, 0))
+
+    def _on_acks(self, acks: Mapping[str, int]) -> None:
+        others = {}
+        self._acks.update(acks)
+        for name, ack in acks.items():
+            flow = self._flows.get(flow_of(name))
+            if flow is None or not flow.trim(name, ack):
+                others[name] = ack
+        if others:
+            self._orders.do(self._trim, others)
+
+    def _trim(self, acks: Mapping[str, int]) -> None:
+        """Blocking. What cannot be done is told, and the rest is done."""
+        for name, ack in acks.items():
+            try:
+                self._journal_store.trim(name, ack)
+            except (FlumengError, OSError) as error:
+                log.error("%s", error)
+
+    def _on_replicas(self, message: Message) -> None:
+        """Blocking. Who is the primary of which journal, and what becomes of the others' copies."""
+        self._replicas.told(message)
+        self._key_search.told(message["texts"])
+        for name in message["unwanted"]:
+            self._replicas.drop(name)
+        self._journal_store.serve_led()
+        self._journal_store.give_up_superseded(
+            {name: Ended(said["end"], said["gone"]) for name, said in message["ended"].items()}
+        )
+        if self._tasks is not None:
+            self._journal_store.close_all_but(frozenset(self._tasks))
+
+    def _quiesce(self) -> asyncio.Future[list[None]]:
+        """Accept nothing more and make durable what was accepted; the journals stay open."""
+        self._quiet = True
+        flows = list(self._flows.values())
+        for flow in flows:
+            flow.want(None)
+        ended = asyncio.gather(*(flow.finished for flow in flows))
+        ended.add_done_callback(lambda _: self._changed.set())
+        return ended
+
+    def _reconcile(self) -> None:
+        self._reconciling = False
+        if self._tasks is None or self._quiet:
+            return
+        for name, flow in self._flows.items():
+            flow.want(self._tasks.get(name))
+            flow.limit(self._chokes.get(name))
+        for name, task in self._tasks.items():
+            if name not in self._flows:
+                self._start(name, task)
+        self._orders.do(self._journal_store.close_all_but, frozenset(self._tasks))
+
+    def _reconcile_soon(self) -> None:
+        """Once for all flows that end now."""
+        if not self._reconciling:
+            self._reconciling = True
+            asyncio.get_running_loop().call_soon(self._reconcile)
+
+    def _start(self, name: str, task: Task) -> None:
+        hostname = socket.gethostname()
+        flow = FlowRunner(
+            task,
+            self._journal_store,
+            hostname,
+            self._changed.set,
+            self._group,
+            policy=self._policy,
+            acked=lambda journal: self._acks.get(journal, 0),
+            awaits=self._awaits.set,
+        )
+        flow.limit(self._chokes.get(name))
+        self._flows[name] = flow
+
+        def forget(_: object) -> None:
+            del self._flows[name]
+            self._changed.set()
+            self._reconcile_soon()
+
+        flow.finished.add_done_callback(forget)
+
+    async def _report_changes(self) -> None:
+        while True:
+            took = await self._report()
+            self.health.turned()
+            await asyncio.sleep(min(took / REPORT_SHARE, STATUS_SECONDS))
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), STATUS_SECONDS)
+            self._changed.clear()
+
+    async def _ask_for_deliveries(self) -> None:
+        """Tell the node whose deliveries are awaited, when they are others than before."""
+        asked: list[str] = []
+        while True:
+            await self._awaits.wait()
+            self._awaits.clear()
+            awaited = sorted(filter(None, (flow.awaited for flow in self._flows.values())))
+            if awaited != asked:
+                asked = awaited
+                await asyncio.to_thread(self._send, {"type": "awaits", "journals": awaited})
+            await asyncio.sleep(AWAITS_SECONDS)
+
+    async def _look_for_keys(self) -> None:
+        while True:
+            if await asyncio.to_thread(self._key_search.look):
+                self._changed.set()
+            await asyncio.sleep(KEY_SECONDS)
+
+    async def _report(self) -> float:
+        """Returns how many seconds it took to find out what there is to say."""
+        began = time.monotonic()
+        status = self._status()
+        took = time.monotonic() - began
+        if status != self._said:
+            self._said = status
+            await asyncio.to_thread(self._send, status)
+        return took
+
+    def _counters(self) -> list[dict[str, Any]]:
+        """Called from threads of the server."""
+        return [
+            {
+                "flow": name,
+                "source": _describe(component),
+                **asdict(counters),
+                "held_by": held.by,
+                "held_seconds": round(held.seconds, 1),
+                "held_seconds_total": round(held.total_seconds, 1),
+            }
+            for name, flow in list(self._flows.items())
+            for component, counters, held in flow.counters
+        ]
+
+    def _status(self) -> Message:
+        tasks: dict[str, Any] = {}
+        if self._quiet:
+            for task in (self._tasks or {}).values():
+                tasks[task.key] = {
+                    "epoch": task.epoch,
+                    "revision": task.revision,
+                    "state": "stopped",
+                    "error": None,
+                    "listen": [],
+                }
+        for flow in self._flows.values():
+            tasks |= flow.status
+        journals = {
+            name: {
+                "flow": flow_of(name),
+                "term": journal.term,
+                **_end(journal),
+                **_replica(journal),
+                **({"locked": journal.cipher.problem} if journal.cipher.problem else {}),
+            }
+            for name, journal in self._journal_store.journals.items()
+        }
+        kept = self._journal_store.sources.flows()
+        return {
+            "type": "status",
+            "answers": self._answers,
+            "tasks": tasks,
+            "journals": journals,
+            "kept_flows": kept,
+            "copies": self._replicas.copies,
+            "refused": self._journal_store.earlier.refused,
+        }
+
+
+def _end(journal: Log) -> dict[str, bool | int | None]:
+    """One that is replicated has not ended while copies in sync lack events at its end: one of them
+    may lead next and end it before, and sources that went on behind the other end would have gone
+    on too far."""
+    leads = isinstance(journal, ReplicatedJournal) and journal.leads
+    ended = journal.closed and not (leads and journal.safe < journal.next_seq)
+    return {"closed": ended, "end": journal.next_seq if ended else None}
+
+
+def _replica(journal: Log) -> dict[str, str | bool]:
+    """What is said of one that is replicated: the node enters what is new, and changes nothing of
+    one that is another's. One that is damaged is to be led by another node."""
+    if not isinstance(journal, ReplicatedJournal):
+        return {}
+    return {
+        "copy": journal.replica_id,
+        "lineage": journal.lineage,
+        "leads": journal.leads,
+        "damaged": bool(journal.damaged) or journal.is_older,
+    }
+
+
+def _describe(source: Component) -> str:
+    """Its name and what it alone has, as far as that is known from its options."""
+    claims = source.options.claims() if hasattr(source.options, "claims") else ()
+    return " ".join([source.name, *(what for _, what in claims)])

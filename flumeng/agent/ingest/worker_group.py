@@ -1,0 +1,34 @@
+"""The ingest workers of one node, as each of them sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flumeng.agent.ingest.source import Source
+from flumeng.spec import Component, registry
+
+
+@dataclass(frozen=True)
+class WorkerGroup:
+    """Worker ``number`` of ``size``.
+
+    Sources that spread run in every worker, all others only in the first.
+    """
+
+    number: int
+    size: int
+
+    def serves(self, number: int) -> bool:
+        """Whether the journals that worker ``number`` made are served here."""
+        return number == self.number or (self.number == 0 and number >= self.size)
+
+    def runs(self, source: Component) -> bool:
+        return self.number == 0 or spreads(source)
+
+
+ALONE = WorkerGroup(0, 1)
+
+
+def spreads(source: Component) -> bool:
+    implementation: type[Source] = registry.get("source", source.name).implementation_class()
+    return implementation.spreads

@@ -1,0 +1,203 @@
+"""A node's children as its machine sees them: the state of each, and what all of them say together.
+
+Pure. A node has any number of ingest workers, ``ingest.0`` and so on, at most one collector, and
+beside that one process for all of its discovery tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from math import inf
+from typing import Any
+
+from flumeng.agent.node.events import Wanted
+from flumeng.agent.node.protocol import Message
+from flumeng.agent.node.suspects import Suspects
+from zkschema.records import COLLECT, COPY, DISCOVER, INGEST, AssignedTask, TaskStatus
+
+_WORST_LAST = ("running", "standby", "retrying", "stopped", "starting", "failed")
+
+
+class State(Enum):
+    """``HUNG`` was killed since nothing was heard of it, and has not ended yet; ``WAITING`` has
+    ended by itself and is started again when its back-off is over."""
+
+    ABSENT = "absent"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    HUNG = "hung"
+    WAITING = "waiting"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """For how long a child may be silent: until it is ready (``start_seconds``), and after that
+    (``silent_seconds``). One that is alive and says that it is held may be for ``held_seconds``."""
+
+    start_seconds: float = 120.0
+    silent_seconds: float = 20.0
+    held_seconds: float = 300.0
+
+
+DEFAULT_LIMITS = Limits()
+UNLIMITED = Limits(inf, inf, inf)
+
+
+@dataclass
+class Child:
+    """``tasks`` and ``journals`` are what it said last, ``answered`` the configuration that it said
+    it for, ``told`` the last that it was sent; ``kill_at`` counts while STOPPING or HUNG.
+
+    ``heard_at`` is when it said last that its work goes on, ``held`` what it waits for since
+    ``held_at``; ``trouble`` is how it ended last, until it is ready again. ``starts`` and ``hangs``
+    are counted since the node started. ``suspects`` are the flows whose jobs a collector was told
+    to run one at a time, ``spark`` the settings with which it was started. ``awaited`` are the
+    journals whose acks it waits for, each with the last that it was told.
+    """
+
+    name: str
+    state: State = State.ABSENT
+    since: float = 0.0
+    backoff_seconds: float = 0.0
+    kill_at: float = 0.0
+    told: int | None = None
+    answered: int | None = None
+    address: str = ""
+    spark_ui: str = ""
+    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    journals: Mapping[str, Mapping[str, Any]] | None = None
+    kept_flows: tuple[str, ...] = ()
+    heard_at: float = 0.0
+    held: str = ""
+    held_at: float = 0.0
+    trouble: str = ""
+    starts: int = 0
+    hangs: int = 0
+    suspects: frozenset[str] = frozenset()
+    spark: Mapping[str, str] = field(default_factory=dict)
+    awaited: dict[str, int] = field(default_factory=dict)
+    copies: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    replicas_told: Message | None = None
+
+    @property
+    def role(self) -> str:
+        return role_of(self.name)
+
+    @property
+    def number(self) -> int:
+        """Which of the ingest workers it is."""
+        return number_of(self.name)
+
+    def hang(self, now: float, limits: Limits) -> str:
+        """Why the child is to be killed; empty while there is patience with it."""
+        silent = now - self.heard_at
+        if self.state is State.STARTING and silent > limits.start_seconds:
+            return f"hung: not ready after {limits.start_seconds:g} s"
+        if self.state is State.RUNNING and silent > limits.silent_seconds:
+            return f"hung: nothing heard for {limits.silent_seconds:g} s"
+        if self.held and now - self.held_at > limits.held_seconds:
+            return f"hung: held for {limits.held_seconds:g} s: {self.held}"
+        return ""
+
+    def be_patient(self, seconds: float) -> None:
+        """The node itself stood still for so long, and could hear nothing."""
+        self.heard_at += seconds
+        self.held_at += seconds
+
+    def forget(self) -> None:
+        self.told = self.answered = None
+        self.held = self.spark_ui = ""
+        self.address, self.tasks, self.journals, self.kept_flows = "", {}, None, ()
+        self.awaited = {}
+        self.copies, self.refused, self.replicas_told = {}, {}, None
+
+
+def names(roles: Iterable[str], workers: int) -> list[str]:
+    """What the children of a node are called."""
+    ingest = [f"{INGEST}.{number}" for number in range(workers)]
+    of_role = {INGEST: ingest, COPY: ingest[:1], COLLECT: [COLLECT, DISCOVER]}
+    return list(dict.fromkeys(name for role in roles for name in of_role[role]))
+
+
+def role_of(child: str) -> str:
+    """The kind of the tasks that it runs."""
+    return child.partition(".")[0]
+
+
+def number_of(child: str) -> int:
+    """Of the ingest worker of that name."""
+    return int(child.partition(".")[2])
+
+
+def statuses(children: Iterable[Child], assigned: Iterable[AssignedTask]) -> dict[str, TaskStatus]:
+    """The tasks that are assigned or still run, each as the child has it that is worst off."""
+    said: dict[str, list[TaskStatus]] = {}
+    number: dict[str, int] = {}
+    trouble: dict[str, str] = {}
+    for child in children:
+        number[child.role] = number.get(child.role, 0) + 1
+        if child.trouble or child.held:
+            trouble[child.role] = f"{child.name} {child.trouble or f'waits: {child.held}'}"
+        for key, told in child.tasks.items():
+            said.setdefault(key, []).append(
+                TaskStatus(
+                    epoch=told["epoch"],
+                    revision=told["revision"],
+                    state=told["state"],
+                    error=told.get("error"),
+                    epoch_seen=told.get("epoch_seen", 0),
+                    health=told.get("health", ""),
+                )
+            )
+    wanted = {f"{task.flow}/{task.task}": task for task in assigned if task.state != "draining"}
+    for key, task in wanted.items():
+        if len(said.get(key, ())) < number.get(task.kind, 1):
+            starting = TaskStatus(
+                epoch=task.epoch,
+                revision=task.revision,
+                state="starting",
+                error=trouble.get(task.kind),
+            )
+            said.setdefault(key, []).append(starting)
+    return {
+        key: _worst(found)
+        for key, found in said.items()
+        if key in wanted or any(told.state != "stopped" for told in found)
+    }
+
+
+def unreadable(said: Mapping[str, TaskStatus], wanted: Wanted) -> dict[str, TaskStatus]:
+    """The tasks whose text cannot be read, as failed: their children only know that it is empty."""
+    return {
+        key: replace(said[key], state="failed", error=why)
+        for task in wanted.assignment.tasks
+        if (key := f"{task.flow}/{task.task}") in said
+        and (why := wanted.unreadable.get((task.flow, task.revision))) is not None
+    }
+
+
+def set_aside(
+    said: Mapping[str, TaskStatus], assigned: Iterable[AssignedTask], suspects: Suspects
+) -> dict[str, TaskStatus]:
+    """The tasks of flows that take the collector down, as failed."""
+    return {
+        key: replace(said[key], state="failed", error=why)
+        for task in assigned
+        if (key := f"{task.flow}/{task.task}") in said and (why := suspects.why(task)) is not None
+    }
+
+
+def _worst(found: list[TaskStatus]) -> TaskStatus:
+    errors = dict.fromkeys(told.error for told in found if told.error)
+    return TaskStatus(
+        epoch=min(told.epoch for told in found),
+        revision=min(told.revision for told in found),
+        state=max((told.state for told in found), key=_WORST_LAST.index),
+        error="; ".join(errors) or None,
+        epoch_seen=max(told.epoch_seen for told in found),
+        health=next((told.health for told in found if told.health), ""),
+    )

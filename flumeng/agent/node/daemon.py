@@ -1,0 +1,620 @@
+"""The node's loop: hear, decide, act, publish. Everything it decides is in the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import signal
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+from flumeng.agent.node import policy
+from flumeng.agent.node.claim import SupplantedError
+from flumeng.agent.node.command import command_of
+from flumeng.agent.node.current_texts import CurrentTexts
+from flumeng.agent.node.event_publisher import EventPublisher
+from flumeng.agent.node.events import (
+    Acked,
+    Delivered,
+    Ended,
+    Event,
+    Exit,
+    Instruction,
+    Kill,
+    Past,
+    Replicas,
+    Start,
+    Stop,
+    Tell,
+    Tick,
+    Wanted,
+)
+from flumeng.agent.node.home import COPIES, FLOWS, Home
+from flumeng.agent.node.in_progress import InProgress
+from flumeng.agent.node.known_names import KnownNames
+from flumeng.agent.node.machine import Machine
+from flumeng.agent.node.memberships import Memberships
+from flumeng.agent.node.pace import Pace
+from flumeng.agent.node.process import ChildProcess
+from flumeng.agent.node.registration import HeldError, Identity, Registration
+from flumeng.agent.node.replicated_journals import ReplicatedJournals
+from flumeng.agent.node.settings import Settings
+from flumeng.control.zookeeper import Store, tree
+from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
+from flumeng.errors import (
+    ConflictError,
+    CorruptError,
+    FlumengError,
+    UnavailableError,
+    UserError,
+)
+from flumeng.journal import names
+from flumeng.metrics import table
+from flumeng.metrics.channel import Channel
+from flumeng.metrics.health import Health
+from flumeng.metrics.table import Reading
+from flumeng.runtime import core_dumps
+from flumeng.runtime.processes import PYTHON
+from flumeng.runtime.watchdog import Watchdog
+from flumeng.security import process
+from flumeng.security.expiry import Expiry, utc_now
+from zkschema import paths
+from zkschema.records import COLLECT, NodeStatus
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.2
+ACKS_SECONDS = 1.0
+DELIVERED_SECONDS = 0.1
+"""How often, at most, acks are read while somebody waits for them."""
+DELIVERED_SHARE = 0.05
+"""Of the time, at most, goes into that when very many journals are awaited."""
+DELIVERED_MOST_SECONDS = 1.0
+"""So long is waited at most, also after a request that ZooKeeper did not answer for long."""
+LOOK_SECONDS = 10.0
+ALL_SECONDS = 300.0
+"""How often all registrations are read, though nothing says that one has changed."""
+RETRY_SECONDS = 0.5
+HELD_SESSIONS = 3
+"""For how many session timeouts the znode of another live process of that name is waited for."""
+CLAIM_RETRY_SECONDS = 0.05
+CLAIM_SECONDS = 3.0
+"""How long a start waits for ZooKeeper to say whether the data directory may be used."""
+NAMES = 5
+"""So many of many names are said."""
+STUCK_SECONDS = 60.0
+"""A turn that takes so long hangs: each of its calls to ZooKeeper has a limit far below."""
+
+
+class Node:
+    """One node process. ``stop`` and ``hear`` may be called from any thread.
+
+    ``clock`` gives seconds that only grow, ``signers`` are those of the policy file.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        home: Home,
+        store: Store,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        signers: Sequence[str] = (),
+    ) -> None:
+        self._clock = clock
+        self._settings = settings
+        self._home = home
+        self._store = store
+        identity = Identity(
+            settings.name,
+            home.identity(),
+            settings.roles,
+            settings.zone,
+            settings.labels or {},
+            settings.capacity or {},
+        )
+        self._znodes = Registration(store, identity, home, signers)
+        self._expiry = Expiry(clock, utc_now)
+        self._machine = Machine(settings.roles, clock, settings.workers, settings.limits)
+        self._replicated = ReplicatedJournals(
+            home,
+            self._machine,
+            self._znodes,
+            Memberships(store, settings.name, clock),
+            CurrentTexts(store, self._znodes.trusts, clock),
+            me=settings.name,
+            remember=lambda present, local: self._remember(COPIES, present, local),
+            is_same_tree=lambda: self._require_cluster() == self._generation,
+            clock=clock,
+        )
+        self._storyteller = EventPublisher(store, settings.name, clock, time.time)
+        self._children: dict[str, ChildProcess] = {}
+        self._killed: set[str] = set()
+        self._status = NodeStatus(assignment_version=-1)
+        self.channels: dict[str, Channel] = {}
+        self.health = Health(STUCK_SECONDS, clock)
+        self.health.needs(self._unready)
+        self._znodes.on_progress = self.health.turned
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._applied: Wanted | None = None
+        self._kept: Wanted | None = None
+        self._acks_at = self._look_at = self._all_at = self._tick_at = 0.0
+        self._delivered_at = 0.0
+        self._reported = -1
+        self._held_since = 0.0
+        self._ack_pace, self._flow_pace = Pace(clock), Pace(clock)
+        self._generation = 0
+        self._known = {file: home.known(file) for file in (FLOWS, COPIES)}
+        self._in_progress = InProgress(home.path)
+        self._in_progress.take()
+        self._unknown: set[str] = set()
+        self._past = Past(dict.fromkeys(home.journals()), home.is_restored)
+        self._exit = self._registered = self._stopping = False
+        self._session = 0
+        self._is_ours = False
+        self._said = ""
+        self._troubles: dict[str, str] = {}
+        me = settings.name
+        for path in (paths.assignment(me), paths.live_node(me), paths.schema()):
+            store.watch(path, lambda _: self._look_soon())
+        store.on_session(self._on_session)
+
+    def run(self) -> None:
+        """Until ``stop``, and then until every child has ended.
+
+        No child starts before ZooKeeper has said that the data directory is no copy, unless it is
+        not there.
+        """
+        began = self._clock()
+        self.health.turned()
+        while not (self._registered or self._stopping):
+            if not self._held_since and self._clock() > began + CLAIM_SECONDS:
+                break
+            self._try_claim()
+            self.health.turned()
+        if self._stopping:
+            return
+        self.begin()
+        while not self._exit:
+            self.turn()
+        with contextlib.suppress(OSError):  # the next start is in the same place
+            self._home.mark_ended()
+
+    def _try_claim(self) -> None:
+        try:
+            if self._store.connected:
+                self._require_cluster()
+                self._znodes.register()
+                self._registered = True
+                return
+            if self._held_since:
+                self._held_since = self._clock()
+        except HeldError as error:
+            self._say(self._wait_for_holder(error))
+        except (ConflictError, UnavailableError, CorruptError) as error:
+            self._say(f"not registered yet: {error}")
+        time.sleep(CLAIM_RETRY_SECONDS)
+
+    def begin(self) -> None:
+        """Start with the assignment that was kept, whether ZooKeeper is there or not."""
+        self._look_back()
+        if not self._past.restored:
+            self._mark_running()
+        self._kept = self._home.kept()
+        if self._kept is not None:
+            self._apply(self._kept)
+
+    def _look_back(self) -> None:
+        """How far readers have come in the journals that lie here. Where ZooKeeper does not say
+        that, new journals are begun."""
+        unknown = [name for name, offset in self._past.seen.items() if offset is None]
+        try:
+            if unknown and self._store.connected:
+                self._require_cluster()
+                seen = self._znodes.seen(unknown)
+                self._past = replace(self._past, seen={**self._past.seen, **seen})
+        except FlumengError as error:
+            log.warning("how far the journals here were read is not known: %s", error)
+        self._act(self._machine.handle(self._past))
+
+    def _mark_running(self) -> None:
+        try:
+            self._home.mark_running()
+        except OSError as error:
+            log.warning("a copy of this data directory would not be noticed: %s", error)
+
+    def _settle_past(self) -> None:
+        """Once nothing here can be older than what others know of it, this is no copy any more."""
+        if self._past.restored and self._machine.has_settled_past:
+            self._past = replace(self._past, restored=False)
+            self._mark_running()
+            self._act(self._machine.handle(self._past))
+
+    def turn(self) -> None:
+        """Act on what has happened, and on the passing of time, and publish what came of it."""
+        self._handle(self._next_event())
+        for _ in range(self._events.qsize()):
+            self._handle(self._next_event())
+        if self._clock() >= self._tick_at:
+            self._handle(Tick())
+        self._settle_past()
+        self._publish()
+        self.health.turned()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self.hear(Stop(self._settings.drain_seconds))
+
+    def hear(self, event: Event) -> None:
+        self._events.put(event)
+
+    def _next_event(self) -> Event:
+        seconds = TICK_SECONDS
+        if self._machine.awaited and (left := self._delivered_at - self._clock()) > 0.0:
+            seconds = min(seconds, left)
+        try:
+            return self._events.get(timeout=seconds) or Tick()
+        except queue.Empty:
+            return Tick()
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, Tick):
+            self._tick_at = self._clock() + TICK_SECONDS
+        elif isinstance(event, Ended):
+            self._killed.discard(event.child)
+        self._act(self._machine.handle(event))
+
+    def _act(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Start):
+                self._start(instruction.child)
+            elif isinstance(instruction, Tell):
+                self._children[instruction.child].tell(instruction.message)
+            elif isinstance(instruction, Kill):
+                self._kill(instruction.child, instruction.why)
+            else:
+                assert isinstance(instruction, Exit)
+                self._exit = True
+
+    def _kill(self, child: str, why: str) -> None:
+        """It is killed again until it ends; that is said once."""
+        if child not in self._killed:
+            log.warning("%s is killed: %s", child, why)
+        self._killed.add(child)
+        self._children[child].kill()
+
+    def _start(self, child: str) -> None:
+        spark = self._machine.children[child].spark
+        command = command_of(child, self._settings, self._home.path, spark)
+        try:
+            self._children[child] = self._spawn(child, command)
+        except (OSError, RuntimeError) as error:  # no room for a process, a thread, a descriptor
+            log.warning("%s cannot be started: %s", child, error)
+            self._handle(Ended(child, -1))
+        else:
+            log.info("%s started, pid %d", child, self._children[child].pid)
+
+    def _spawn(self, child: str, command: list[str]) -> ChildProcess:
+        if not self._settings.measured:
+            return ChildProcess(child, [*PYTHON, *command], self._hear_child)
+        channel = self.channels[child] = Channel(child)
+        command = [*PYTHON, *command, "--metrics-channel", str(channel.descriptor)]
+        try:
+            return ChildProcess(child, command, self._hear_child, [channel.descriptor])
+        finally:
+            channel.child_started()
+
+    def readings(self) -> Iterator[Reading]:
+        """Metrics of the node; may be called from any thread."""
+        for name, child in self._machine.children.items():
+            yield table.CHILD_STARTS.of(child.starts, name)
+            yield table.CHILD_HANGS.of(child.hangs, name)
+        for task in self._status.tasks.values():
+            yield table.TASKS.of(1, task.state)
+
+    def _unready(self) -> str | None:
+        """Why the node cannot do its work now."""
+        if not self._store.connected:
+            return "ZooKeeper is not connected"
+        if not self._registered:
+            return "not registered yet"
+        waiting = self._machine.not_running
+        return f"{', '.join(waiting)} not running" if waiting else None
+
+    def _hear_child(self, event: Event) -> None:
+        if isinstance(event, Ended):
+            if event.code != 0:
+                log.warning("%s ended with code %d", event.child, event.code)
+            if event.child == COLLECT:
+                event = replace(event, running=self._in_progress.take())
+        self.hear(event)
+
+    def _publish(self) -> None:
+        """Bring ZooKeeper in line; what fails now is done at a later turn.
+
+        Journals come before the status: whoever reads that a flow has ended here also finds what it
+        has left.
+        """
+        if not self._store.connected:
+            if self._held_since:
+                self._held_since = self._clock()
+            self._say("waiting for ZooKeeper; what is accepted stays in the journals")
+            return
+        try:
+            self._attempt_all()
+        except UnavailableError as error:
+            self._look_at = 0.0
+            self._say(f"waiting for ZooKeeper: {error}")
+            return
+        trouble = next(filter(None, self._troubles.values()), "")
+        self._say(trouble or f"registered as {self._settings.name}")
+
+    def _attempt_all(self) -> None:
+        """Nothing is written before a look has found that the name is ours; the workers are told
+        what they may drop all the same."""
+        looks = self._clock() >= self._look_at or self._session != self._store.session
+        if looks:
+            self._attempt("reporting", self._look)
+        if self._is_ours and (looks or self._reported != self._machine.changes):
+            self._attempt("reporting", self._report)
+        if self._is_ours:
+            self._attempt("telling", self._tell_story)
+        if self._is_ours and self._machine.proposals:
+            self._attempt("changing who holds a journal", self._replicated.ask_for_changes)
+        if self._registered and self._replicated.due:
+            self._attempt("looking at copies", self._look_at_replicas)
+        if self._registered and self._clock() >= self._acks_at:
+            self._attempt("clearing up", self._clear_up)
+        if self._registered and self._machine.awaited and self._clock() >= self._delivered_at:
+            self._attempt("asking for deliveries", self._ask_for_deliveries)
+
+    def _attempt(self, what: str, work: Callable[[], None]) -> None:
+        """One damaged record, or a write that is refused, keeps nothing else from being done."""
+        trouble = ""
+        try:
+            work()
+        except ConflictError as conflict:
+            self._znodes.look_anew()
+            self._look_at = min(self._look_at, self._clock() + RETRY_SECONDS)
+            trouble = f"looking again: {conflict}"
+        except HeldError as error:
+            trouble = self._wait_for_holder(error)
+        except (CorruptError, UserError) as error:
+            if isinstance(error, SupplantedError if self._registered else UserError):
+                raise
+            trouble = f"not {what}: {error}"
+        self._troubles[what] = trouble
+        self.health.turned()
+
+    def _wait_for_holder(self, error: HeldError) -> str:
+        """Its session ends, when it is left over; when it is not, this is a copy."""
+        self._look_at = self._clock() + RETRY_SECONDS
+        self._held_since = self._held_since or self._clock()
+        if self._clock() - self._held_since > HELD_SESSIONS * self._settings.session_seconds:
+            raise SupplantedError(
+                f"{error}, and goes on: two processes cannot have one name. If {self._home.path} "
+                "is a copy of that node's data directory, start this one with another --name and "
+                "an empty --data"
+            ) from error
+        return f"waiting: {error}"
+
+    def _tell_story(self) -> None:
+        self._storyteller.tell(self._machine.story, at_once=self._exit)
+
+    def _report(self) -> None:
+        machine, changes = self._machine, self._machine.changes
+        self._znodes.announce(machine.addresses, machine.discovery, machine.collector)
+        journals = self._machine.journals
+        if journals is not None:
+            self._znodes.enter_journals(journals)
+            if any("copy" in said for said in journals.values()):
+                self._replicated.look_soon()
+        status = self._machine.status
+        problems = {
+            **self._znodes.problems,
+            **self._replicated.problems,
+            **self._home.problems,
+            **self._unknown_flows(),
+            **self._expiry.problems(),
+        }
+        self._status = replace(status, problems={**status.problems, **problems})
+        self._znodes.report(self._status)
+        self._reported = changes
+
+    def _unknown_flows(self) -> dict[str, str]:
+        if not self._unknown:
+            return {}
+        names = ", ".join(sorted(self._unknown)[:NAMES])
+        why = (
+            f"journals or source states of {len(self._unknown)} flows are kept ({names}), since "
+            "nothing says that these flows were deleted: apply them again to have the journals "
+            "collected, and delete them then to have the journals dropped"
+        )
+        return {"unknown flows": why}
+
+    def _clear_up(self) -> None:
+        """Let the workers drop what is acked, and what was of deleted flows; deregister what is
+        gone. Each is looked at the more seldom the longer nothing has happened to it."""
+        self._acks_at = self._clock() + ACKS_SECONDS
+        local = self._machine.journals
+        if local is None:
+            return
+        names = self._ack_pace.due(self._znodes.registered)
+        acked = self._znodes.acks(names) if names else Acked({})
+        for name in names:
+            self._ack_pace.saw(name, (acked.acks.get(name), acked.delivered.get(name)))
+        flows, journals = self._deleted(local)
+        unneeded = tuple(dict.fromkeys([*acked.unneeded, *journals]))
+        acked = replace(acked, unneeded=unneeded, gone_flows=flows)
+        if acked.unneeded or acked.gone_flows:
+            self._require_cluster()
+            self._ack_pace.soon(acked.unneeded)
+        self._act(self._machine.handle(acked))
+        if self._is_ours and self._machine.knows_all_journals:
+            self._znodes.deregister(name for name in acked.unneeded if name not in local)
+
+    def _look_at_replicas(self) -> None:
+        assigned = self._applied.assignment.journals if self._applied else {}
+        found = self._replicated.look(
+            assigned, lambda said: self._act(self._machine.handle(Replicas(said)))
+        )
+        if found is not None and self._is_ours and self._machine.knows_all_journals:
+            self._replicated.settle(found)
+
+    def _ask_for_deliveries(self) -> None:
+        began = self._clock()
+        acks = self._znodes.delivered(self._machine.awaited)
+        now = self._clock()
+        pause = max(DELIVERED_SECONDS, (now - began) / DELIVERED_SHARE)
+        self._delivered_at = now + min(pause, DELIVERED_MOST_SECONDS)
+        self._act(self._machine.handle(Delivered(acks)))
+
+    def _deleted(self, local: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, ...], list[str]]:
+        """The deleted flows of which there is something here, and their closed journals."""
+        kept = self._machine.kept_flows
+        registered = self._znodes.registered
+        flows = {*kept, *(known.value.flow for known in registered.values())}
+        flows.update(said["flow"] for said in local.values())
+        asked = self._flow_pace.due(flows)
+        if not asked:
+            return (), []
+        absent = self._znodes.absent(asked)
+        present = set(asked).difference(absent)
+        assigned = {task.flow for task in self._applied.assignment.tasks} if self._applied else ()
+        known = self._remember(FLOWS, present, flows.union(assigned))
+        deleted = known.deleted(absent)
+        self._unknown -= present
+        self._unknown &= flows
+        self._unknown.update(set(absent).difference(deleted))
+        for flow in asked:
+            self._flow_pace.saw(flow, flow in present)
+        if deleted and self._require_cluster() != known.generation:
+            return (), []  # it was brought back from an export meanwhile
+        journals = [n for n, j in registered.items() if j.value.closed and j.value.flow in deleted]
+        self._flow_pace.soon(deleted)
+        return tuple(flow for flow in kept if flow in deleted), journals
+
+    def _remember(self, file: str, present: Collection[str], local: Collection[str]) -> KnownNames:
+        """That these are there; of those of which nothing is ``local`` nothing is kept."""
+        known = self._known[file].after(self._generation, present, local)
+        if known != self._known[file]:
+            self._known[file] = known
+            try:
+                self._home.keep_known(file, known)
+            except OSError as error:
+                log.warning("what is there is not kept in %s: %s", file, error)
+        return known
+
+    def _look(self) -> None:
+        """Whose the name is, and the assignment; the timer is set first, so that a change in
+        between is seen. While no session of ours was there the name may have been given away."""
+        self._look_at = self._clock() + LOOK_SECONDS
+        self._session, self._is_ours = self._store.session, False
+        generation = self._require_cluster()
+        if generation != self._generation:
+            self._znodes.forget_names()
+        elif self._clock() >= self._all_at:
+            self._all_at = self._clock() + ALL_SECONDS
+            self._znodes.look_anew()
+        self._generation = generation
+        self._znodes.register()
+        self._registered, self._held_since, self._is_ours = True, 0.0, True
+        if None in self._past.seen.values():
+            self._look_back()
+        wanted = self._znodes.assignment()
+        if wanted is not None and wanted != self._applied:
+            self._apply(wanted)
+        if wanted is None:
+            return
+        if wanted != self._kept:
+            self._keep(wanted)  # after it: syncing takes as long as all the rest of a failover
+        assigned = {task.flow for task in wanted.assignment.tasks}
+        self._remember(FLOWS, assigned, self._known[FLOWS].names | assigned)
+
+    def _require_cluster(self) -> int:
+        """The generation of the tree. Raises UserError when it is of another cluster."""
+        schema = tree.require(self._store)
+        self._home.belong_to(schema.cluster)
+        return schema.generation
+
+    def _apply(self, wanted: Wanted) -> None:
+        before = self._applied.assignment.tasks if self._applied else ()
+        flows = {task.flow for task in wanted.assignment.tasks}
+        self._flow_pace.soon({task.flow for task in before} - flows)
+        self._applied = wanted
+        self._replicated.look_soon()
+        self._act(self._machine.handle(wanted))
+
+    def _keep(self, wanted: Wanted) -> None:
+        """On a full disk nothing is kept, and that is no reason to stop: the next look tries."""
+        try:
+            self._home.keep(wanted)
+        except OSError as error:
+            log.warning("the assignment is not kept for a start without ZooKeeper: %s", error)
+        else:
+            self._kept = wanted
+
+    def _look_soon(self) -> None:
+        self._look_at = 0.0
+        self._events.put(None)
+
+    def _on_session(self, connected: bool) -> None:
+        if connected:
+            self._all_at = 0.0
+            self._look_soon()
+
+    def _say(self, sentence: str) -> None:
+        if sentence != self._said:
+            log.info("%s", sentence)
+        self._said = sentence
+
+
+def run(settings: Settings) -> None:
+    """A node until SIGTERM or SIGINT. ZooKeeper away at start is waited for.
+
+    Raises UserError when the data directory or the name cannot be had, or when the policy file is
+    bad.
+    """
+    if not names.is_node(settings.name):
+        raise UserError(
+            f"{settings.name!r} cannot be the --name: a node's name has letters, digits, dots, "
+            f"_ and -, at most {names.NODE_CHARACTERS} of them, and begins with no dot"
+        )
+    core_dumps.forbid()
+    member = process.member("node")
+    if member not in ("", f"node:{settings.name}"):
+        raise UserError(
+            f"the certificate here is for {member.removeprefix('node:')}, and --name is "
+            f"{settings.name}: they have to be the same"
+        )
+    settings = replace(settings, policy=policy.find(settings.policy))
+    allowed = policy.load(settings.policy)
+    home = Home(settings.data)
+    store = ZooKeeperStore(settings.hosts, settings.session_seconds, roles=["node"])
+    node = Node(settings, home, store, signers=allowed.signers)
+    if settings.measured:
+        _serve_metrics(settings, node, store)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: node.stop())
+    Watchdog("node", node.health).start()
+    try:
+        node.run()
+    finally:
+        store.close()
+
+
+def _serve_metrics(settings: Settings, node: Node, store: ZooKeeperStore) -> None:
+    from flumeng.metrics import serving  # noqa: PLC0415  # nobody else needs HTTP
+
+    serving.serve(
+        "node",
+        node.health,
+        lambda: chain(node.readings(), store.readings()),
+        listen=settings.metrics,
+        descriptor=settings.metrics_channel,
+        children=lambda: node.channels,
+    )

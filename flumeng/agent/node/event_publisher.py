@@ -1,0 +1,62 @@
+"""Writes the machine's story where every shell can read it, also when the node is dead.
+
+Seldom and little: at most once in ``TELL_SECONDS``, only when something happened, and never more
+than the znode may hold. What an earlier life of the node told stays until it is pushed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from flumeng.agent.node.event_log import Step
+from flumeng.control.zookeeper import ABSENT, Store, Versioned
+from zkschema import codec, paths
+from zkschema.records import Story, StoryLine
+
+TELL_SECONDS = 3.0
+LINES = 50
+CAUSE_CHARACTERS = 200
+
+
+class EventPublisher:
+    """``clock`` is that of the machine's steps; ``wall`` gives seconds since the epoch."""
+
+    def __init__(
+        self, store: Store, node: str, clock: Callable[[], float], wall: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._path = paths.story(node)
+        self._clock = clock
+        self._epoch_seconds = wall() - clock()
+        self._told = -1
+        self._next = 0.0
+
+    def tell(self, steps: Iterable[Step], *, at_once: bool = False) -> None:
+        """Bring the znode up to date when it is time. Raises as a write does; then ask again."""
+        fresh = [step for step in steps if step.number > self._told]
+        if not fresh or (self._clock() < self._next and not at_once):
+            return
+        self._next = self._clock() + TELL_SECONDS
+        (found,) = self._store.read_each([self._path])
+        known = found.value.lines if isinstance(found, Versioned) else ()
+        lines = (self._line(step) for step in fresh)
+        story = _bounded([*known, *(line for line in lines if line not in known)])
+        self._store.write(self._path, story, found.version if found else ABSENT)
+        self._told = fresh[-1].number
+
+    def _line(self, step: Step) -> StoryLine:
+        return StoryLine(
+            time=self._epoch_seconds + step.seconds,
+            who=step.who,
+            event=step.event,
+            before=step.before,
+            after=step.after,
+            cause=step.cause[:CAUSE_CHARACTERS],
+        )
+
+
+def _bounded(lines: list[StoryLine]) -> Story:
+    kept = tuple(lines[-LINES:])
+    while len(codec.encode(Story(lines=kept))) > paths.story.size_bytes:
+        kept = kept[1:]
+    return Story(lines=kept)

@@ -1,0 +1,200 @@
+"""The node's data directory: one process at a time, an identity, the last assignment."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import uuid
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flumeng.agent.node.claim import Claim
+from flumeng.agent.node.events import Wanted
+from flumeng.agent.node.known_names import KnownNames
+from flumeng.agent.node.run_mark import FILE as RUN_MARK
+from flumeng.agent.node.run_mark import RunMark
+from flumeng.errors import UnavailableError, UserError
+from flumeng.journal.names import is_journal
+from flumeng.runtime import private_directory
+from flumeng.runtime.whole_files import write_durably
+from zkschema import codec
+from zkschema.records import Assignment
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ASSIGNMENT = "assignment.json"
+FLOWS, COPIES = "flows.json", "copies.json"
+CLAIM = "claim.json"
+DAMAGED = ".damaged"
+KEPT = (
+    *("lock", "uuid", "cluster", ASSIGNMENT, FLOWS, COPIES, CLAIM, RUN_MARK),
+    *(ASSIGNMENT + DAMAGED, FLOWS + DAMAGED, COPIES + DAMAGED),
+    *("journals", "copies", "sources", "jobs", "collector", "cache"),
+)
+"""All that the node and its children keep in the directory."""
+DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What parsing raises when a file does not hold what was written."""
+
+
+class Home:
+    """Raises UserError when ``path`` cannot be written, belongs to another user, or another node
+    runs in it.
+
+    ``problems``: a file that could not be used -> why.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problems: dict[str, str] = {}
+        private_directory.make_private(path, KEPT)
+        try:
+            for name in ("journals", "sources"):
+                (path / name).mkdir(exist_ok=True, mode=private_directory.DIRECTORY_MODE)
+            lock = private_directory.open_private(str(path / "lock"), os.O_RDWR | os.O_CREAT)
+            self._lock = os.fdopen(lock, "a")
+        except OSError as error:
+            raise UserError(
+                f"cannot write to the data directory {path}: {error.strerror}"
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(f"another node runs in {path}: give each its own --data") from error
+        try:
+            self._run_mark = RunMark(path, self._lock.fileno())
+        except OSError as error:
+            raise UserError(f"cannot read {path / RUN_MARK}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Let another process have the directory."""
+        self._lock.close()
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether it is a copy or a backup of the directory of a running node."""
+        return self._run_mark.is_foreign
+
+    def mark_running(self) -> None:
+        """A copy that is made from now on is noticed. Raises OSError."""
+        self._run_mark.set()
+
+    def mark_ended(self) -> None:
+        """All processes have ended: a copy is as good as this. Raises OSError."""
+        self._run_mark.clear()
+
+    def journals(self) -> list[str]:
+        """Those that lie here, but for copies of other nodes' journals."""
+        places = (self.path / "journals").glob("*/*")
+        return sorted(place.name for place in places if is_journal(place.name))
+
+    def identity(self) -> str:
+        """The node's UUID, made at the first start and kept for ever."""
+        file = self.path / "uuid"
+        if not file.exists():
+            write_durably(file, uuid.uuid4().hex)
+        return file.read_text()
+
+    def belong_to(self, cluster: str) -> None:
+        """Keep to the cluster that the node first came to: another one does not know what the
+        journals hold. Raises UserError when this is another one."""
+        file = self.path / "cluster"
+        try:
+            if not file.exists():
+                write_durably(file, cluster)
+            other = file.read_text() != cluster
+        except OSError as error:
+            raise UserError(f"cannot write {file}: {error.strerror}") from error
+        if other:
+            raise UserError(
+                f"ZooKeeper holds another cluster than the one that {self.path} belongs to, and "
+                "would have its journals removed: bring that one back (`flumeng schema import`), "
+                "take another --data, or, when it is lost for good, apply its flows here and "
+                f"remove {file}"
+            )
+
+    def claim(self) -> Claim:
+        """The last one that a process of this directory has made. Raises UserError when it is
+        damaged, UnavailableError when it cannot be read now."""
+        file = self.path / CLAIM
+        try:
+            return _claim(json.loads(file.read_text()))
+        except FileNotFoundError:
+            return Claim()
+        except DAMAGE as error:
+            raise UserError(
+                f"{file} is damaged: {error}. It tells this directory from its copies, and what is "
+                "in here is sound. If no other directory was used under the node's name since, "
+                'write {"number": CLAIMS, "token": "CLAIMANT"} into the file, with `claims` and '
+                "`claimant` of the node's znode in `flumeng schema export`"
+            ) from error
+        except OSError as error:
+            raise UnavailableError(f"cannot read {file}: {error.strerror}") from error
+
+    def keep_claim(self, claim: Claim) -> None:
+        """Durable when this returns. Raises OSError."""
+        document = {"number": claim.number, "token": claim.token}
+        write_durably(self.path / CLAIM, json.dumps(document))
+
+    def keep(self, wanted: Wanted) -> None:
+        """Remember the assignment, for a start while ZooKeeper is away."""
+        document = {
+            "version": wanted.version,
+            "assignment": codec.text_of(wanted.assignment),
+            "texts": [[flow, number, text] for (flow, number), text in wanted.texts.items()],
+        }
+        write_durably(self.path / ASSIGNMENT, json.dumps(document))
+        self.problems.pop(ASSIGNMENT, None)
+
+    def kept(self) -> Wanted | None:
+        """What ``keep`` wrote last; None when it is damaged, since ZooKeeper tells it again."""
+        return self._load(ASSIGNMENT, _wanted)
+
+    def keep_known(self, file: str, known: KnownNames) -> None:
+        """Remember which ``FLOWS`` or ``COPIES`` were seen. Raises OSError."""
+        document = {"generation": known.generation, Path(file).stem: sorted(known.names)}
+        write_durably(self.path / file, json.dumps(document))
+        self.problems.pop(file, None)
+
+    def known(self, file: str) -> KnownNames:
+        """What ``keep_known`` wrote last; none when it is damaged."""
+        return self._load(file, partial(_known, Path(file).stem)) or KnownNames()
+
+    def _load(self, name: str, parse: Callable[[Any], T]) -> T | None:
+        """What a file holds; one that is damaged is set aside. That, or that it cannot be read now,
+        is a problem until the next is written."""
+        file = self.path / name
+        try:
+            return parse(json.loads(file.read_text()))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self.problems[name] = f"cannot read {file}: {error.strerror}"
+            return None
+        except DAMAGE as error:
+            aside = file.with_name(f"{name}{DAMAGED}")
+            log.warning("%s is not used, it is %s now: %s", file, aside.name, error)
+            self.problems[name] = f"{file} was damaged, and is {aside.name} now: {error}"
+            with contextlib.suppress(OSError):
+                file.replace(aside)
+            return None
+
+
+def _claim(document: Any) -> Claim:
+    return Claim(int(document["number"]), str(document["token"]))
+
+
+def _wanted(document: Any) -> Wanted:
+    texts = {(str(flow), int(number)): str(text) for flow, number, text in document["texts"]}
+    assignment = codec.decode(Assignment, document["assignment"].encode())
+    return Wanted(int(document["version"]), assignment, texts)
+
+
+def _known(kind: str, document: Any) -> KnownNames:
+    return KnownNames(int(document["generation"]), frozenset(map(str, document[kind])))

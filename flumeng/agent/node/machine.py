@@ -1,0 +1,644 @@
+"""What a node decides: events in, instructions out. Pure: no processes, sockets, clock or store.
+
+Rules
+1. Each child is in one state, and what an event does to it is in ``TRANSITIONS``; a pair that is
+   not there is a fault of this code and raises with the machine's story.
+2. A child that runs is told everything that is wanted of it whenever that changes (level-triggered)
+   and when it becomes ready. It is never told a difference.
+3. A child that ends without having been asked is started again after a back-off that doubles from
+   0.1 s to 10 s and starts anew once it has run for a minute.
+4. What the node says of itself (``status``, ``journals``, ``addresses``) derives from what the
+   children said last; nothing is said for a child that does not run. An assignment counts as
+   applied when each child has answered the configuration that it was sent last. Before there is
+   an assignment no child is told anything: an empty one would close every journal.
+5. Each ingest worker is told of its own journals, and all of them of all ingest tasks: a task runs
+   when it runs in each of them.
+6. A child that says nothing of its work for longer than its limit is killed and counts as one that
+   has ended. Time in which this machine was not asked (its process stood still, or waited for
+   ZooKeeper) is no silence of its children.
+7. A flow that takes the collector down again and again is set aside: see ``Suspects``.
+8. A collector whose settings of Spark change drains and is started anew with them.
+9. Stopping: first nothing new is accepted, then the collector drains within its time, and only
+   then the journals stop being served.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flumeng.agent.node import children
+from flumeng.agent.node.children import DEFAULT_LIMITS, Child, Limits, State
+from flumeng.agent.node.event_log import Step
+from flumeng.agent.node.events import (
+    Acked,
+    Delivered,
+    Ended,
+    Event,
+    Exit,
+    Instruction,
+    Kill,
+    Past,
+    Replicas,
+    Said,
+    Start,
+    Stop,
+    Tell,
+    Tick,
+    Wanted,
+)
+from flumeng.agent.node.protocol import Message
+from flumeng.agent.node.suspects import Suspects
+from flumeng.journal.names import worker_of
+from zkschema.records import COLLECT, DISCOVER, INGEST, AssignedTask, NodeStatus
+
+STORY_EVENTS = 200
+BACKOFF_SECONDS = 0.1
+BACKOFF_MOST_SECONDS = 10.0
+HEALTHY_SECONDS = 60.0
+KILL_SECONDS = 4.0
+DRAIN_SECONDS = 10.0
+"""Of a collector that is started anew with other settings."""
+KILL_AGAIN_SECONDS = 1.0
+PAUSE_SECONDS = 1.0
+"""Between two events; longer ones are pauses of the node itself."""
+
+
+class FaultError(AssertionError):
+    """An event that cannot happen in this state; carries the machine's story."""
+
+
+class Machine:
+    """One node. ``clock`` gives seconds that only grow; ``roles`` says which children it has, and
+    ``workers`` how many of them ingest. ``changes`` grows whenever what the node says of itself may
+    be another."""
+
+    def __init__(
+        self,
+        roles: tuple[str, ...],
+        clock: Callable[[], float],
+        workers: int = 1,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self._clock = clock
+        self._limits = limits
+        self._turned_at = clock()
+        self._children = {
+            name: Child(name, backoff_seconds=BACKOFF_SECONDS)
+            for name in children.names(roles, workers)
+        }
+        self._ingest = [child for child in self._children.values() if child.role == INGEST]
+        self._wanted: Wanted | None = None
+        self._applied = -1
+        self._acks: dict[str, int] = {}
+        self._delivered: dict[str, int] = {}
+        self._replicas: Message | None = None
+        self._past: Past | None = None
+        self.proposals: dict[str, Message] = {}
+        """The changes of who holds a journal that workers want; whoever asks for one takes it."""
+        self._stopping: Stop | None = None
+        self._suspects = Suspects()
+        self.changes = 0
+        self.story: deque[Step] = deque(maxlen=STORY_EVENTS)
+        self._record("node", "start", "", "running")
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """The one entrance: all events go through here."""
+        self._discount_pause()
+        told = self.story[-1].number
+        instructions = self._handle(event)
+        if _matters(event) or self.story[-1].number != told:
+            self.changes += 1
+        if all(child.answered == child.told for child in self._children.values()):
+            self._applied = self._wanted.version if self._wanted else -1
+        self.check()
+        return instructions
+
+    def _handle(self, event: Event) -> list[Instruction]:
+        if isinstance(event, Wanted):
+            return self._on_wanted(event)
+        if isinstance(event, Acked):
+            return self._on_acked(event)
+        if isinstance(event, Delivered):
+            return self._on_delivered(event)
+        if isinstance(event, Replicas):
+            self._replicas = event.message
+            return self._tell_replicas()
+        if isinstance(event, Past):
+            self._past = event
+            running = [child for child in self._ingest if child.state is State.RUNNING]
+            return [told for child in running for told in self._tell_past(child)]
+        if isinstance(event, Stop):
+            return self._on_stop(event)
+        if isinstance(event, Tick):
+            return [i for child in self._children.values() for i in self._step(child, "tick")]
+        child = self._children[event.child]
+        if isinstance(event, Ended):
+            if child.state in (State.RUNNING, State.HUNG):
+                self._suspect(child, event)
+            return self._step(child, "ended", event.code)
+        return self._step(child, str(event.message["type"]), event.message)
+
+    def _suspect(self, child: Child, event: Ended) -> None:
+        assigned = self._wanted.assignment.tasks if self._wanted else ()
+        how = child.trouble if child.state is State.HUNG else f"ended with code {event.code}"
+        before = self._suspects.aside
+        self._suspects = self._suspects.after_end(self._clock(), event.running, assigned, how)
+        for flow in sorted(self._suspects.aside.keys() - before.keys()):
+            self._record(flow, "ended", "", "set aside", self._suspects.aside[flow].why)
+
+    def _discount_pause(self) -> None:
+        now = self._clock()
+        paused = now - self._turned_at - PAUSE_SECONDS
+        self._turned_at = now
+        if paused > 0:
+            for child in self._children.values():
+                child.be_patient(paused)
+
+    @property
+    def children(self) -> Mapping[str, Child]:
+        """To look at: what each child is at, how often it was started and how often it hung."""
+        return self._children
+
+    @property
+    def status(self) -> NodeStatus:
+        """What to report: every task that is assigned or still runs."""
+        assigned = self._wanted.assignment.tasks if self._wanted else ()
+        tasks = children.statuses(self._children.values(), assigned)
+        if self._wanted and self._wanted.unreadable:
+            tasks |= children.unreadable(tasks, self._wanted)
+        tasks |= children.set_aside(tasks, assigned, self._suspects)
+        return NodeStatus(
+            assignment_version=self._applied,
+            tasks=tasks,
+            journals_told=self.knows_all_journals,
+            problems=self._problems,
+            spark_ui=next((c.spark_ui for c in self._children.values() if c.spark_ui), ""),
+        )
+
+    @property
+    def _problems(self) -> dict[str, str]:
+        """What is wrong with the children, and with what they serve."""
+        trouble = {child.name: child.trouble for child in self._children.values() if child.trouble}
+        held = {c.name: f"held: {c.held}" for c in self._children.values() if c.held}
+        locked = {
+            f"journal {name}": said["locked"]
+            for name, said in (self.journals or {}).items()
+            if said.get("locked")
+        }
+        older = {
+            f"journal {name}": said["why"] for name, said in self._refused.items() if said["older"]
+        }
+        return trouble | held | locked | older
+
+    @property
+    def _refused(self) -> Mapping[str, Mapping[str, Any]]:
+        """The journals that take no more events since others may have seen later ones."""
+        return {name: said for child in self._ingest for name, said in child.refused.items()}
+
+    @property
+    def has_settled_past(self) -> bool:
+        """Whether no journal is left that took events before the node started and may be older
+        than what readers, or other copies, have seen of it."""
+        told = [child.answered for child in self._ingest]
+        return None not in told and all(said["settled"] for said in self._refused.values())
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where each worker serves its journals; empty texts while they do not."""
+        return tuple(child.address for child in self._ingest)
+
+    @property
+    def discovery(self) -> str:
+        """Where the discovery process tells of its partitions; empty while it does not."""
+        return self._address_of(DISCOVER)
+
+    @property
+    def collector(self) -> str:
+        """Where the collector tells what it counts; empty while it does not."""
+        return self._address_of(COLLECT)
+
+    def _address_of(self, child: str) -> str:
+        found = self._children.get(child)
+        return found.address if found else ""
+
+    @property
+    def journals(self) -> Mapping[str, Mapping[str, Any]] | None:
+        """The journals of the workers that run: id -> flow, term, closed, end; None while no
+        worker has said anything."""
+        told = [child.journals for child in self._ingest if child.journals is not None]
+        return (
+            {name: said for journals in told for name, said in journals.items()} if told else None
+        )
+
+    @property
+    def knows_all_journals(self) -> bool:
+        """Whether ``journals`` holds all that lie on this node's disk."""
+        return all(child.journals is not None for child in self._ingest)
+
+    @property
+    def not_running(self) -> tuple[str, ...]:
+        """The children that are needed and do not run now."""
+        return tuple(
+            child.name
+            for child in self._children.values()
+            if child.state is not State.RUNNING and self._needed(child)
+        )
+
+    @property
+    def kept_flows(self) -> tuple[str, ...]:
+        """Flows that have source state on this node beside their journals."""
+        return tuple(sorted({flow for child in self._ingest for flow in child.kept_flows}))
+
+    @property
+    def copies(self) -> Mapping[str, str]:
+        """The journals of other nodes of which a copy lies here, with its id; that is empty when
+        the copy cannot be used."""
+        return {name: id_ for child in self._ingest for name, id_ in child.copies.items()}
+
+    @property
+    def awaited(self) -> frozenset[str]:
+        """The journals of which somebody waits until their events are delivered."""
+        return frozenset(name for child in self._ingest for name in child.awaited)
+
+    def check(self) -> None:
+        """The invariants of this structure."""
+        for child in self._children.values():
+            said = child.address or child.tasks or child.journals
+            assert child.state not in (State.ABSENT, State.WAITING) or not said, child
+        assert not (self._stopping and self._any(State.WAITING)), "waits while it stops"
+
+    def _on_wanted(self, event: Wanted) -> list[Instruction]:
+        before = f"assignment {self._wanted.version}" if self._wanted else ""
+        count = len(event.assignment.tasks)
+        cause = f"{count} task{'' if count == 1 else 's'}"
+        self._record("node", "wanted", before, f"assignment {event.version}", cause)
+        self._wanted = event
+        return [i for child in self._children.values() for i in self._step(child, "wanted")]
+
+    def _on_acked(self, event: Acked) -> list[Instruction]:
+        acks = {name: ack for name, ack in event.acks.items() if self._acks.get(name) != ack}
+        delivered = {n: ack for n, ack in event.delivered.items() if self._delivered.get(n) != ack}
+        self._acks.update(acks)
+        self._delivered.update(delivered)
+        for name in event.unneeded:
+            self._acks.pop(name, None)
+            self._delivered.pop(name, None)
+        told: list[Instruction] = []
+        for child in self._ingest:
+            if child.state is State.RUNNING:
+                told += self._tell_offsets(child, acks, delivered)
+                journals = [name for name in sorted(event.unneeded) if self._is_of(child, name)]
+                flows = [flow for flow in sorted(event.gone_flows) if flow in child.kept_flows]
+                if journals or flows:
+                    message = {"type": "remove", "journals": journals, "flows": flows}
+                    told.append(Tell(child.name, message))
+        return told
+
+    def _tell_offsets(
+        self, child: Child, acks: Mapping[str, int], delivered: Mapping[str, int]
+    ) -> list[Instruction]:
+        """Those of the child's own journals."""
+        told: list[Instruction] = []
+        for kind, offsets in (("acks", acks), ("delivered", delivered)):
+            own = {name: offset for name, offset in offsets.items() if self._is_of(child, name)}
+            if own:
+                told.append(Tell(child.name, {"type": kind, "acks": own}))
+        return told
+
+    def _tell_past(self, child: Child) -> list[Instruction]:
+        """Before it is configured: it takes nothing into a journal of which it is not told."""
+        if self._past is None:
+            return []
+        workers = len(self._ingest)
+        seen = {
+            name: offset
+            for name, offset in self._past.seen.items()
+            if worker_of(name, workers) == child.number
+        }
+        return [Tell(child.name, {"type": "past", "seen": seen, "restored": self._past.restored})]
+
+    def _tell_replicas(self) -> list[Instruction]:
+        """Those that run and have not been told that."""
+        told: list[Instruction] = []
+        for child in self._ingest:
+            news = self._replicas is not None and child.replicas_told != self._replicas
+            if news and child.state in (State.RUNNING, State.STOPPING):
+                child.replicas_told = self._replicas
+                assert self._replicas is not None
+                told.append(Tell(child.name, self._replicas))
+        return told
+
+    def _on_delivered(self, event: Delivered) -> list[Instruction]:
+        told: list[Instruction] = []
+        for child in self._ingest:
+            known = child.awaited
+            news = {n: ack for n, ack in event.acks.items() if n in known and known[n] != ack}
+            if news and child.state in (State.RUNNING, State.STOPPING):
+                known.update(news)
+                told.append(Tell(child.name, {"type": "delivered", "acks": news}))
+        return told
+
+    def _is_of(self, child: Child, journal: str) -> bool:
+        """The copies of others' journals lie with the first one, whichever worker made them."""
+        return journal in child.copies or worker_of(journal, len(self._ingest)) == child.number
+
+    def _on_stop(self, event: Stop) -> list[Instruction]:
+        self._record("node", "stop", "running", "stopping")
+        self._stopping = event
+        steps = [i for child in self._children.values() for i in self._step(child, "stop")]
+        return [*steps, *self._finish()]
+
+    def _step(self, child: Child, event: str, detail: object = None) -> list[Instruction]:
+        handler = TRANSITIONS.get((child.state, event))
+        if handler is None:
+            story = "; ".join(map(str, self.story))
+            raise FaultError(f"{child.name} is {child.state.value}, got {event}: {story}")
+        before = child.state
+        instructions = handler(self, child, detail)
+        if child.state is not before:
+            child.since = self._clock()
+            cause = f"exit code {detail}" if event == "ended" else ""
+            if child.state is State.HUNG:
+                cause = child.trouble
+            self._record(child.name, event, before.value, child.state.value, cause)
+        return instructions
+
+    def _record(self, who: str, event: str, before: str, after: str, cause: str = "") -> None:
+        number = self.story[-1].number + 1 if self.story else 0
+        self.story.append(Step(number, self._clock(), who, event, before, after, cause))
+
+    def _record_tasks(self, child: Child, after: Mapping[str, Any]) -> None:
+        several = child.role == INGEST and len(self._ingest) > 1
+        for key in sorted({*child.tasks, *after}):
+            old, new = child.tasks.get(key, {}), after.get(key, {})
+            before, now = old.get("state", ""), new.get("state", "")
+            trouble = new.get("error") or ""
+            if before != now or trouble != (old.get("error") or ""):
+                who = f"{key} in {child.name}" if several else key
+                well = "well again" if before == now and not trouble else ""
+                self._record(who, "status", before, now, trouble or well)
+
+    def _record_refused(self, child: Child, after: Mapping[str, Mapping[str, Any]]) -> None:
+        for name in sorted(after.keys() - child.refused.keys()):
+            cause = after[name]["why"]
+            self._record(f"journal {name}", "status", "", "takes no more events", cause)
+
+    def _ignore(self, _child: Child, _detail: object) -> list[Instruction]:
+        return []
+
+    def _start_if_needed(self, child: Child, _detail: object) -> list[Instruction]:
+        if self._stopping or not self._needed(child):
+            return []
+        child.state = State.STARTING
+        child.starts += 1
+        child.heard_at = self._clock()
+        child.spark = self._spark
+        return [Start(child.name)]
+
+    def _start_after_backoff(self, child: Child, _detail: object) -> list[Instruction]:
+        if self._clock() - child.since < child.backoff_seconds:
+            return []
+        child.backoff_seconds = min(child.backoff_seconds * 2, BACKOFF_MOST_SECONDS)
+        child.state = State.ABSENT
+        return self._start_if_needed(child, None)
+
+    def _on_ready(self, child: Child, detail: Any) -> list[Instruction]:
+        child.state = State.RUNNING
+        child.trouble = ""
+        child.heard_at = self._clock()
+        child.address = detail.get("address", "")
+        child.spark_ui = detail.get("spark_ui", "")
+        if self._outdated(child) or not self._needed(child):
+            return self._stop(child, 0.0)
+        told = self._tell_past(child) if child.role == INGEST else []
+        told += self._configure(child)
+        if child.role == INGEST:
+            told += self._tell_offsets(child, self._acks, self._delivered)
+            told += self._tell_replicas()
+        return told
+
+    def _on_status(self, child: Child, detail: Any) -> list[Instruction]:
+        self._record_tasks(child, detail["tasks"])
+        self._record_refused(child, detail.get("refused", {}))
+        child.tasks = detail["tasks"]
+        child.journals = detail.get("journals")
+        child.kept_flows = tuple(detail.get("kept_flows", ()))
+        child.copies = detail.get("copies", {})
+        child.refused = detail.get("refused", {})
+        child.answered = detail["answers"]
+        return []
+
+    def _on_awaits(self, child: Child, detail: Any) -> list[Instruction]:
+        child.awaited = {name: child.awaited.get(name, 0) for name in detail["journals"]}
+        return []
+
+    def _on_proposal(self, _child: Child, detail: Any) -> list[Instruction]:
+        self.proposals[detail["journal"]] = detail
+        return []
+
+    def _on_alive(self, child: Child, detail: Any) -> list[Instruction]:
+        held = detail.get("held", "")
+        child.heard_at = self._clock()
+        if held and held != child.held:
+            child.held_at = child.heard_at
+        if bool(held) != bool(child.held):
+            state = child.state.value
+            self._record(child.name, "alive", state, state, f"held: {held}" if held else "goes on")
+        child.held = held
+        return []
+
+    def _watch(self, child: Child, _detail: object) -> list[Instruction]:
+        """A collector hears when flows are suspects no more."""
+        if child.role == COLLECT and child.suspects != self._suspects.at(self._clock()):
+            return [*self._kill_if_hung(child, None), *self._on_wanted_running(child, None)]
+        return self._kill_if_hung(child, None)
+
+    def _kill_if_hung(self, child: Child, _detail: object) -> list[Instruction]:
+        why = child.hang(self._clock(), self._limits)
+        if not why:
+            return []
+        self._forgive(child)
+        child.forget()
+        child.state, child.trouble = State.HUNG, why
+        child.hangs += 1
+        return self._kill(child, why)
+
+    def _kill_if_outdated(self, child: Child, _detail: object) -> list[Instruction]:
+        """What only starts may wait for something that its settings name, and reads no messages."""
+        if not self._outdated(child):
+            return []
+        child.state, child.trouble = State.HUNG, "ended, as its settings have changed"
+        return self._kill(child, "its settings have changed")
+
+    def _kill_again(self, child: Child, _detail: object) -> list[Instruction]:
+        return self._kill(child, child.trouble) if self._clock() > child.kill_at else []
+
+    def _kill(self, child: Child, why: str) -> list[Instruction]:
+        child.kill_at = self._clock() + KILL_AGAIN_SECONDS
+        return [Kill(child.name, why)]
+
+    def _forgive(self, child: Child) -> None:
+        if child.state is State.RUNNING and self._clock() - child.since > HEALTHY_SECONDS:
+            child.backoff_seconds = BACKOFF_SECONDS
+
+    def _on_wanted_running(self, child: Child, _detail: object) -> list[Instruction]:
+        if self._stopping:
+            return []
+        if not self._needed(child):
+            return self._stop(child, 0.0)
+        return self._stop(child, DRAIN_SECONDS) if self._outdated(child) else self._configure(child)
+
+    def _on_unasked_end(self, child: Child, code: object) -> list[Instruction]:
+        self._forgive(child)
+        child.forget()
+        if child.state is not State.HUNG:
+            child.trouble = f"ended with code {code}"
+        child.state = State.ABSENT if self._stopping else State.WAITING
+        return self._finish()
+
+    def _on_asked_end(self, child: Child, _detail: object) -> list[Instruction]:
+        child.forget()
+        child.state, child.trouble = State.ABSENT, ""
+        return [*self._start_if_needed(child, None), *self._finish()]
+
+    def _stop_child(self, child: Child, _detail: object) -> list[Instruction]:
+        """The collector drains first; ingest only stops accepting until the collector is done."""
+        assert self._stopping is not None
+        if child.role == INGEST and self._alive(COLLECT):
+            return [Tell(child.name, {"type": "quiesce"})]
+        return self._stop(child, self._stopping.drain_seconds)
+
+    def _cancel_start(self, child: Child, _detail: object) -> list[Instruction]:
+        return self._stop(child, 0.0)
+
+    def _stop(self, child: Child, drain_seconds: float) -> list[Instruction]:
+        child.state = State.STOPPING
+        child.kill_at = self._clock() + drain_seconds + KILL_SECONDS
+        return [Tell(child.name, {"type": "stop", "drain_seconds": drain_seconds})]
+
+    def _kill_if_late(self, child: Child, _detail: object) -> list[Instruction]:
+        late = self._clock() > child.kill_at
+        return self._kill(child, "did not stop in its time") if late else []
+
+    def _give_up_waiting(self, child: Child, _detail: object) -> list[Instruction]:
+        child.state = State.ABSENT
+        return []
+
+    def _finish(self) -> list[Instruction]:
+        """While stopping: stop ingest once the collector is gone, exit once all are."""
+        if self._stopping is None:
+            return []
+        serving = [child for child in self._ingest if child.state is State.RUNNING]
+        if serving and not self._alive(COLLECT):
+            return [told for child in serving for told in self._stop(child, 0.0)]
+        if all(child.state is State.ABSENT for child in self._children.values()):
+            return [Exit()]
+        return []
+
+    def _needed(self, child: Child) -> bool:
+        """Ingest always runs, since its journals must be served; without it discovery does, since
+        operators ask the node something. Others run when they have tasks."""
+        asked = child.role == (INGEST if self._ingest else DISCOVER)
+        return asked or bool(self._tasks(child))
+
+    @property
+    def _spark(self) -> Mapping[str, str]:
+        return self._wanted.assignment.spark if self._wanted else {}
+
+    def _outdated(self, child: Child) -> bool:
+        """Whether a collector runs with settings of Spark that are not wanted any more."""
+        return child.role == COLLECT and child.spark != self._spark
+
+    def _tasks(self, child: Child) -> list[AssignedTask]:
+        tasks = self._wanted.assignment.tasks if self._wanted else ()
+        return [task for task in tasks if task.kind == child.role and not self._suspects.why(task)]
+
+    def _configure(self, child: Child) -> list[Instruction]:
+        if self._wanted is None:
+            return []
+        texts = self._wanted.texts
+        tasks = [
+            {
+                "flow": task.flow,
+                "task": task.task,
+                "epoch": task.epoch,
+                "revision": task.revision,
+                "spec": texts.get((task.flow, task.revision), ""),
+                "partitions": list(task.partitions),
+                "state": task.state,
+                "handoff": task.handoff,
+            }
+            for task in self._tasks(child)
+        ]
+        child.told = self._wanted.version
+        message = {
+            "type": "configure",
+            "number": child.told,
+            "tasks": tasks,
+            "chokes": dict(self._wanted.assignment.chokes),
+        }
+        if child.role == COLLECT:
+            child.suspects = self._suspects.at(self._clock())
+            message["suspects"] = sorted(child.suspects)
+        return [Tell(child.name, message)]
+
+    def _alive(self, name: str) -> bool:
+        child = self._children.get(name)
+        return child is not None and child.state is not State.ABSENT
+
+    def _any(self, state: State) -> bool:
+        return any(child.state is state for child in self._children.values())
+
+
+def _matters(event: Event) -> bool:
+    """Whether what the node says of itself may be another after it."""
+    if isinstance(event, Said):
+        return event.message["type"] not in ("alive", "awaits", "proposal")
+    return isinstance(event, Wanted | Ended)
+
+
+TRANSITIONS: Mapping[tuple[State, str], Callable[[Machine, Child, Any], list[Instruction]]] = {
+    (State.ABSENT, "wanted"): Machine._start_if_needed,
+    (State.ABSENT, "tick"): Machine._start_if_needed,
+    (State.ABSENT, "stop"): Machine._ignore,
+    (State.STARTING, "wanted"): Machine._kill_if_outdated,
+    (State.STARTING, "tick"): Machine._kill_if_hung,
+    (State.STARTING, "alive"): Machine._on_alive,
+    (State.STARTING, "ready"): Machine._on_ready,
+    (State.STARTING, "status"): Machine._on_status,
+    (State.STARTING, "awaits"): Machine._on_awaits,
+    (State.STARTING, "proposal"): Machine._on_proposal,
+    (State.STARTING, "ended"): Machine._on_unasked_end,
+    (State.STARTING, "stop"): Machine._cancel_start,
+    (State.RUNNING, "wanted"): Machine._on_wanted_running,
+    (State.RUNNING, "tick"): Machine._watch,
+    (State.RUNNING, "alive"): Machine._on_alive,
+    (State.RUNNING, "status"): Machine._on_status,
+    (State.RUNNING, "awaits"): Machine._on_awaits,
+    (State.RUNNING, "proposal"): Machine._on_proposal,
+    (State.RUNNING, "ended"): Machine._on_unasked_end,
+    (State.RUNNING, "stop"): Machine._stop_child,
+    (State.STOPPING, "wanted"): Machine._ignore,
+    (State.STOPPING, "tick"): Machine._kill_if_late,
+    (State.STOPPING, "ready"): Machine._ignore,
+    (State.STOPPING, "alive"): Machine._ignore,
+    (State.STOPPING, "status"): Machine._on_status,
+    (State.STOPPING, "awaits"): Machine._on_awaits,
+    (State.STOPPING, "proposal"): Machine._on_proposal,
+    (State.STOPPING, "ended"): Machine._on_asked_end,
+    (State.STOPPING, "stop"): Machine._ignore,
+    (State.HUNG, "wanted"): Machine._ignore,
+    (State.HUNG, "tick"): Machine._kill_again,
+    (State.HUNG, "ready"): Machine._ignore,
+    (State.HUNG, "alive"): Machine._ignore,
+    (State.HUNG, "status"): Machine._ignore,
+    (State.HUNG, "awaits"): Machine._ignore,
+    (State.HUNG, "proposal"): Machine._ignore,
+    (State.HUNG, "ended"): Machine._on_unasked_end,
+    (State.HUNG, "stop"): Machine._ignore,
+    (State.WAITING, "wanted"): Machine._ignore,
+    (State.WAITING, "tick"): Machine._start_after_backoff,
+    (State.WAITING, "stop"): Machine._give_up_waiting,
+}

@@ -1,0 +1,94 @@
+"""Runs the check of a flow's targets that an operator asks this node for.
+
+The check is a child process with this node's network, secrets and policy. One runs at a time, and
+it is killed when it takes longer than its limit. Only texts that this node would run are checked.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from flumeng.agent.node.policy import Policy
+from flumeng.errors import UnavailableError, UserError
+from flumeng.security.signing import is_signed
+
+log = logging.getLogger(__name__)
+
+CHECK_SECONDS = 120.0
+"""A check ends by itself much sooner, unless a flow has very many targets that do not answer."""
+TEXT_BYTES = 1 << 20
+ERROR_CHARACTERS = 2000
+
+
+class TargetChecks:
+    """For a node with the directory ``data``; ``policy_file`` holds what is ``allowed`` there. Used
+    from any thread."""
+
+    def __init__(self, data: Path, policy_file: Path | None, allowed: Policy) -> None:
+        self._command = [
+            sys.executable,
+            "-m",
+            "flumeng.agent.dryrun.target_check",
+            "--data",
+            str(data),
+        ]
+        if policy_file is not None:
+            self._command += ["--policy", str(policy_file)]
+        self._signers = allowed.signers
+        self._running = threading.Lock()
+
+    def answer(self, request: bytes) -> list[dict[str, Any]]:
+        """Rows as ``trial.targets.Tried``. Raises UserError, and UnavailableError while another
+        check runs or when it has not ended in its time."""
+        flow, text, signature = _parsed(request)
+        if self._signers and not is_signed(flow, text, signature, self._signers):
+            raise UserError(
+                f"the text of flow {flow} is not signed with a key of this node's policy file: set "
+                "FLUMENG_SIGNING_KEY to the file of one"
+            )
+        if not self._running.acquire(blocking=False):
+            raise UnavailableError("this node checks the targets of another flow now: try again")
+        try:
+            return self._run(flow, text)
+        finally:
+            self._running.release()
+
+    def _run(self, flow: str, text: str) -> list[dict[str, Any]]:
+        log.info("the targets of flow %s are checked for an operator", flow)
+        try:
+            done = subprocess.run(
+                self._command,
+                input=text.encode(),
+                capture_output=True,
+                timeout=CHECK_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise UnavailableError(f"the check has not ended in {CHECK_SECONDS:g} s") from error
+        if done.returncode:
+            why = done.stderr.decode(errors="replace").strip()
+            raise UserError(
+                f"the check ended with code {done.returncode}: {why[-ERROR_CHARACTERS:]}"
+            )
+        found: list[dict[str, Any]] = json.loads(done.stdout)
+        return found
+
+
+def _parsed(request: bytes) -> tuple[str, str, str]:
+    """The flow, its text and the text's signature. Raises UserError."""
+    if len(request) > TEXT_BYTES:
+        raise UserError(f"a flow to check has at most {TEXT_BYTES} bytes")
+    try:
+        asked = json.loads(request)
+        flow, text, signature = asked["flow"], asked["text"], asked["signature"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"targets of what: {error}") from error
+    if not all(isinstance(one, str) for one in (flow, text, signature)):
+        raise UserError("targets of what: flow, text and signature are texts")
+    return flow, text, signature

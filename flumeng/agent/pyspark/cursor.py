@@ -1,0 +1,181 @@
+"""The cursor of a reader that is no flow: its acks, which one reader at a time moves.
+
+Every write of a reader goes with one of the cursor's lease, at the version at which the lease named
+it. So whoever took the cursor last is the only one that moves its acks, whatever the one before
+believes. The lease says as well until when journals keep what the cursor has not read.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from flumeng.agent.pyspark.options import KEEP_SECONDS
+from flumeng.control.commands.cursors import require_leases
+from flumeng.control.commands.flow_records import require_flow, require_revision
+from flumeng.control.commands.subscriptions import has_journals
+from flumeng.control.zookeeper import ABSENT, ANY, Check, Put, Remove, Store, Versioned, Write
+from flumeng.control.zookeeper.transaction import singly
+from flumeng.errors import ConflictError, UserError
+from zkschema import paths
+from zkschema.records import Ack, Flow, Lease
+
+ATTEMPTS = 5
+
+
+def require_readable(store: Store, flow: str) -> Versioned[Flow]:
+    """The flow's record. Raises UserError when it is not there, or has no journals."""
+    record = require_flow(store, flow)
+    if record.value.state == "deleted":
+        raise UserError(f"flow {flow} is being deleted")
+    if not has_journals(require_revision(store, flow, record.value.revision).effective):
+        raise UserError(f"flow {flow} has no journals: read what that flow reads")
+    return record
+
+
+class Cursor:
+    """``existed``: somebody has read under this cursor before. Not for use by several threads."""
+
+    def __init__(
+        self, store: Store, flow: str, name: str, lease: Lease, wall: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._flow = flow
+        self._name = name
+        self._lease = lease
+        self._wall = wall
+        self.existed = True
+
+    @classmethod
+    def take(
+        cls,
+        store: Store,
+        flow: str,
+        name: str,
+        *,
+        keep_seconds: float | None,
+        begin: Callable[[], Mapping[str, int]],
+        wall: Callable[[], float] = time.time,
+    ) -> Cursor:
+        """Whoever had the cursor before has it no more. A new one begins where ``begin`` says.
+        ``keep_seconds`` None leaves that as it is.
+
+        Raises UserError when a flow has that name, or the flow cannot be read; ConflictError,
+        UnavailableError, and what ``begin`` raises.
+        """
+        require_leases(store)
+        record = require_readable(store, flow)
+        if store.exists(paths.flow(name)):
+            raise UserError(f"there is a flow {name}: give the cursor another name")
+        reader = f"{getpass.getuser()}@{socket.gethostname()} (process {os.getpid()})"
+        lease = Lease(
+            holder=uuid.uuid4().hex,
+            reader=reader,
+            keep_seconds=KEEP_SECONDS if keep_seconds is None else keep_seconds,
+            renewed=wall(),
+        )
+        cursor = cls(store, flow, name, lease, wall)
+        for attempt in range(ATTEMPTS):
+            try:
+                found = store.read(paths.lease(flow, name))
+                if found is not None:
+                    if keep_seconds is None:
+                        cursor._lease = replace(lease, keep_seconds=found.value.keep_seconds)
+                    store.write(paths.lease(flow, name), cursor._lease, found.version)
+                else:
+                    cursor._make(begin(), Check(paths.flow(flow), record.version))
+                    cursor.existed = False
+                return cursor
+            except ConflictError:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                record = require_readable(store, flow)
+        raise AssertionError("the last attempt returns or raises")
+
+    def offsets(self) -> dict[str, int]:
+        """Where its acks are; everything below is read. Raises CorruptError, UnavailableError."""
+        names = self._store.children(paths.cursor(self._flow, self._name))
+        found = self._store.read_many([paths.ack(self._flow, self._name, name) for name in names])
+        return {
+            name: ack.value.offset
+            for name, ack in zip(names, found, strict=True)
+            if ack is not None
+        }
+
+    def commit(self, offsets: Mapping[str, int]) -> None:
+        """Everything below ``offsets`` is read: no ack goes back. Those of journals that are gone,
+        and are not named any more, go.
+
+        Raises ConflictError when another reader has taken the cursor, or it was removed;
+        UnavailableError when nobody knows whether it was written: call it again.
+        """
+        for attempt in range(ATTEMPTS):
+            held = self._held()
+            try:
+                self._write(held, self._changes(offsets))
+                return
+            except ConflictError:  # an ack or the lease was changed: the next look tells by whom
+                if attempt == ATTEMPTS - 1:
+                    raise
+
+    def renew(self) -> None:
+        """Keep what is not read for another ``keep_seconds``. Raises as ``commit``."""
+        self.commit({})
+
+    def _held(self) -> Versioned[Lease]:
+        found = self._store.read(paths.lease(self._flow, self._name))
+        if found is None:
+            raise ConflictError(
+                f"the cursor {self._name} of flow {self._flow} was removed by an operator, or "
+                f"because it was not renewed for {self._lease.keep_seconds:g} s (keepSeconds); "
+                "start again to make it anew"
+            )
+        if found.value.holder != self._lease.holder:
+            raise ConflictError(
+                f"the cursor {self._name} of flow {self._flow} was taken by {found.value.reader}: "
+                "two readers cannot share one"
+            )
+        return found
+
+    def _changes(self, offsets: Mapping[str, int]) -> list[Write]:
+        if not offsets:
+            return []
+        folder = paths.cursor(self._flow, self._name)
+        names = sorted({*offsets, *self._store.children(folder)})
+        acks = self._store.read_many([paths.ack(self._flow, self._name, name) for name in names])
+        journals = self._store.read_each([paths.journal(name) for name in names])
+        writes: list[Write] = []
+        for name, ack, journal in zip(names, acks, journals, strict=True):
+            path, offset = paths.ack(self._flow, self._name, name), offsets.get(name, 0)
+            if ack is None and journal is not None and offset:
+                writes.append(Put(path, Ack(epoch=0, offset=offset), ABSENT))
+            elif ack is not None and ack.value.offset < offset:
+                writes.append(Put(path, replace(ack.value, offset=offset), ack.version))
+            elif ack is not None and journal is None and name not in offsets:
+                writes.append(Remove(path, ack.version))
+        return writes
+
+    def _write(self, held: Versioned[Lease], writes: list[Write]) -> None:
+        lease = replace(held.value, renewed=self._wall())
+        path, version = paths.lease(self._flow, self._name), held.version
+        scale, each = self._store.scale, [Put(path, lease, version)]
+        for some in list(singly(scale, writes, each=each)) or [[]]:
+            version = self._store.commit([Put(path, lease, version), *some])[0]
+
+    def _make(self, offsets: Mapping[str, int], unchanged: Check) -> None:
+        """The lease comes last: what is interrupted before is begun anew."""
+        folder = paths.cursor(self._flow, self._name)
+        there = self._store.exists(folder)
+        left = set(self._store.children(folder)) if there else set()
+        writes: list[Write] = [] if there else [Put(folder, None, ABSENT)]
+        for name, offset in offsets.items():
+            path = paths.ack(self._flow, self._name, name)
+            writes.append(Put(path, Ack(epoch=0, offset=offset), ANY if name in left else ABSENT))
+        writes.append(Put(paths.lease(self._flow, self._name), self._lease, ABSENT))
+        for some in singly(self._store.scale, writes, each=[unchanged]):
+            self._store.commit([unchanged, *some])

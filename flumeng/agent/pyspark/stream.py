@@ -1,0 +1,209 @@
+"""``spark.readStream``: micro-batches of exact ranges.
+
+Rules
+1. What Spark's checkpoint says holds. The cursor follows it: Spark commits a batch when it plans
+   the next one, so journals keep a little more than is needed, and never less.
+2. Without a checkpoint the stream goes on at the cursor: the last batch comes again.
+3. A journal whose server does not answer stays where it is, and the others go on.
+4. While ZooKeeper does not answer the stream waits; it does not begin then.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from flumeng.agent.pyspark import offsets, reading
+from flumeng.agent.pyspark.connecting import connect
+from flumeng.agent.pyspark.cursor import Cursor, require_readable
+from flumeng.agent.pyspark.options import Options
+from flumeng.agent.pyspark.planning import Look, Planning
+from flumeng.control.zookeeper import Store
+from flumeng.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+else:
+    try:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    except ImportError:  # Spark 4.0 and 4.1 have no limits, and ask for one batch
+        SupportsTriggerAvailableNow = object
+
+log = logging.getLogger(__name__)
+
+RENEW_SHARE = 4
+Offsets = Mapping[str, int]
+
+
+class _Open:
+    """What a reader has open in the process that plans for Spark; ``looked``: the last answers."""
+
+    def __init__(self, options: Options, store: Store) -> None:
+        self._store = store
+        self.planning = Planning(options, store)
+        self.cursor: Cursor | None = None
+        self.looked = Look({}, {})
+        if options.cursor:
+            self.cursor = Cursor.take(
+                store,
+                options.flow,
+                options.cursor,
+                keep_seconds=options.keep_seconds,
+                begin=self.planning.begin,
+            )
+        else:
+            require_readable(store, options.flow)
+        self.renewed_at = time.monotonic()
+
+    def look(self) -> Look:
+        self.looked = self.planning.look()
+        return self.looked
+
+    def close(self) -> None:
+        self.planning.close()
+        self._store.close()
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Made in every process that reads; only the one that plans connects to ZooKeeper.
+
+    ``_at``: where the next batch begins, as far as this process knows. ``_planned`` is the batch
+    that was planned last, which Spark asks for twice; ``_resumed`` says that the events of the
+    first one that has any may have been delivered before; ``_delivered``, that it was planned.
+    """
+
+    def __init__(self, options: Options, connect: Callable[[str], Store] = connect) -> None:
+        self._options = options
+        self._connect = connect
+        self._held: _Open | None = None
+        self._at: dict[str, int] | None = None
+        self._begun: dict[str, int] | None = None
+        self._until: dict[str, int] | None = None
+        self._planned: tuple[Offsets, Offsets, list[InputPartition]] | None = None
+        self._resumed, self._delivered = True, False
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802  Spark's
+        """The same until the first batch is committed: what a cursor has not read stays."""
+        held = self._open()
+        self._resumed = held.cursor is not None and held.cursor.existed
+        begun = self._begin(held)
+        if self._at is None:
+            self._at = begun
+        return begun
+
+    def latestOffset(  # noqa: N802  Spark's
+        self, start: dict[str, int] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, int]:
+        """``start`` and ``limit`` are there since Spark 4.2; before, nobody says where the first
+        batch begins, so it has no limit. Raises ConflictError when another reader has taken the
+        cursor, DataLossError, and UnavailableError when a first batch needs who does not answer."""
+        held = self._open()
+        at = start if start is not None else self._at
+        most = self._options.max_events if limit is None else getattr(limit, "max_rows", None)
+        try:
+            self._renew(held)
+            before, look = held.looked, held.look()
+        except UnavailableError as error:
+            if at is None:
+                raise
+            log.warning("no new events are looked for: %s", error)
+            return offsets.ordered(at)
+        if at is None:
+            look.require_all("only the checkpoint knows how far they were read")
+            self._at = offsets.ordered({**self._begin(held), **held.look().reached})
+            return self._at
+        at = self._without_gone(held, at, before, look)
+        named = {**look.floors, **self._acks(held, look, at), **at}
+        reached = look.reached
+        if self._until is not None:
+            reached = {name: min(end, self._until.get(name, 0)) for name, end in reached.items()}
+        total = sum(reached.values())
+        self._at = offsets.limited(named, reached, most or max(1, total))
+        return self._at
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's
+        """Asked for since Spark 4.2."""
+        from pyspark.sql.streaming.datasource import ReadMaxRows  # noqa: PLC0415  not in 4.0
+
+        return ReadMaxRows(self._options.max_events)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's
+        """Asked for since Spark 4.2."""
+        self._until = self._open().look().reached
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        if self._planned is not None and self._planned[:2] == (start, end):
+            return self._planned[2]
+        if self._at is None:
+            self._at = end
+        planning, replayed = self._open().planning, self._resumed and not self._delivered
+        back = [name for name in end if name in start and end[name] < start[name]]
+        planning.lose(back, "were first read at their ends, which have moved on")
+        parts = planning.partitions(start, end, replayed=replayed)
+        self._planned, self._delivered = (start, end, parts), bool(parts) or self._delivered
+        return parts
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return reading.read(partition)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Raises ConflictError when another reader has taken the cursor."""
+        held = self._open()
+        if held.cursor is None:
+            return
+        try:
+            held.cursor.commit(end)
+            held.renewed_at = time.monotonic()
+        except UnavailableError as error:  # the next one says it all
+            log.warning("the cursor stays where it is: %s", error)
+
+    def stop(self) -> None:
+        if self._held is not None:
+            self._held.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self._options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["options"])  # type: ignore[misc]
+
+    def _open(self) -> _Open:
+        if self._held is None:
+            self._held = _Open(self._options, self._connect(self._options.zookeeper))
+        return self._held
+
+    def _begin(self, held: _Open) -> dict[str, int]:
+        """Where a stream begins that has no checkpoint."""
+        if self._begun is None:
+            if held.cursor is None:
+                self._begun = held.planning.begin()
+            else:
+                self._begun = offsets.ordered({**held.look().floors, **held.cursor.offsets()})
+        return self._begun
+
+    def _renew(self, held: _Open) -> None:
+        due = held.renewed_at + self._options.keep_seconds / RENEW_SHARE
+        if held.cursor is not None and time.monotonic() >= due:
+            held.cursor.renew()
+            held.renewed_at = time.monotonic()
+
+    def _acks(self, held: _Open, look: Look, at: Offsets) -> dict[str, int]:
+        """Those of journals that ``at`` does not name."""
+        if held.cursor is None or look.names <= at.keys():
+            return {}
+        return {name: one for name, one in held.cursor.offsets().items() if name in look.names}
+
+    def _without_gone(self, held: _Open, at: Offsets, before: Look, look: Look) -> dict[str, int]:
+        """``at`` without the journals that are not there any more. One goes when every cursor has
+        read it to its end; without a cursor only what was seen last tells whether it was read."""
+        gone = [name for name in at if name not in look.names]
+        if gone:
+            acks = held.cursor.offsets() if held.cursor is not None else before.reached
+            unread = [name for name in gone if name not in acks or at[name] < acks[name]]
+            held.planning.lose(unread, "are gone, and were not read to their ends, as far as known")
+        return {name: one for name, one in at.items() if name in look.names}

@@ -1,0 +1,252 @@
+"""The real ZooKeeper server, from the jars that PySpark ships: nothing is downloaded.
+
+``serve`` turns the calling process into the server, so that whoever started it supervises the
+JVM itself; ``python -m flumeng.agent.standalone.embedded DIR PORT`` is the same and ends with its
+parent. Jetty is not among PySpark's jars, so the admin server is off.
+
+With an identity the port is a secure one, which lets in who has a certificate of the cluster's
+authority; a plain one beside it is for moving over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import random
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from flumeng.errors import UserError
+from flumeng.runtime import core_dumps, private_directory, secrets
+from flumeng.runtime.parentage import die_with_parent
+from flumeng.security import roles
+from flumeng.security.credentials import keystore_of
+
+if TYPE_CHECKING:
+    from flumeng.security.credentials import Credentials, Keystore
+
+JAVA_AT_LEAST = 17
+HEAP_MIB = 256
+TICK_MILLISECONDS = 500
+KEY_STORE, CA = "zookeeper-key.pem", "ca.pem"
+JARS = (
+    "zookeeper-",
+    "slf4j-api",
+    "log4j-",
+    "netty-",
+    "metrics-core",
+    "snappy-java",
+    "commons-io",
+    "commons-cli",
+    "jackson-annotations",
+    "jackson-core-2",
+    "jackson-databind",
+)
+KEPT = ("tree", "log4j2.properties", "zoo.cfg", KEY_STORE, CA)
+LOGGING = """\
+status = error
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{ISO8601} zookeeper %-5p %m%n
+"""
+
+
+def serve(
+    data: Path, port: int, *, host: str = "127.0.0.1", plain_port: int | None = None
+) -> NoReturn:
+    """Become a ZooKeeper server on ``host:port`` (port 0: a free one) with its state in ``data``.
+
+    Prints the address it serves. Raises UserError when Java is missing or too old, when the port
+    is taken, when ``data`` cannot be written, or when there is an identity without a certificate
+    of a ZooKeeper.
+    """
+    port = port or free_port(host)
+    keystore = keystore_of("zookeeper")
+    command = server_command(data, port, host=host, keystore=keystore, plain_port=plain_port)
+    print(f"zookeeper {host}:{port}", flush=True)
+    os.umask(private_directory.OTHERS)
+    core_dumps.forbid()
+    os.execve(command[0], command, secrets.without(os.environ))
+
+
+def server_command(
+    data: Path,
+    port: int,
+    *,
+    host: str = "127.0.0.1",
+    server_id: int = 0,
+    ensemble: Sequence[str] = (),
+    keystore: Keystore | None = None,
+    plain_port: int | None = None,
+) -> list[str]:
+    """The command line of a server, its configuration written below ``data``.
+
+    ``ensemble`` lists ``host:peer_port:election_port`` of servers 1, 2, ... of which this one is
+    ``server_id``; empty means a server alone. With credentials at ``keystore`` the port is a secure
+    one, so are those between the servers, and ``plain_port`` is opened only when it is given.
+    """
+    java = find_java()
+    proof = keystore.load() if keystore else None
+    if plain_port is not None and proof is None:
+        raise UserError(f"without {roles.DIRECTORY} the port is plain already")
+    for taken in (port, plain_port) if plain_port else (port,):
+        require_free(host, taken)
+    ports = [f"clientPort={port}", f"clientPortAddress={host}"]
+    if proof is not None:
+        ports = secure_ports(data, port, host, plain_port)
+    private_directory.make_private(data, KEPT)
+    try:
+        (data / "tree").mkdir(exist_ok=True, mode=private_directory.DIRECTORY_MODE)
+        private_directory.write_private(data / "log4j2.properties", LOGGING)
+        if proof is not None:
+            _write_key_store(data, proof)
+        private_directory.write_private(data / "zoo.cfg", configuration(data, ports, ensemble))
+        if ensemble:
+            private_directory.write_private(data / "tree" / "myid", str(server_id))
+    except OSError as error:
+        raise UserError(f"cannot write to {data}: {error.strerror}") from error
+    main = "quorum.QuorumPeerMain" if ensemble else "ZooKeeperServerMain"
+    return [
+        java,
+        f"-Xmx{HEAP_MIB}m",
+        "-XX:+UseSerialGC",
+        "-XX:+ExitOnOutOfMemoryError",
+        "-Dzookeeper.jmx.log4j.disable=true",
+        f"-Dlog4j2.configurationFile={data / 'log4j2.properties'}",
+        "-cp",
+        ":".join(_jars()),
+        f"org.apache.zookeeper.server.{main}",
+        str(data / "zoo.cfg"),
+    ]
+
+
+def secure_ports(data: Path, port: int, host: str, plain_port: int | None) -> list[str]:
+    """Lines of a server that lets nobody in but with a certificate of the cluster's authority.
+
+    Who comes over a plain port is let in as long as there is one, and may do what access lists
+    leave to everybody. The names of clients' hosts are not checked: a person has none.
+    """
+    stores = {"keyStore": _escaped(str(data / KEY_STORE)), "trustStore": _escaped(str(data / CA))}
+    lines = [
+        f"secureClientPort={port}",
+        f"secureClientPortAddress={host}",
+        "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+        "authProvider.x509=org.apache.zookeeper.server.auth.X509AuthenticationProvider",
+        "sslQuorum=true",
+        "ssl.clientHostnameVerification=false",
+    ]
+    for ssl in ("ssl", "ssl.quorum"):
+        for store, file in stores.items():
+            lines += [f"{ssl}.{store}.location={file}", f"{ssl}.{store}.type=PEM"]
+        lines += [
+            f"{ssl}.clientAuth=need",
+            f"{ssl}.protocol=TLSv1.3",
+            f"{ssl}.enabledProtocols=TLSv1.3,TLSv1.2",
+        ]
+    if plain_port is None:
+        return [*lines, "enforce.auth.enabled=true", "enforce.auth.schemes=x509"]
+    return [*lines, f"clientPort={plain_port}", f"clientPortAddress={host}"]
+
+
+def _write_key_store(data: Path, proof: Credentials) -> None:
+    """ZooKeeper wants key and certificate in one file."""
+    store = data / KEY_STORE
+    store.touch(mode=0o600)
+    store.write_bytes(proof.key + proof.certificate)
+    (data / CA).write_bytes(proof.ca)
+
+
+def configuration(data: Path, ports: Sequence[str], ensemble: Sequence[str]) -> str:
+    lines = [
+        f"dataDir={_escaped(str(data / 'tree'))}",
+        *ports,
+        f"tickTime={TICK_MILLISECONDS}",
+        "initLimit=20",
+        "syncLimit=10",
+        "minSessionTimeout=1000",
+        "maxSessionTimeout=60000",
+        "maxClientCnxns=0",
+        "admin.enableServer=false",
+        "4lw.commands.whitelist=srvr",
+        "autopurge.purgeInterval=1",
+        "autopurge.snapRetainCount=3",
+        *(f"server.{number}={address}" for number, address in enumerate(ensemble, start=1)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(value: str) -> str:
+    """As Java's properties have what is no ASCII, or an escape itself, by its UTF-16 units."""
+    units = value.encode("utf-16-be", "surrogatepass")
+    codes = (int.from_bytes(units[n : n + 2]) for n in range(0, len(units), 2))
+    return "".join(
+        chr(code) if code < 128 and chr(code) != "\\" else f"\\u{code:04x}" for code in codes
+    )
+
+
+def find_java() -> str:
+    """Path of a Java that is new enough; UserError with the command to install one."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    how = f"install Java {JAVA_AT_LEAST} or newer (Debian: apt-get install openjdk-17-jre-headless)"
+    if java is None:
+        raise UserError(f"no java found{' in JAVA_HOME' if home else ''}: {how}")
+    found = java_version(java)
+    if found is None or found < JAVA_AT_LEAST:
+        raise UserError(f"{java} is Java {found or 'unknown'}: {how}")
+    return java
+
+
+def java_version(java: str) -> int | None:
+    """What the program ``java`` says of itself: 17, 25; nothing when it is no Java."""
+    shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r'version "(\d+)', shown.stderr + shown.stdout)
+    return int(found[1]) if found else None
+
+
+def _jars() -> list[str]:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise UserError("pyspark is not installed: its jars hold the ZooKeeper server")
+    folder = Path(spec.origin).parent / "jars"
+    return sorted(str(jar) for jar in folder.glob("*.jar") if jar.name.startswith(JARS))
+
+
+def require_free(host: str, port: int) -> None:
+    """UserError in one sentence when nobody can listen on ``host:port``."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise UserError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nobody listens on now, below those that systems give to clients: none of these
+    takes it while whoever listens there is started again."""
+    while True:
+        port = random.randrange(10_000, 32_768)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((host, port))
+            return port
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    try:
+        plain_port = int(sys.argv[3]) if len(sys.argv) > 3 else None
+        serve(Path(sys.argv[1]), int(sys.argv[2]), plain_port=plain_port)
+    except UserError as problem:
+        raise SystemExit(str(problem)) from problem

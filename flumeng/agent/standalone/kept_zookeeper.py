@@ -1,0 +1,120 @@
+"""Keeps a ZooKeeper server running: one that ends by itself, as on a full disk, is started again.
+
+The server ends with code 0 when it cannot write, so that no supervisor takes that for a failure.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+from flumeng.agent.standalone.embedded import free_port, server_command
+from flumeng.errors import UserError
+from flumeng.runtime import core_dumps, private_directory, secrets
+from flumeng.runtime.parentage import die_with_parent
+from flumeng.security.credentials import keystore_of
+
+log = logging.getLogger(__name__)
+
+RESTART_SECONDS = 1.0
+RESTART_MOST_SECONDS = 10.0
+HEALTHY_SECONDS = 60.0
+STOP_SECONDS = 10.0
+LOOK_SECONDS = 0.2
+
+
+class KeptZooKeeper:
+    """A server on ``host:port`` with its state in ``data``; ``stop`` may be called at any time."""
+
+    def __init__(self, data: Path, port: int, host: str, plain_port: int | None) -> None:
+        self.port = port or free_port(host)
+        self._data, self._host, self._plain_port = data, host, plain_port
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def run(self) -> int:
+        """After ``start``, until ``stop``; the exit code. A first server that ends before it serves
+        is not started again."""
+        served, seconds = False, RESTART_SECONDS
+        while True:
+            began = time.monotonic()
+            while (code := self._ended()) is None:
+                served = served or self._serves()
+                if self._stopping.wait(LOOK_SECONDS):
+                    return self._terminate()
+            if not served:
+                return code
+            if time.monotonic() - began > HEALTHY_SECONDS:
+                seconds = RESTART_SECONDS
+            free = shutil.disk_usage(self._data).free >> 20
+            text = "the server ended with code %d, %d MiB are free on its disk; starting again"
+            log.warning(text, code, free)
+            if self._stopping.wait(seconds):
+                return 0
+            seconds = min(2 * seconds, RESTART_MOST_SECONDS)
+            self._start_again()
+
+    def start(self) -> None:
+        """Raises UserError as ``server_command``."""
+        command = server_command(
+            self._data,
+            self.port,
+            host=self._host,
+            keystore=keystore_of("zookeeper"),
+            plain_port=self._plain_port,
+        )
+        self._process = subprocess.Popen(
+            command,
+            env=secrets.without(os.environ),
+            preexec_fn=die_with_parent,  # noqa: PLW1509  no thread runs
+        )
+
+    def _start_again(self) -> None:
+        try:
+            self.start()
+        except (OSError, UserError) as error:
+            log.warning("the server cannot be started: %s", error)
+
+    def _ended(self) -> int | None:
+        assert self._process is not None
+        return self._process.poll()
+
+    def _serves(self) -> bool:
+        try:
+            socket.create_connection((self._host, self.port), timeout=LOOK_SECONDS).close()
+        except OSError:
+            return False
+        return True
+
+    def _terminate(self) -> int:
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        return 0
+
+
+def run(data: Path, port: int, *, host: str, plain_port: int | None) -> int:
+    """Serve until SIGTERM or SIGINT, and print the address first; the exit code. Raises UserError
+    when the first server cannot be started."""
+    os.umask(private_directory.OTHERS)
+    core_dumps.forbid()
+    kept = KeptZooKeeper(data, port, host, plain_port)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: kept.stop())
+    kept.start()
+    print(f"zookeeper {host}:{kept.port}", flush=True)
+    return kept.run()
