@@ -23,7 +23,7 @@ from flumeng.control.commands.intents import decided_batches, drop_batch, requir
 from flumeng.control.queries import journals as journal_rows
 from flumeng.control.queries.acks import acks_of, positions
 from flumeng.control.zookeeper import Store
-from flumeng.errors import UnavailableError, UserError
+from flumeng.platform.errors import UnavailableError, UserError
 
 
 @click.group(cls=CommandGroup)
@@ -115,7 +115,7 @@ def commits(_context: CliContext, store: Store, flow: str | None, as_json: bool)
     from where they were staged: then its task stands still until they are restored, or given up
     with `flumeng ack drop`. STAGED and MISSING count files as this host sees them.
     """
-    from flumeng.runtime.file_store import exists  # noqa: PLC0415  loads pyarrow
+    from flumeng.platform.file_store import exists  # noqa: PLC0415  loads pyarrow
 
     rows = [(commit, whereabouts(commit, exists)) for commit in unfinished_commits(store, flow)]
     if as_json:
@@ -223,7 +223,7 @@ def _drop_commit(
     reason: str,
     as_json: bool,
 ) -> None:
-    from flumeng.runtime.file_store import exists  # noqa: PLC0415  loads pyarrow
+    from flumeng.platform.file_store import exists  # noqa: PLC0415  loads pyarrow
 
     if not yes:
         lost, _ = require_lost(store, flow, commit, exists)

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flumeng.config.flow_files import FlowFilesError
 from flumeng.control.commands.next_revision import Applied, RefusedError
 from flumeng.control.queries.target_checks import TargetsFailedError
-from flumeng.errors import FlumengError
-from flumeng.spec.flow_files import FlowFilesError
+from flumeng.platform.errors import FlumengError
 
 NOT_TRIED = "not applied, because of another file"
 

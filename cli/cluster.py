@@ -21,7 +21,7 @@ from flumeng.control.commands.settings import (
 from flumeng.control.commands.spark_settings import on_node, set_on_node
 from flumeng.control.queries import history, moments
 from flumeng.control.zookeeper import Store
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 from zkschema import records
 
 LAZY = {"secure": Lazy("cli.secure:secure", "Certificates: who a process or a person is.")}

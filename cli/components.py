@@ -12,11 +12,11 @@ import click
 from cli.lazy import first_sentence
 from cli.options import json_option
 from cli.output import show_json, show_table
-from flumeng.errors import UserError
-from flumeng.spec import registry
-from flumeng.spec.flow import FlowSpec
-from flumeng.spec.option_docs import OptionRow, documentation, nested_options, option_rows
-from flumeng.spec.problems import nearest
+from flumeng.config import registry
+from flumeng.config.flow import FlowSpec
+from flumeng.config.option_docs import OptionRow, documentation, nested_options, option_rows
+from flumeng.platform.errors import UserError
+from flumeng.platform.options.problems import nearest
 
 HEADERS = ("OPTION", "VALUE", "DEFAULT", "MEANING")
 

@@ -24,12 +24,12 @@ from cli.options import zk_option
 from flumeng.control.queries import counters, journals, offsets, target_checks, waiting
 from flumeng.control.queries.acks import Ask, ask_worker
 from flumeng.control.zookeeper import Store
-from flumeng.runtime import secrets
-from flumeng.security import credentials
-from flumeng.security.roles import PEOPLE
+from flumeng.platform import secrets
+from flumeng.platform.security import credentials
+from flumeng.platform.security.roles import PEOPLE
 
 if TYPE_CHECKING:
-    from flumeng.push.inventory import Site
+    from flumeng.fleet.inventory import Site
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -9,7 +9,7 @@ import click
 
 from cli.options import Address, data_option, metrics_option, session_option, zk_option
 from flumeng.agent.standalone import kept_zookeeper
-from flumeng.runtime import logs
+from flumeng.platform import logs
 
 PORT = click.IntRange(0, 65535)
 
@@ -40,7 +40,7 @@ def standalone(data: Path, zk_port: int, flows: tuple[Path, ...], metrics: str) 
     stops; its state stays in the data directory.
     """
     from flumeng.agent.standalone import standalone as cluster  # noqa: PLC0415  loads the daemons
-    from flumeng.spec.flow_files import read_flows  # noqa: PLC0415  loads the daemons
+    from flumeng.config.flow_files import read_flows  # noqa: PLC0415  loads the daemons
 
     texts = [file.text for file in read_flows(flows)]
     logs.to_stderr("standalone")

@@ -24,7 +24,7 @@ from flumeng.control.queries import points
 from flumeng.control.queries.points import Point
 from flumeng.control.snapshot.partitions import label_of
 from flumeng.control.zookeeper import Store
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 
 DISCOVERED = "*@*"
 """All partitions of a flow that are no journals."""

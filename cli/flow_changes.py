@@ -21,6 +21,10 @@ from cli.options import (
 )
 from cli.output import show_json
 from cli.preview_output import show_preview
+from flumeng.config import parse_written
+from flumeng.config.flow_files import FlowFile, FlowFilesError, flow_files_of, read_flows
+from flumeng.config.flow_names import is_part, whole_of
+from flumeng.config.guarantees import promise
 from flumeng.control.commands import preview
 from flumeng.control.commands.flow_records import require_flow
 from flumeng.control.commands.flows import apply_flows, delete_flow, rollback_flow, rollback_text
@@ -28,11 +32,7 @@ from flumeng.control.commands.next_revision import Applied
 from flumeng.control.queries import conditions, target_checks
 from flumeng.control.queries.history import difference
 from flumeng.control.zookeeper import Store
-from flumeng.errors import FlumengError, UnavailableError, UserError
-from flumeng.spec import parse_written
-from flumeng.spec.flow_files import FlowFile, FlowFilesError, flow_files_of, read_flows
-from flumeng.spec.flow_names import is_part, whole_of
-from flumeng.spec.guarantees import promise
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 
 files_argument = click.argument(
     "files",

@@ -10,12 +10,12 @@ from cli.context import CliContext
 from cli.name_argument import Name
 from cli.options import json_option, optional_zk_option
 from cli.output import show_json
+from flumeng.config import parse_written
+from flumeng.config.flow_files import read_flows
 from flumeng.control.queries import graph_text, overview
 from flumeng.control.queries.flow_graph import FlowGraph, graph_of, rates_of
 from flumeng.control.queries.task_counts import task_counts
-from flumeng.errors import UserError
-from flumeng.spec import parse_written
-from flumeng.spec.flow_files import read_flows
+from flumeng.platform.errors import UserError
 
 
 @click.command()

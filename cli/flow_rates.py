@@ -12,8 +12,8 @@ from flumeng.control.commands.chokes import chokes, set_choke
 from flumeng.control.queries.counters import CounterRow
 from flumeng.control.queries.counters import counters as counter_rows
 from flumeng.control.zookeeper import Store
-from flumeng.errors import UserError
-from flumeng.spec.quantities import size
+from flumeng.platform.errors import UserError
+from flumeng.platform.options.quantities import size
 
 name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
 

@@ -21,7 +21,7 @@ from flumeng.control.queries import overview
 from flumeng.control.queries.overview import UNREADABLE
 from flumeng.control.queries.receiving import Receiving, receiving
 from flumeng.control.zookeeper import Store
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 
 
 @dataclass(frozen=True)

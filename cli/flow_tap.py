@@ -12,12 +12,12 @@ from cli.flow_try import end_of, quiet_end, write
 from cli.name_argument import Name
 from cli.options import reason_option
 from cli.output import count
+from flumeng.config import FlowSpec, parse_flow
+from flumeng.config.branch import Located
 from flumeng.control.commands.taps import keep_tap
 from flumeng.control.queries import overview
 from flumeng.control.zookeeper import Store
-from flumeng.errors import UserError
-from flumeng.spec import FlowSpec, parse_flow
-from flumeng.spec.branch import Located
+from flumeng.platform.errors import UserError
 
 MOST_RATE = 1000
 STATEFUL = ("dedupe", "limit")

@@ -10,8 +10,8 @@ import click
 
 from cli.flow_try import quiet_end
 from cli.output import count
-from flumeng.errors import UserError
-from flumeng.runtime.garbage import no_garbage_collection
+from flumeng.platform.errors import UserError
+from flumeng.platform.garbage import no_garbage_collection
 
 if TYPE_CHECKING:
     from flumeng.agent.dryrun.outcomes import Outcome

@@ -16,15 +16,15 @@ from cli.explained_output import show_explained
 from cli.key_values import given
 from cli.output import count
 from flumeng.agent.dryrun.moments import micros
-from flumeng.errors import UnavailableError, UserError
-from flumeng.runtime.garbage import no_garbage_collection
-from flumeng.spec.flow_files import read_flows
+from flumeng.config.flow_files import read_flows
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.garbage import no_garbage_collection
 
 if TYPE_CHECKING:
     from flumeng.agent.dryrun.filter_tree import Output
     from flumeng.agent.dryrun.local_spark import LocalSpark
     from flumeng.agent.dryrun.received import ReceivedLines
-    from flumeng.spec import FlowSpec
+    from flumeng.config import FlowSpec
 
 INTERRUPTED = 130
 

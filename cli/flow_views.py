@@ -21,7 +21,7 @@ from flumeng.control.queries.progress import progress
 from flumeng.control.queries.scaling import ScalingRow
 from flumeng.control.queries.task_counts import task_counts
 from flumeng.control.zookeeper import Store
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 
 ENDED_SHOWN = 5
 CONDITIONS = {

@@ -11,9 +11,9 @@ import click
 from cli.lazy import CommandGroup
 from cli.options import json_option
 from cli.output import count, show_json, show_table
-from flumeng.errors import UserError
+from flumeng.config.flow_files import Unfit, content_of
 from flumeng.importing.findings import Imported
-from flumeng.spec.flow_files import Unfit, content_of
+from flumeng.platform.errors import UserError
 
 MAX_BYTES = 16 * 2**20
 

@@ -18,7 +18,7 @@ from cli.output import show_json, show_table
 from flumeng.control.queries import journals
 from flumeng.control.queries.journals import JournalRow
 from flumeng.control.zookeeper import Store
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,7 +16,7 @@ from cli.options import reason_option
 from flumeng.control.commands import copies
 from flumeng.control.queries import journals
 from flumeng.control.zookeeper import Store
-from flumeng.errors import ConflictError, UserError
+from flumeng.platform.errors import ConflictError, UserError
 from flumeng.replication.membership import node_of
 
 journal_argument = click.argument("name", metavar="JOURNAL")

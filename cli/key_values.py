@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 
 
 def given(texts: Sequence[str], what: str) -> dict[str, str]:

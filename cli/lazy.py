@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from flumeng.errors import (
+from flumeng.platform.errors import (
     ConflictError,
     FlumengError,
     ForbiddenError,
@@ -22,8 +22,8 @@ from flumeng.errors import (
     UnavailableError,
     UserError,
 )
-from flumeng.runtime.garbage import no_garbage_collection
-from flumeng.spec.problems import nearest
+from flumeng.platform.garbage import no_garbage_collection
+from flumeng.platform.options.problems import nearest
 
 EXIT_CODES: tuple[tuple[type[FlumengError], int], ...] = (
     (NotAllowedError, 6),

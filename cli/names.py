@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from flumeng.control.snapshot.task_map import read_plans
-from flumeng.errors import FlumengError
+from flumeng.platform.errors import FlumengError
 from zkschema import paths
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from cli.options import (
 from cli.output import show_json, show_table
 from cli.preview_output import show_preview
 from cli.sites import Clusters, with_clusters
-from flumeng.agent.node.policy import DEFAULT_FILE
 from flumeng.agent.node.settings import Settings
+from flumeng.config.policy import DEFAULT_FILE
 from flumeng.control.commands import preview
 from flumeng.control.commands.discarding import DataLoss, data_loss, discard_node
 from flumeng.control.commands.nodes import (
@@ -39,9 +39,9 @@ from flumeng.control.commands.nodes import (
 from flumeng.control.queries import conditions, details, moments, overview
 from flumeng.control.queries.acks import positions
 from flumeng.control.zookeeper import Store
-from flumeng.runtime import logs
-from flumeng.security import exposure
-from flumeng.spec.problems import nearest
+from flumeng.platform import logs
+from flumeng.platform.options.problems import nearest
+from flumeng.platform.security import exposure
 
 HEADERS = (
     "NODE",

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from flumeng.spec.quantities import check_address
+from flumeng.platform.options.quantities import check_address
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -21,16 +21,16 @@ from cli.push_output import show_outcome, show_plan
 from cli.push_progress import carry_out, claim_of
 from cli.push_sites import adopt, drift, export, history, status
 from cli.sites import find_site
-from flumeng.errors import ConflictError, UserError
-from flumeng.push import plan as plans
-from flumeng.push import planning, rollback
-from flumeng.push.comparison import DriftPolicy
-from flumeng.push.execution import Manner
-from flumeng.push.inventory import Inventory, Wave, windows
-from flumeng.push.inventory.files import read_inventory
-from flumeng.push.inventory.rendering import render as render_all
-from flumeng.push.plan import PushPlan
-from flumeng.push.wave_events import Ending, Outcome
+from flumeng.fleet import plan as plans
+from flumeng.fleet import planning, rollback
+from flumeng.fleet.comparison import DriftPolicy
+from flumeng.fleet.execution import Manner
+from flumeng.fleet.inventory import Inventory, Wave, windows
+from flumeng.fleet.inventory.files import read_inventory
+from flumeng.fleet.inventory.rendering import render as render_all
+from flumeng.fleet.plan import PushPlan
+from flumeng.fleet.wave_events import Ending, Outcome
+from flumeng.platform.errors import ConflictError, UserError
 
 if TYPE_CHECKING:
     from zkschema.records import PushSource

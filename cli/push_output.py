@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import click
 
 from cli.output import count, show_table
-from flumeng.push.comparison import Change, Drift
-from flumeng.push.plan import PushPlan, SitePlan
-from flumeng.push.wave_events import Ending, Outcome
+from flumeng.fleet.comparison import Change, Drift
+from flumeng.fleet.plan import PushPlan, SitePlan
+from flumeng.fleet.wave_events import Ending, Outcome
 
 SIGNS = {"make": "+", "change": "~", "delete": "-", "take": "=", "confirm": "=", "forget": "/"}
 MEANINGS = {

@@ -15,13 +15,13 @@ from cli.context import CliContext
 from cli.output import make_table
 from cli.push_output import how
 from flumeng.control.queries import health, moments
-from flumeng.push.execution import Execution, Manner, Note, Report, World
-from flumeng.push.inventory import Inventory, Wave
-from flumeng.push.link import Clocks
-from flumeng.push.plan import PushPlan
-from flumeng.push.site_copy import SiteCopy
-from flumeng.push.wave_events import Instruction, Outcome, Tell, WaveBegins, WaveEnds
-from flumeng.runtime import processes
+from flumeng.fleet.execution import Execution, Manner, Note, Report, World
+from flumeng.fleet.inventory import Inventory, Wave
+from flumeng.fleet.link import Clocks
+from flumeng.fleet.plan import PushPlan
+from flumeng.fleet.site_copy import SiteCopy
+from flumeng.fleet.wave_events import Instruction, Outcome, Tell, WaveBegins, WaveEnds
+from flumeng.platform import processes
 from zkschema.records import PushClaim
 
 if TYPE_CHECKING:

@@ -17,21 +17,21 @@ from cli.push_output import show_plan
 from cli.push_progress import claim_of
 from cli.sites import find_site
 from flumeng.control.queries import health, moments
-from flumeng.errors import FlumengError, UserError
-from flumeng.push import adoption, planning, undo
-from flumeng.push import plan as plans
-from flumeng.push.comparison import Comparison
-from flumeng.push.inventory import Site
-from flumeng.push.inventory.export import export as export_files
-from flumeng.push.inventory.files import read_inventory
-from flumeng.push.inventory.rendering import render as render_all
-from flumeng.push.inventory.sites_file import check_connect_string, check_name
-from flumeng.push.plan import PushPlan
-from flumeng.push.site_copy import SiteCopy
-from flumeng.push.site_state import SiteState, state_of, why_not_pushed
-from flumeng.push.site_status import DEGRADED, FlowCell, SiteStatus, site_status
-from flumeng.push.site_status import history as history_rows
-from flumeng.runtime import processes
+from flumeng.fleet import adoption, planning, undo
+from flumeng.fleet import plan as plans
+from flumeng.fleet.comparison import Comparison
+from flumeng.fleet.inventory import Site
+from flumeng.fleet.inventory.export import export as export_files
+from flumeng.fleet.inventory.files import read_inventory
+from flumeng.fleet.inventory.rendering import render as render_all
+from flumeng.fleet.inventory.sites_file import check_connect_string, check_name
+from flumeng.fleet.plan import PushPlan
+from flumeng.fleet.site_copy import SiteCopy
+from flumeng.fleet.site_state import SiteState, state_of, why_not_pushed
+from flumeng.fleet.site_status import DEGRADED, FlowCell, SiteStatus, site_status
+from flumeng.fleet.site_status import history as history_rows
+from flumeng.platform import processes
+from flumeng.platform.errors import FlumengError, UserError
 
 WIDE_SITES = 12
 """A table of flows has a column for each of at most so many sites."""

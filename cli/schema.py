@@ -25,8 +25,8 @@ from flumeng.control.commands.live_processes import live_processes
 from flumeng.control.commands.migration import migrate_cluster, pending_migrations
 from flumeng.control.commands.securing import repair_access, secure_cluster
 from flumeng.control.zookeeper import Store, tree
-from flumeng.errors import UserError
-from flumeng.security import process
+from flumeng.platform.errors import UserError
+from flumeng.platform.security import process
 from zkschema import table
 from zkschema.migrations import Migration
 

@@ -10,12 +10,12 @@ import click
 from cli.lazy import CommandGroup
 from cli.options import json_option
 from cli.output import show_json, show_table
-from flumeng.errors import UserError
-from flumeng.security import enrolment, expiry
-from flumeng.security.authority import load_authority
-from flumeng.security.expiry import utc_now
-from flumeng.security.roles import DIRECTORY, Role
-from flumeng.security.signing import make_key
+from flumeng.platform.errors import UserError
+from flumeng.platform.security import enrolment, expiry
+from flumeng.platform.security.authority import load_authority
+from flumeng.platform.security.expiry import utc_now
+from flumeng.platform.security.roles import DIRECTORY, Role
+from flumeng.platform.security.signing import make_key
 
 DAYS = 365
 authority_option = click.option(

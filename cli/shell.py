@@ -19,7 +19,7 @@ import click
 
 from cli.context import CliContext, ConnectionPool
 from cli.options import zk_envvar
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 
 LEAVE = ("exit", "quit")
 

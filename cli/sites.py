@@ -16,11 +16,11 @@ from cli.context import CliContext
 from cli.options import optional_inventory_option, optional_zk_option
 from cli.output import show_json, show_table
 from flumeng.control.zookeeper import Store
-from flumeng.errors import FlumengError, UserError
-from flumeng.spec.problems import nearest
+from flumeng.platform.errors import FlumengError, UserError
+from flumeng.platform.options.problems import nearest
 
 if TYPE_CHECKING:
-    from flumeng.push.inventory import Inventory, Site
+    from flumeng.fleet.inventory import Inventory, Site
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,7 +54,7 @@ class Clusters:
 
     def read_each(self, read: Callable[[Store], R]) -> Mapping[str, R | FlumengError]:
         """What each of ``sites`` gave, or why it cannot be read; all at the same time."""
-        from flumeng.push.everywhere import in_sites  # noqa: PLC0415  only for many sites
+        from flumeng.fleet.everywhere import in_sites  # noqa: PLC0415  only for many sites
 
         def look(site: Site) -> R:
             with closing(self.context.open_site(site)) as store:
@@ -145,7 +145,7 @@ def find_site(inventory: Inventory, name: str) -> Site:
 
 
 def _inventory(directory: Path | None) -> Inventory:
-    from flumeng.push.inventory.files import read_inventory  # noqa: PLC0415  only for sites
+    from flumeng.fleet.inventory.files import read_inventory  # noqa: PLC0415  only for sites
 
     if directory is None:
         raise UserError("--site and --all-sites need --inventory DIR (or FLUMENG_INVENTORY)")

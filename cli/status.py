@@ -14,7 +14,7 @@ from cli.sites import Clusters, with_clusters
 from flumeng.control.queries import health
 from flumeng.control.queries.cause_groups import grouped
 from flumeng.control.zookeeper import Store
-from flumeng.errors import FlumengError
+from flumeng.platform.errors import FlumengError
 
 HEADERS = ("FLOW", "STATE", "REVISION", "RUNNING", "LAG", "ROLLOUT", "HEALTH")
 

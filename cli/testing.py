@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 from cli.context import CliContext
 from cli.main import tree
 from flumeng.control.zookeeper import Store
-from flumeng.errors import UnavailableError
 from flumeng.journal.account import Account
+from flumeng.platform.errors import UnavailableError
 from flumeng.testing import FakeStore, FakeTree
 
 NOON = 1_700_000_000.0

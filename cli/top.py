@@ -20,7 +20,7 @@ from flumeng.control.queries.partition_lag import lag_of_flow
 from flumeng.control.queries.reading import Reading
 from flumeng.control.queries.task_counts import task_counts
 from flumeng.control.zookeeper import Store
-from flumeng.errors import UnavailableError, UserError
+from flumeng.platform.errors import UnavailableError, UserError
 
 REFRESH_SECONDS = 2.0
 

@@ -40,9 +40,9 @@ from flumeng.control.zookeeper import (
     readable,
 )
 from flumeng.control.zookeeper.transaction import OPEN, Scale
-from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
-from flumeng.runtime.testing import ask_server
-from flumeng.security.roles import DIRECTORY
+from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.platform.security.roles import DIRECTORY
+from flumeng.platform.testing import ask_server
 from zkschema import codec, paths
 from zkschema.access import Secured
 from zkschema.records import Record, Schema

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from flumeng.agent.node.policy import Policy
-from flumeng.metrics.table import to_markdown as metrics
-from flumeng.push.inventory.cluster_file import ClusterFile, NodeOptions
-from flumeng.push.inventory.sites_file import GroupOptions, SiteOptions, SitesFile, WaveOptions
-from flumeng.runtime.secrets import SecretBackend
-from flumeng.spec.reference import to_markdown as components
-from flumeng.spec.reference import to_page
+from flumeng.config.policy import Policy
+from flumeng.config.reference import to_markdown as components
+from flumeng.config.reference import to_page
+from flumeng.fleet.inventory.cluster_file import ClusterFile, NodeOptions
+from flumeng.fleet.inventory.sites_file import GroupOptions, SiteOptions, SitesFile, WaveOptions
+from flumeng.platform.metrics.table import to_markdown as metrics
+from flumeng.platform.secrets import SecretBackend
 from zkschema.table import to_markdown as znodes
 
 SITES_PARTS = (("groups", GroupOptions), ("sites", SiteOptions), ("waves", WaveOptions))

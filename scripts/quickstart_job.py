@@ -38,12 +38,12 @@ from flumeng.agent.standalone import embedded
 from flumeng.agent.standalone.standalone import NODE
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.errors import FlumengError
 from flumeng.journal.client import JournalClient
-from flumeng.security.credentials import Keystore
-from flumeng.security.enrolment import HOST_ROLES, create_authority
-from flumeng.security.expiry import utc_now
-from flumeng.security.roles import DIRECTORY
+from flumeng.platform.errors import FlumengError
+from flumeng.platform.security.credentials import Keystore
+from flumeng.platform.security.enrolment import HOST_ROLES, create_authority
+from flumeng.platform.security.expiry import utc_now
+from flumeng.platform.security.roles import DIRECTORY
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 

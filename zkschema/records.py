@@ -121,7 +121,7 @@ class Cluster(Record):
     one node (``balance_per_node``) and of one flow (``balance_per_flow``); and how many collect
     tasks may be starting while lost ones are given away (``recovery``). ``chokes``: the bytes per
     second that each node may take in, by ``FLOW``, or by ``FLOW@NODE``, which counts before it.
-    ``spark``: Spark's settings, key -> text in YAML (see ``flumeng.spec.spark``).
+    ``spark``: Spark's settings, key -> text in YAML (see ``flumeng.config.spark``).
     Masters remove a node that is away for ``forget_after_seconds`` (0: never) with nothing left on
     it.
     """

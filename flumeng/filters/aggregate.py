@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.config.filters.aggregate import IDENTITY, Aggregate, Value, value
 from flumeng.filters import histogram, identity
 from flumeng.filters.columns import gathered
 from flumeng.filters.key_counts import groups
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.marks import Marks
-from flumeng.spec.filters.aggregate import IDENTITY, Aggregate, Value, value
 
 ROWS_AT_ONCE = 65_536
 SECOND = 1_000_000

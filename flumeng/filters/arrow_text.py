@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
+from flumeng.config import sql_text
 from flumeng.filters.arrow_sql import (
     CASTS,
     COMPARISONS,
@@ -32,7 +33,6 @@ from flumeng.filters.arrow_sql import (
     ProjectStage,
     field_of,
 )
-from flumeng.spec import sql_text
 
 _COMPARISONS: dict[type[exp.Expr], str] = {
     exp.EQ: "EqualTo",

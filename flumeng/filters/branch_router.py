@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from flumeng.config.branch import Branch
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.marks import Marked, Marks, TakeStage, Unmarked
-from flumeng.spec.branch import Branch
 
 MARK = "_flumeng_branch_"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 
 
 def replaced(schema: pa.Schema, *fields: pa.Field) -> pa.Schema:

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import UserError
 from flumeng.filters import Filter
 from flumeng.filters.columns import either, fitted
 from flumeng.filters.lazy_batch import LazyBatch, Stage
 from flumeng.filters.marks import WHEN, Marks
+from flumeng.platform.errors import UserError
 
 if TYPE_CHECKING:
     from flumeng.filters.refreshed_table import RefreshedTable

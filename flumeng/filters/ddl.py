@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
-from flumeng.errors import UserError
-from flumeng.spec import sql_text
+from flumeng.config import sql_text
+from flumeng.platform.errors import UserError
 
 _PLAIN = {
     "string": pa.string(),

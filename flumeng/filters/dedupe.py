@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from flumeng.config.filters.dedupe import Dedupe
 from flumeng.filters.key_counts import FirstOfKey
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.spec.filters.dedupe import Dedupe
 
 
 class DedupeFilter:

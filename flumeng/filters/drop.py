@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from flumeng.config.filters.drop import Drop
+from flumeng.config.templates import ATTRIBUTE
 from flumeng.filters import attributes
 from flumeng.filters.columns import changed
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.spec.filters.drop import Drop
-from flumeng.spec.templates import ATTRIBUTE
 
 
 class DropFilter:

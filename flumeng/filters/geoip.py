@@ -18,14 +18,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import UnavailableError, UserError
+from flumeng.config.filters.fields import named
+from flumeng.config.filters.geoip import Geoip
 from flumeng.filters import ddl
 from flumeng.filters.columns import changed
 from flumeng.filters.formats import json_values
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.reasons import note
-from flumeng.spec.filters.fields import named
-from flumeng.spec.filters.geoip import Geoip
+from flumeng.platform.errors import UnavailableError, UserError
 
 try:
     import maxminddb

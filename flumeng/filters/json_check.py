@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.runtime.json_text import without_surrogates
+from flumeng.platform.json_text import without_surrogates
 
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_one = msgspec.json.Decoder(msgspec.Raw).decode

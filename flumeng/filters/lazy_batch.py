@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from flumeng.errors import FlumengError
 from flumeng.filters import identity
-from flumeng.runtime.scrubbing import raising_no_secrets
+from flumeng.platform.errors import FlumengError
+from flumeng.platform.scrubbing import raising_no_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

@@ -18,13 +18,13 @@ from py4j.protocol import Py4JError
 from pyspark.core.broadcast import Broadcast
 from pyspark.sql import SparkSession
 
-from flumeng.errors import UserError
+from flumeng.config.filters.lookup import Lookup
 from flumeng.filters import refreshed_table
 from flumeng.filters.columns import gathered
 from flumeng.filters.ddl import columns_of
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.marks import WHEN, Marks
-from flumeng.spec.filters.lookup import Lookup
+from flumeng.platform.errors import UserError
 
 log = logging.getLogger(__name__)
 

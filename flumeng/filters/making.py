@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from flumeng.config import registry
+from flumeng.config.component import KEEP, Component
+from flumeng.config.filters import made_again
 from flumeng.filters import Filter
 from flumeng.filters.conditional import ConditionalFilter
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.on_error import DropFailures, MarkFailures
-from flumeng.spec import registry
-from flumeng.spec.component import KEEP, Component
-from flumeng.spec.filters import made_again
 
 if TYPE_CHECKING:
     from flumeng.filters.refreshed_table import RefreshedTable

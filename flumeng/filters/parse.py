@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import UserError
+from flumeng.config.filters.parse import Parse
 from flumeng.filters import formats
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.reasons import note
 from flumeng.filters.receipt_bound import Bounded
 from flumeng.journal.schema import EVENT_SCHEMA
-from flumeng.spec.filters.parse import Parse
+from flumeng.platform.errors import UserError
 
 ROWS_AT_A_TIME = 4096
 """Small slices, since the work on one then stays in the processor's cache."""

@@ -12,12 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from flumeng.errors import FlumengError
+from flumeng.config.filters.python import Python
 from flumeng.filters import ddl
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.runtime import secrets
-from flumeng.runtime.user_functions import FunctionError, imported, last_line
-from flumeng.spec.filters.python import Python
+from flumeng.platform import secrets
+from flumeng.platform.errors import FlumengError
+from flumeng.platform.user_functions import FunctionError, imported, last_line
 
 
 class PythonFilter:

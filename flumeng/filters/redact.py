@@ -15,16 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import UserError
+from flumeng.config.filters.redact import HASH_CHARACTERS, MASK, Redact
+from flumeng.config.templates import ATTRIBUTE
 from flumeng.filters import attributes
 from flumeng.filters.byte_column import Mask
 from flumeng.filters.columns import changed
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.private import FINDERS, Check, Finder
-from flumeng.runtime import secrets
-from flumeng.runtime.scrubbing import Secret
-from flumeng.spec.filters.redact import HASH_CHARACTERS, MASK, Redact
-from flumeng.spec.templates import ATTRIBUTE
+from flumeng.platform import secrets
+from flumeng.platform.errors import UserError
+from flumeng.platform.scrubbing import Secret
 
 LEAST_SECRET = 16
 Replace = Callable[[bytes], bytes]

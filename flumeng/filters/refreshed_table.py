@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.config.tables import LookupTable
 from flumeng.filters import table_reader
-from flumeng.runtime.scrubbing import scrub
-from flumeng.spec.tables import LookupTable
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.scrubbing import scrub
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from flumeng.config.filters.rename import Rename
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.spec.filters.rename import Rename
 
 
 class RenameFilter:

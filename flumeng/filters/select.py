@@ -7,11 +7,11 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812, the name that all of Spark's users know
 
+from flumeng.config.filters.select import Select
 from flumeng.filters import arrow_sql, expression_stages, identity
 from flumeng.filters.conditional import ROW, ConditionalFilter
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.marks import WHEN, Marks
-from flumeng.spec.filters.select import Select
 
 HIDDEN = (*identity.COLUMNS, ROW)
 """What stays whatever is chosen."""

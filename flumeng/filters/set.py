@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.config import templates
+from flumeng.config.filters.set import Set
+from flumeng.config.templates import ATTRIBUTE, Field, Part
 from flumeng.filters import attributes
 from flumeng.filters.byte_column import text
 from flumeng.filters.columns import changed, replaced
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.spec import templates
-from flumeng.spec.filters.set import Set
-from flumeng.spec.templates import ATTRIBUTE, Field, Part
 
 Templates = tuple[tuple[str, tuple[Part, ...]], ...]
 

@@ -1,6 +1,6 @@
 """What Spark itself reads in a statement, before any of its tables is looked up.
 
-``flumeng.spec.statements`` says of a text what it means, with a parser that is not Spark's. What
+``flumeng.config.statements`` says of a text what it means, with a parser that is not Spark's. What
 counts is what Spark reads: a plan of listed nodes over tables that the filter has, with listed
 expressions. Everything else (commands, files, catalogs, functions that make tables) is refused.
 """
@@ -14,10 +14,10 @@ from py4j.protocol import Py4JError
 from pyspark.errors import ParseException
 from pyspark.sql import SparkSession
 
-from flumeng.errors import UserError
+from flumeng.config import aggregates, functions
+from flumeng.config.sql_text import MAX_CHARACTERS
 from flumeng.filters import spark_syntax
-from flumeng.spec import aggregates, functions
-from flumeng.spec.sql_text import MAX_CHARACTERS
+from flumeng.platform.errors import UserError
 
 PLANS = (
     "Aggregate Distinct Except Filter GlobalLimit Intersect Join LocalLimit Offset Project Sort "

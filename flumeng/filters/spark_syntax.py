@@ -1,8 +1,8 @@
 """What Spark itself reads in an expression, before anything of it is looked up or computed.
 
-``flumeng.spec.expressions`` says of a text what it means, with a parser that is not Spark's. Should
-the two ever read a text in different ways, then what counts is what Spark reads: only kinds of
-nodes and functions that are listed get through, and everything else is refused.
+``flumeng.config.expressions`` says of a text what it means, with a parser that is not Spark's.
+Should the two ever read a text in different ways, then what counts is what Spark reads: only kinds
+of nodes and functions that are listed get through, and everything else is refused.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import ParseException
 from pyspark.sql import SparkSession
 
-from flumeng.errors import UserError
-from flumeng.spec import functions
-from flumeng.spec.sql_text import MAX_CHARACTERS
+from flumeng.config import functions
+from flumeng.config.sql_text import MAX_CHARACTERS
+from flumeng.platform.errors import UserError
 
 NODES = (
     "Add Alias And CaseWhen Cast Divide EqualNullSafe EqualTo GreaterThan GreaterThanOrEqual ILike "

@@ -20,14 +20,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import broadcast, col, lit
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from flumeng.errors import UserError
+from flumeng.config.filters.sql import Sql
+from flumeng.config.statements import EVENTS
 from flumeng.filters import ddl, identity, refreshed_table, spark_statement
 from flumeng.filters.arrow_sql import Column, ProjectStage
 from flumeng.filters.conditional_sql import ConditionalSql
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.refreshed_table import RefreshedTable
-from flumeng.spec.filters.sql import Sql
-from flumeng.spec.statements import EVENTS
+from flumeng.platform.errors import UserError
 
 CROSSINGS = ("MapInArrow", "PythonMapInArrow")
 REFERRING = (

@@ -17,11 +17,11 @@ from pyarrow import csv
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from flumeng.errors import FlumengError, UnavailableError, UserError
-from flumeng.runtime import delta_storage, secrets
-from flumeng.runtime.file_store import open_files
-from flumeng.spec.patterns import SECRET
-from flumeng.spec.tables import MOST_BYTES, MOST_ROWS, Jdbc, LookupTable
+from flumeng.config.tables import MOST_BYTES, MOST_ROWS, Jdbc, LookupTable
+from flumeng.platform import delta_storage, secrets
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.file_store import open_files
+from flumeng.platform.options.patterns import SECRET
 
 QUERY_SECONDS = 60
 ROWS_AT_ONCE = 1000

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import UserError
+from flumeng.config.filters.time import Time
+from flumeng.config.time_formats import UNITS
 from flumeng.filters.byte_column import Mask, Positions
 from flumeng.filters.columns import changed, replaced
 from flumeng.filters.lazy_batch import LazyBatch, Stage
@@ -21,8 +22,7 @@ from flumeng.filters.local_times import to_utc
 from flumeng.filters.reasons import note
 from flumeng.filters.receipt_bound import Bounded
 from flumeng.filters.time_texts import TextFormat, of_numbers
-from flumeng.spec.filters.time import Time
-from flumeng.spec.time_formats import UNITS
+from flumeng.platform.errors import UserError
 
 ROWS_AT_A_TIME = 8192
 MOMENT = pa.timestamp("us", "UTC")

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.config import time_formats
 from flumeng.filters import iso8601
 from flumeng.filters.byte_column import Mask, Positions
 from flumeng.filters.local_times import to_utc
@@ -24,7 +25,6 @@ from flumeng.filters.timestamps import (
     in_calendar,
     year_of_receipt,
 )
-from flumeng.spec import time_formats
 
 _EXPONENT = r"^-?[0-9]+(?:\.[0-9]+)?[eE][+-]?[0-9]+$"
 _LATEST_OF_2000S = 68

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import yaml
 
+from flumeng.config import Problem, SpecError, check_flow
 from flumeng.importing.answers import Options, Setting
 from flumeng.importing.findings import Log, Place
-from flumeng.spec import Problem, SpecError, check_flow
 
 COMMENTS = 20
 _UNCHECKED_SOURCE: Any = {"generate": {}}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 
 Outcome = Literal["mapped", "approximately", "not mapped"]
 _RANK: dict[Outcome, int] = {"mapped": 0, "approximately": 1, "not mapped": 2}

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from flumeng.config.kinds import EVENT, MESSAGE
 from flumeng.importing.drafts import refused
-from flumeng.spec.kinds import EVENT, MESSAGE
 
 ANY = "*"
 """Among headers: the column with an object of JSON that has all others."""

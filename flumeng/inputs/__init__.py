@@ -22,9 +22,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+from flumeng.config import FlowSpec
 from flumeng.control.zookeeper import Write
-from flumeng.errors import CorruptError, FlumengError
-from flumeng.spec import FlowSpec
+from flumeng.platform.errors import CorruptError, FlumengError
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.filters import identity
 from flumeng.inputs import Range, Split, UnreadableError
+from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 
 
 class Reader(Protocol):

@@ -14,8 +14,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from flumeng.config import FlowSpec
 from flumeng.control.snapshot.partitions import input_of
-from flumeng.errors import UserError
 from flumeng.inputs import (
     FindingCuts,
     Gone,
@@ -28,7 +28,7 @@ from flumeng.inputs import (
     Standstill,
 )
 from flumeng.inputs.reading import Admitting, Reader
-from flumeng.spec import FlowSpec
+from flumeng.platform.errors import UserError
 
 UNKNOWN = "this flumeng knows no input that has such partitions: a newer one does"
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from flumeng.errors import UserError
 from flumeng.journal import tokens
 from flumeng.journal.copy_wire import COPY
 from flumeng.journal.errors import DeniedError
@@ -26,10 +25,11 @@ from flumeng.journal.wire import (
     WATCH,
     Ticket,
 )
-from flumeng.security.credentials import Credentials
-from flumeng.security.expiry import utc_now
-from flumeng.security.identity import Identity, parse_uri
-from flumeng.security.roles import Role
+from flumeng.platform.errors import UserError
+from flumeng.platform.security.credentials import Credentials
+from flumeng.platform.security.expiry import utc_now
+from flumeng.platform.security.identity import Identity, parse_uri
+from flumeng.platform.security.roles import Role
 
 READ: Literal["read"] = "read"
 TAP: Literal["tap"] = "tap"

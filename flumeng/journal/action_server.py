@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from flumeng.errors import UserError
 from flumeng.journal.access import Granted, Peer
 from flumeng.journal.service import Actions, Endpoint, Service
-from flumeng.security.credentials import Credentials, Keystore
+from flumeng.platform.errors import UserError
+from flumeng.platform.security.credentials import Credentials, Keystore
 
 
 class ActionServer:

@@ -17,8 +17,8 @@ from typing import Literal, get_args
 
 from crc32c import crc32c
 
-from flumeng.errors import CorruptError, UserError
 from flumeng.journal.disk import Disk
+from flumeng.platform.errors import CorruptError, UserError
 
 NAME = "checkpoint"
 BLOCK_BYTES = 512

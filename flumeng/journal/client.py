@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyarrow import flight
 
-from flumeng.errors import CorruptError, FlumengError, UnavailableError
 from flumeng.journal import reading
 from flumeng.journal.account import Account
 from flumeng.journal.errors import DataLossError
@@ -34,6 +33,7 @@ from flumeng.journal.wire import (
     frames_of,
     make_ticket,
 )
+from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, get_type_hints
 
 import pyarrow as pa
 
-from flumeng.errors import CorruptError
 from flumeng.journal.journal_cipher import KeyReference
+from flumeng.platform.errors import CorruptError
 from flumeng.replication.history import History, Log, Start
 from flumeng.replication.messages import (
     Began,

@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from flumeng.errors import CorruptError, UserError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal import journal_cipher, segment
 from flumeng.journal import replica as replicas
@@ -22,6 +21,7 @@ from flumeng.journal.journal_cipher import KeyReference
 from flumeng.journal.names import is_id
 from flumeng.journal.replica import Replica
 from flumeng.journal.segment import SegmentHeader
+from flumeng.platform.errors import CorruptError, UserError
 
 _LOCK = "lock"
 _HIDDEN = ".incomplete"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from flumeng.errors import CorruptError, UserError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal import directory as directories
 from flumeng.journal.encryption import NO_KEYS, Keyring
@@ -16,6 +15,7 @@ from flumeng.journal.frame import identity
 from flumeng.journal.frame_scanner import Bad, scan
 from flumeng.journal.inspection import Finding
 from flumeng.journal.segment import SUFFIX, open_segment
+from flumeng.platform.errors import CorruptError, UserError
 
 Found = tuple[int, pa.RecordBatch] | Finding
 

@@ -28,7 +28,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from flumeng.errors import UserError
 from flumeng.journal.errors import KeyMissingError
 from flumeng.journal.frame import (
     ENCRYPTION_BYTES,
@@ -38,7 +37,8 @@ from flumeng.journal.frame import (
     payload_of,
     verify,
 )
-from flumeng.runtime import secrets
+from flumeng.platform import secrets
+from flumeng.platform.errors import UserError
 
 KEY_BYTES = 32
 FRAMES_A_SALT = 1 << 16

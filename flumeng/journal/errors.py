@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flumeng.errors import CorruptError, NotAllowedError, UnavailableError
 from flumeng.journal.disk import FULL, OUT_OF_DESCRIPTORS
+from flumeng.platform.errors import CorruptError, NotAllowedError, UnavailableError
 
 
 class JournalFailedError(CorruptError):

@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from flumeng.errors import CorruptError, UserError
 from flumeng.journal.message import unpacked_bytes
 from flumeng.journal.schema import EVENT_SCHEMA
+from flumeng.platform.errors import CorruptError, UserError
 
 ALIGNMENT = 64
 MAX_ROWS = 65_536

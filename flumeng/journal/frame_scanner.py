@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flumeng.errors import UserError
 from flumeng.journal.disk import read_into
 from flumeng.journal.encryption import NO_KEYS, Keyring, key_of
 from flumeng.journal.errors import KeyMissingError
@@ -24,6 +23,7 @@ from flumeng.journal.frame import (
     events,
     verify,
 )
+from flumeng.platform.errors import UserError
 
 _SEARCH_BYTES = 1 << 20
 _PAGE_BYTES = 4096

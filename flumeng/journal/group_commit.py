@@ -23,10 +23,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
-from flumeng.errors import FlumengError, UnavailableError
 from flumeng.journal.errors import HeldError, JournalFailedError
 from flumeng.journal.log import Appendable, Encoded
 from flumeng.journal.shared_threads import SharedThreads, Steps
+from flumeng.platform.errors import FlumengError, UnavailableError
 
 log = logging.getLogger(__name__)
 

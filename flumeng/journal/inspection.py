@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from flumeng.errors import CorruptError, UserError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal import directory as directories
 from flumeng.journal.checkpoint import NO_BARRIER, Checkpoint
@@ -27,6 +26,7 @@ from flumeng.journal.segment import (
     SegmentHeader,
     open_segment,
 )
+from flumeng.platform.errors import CorruptError, UserError
 
 QUARANTINE = "quarantine"
 

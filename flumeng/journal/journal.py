@@ -25,7 +25,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.journal import directory as directories
 from flumeng.journal import reading, recovery
 from flumeng.journal.chain import Chain
@@ -45,6 +44,7 @@ from flumeng.journal.listeners import Listeners
 from flumeng.journal.position import Position
 from flumeng.journal.segment import Window
 from flumeng.journal.segment_writer import SegmentWriter
+from flumeng.platform.errors import CorruptError, FlumengError, UserError
 
 log = logging.getLogger(__name__)
 

@@ -20,15 +20,15 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.journal.disk import Disk
 from flumeng.journal.encryption import NO_KEYS, Key, Keyring, Sealer, aligned, key_of
 from flumeng.journal.errors import KeyMissingError
 from flumeng.journal.frame import BadFrameError, FrameHeader, identity
 from flumeng.journal.segment import UNFINISHED, Window
-from flumeng.runtime import secrets
-from flumeng.runtime.whole_files import read_object
-from flumeng.spec.patterns import SECRET
+from flumeng.platform import secrets
+from flumeng.platform.errors import CorruptError, FlumengError, UserError
+from flumeng.platform.options.patterns import SECRET
+from flumeng.platform.whole_files import read_object
 
 log = logging.getLogger(__name__)
 

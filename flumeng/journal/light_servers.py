@@ -26,8 +26,8 @@ from flumeng.journal.limits import Limits
 from flumeng.journal.memory import MemoryJournal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
-from flumeng.runtime.processes import PYTHON
-from flumeng.security import credentials
+from flumeng.platform.processes import PYTHON
+from flumeng.platform.security import credentials
 
 JOURNAL_BYTES = 1 << 20
 KEPT_EVENTS = 100

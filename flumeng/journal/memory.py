@@ -21,7 +21,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal import directory as directories
 from flumeng.journal import memory_salvage
@@ -42,6 +41,7 @@ from flumeng.journal.listeners import Listeners
 from flumeng.journal.position import Position
 from flumeng.journal.recovery import merge_state
 from flumeng.journal.segment import WINDOW_BYTES, Window
+from flumeng.platform.errors import CorruptError, FlumengError, UserError
 
 Frame = tuple[FrameHeader, bytes]
 

@@ -13,14 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flumeng.errors import CorruptError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal import segment
 from flumeng.journal.checkpoint import NO_BOOT, Checkpoint, CheckpointFile
 from flumeng.journal.disk import Disk
 from flumeng.journal.frame import MAX_LOST, FrameHeader
 from flumeng.journal.segment import SegmentHeader
-from flumeng.runtime.whole_files import write_durably
+from flumeng.platform.errors import CorruptError
+from flumeng.platform.whole_files import write_durably
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flumeng.errors import CorruptError
+from flumeng.platform.errors import CorruptError
 
 _HEADER = 2  # fields of the table Message, by number
 _BUFFERS, _COMPRESSION = 2, 3  # of the table RecordBatch

@@ -11,13 +11,13 @@ from typing import Protocol
 
 import msgspec
 
-from flumeng.errors import UserError
 from flumeng.journal.account import Account
 from flumeng.journal.action_server import ActionServer
 from flumeng.journal.position import Position
 from flumeng.journal.service import NO_ACTIONS, Actions
 from flumeng.journal.wire import ACCOUNTS, COUNTERS, OFFSETS, POSITIONS
-from flumeng.security.credentials import Keystore
+from flumeng.platform.errors import UserError
+from flumeng.platform.security.credentials import Keystore
 
 
 class Answers(Protocol):

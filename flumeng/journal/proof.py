@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from flumeng.runtime.scrubbing import Secret
-from flumeng.security import process
-from flumeng.security.credentials import keystore_of
+from flumeng.platform.scrubbing import Secret
+from flumeng.platform.security import process
+from flumeng.platform.security.credentials import keystore_of
 
 if TYPE_CHECKING:
-    from flumeng.security.credentials import Credentials
-    from flumeng.security.roles import Role
+    from flumeng.platform.security.credentials import Credentials
+    from flumeng.platform.security.roles import Role
 
 
 @dataclass(frozen=True)

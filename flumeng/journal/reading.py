@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from flumeng.errors import CorruptError, FlumengError
 from flumeng.journal.errors import DataLossError
 from flumeng.journal.frame import BadFrameError, events, identity, verify
 from flumeng.journal.schema import EVENT_SCHEMA, READ_SCHEMA
+from flumeng.platform.errors import CorruptError, FlumengError
 
 # Every batch costs its readers the same again, and under light load a frame holds a few rows:
 # such frames are gathered. A frame of more is passed on as it is, a copy would cost more.

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from flumeng.errors import CorruptError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal import memory_salvage
 from flumeng.journal.checkpoint import Checkpoint
@@ -37,6 +36,7 @@ from flumeng.journal.segment import (
     read_frame_header,
     remove,
 )
+from flumeng.platform.errors import CorruptError
 
 log = logging.getLogger(__name__)
 _COPY_BYTES = 1 << 20

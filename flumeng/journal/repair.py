@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flumeng.errors import UserError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal import directory as directories
 from flumeng.journal import recovery
@@ -36,6 +35,7 @@ from flumeng.journal.segment import (
     SegmentHeader,
     file_name,
 )
+from flumeng.platform.errors import UserError
 
 _COPY_BYTES = 1 << 20
 _UNDER_REPAIR = 2**63 - 1

@@ -12,8 +12,8 @@ import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from flumeng.errors import CorruptError
 from flumeng.journal.disk import Disk
+from flumeng.platform.errors import CorruptError
 
 NAME = "replica"
 _BYTES = 4096

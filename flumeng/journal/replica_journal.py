@@ -19,7 +19,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from flumeng.errors import CorruptError
 from flumeng.journal import directory as directories
 from flumeng.journal import replica as replicas
 from flumeng.journal.disk import Disk
@@ -36,6 +35,7 @@ from flumeng.journal.journal_cipher import KeyReference
 from flumeng.journal.limits import Limits
 from flumeng.journal.replica import Replica
 from flumeng.journal.segment import Segment, Window, open_segment, read_frame_header
+from flumeng.platform.errors import CorruptError
 from flumeng.replication.history import Log, Start
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,6 @@ from pathlib import Path
 import pyarrow as pa
 from crc32c import crc32c
 
-from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.journal.disk import FULL, Disk, read_into
 from flumeng.journal.errors import BelowFloorError, held
 from flumeng.journal.frame import (
@@ -37,6 +36,7 @@ from flumeng.journal.frame import (
     encode_whole_state,
     padded,
 )
+from flumeng.platform.errors import CorruptError, FlumengError, UserError
 
 SUFFIX = ".segment"
 UNFINISHED = ".unfinished"

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flumeng.errors import FlumengError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal import directory as directories
 from flumeng.journal import segment
@@ -24,6 +23,7 @@ from flumeng.journal.errors import JournalFailedError, held
 from flumeng.journal.frame import FrameHeader
 from flumeng.journal.lazy import LazySync, Reached
 from flumeng.journal.segment import Segment, SegmentHeader
+from flumeng.platform.errors import FlumengError
 
 
 class SegmentWriter:

@@ -22,7 +22,6 @@ from typing import Any, Protocol
 import msgspec
 import pyarrow as pa
 
-from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.journal import reading
 from flumeng.journal.access import Granted, Peer, granted_nothing
 from flumeng.journal.account import Account
@@ -46,7 +45,8 @@ from flumeng.journal.wire import (
     Ticket,
     parse_ticket,
 )
-from flumeng.security.credentials import Credentials, Keystore
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.security.credentials import Credentials, Keystore
 
 WATCHES_AT_ONCE = 64
 """Those beyond are answered once; their readers ask again after a while."""

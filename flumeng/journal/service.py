@@ -22,13 +22,13 @@ from typing import Any, Generic, NoReturn, TypeVar
 import pyarrow as pa
 from pyarrow import flight
 
-from flumeng.errors import FlumengError, UserError
 from flumeng.journal.access import Access, Granted, Peer, granted_nothing
 from flumeng.journal.errors import DeniedError, TapDeniedError
 from flumeng.journal.wire import ERROR_KINDS, FRAMES_SCHEMA
-from flumeng.runtime import vital
-from flumeng.runtime.seldom import Seldom
-from flumeng.security.credentials import Credentials, Keystore
+from flumeng.platform import vital
+from flumeng.platform.errors import FlumengError, UserError
+from flumeng.platform.security.credentials import Credentials, Keystore
+from flumeng.platform.seldom import Seldom
 
 log = logging.getLogger(__name__)
 

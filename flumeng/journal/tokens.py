@@ -17,13 +17,13 @@ from datetime import datetime
 import msgspec
 from cryptography import x509
 
-from flumeng.errors import UserError
 from flumeng.journal.errors import DeniedError
 from flumeng.journal.wire import Ticket
-from flumeng.security import certified
-from flumeng.security.credentials import Credentials
-from flumeng.security.expiry import utc_now
-from flumeng.security.identity import Identity
+from flumeng.platform.errors import UserError
+from flumeng.platform.security import certified
+from flumeng.platform.security.credentials import Credentials
+from flumeng.platform.security.expiry import utc_now
+from flumeng.platform.security.identity import Identity
 
 TOKEN_SECONDS = 600.0
 """A batch that an executor begins to read later fails, and is made anew."""

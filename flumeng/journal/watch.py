@@ -15,10 +15,10 @@ from functools import partial
 
 import msgspec
 
-from flumeng.errors import UserError
 from flumeng.journal.log import Log
 from flumeng.journal.names import is_id
 from flumeng.journal.position import Position
+from flumeng.platform.errors import UserError
 
 MAX_REQUEST_BYTES = 4 << 20
 MISSING_SECONDS = 0.25

@@ -14,11 +14,11 @@ import grpc.aio
 import msgspec
 from pyarrow import flight
 
-from flumeng.errors import CorruptError, UnavailableError
 from flumeng.journal.position import Position
 from flumeng.journal.proof import Proof, of_process
 from flumeng.journal.watch import WatchAnswer, WatchRequest
 from flumeng.journal.wire import POSITIONS, WATCH
+from flumeng.platform.errors import CorruptError, UnavailableError
 
 DO_ACTION = "/arrow.flight.protocol.FlightService/DoAction"
 GRACE_SECONDS = 3.0

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.journal.errors import (
     AboveSafeError,
     BelowFloorError,
@@ -23,6 +22,7 @@ from flumeng.journal.errors import (
     TapsBusyError,
 )
 from flumeng.journal.names import is_id
+from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
 
 FRAMES_SCHEMA = pa.schema([pa.field("frame", pa.binary())])
 POSITIONS = "positions"

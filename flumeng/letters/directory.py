@@ -15,12 +15,12 @@ from typing import TypeVar
 import pyarrow as pa
 from pyarrow import fs
 
-from flumeng.errors import CorruptError, UnavailableError, UserError
-from flumeng.runtime import secrets
-from flumeng.runtime.file_store import FileStore, open_store
-from flumeng.runtime.remote_store import Resolve
+from flumeng.platform import secrets
+from flumeng.platform.errors import CorruptError, UnavailableError, UserError
+from flumeng.platform.file_store import FileStore, open_store
+from flumeng.platform.options.patterns import FIELD, fixed_part, split_query
+from flumeng.platform.remote_store import Resolve
 from flumeng.sinks.pattern_path import PatternPath
-from flumeng.spec.patterns import FIELD, fixed_part, split_query
 
 THREADS = 8
 FILES_AT_ONCE = 100

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from flumeng.config.component import Keep
 from flumeng.letters.directory import LetterFile
-from flumeng.spec.component import Keep
 
 DAY_SECONDS = 86_400.0
 MOST_FILES = 10_000

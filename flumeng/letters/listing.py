@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import CorruptError
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.letters.choice import Choice
 from flumeng.letters.directory import LetterDirectory, LetterFile, Tell, each
 from flumeng.letters.reading import Letters, open_letters
 from flumeng.letters.replay_lists import ListedFile, Replays
+from flumeng.platform.errors import CorruptError
 
 BODY = pa.schema([EVENT_SCHEMA.field("body")])
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from flumeng.errors import CorruptError
 from flumeng.letters.choice import Choice
 from flumeng.letters.directory import LetterDirectory, LetterFile, Tell, each
 from flumeng.letters.reading import open_letters
+from flumeng.platform.errors import CorruptError
 
 CLOCKS_SECONDS = 3_600.0
 """A letter is at most so much younger than its file: the clocks of their hosts may differ."""

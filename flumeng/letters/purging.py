@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
 
-from flumeng.errors import CorruptError
 from flumeng.letters.choice import Choice
 from flumeng.letters.directory import LetterDirectory, LetterFile, Tell, each
 from flumeng.letters.reading import open_letters
 from flumeng.letters.replay_lists import DIRECTORY, Replays, taken_mask
+from flumeng.platform.errors import CorruptError
 
 ASIDE = "purging"
 """Where files are written anew, below the directory of the lists."""

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from flumeng.errors import CorruptError
 from flumeng.filters.formats import json_values
 from flumeng.filters.formats.json import MALFORMED, each_object
 from flumeng.letters.choice import Choice
 from flumeng.letters.directory import LetterDirectory, LetterFile
+from flumeng.platform.errors import CorruptError
 from flumeng.sinks import formats, json_text
 from flumeng.sinks.letter_columns import ADDED
 

@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from flumeng.errors import CorruptError
+from flumeng.config.letters_source import MOST_PARTS
 from flumeng.letters.choice import Choice
 from flumeng.letters.directory import LetterDirectory, LetterFile
-from flumeng.spec.letters_source import MOST_PARTS
+from flumeng.platform.errors import CorruptError
 
 DIRECTORY = "_replays"
 READ, DONE, LIST = "read", "done", "parquet"

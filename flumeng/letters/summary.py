@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import CorruptError
 from flumeng.letters.choice import Choice
 from flumeng.letters.directory import LetterDirectory, LetterFile, Tell, each
 from flumeng.letters.reading import open_letters
 from flumeng.letters.replay_lists import Replays, taken_mask
+from flumeng.platform.errors import CorruptError
 
 REASON_CHARACTERS = 120
 COUNTED_AT_ONCE = 2_000

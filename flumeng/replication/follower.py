@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from flumeng.errors import CorruptError
+from flumeng.platform.errors import CorruptError
 from flumeng.replication.history import Log, agreed
 from flumeng.replication.messages import (
     Began,

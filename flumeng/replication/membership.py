@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from flumeng.errors import ConflictError, CorruptError, UserError
+from flumeng.platform.errors import ConflictError, CorruptError, UserError
 from zkschema.records import Journal
 
 

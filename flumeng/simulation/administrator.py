@@ -26,7 +26,7 @@ from flumeng.control.commands.settings import (
 )
 from flumeng.control.snapshot.assignment_pages import PAGES, assignment_writes, read_assignment
 from flumeng.control.snapshot.task_map import Tasks, plan_writes, read_plan
-from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.platform.errors import ConflictError, UnavailableError, UserError
 from flumeng.simulation.canary import BROKEN
 from flumeng.simulation.cluster import Cluster
 from flumeng.simulation.host import Host

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
+from flumeng.config.objects_source import ObjectsSource
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
-from flumeng.errors import FlumengError, UnavailableError
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.objects.aftermath import Aftermath
 from flumeng.inputs.objects.listed import Listed
 from flumeng.inputs.objects.listing import Lister, Listing
-from flumeng.spec.objects_source import ObjectsSource
+from flumeng.platform.errors import FlumengError, UnavailableError
 
 ORDERS = ("any", "any", "name", "modified")
 MOST_BYTES = 4

@@ -18,17 +18,17 @@ from flumeng.agent.collector.gaps import Gap, left_out
 from flumeng.agent.collector.intents import Intents, read
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.task import can_be_read
+from flumeng.config import FlowSpec, parse_flow
 from flumeng.control.snapshot.partitions import OBJECTS, input_of
 from flumeng.control.zookeeper import ABSENT, ANY, Path, Put, Write
-from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.inputs import Range, UnreadableError
+from flumeng.platform.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.simulation.canary import BROKEN
 from flumeng.simulation.child import END_OF_INPUT, ChildProcess
 from flumeng.simulation.cluster import Cluster
 from flumeng.simulation.lanes import Lanes, Reaches, SteppedWatcher
 from flumeng.simulation.output import Events
 from flumeng.simulation.stepped_node import SteppedNode
-from flumeng.spec import FlowSpec, parse_flow
 from zkschema import paths
 from zkschema.records import Commit, Intent
 

@@ -9,16 +9,16 @@ from functools import partial
 from typing import Any
 
 from flumeng.agent.discovery.task import DiscoveryTask, SupersededError
-from flumeng.errors import FlumengError
+from flumeng.config import parse_flow
+from flumeng.config.objects_source import ObjectsSource
 from flumeng.inputs.finding import Finder, FindingTask
 from flumeng.inputs.objects.finder import ObjectsFinder, Surroundings
+from flumeng.platform.errors import FlumengError
 from flumeng.simulation.broker import ModelFinder
 from flumeng.simulation.bucket import BucketAftermath, BucketLister
 from flumeng.simulation.child import END_OF_INPUT, ChildProcess
 from flumeng.simulation.cluster import Cluster
 from flumeng.simulation.stepped_node import SteppedNode
-from flumeng.spec import parse_flow
-from flumeng.spec.objects_source import ObjectsSource
 
 LOOK_SECONDS = 4.0
 RETRY_SECONDS = 0.5

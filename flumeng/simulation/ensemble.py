@@ -13,7 +13,7 @@ from itertools import count
 
 from flumeng.control.zookeeper import ABSENT, Check, Put, Remove, Version, Write
 from flumeng.control.zookeeper.transaction import Scale
-from flumeng.errors import ConflictError
+from flumeng.platform.errors import ConflictError
 from zkschema.records import Record
 
 

@@ -14,7 +14,7 @@ from flumeng.control.commands.nodes import set_node_desired
 from flumeng.control.commands.queues import Decision, decide
 from flumeng.control.commands.tasks import move_task, restart_task
 from flumeng.control.zookeeper.transaction import TooLargeError
-from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.platform.errors import ConflictError, UnavailableError, UserError
 from flumeng.simulation.canary import BROKEN
 from flumeng.simulation.cluster import Cluster
 from flumeng.simulation.environment import Process

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from flumeng.config import parse_flow
+from flumeng.config.objects_source import ObjectsSource
 from flumeng.control.commands.intents import decided_batches
 from flumeng.control.commands.nodes import left
 from flumeng.control.planner import Planner
@@ -22,8 +24,6 @@ from flumeng.simulation.master import MasterProcess
 from flumeng.simulation.operator import Operator
 from flumeng.simulation.session import Session
 from flumeng.simulation.waiting import Waiting
-from flumeng.spec import parse_flow
-from flumeng.spec.objects_source import ObjectsSource
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 

@@ -34,7 +34,7 @@ from flumeng.control.zookeeper import (
     readable,
 )
 from flumeng.control.zookeeper.transaction import Scale
-from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.platform.errors import ConflictError, UnavailableError, UserError
 from flumeng.simulation.ensemble import Changes, Ensemble
 from zkschema import codec
 from zkschema.records import Record

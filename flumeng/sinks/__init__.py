@@ -25,8 +25,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from flumeng.errors import FlumengError
 from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.platform.errors import FlumengError
 from flumeng.sinks.dead_letters import DeadLetters
 
 Row = Mapping[str, Any]

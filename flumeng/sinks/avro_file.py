@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 
 CODECS = {"zstd": "zstandard", "gzip": "deflate", "none": "null"}
 ROWS_AT_ONCE = 10_000

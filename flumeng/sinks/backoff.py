@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Callable
 
-from flumeng.errors import UnavailableError
+from flumeng.platform.errors import UnavailableError
 
 FIRST_SECONDS, LONGEST_SECONDS = 0.2, 5.0
 FRESH_SECONDS = 2.0

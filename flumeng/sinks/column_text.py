@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 
 
 def check_plain(events: pa.Schema, names: Iterable[str], place: str) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from flumeng.config.sinks.console import Console
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.sinks import Attempt, Row, TaskRevision, Written
-from flumeng.spec.sinks.console import Console
 
 LINES_PER_BATCH = 20
 LINE_CHARACTERS = 2_000

@@ -15,10 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from flumeng.errors import FlumengError
 from flumeng.filters import identity
 from flumeng.filters.lazy_batch import HELD_BYTES, Stage, write_stream
-from flumeng.runtime.scrubbing import scrub
+from flumeng.platform.errors import FlumengError
+from flumeng.platform.scrubbing import scrub
 from flumeng.sinks.letter_columns import ADDED
 
 Refuse = Callable[[pa.RecordBatch, Sequence[str]], None]

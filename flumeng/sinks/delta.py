@@ -18,8 +18,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
-from flumeng.runtime import delta_storage
+from flumeng.config.sinks.lakehouse import Delta, partition
+from flumeng.platform import delta_storage
+from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.sinks import TaskRevision, group_commit, partitions, table_schema
 from flumeng.sinks.group_commit import Addition
 from flumeng.sinks.partitions import Partition
@@ -32,7 +33,6 @@ from flumeng.sinks.tables import (
     resolved,
     translated,
 )
-from flumeng.spec.sinks.lakehouse import Delta, partition
 
 UNNAMEABLE = set(" ,;{}()\n\t=")
 WRITABLE = frozenset(

@@ -14,19 +14,19 @@ from importlib.util import find_spec
 
 import pyarrow as pa
 
-from flumeng.errors import UserError
+from flumeng.config.sinks.files import Files
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.receipt_bound import refused
-from flumeng.runtime import secrets
-from flumeng.runtime.file_store import FileStore, below, open_store
-from flumeng.runtime.scrubbing import Secret
+from flumeng.platform import secrets
+from flumeng.platform.errors import UserError
+from flumeng.platform.file_store import FileStore, below, open_store
+from flumeng.platform.options.patterns import SECRET
+from flumeng.platform.scrubbing import Secret
 from flumeng.sinks import Attempt, BatchTooWideError, Row, TaskRevision, Written, chunks, formats
 from flumeng.sinks.formats import FileWriter
 from flumeng.sinks.open_files import GATHERED_BYTES, MOST_FILES, OpenFiles
 from flumeng.sinks.pattern_path import PatternPath
 from flumeng.sinks.plain_columns import plain, plain_schema
-from flumeng.spec.patterns import SECRET
-from flumeng.spec.sinks.files import Files
 
 MARKER = "_SUCCESS"
 DONE_SCHEMA = pa.schema(

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 from flumeng.sinks import avro_file, csv_file, json_text
 from flumeng.sinks.orc_file import OrcFile
 

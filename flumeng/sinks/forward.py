@@ -16,14 +16,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flumeng.errors import UnavailableError, UserError
+from flumeng.config.client_tls import ClientTls
+from flumeng.config.sinks.forward import ForwardSyslog, ForwardTcp
 from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.sinks import Attempt, Row, TaskRevision, Written, json_text, syslog_text
 from flumeng.sinks.backoff import CONNECT_SECONDS
 from flumeng.sinks.column_text import check_plain, texts
 from flumeng.sinks.framed import framed
-from flumeng.spec.client_tls import ClientTls
-from flumeng.spec.sinks.forward import ForwardSyslog, ForwardTcp
 
 PIECE_BYTES = 1024 * 1024
 AVOID_SECONDS = 60.0

@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from flumeng.errors import UnavailableError
+from flumeng.platform.errors import UnavailableError
 from flumeng.sinks import BatchId
 from flumeng.sinks.table_files import TableFile
 

@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.config import registry
+from flumeng.config.sinks.groups import Group
+from flumeng.config.summary import summary
 from flumeng.filters.lazy_batch import HELD_BYTES, LazyBatch, Stage, write_stream
-from flumeng.runtime.scrubbing import scrub
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.scrubbing import scrub
 from flumeng.sinks import Attempt, Row, Sink, TaskRevision, Written, availability
 from flumeng.sinks.dead_letters import LETTERS, DeadLetters, schema_around
-from flumeng.spec import registry
-from flumeng.spec.sinks.groups import Group
-from flumeng.spec.summary import summary
 
 PATIENCE_SECONDS, AGAIN_SECONDS = 3.0, 1.0
 """So long a member may fail before the next one has its events; and one that has failed lately."""

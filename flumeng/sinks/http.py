@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flumeng.errors import UserError
+from flumeng.config.sinks.http import Http
 from flumeng.filters import identity
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.runtime import secrets
+from flumeng.platform import secrets
+from flumeng.platform.errors import UserError
 from flumeng.sinks import Attempt, BatchId, Row, TaskRevision, Written, chunks, json_text
 from flumeng.sinks.backoff import Backoff
 from flumeng.sinks.dead_letters import Refuse, schema_around
@@ -29,7 +30,6 @@ from flumeng.sinks.http_receiver import (
     reach,
     send,
 )
-from flumeng.spec.sinks.http import Http
 
 CONTENT_TYPES = {"ndjson": "application/x-ndjson", "json": "application/json"}
 CHUNK_BYTES = 16 * 1024 * 1024

@@ -11,10 +11,10 @@ from ssl import SSLCertVerificationError
 import urllib3
 from urllib3.exceptions import HTTPError, SSLError
 
-from flumeng.errors import FlumengError, UnavailableError, UserError
-from flumeng.runtime.scrubbing import excerpt
+from flumeng.config.sinks.http import IDEMPOTENCY_KEY
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.scrubbing import excerpt
 from flumeng.sinks.backoff import CONNECT_SECONDS, Backoff
-from flumeng.spec.sinks.http import IDEMPOTENCY_KEY
 
 RETRY_SECONDS = 25.0
 ANSWER_BYTES = 64 * 1024

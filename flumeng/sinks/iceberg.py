@@ -18,9 +18,11 @@ from urllib.parse import urlencode
 import pyarrow as pa
 
 from flumeng import __version__
-from flumeng.errors import FlumengError, UnavailableError, UserError
-from flumeng.runtime import secrets
-from flumeng.runtime.scrubbing import Secret
+from flumeng.config.sinks.lakehouse import Catalog, Iceberg, Transform, partition
+from flumeng.platform import secrets
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.options.locations import located, store_of
+from flumeng.platform.scrubbing import Secret
 from flumeng.sinks import (
     TaskRevision,
     group_commit,
@@ -39,8 +41,6 @@ from flumeng.sinks.tables import (
     resolved,
     translated,
 )
-from flumeng.spec.locations import located, store_of
-from flumeng.spec.sinks.lakehouse import Catalog, Iceberg, Transform, partition
 
 NUMBER = "flumeng."
 """The property of a series begins with this."""

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from flumeng.spec.sinks.lakehouse import Snapshots
+from flumeng.config.sinks.lakehouse import Snapshots
 
 log = logging.getLogger(__name__)
 

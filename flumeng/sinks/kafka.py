@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import UserError
+from flumeng.config.sinks.kafka import COLUMN, TOPIC, Kafka
 from flumeng.filters import identity
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.runtime.idle_clients import IdleClients
-from flumeng.runtime.scrubbing import Secret
-from flumeng.runtime.secrets import resolve
+from flumeng.platform.errors import UserError
+from flumeng.platform.idle_clients import IdleClients
+from flumeng.platform.scrubbing import Secret
+from flumeng.platform.secrets import resolve
 from flumeng.sinks import Attempt, Row, TaskRevision, Written, dead_letters, json_text
 from flumeng.sinks.column_text import check_plain, texts
 from flumeng.sinks.dead_letters import Refuse
-from flumeng.spec.sinks.kafka import COLUMN, TOPIC, Kafka
 
 if TYPE_CHECKING:
     from flumeng.sinks.kafka_producer import Header, KafkaProducer, Message

@@ -8,11 +8,11 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from flumeng.errors import FlumengError, UnavailableError, UserError
-from flumeng.runtime.kafka_client import connection
-from flumeng.runtime.scrubbing import Secret
+from flumeng.config.sinks.kafka import Kafka
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.kafka_client import connection
+from flumeng.platform.scrubbing import Secret
 from flumeng.sinks.backoff import CONNECT_SECONDS, FRESH_SECONDS
-from flumeng.spec.sinks.kafka import Kafka
 
 try:
     from confluent_kafka import KafkaError, KafkaException, Producer

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import UserError
-from flumeng.spec.sinks.lakehouse import Transform
+from flumeng.config.sinks.lakehouse import Transform
+from flumeng.platform.errors import UserError
 
 Values = tuple[str | None, ...]
 """What a group has in common, as text; None: null."""

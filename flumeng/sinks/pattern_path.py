@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
+from flumeng.platform.options.patterns import FIELD, fixed_part, split_query
 from flumeng.sinks.hive_names import hive_name
-from flumeng.spec.patterns import FIELD, fixed_part, split_query
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 UNITS_MICROSECONDS = {"%M": 60_000_000, "%H": 3_600_000_000}

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 from flumeng.sinks import json_text
 
 

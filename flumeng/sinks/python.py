@@ -13,12 +13,12 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from flumeng.errors import FlumengError
+from flumeng.config.sinks.python import Python
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.runtime import secrets
-from flumeng.runtime.user_functions import FunctionError, UserFunction, imported, last_line
+from flumeng.platform import secrets
+from flumeng.platform.errors import FlumengError
+from flumeng.platform.user_functions import FunctionError, UserFunction, imported, last_line
 from flumeng.sinks import Attempt, BatchId, Row, TaskRevision, Written
-from flumeng.spec.sinks.python import Python
 
 
 class BatchNumber(int):

@@ -16,10 +16,10 @@ from functools import partial
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
+from flumeng.config.sinks.spark import Spark
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.runtime import secrets
+from flumeng.platform import secrets
 from flumeng.sinks import Attempt, Row, TaskRevision, Written
-from flumeng.spec.sinks.spark import Spark
 
 ATTEMPT = "mapreduce.job.application.attempt.id"
 KEEP_OTHERS = "mapreduce.fileoutputcommitter.cleanup.skipped"

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from flumeng.errors import UserError
+from flumeng.config.sinks.sql import Sql
 from flumeng.filters import identity
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.runtime import secrets
-from flumeng.runtime.scrubbing import Secret
+from flumeng.platform import secrets
+from flumeng.platform.errors import UserError
+from flumeng.platform.scrubbing import Secret
 from flumeng.sinks import Attempt, Row, TaskRevision, Written
 from flumeng.sinks.dead_letters import schema_around
 from flumeng.sinks.postgres.target import COUNT_SCHEMA, Server, Target
-from flumeng.spec.sinks.sql import Sql
 
 
 class SqlSink:

@@ -18,16 +18,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from flumeng.errors import UnavailableError
 from flumeng.filters.receipt_bound import refused
-from flumeng.runtime.file_store import FileStore, open_store
-from flumeng.runtime.scrubbing import Secret
+from flumeng.platform.errors import UnavailableError
+from flumeng.platform.file_store import FileStore, open_store
+from flumeng.platform.options.patterns import split_query
+from flumeng.platform.scrubbing import Secret
 from flumeng.sinks import BatchTooWideError, Row, chunks, partitions
 from flumeng.sinks.dead_letters import Refuse
 from flumeng.sinks.formats import ParquetFile
 from flumeng.sinks.open_files import GATHERED_BYTES, MOST_FILES, OpenFiles
 from flumeng.sinks.partitions import Partition, Values
-from flumeng.spec.patterns import split_query
 
 WRITTEN_SCHEMA = pa.schema(
     [

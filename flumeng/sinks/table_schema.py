@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 
 _WHOLE = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _FRACTIONS = (pa.float32(), pa.float64())

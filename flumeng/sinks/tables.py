@@ -21,17 +21,17 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.runtime import secrets
-from flumeng.runtime.file_store import LOCAL
-from flumeng.runtime.scrubbing import Secret
+from flumeng.platform import secrets
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.file_store import LOCAL
+from flumeng.platform.options.locations import Credentials
+from flumeng.platform.options.patterns import SECRET
+from flumeng.platform.scrubbing import Secret
 from flumeng.sinks import Attempt, BatchId, Row, TaskRevision, Written, group_commit, table_files
 from flumeng.sinks.dead_letters import schema_around
 from flumeng.sinks.group_commit import Addition
 from flumeng.sinks.table_files import Layout, TableFile, Unreachable, WriteFiles
-from flumeng.spec.locations import Credentials
-from flumeng.spec.patterns import SECRET
 
 COMMITS = 12
 """So often another writer may be first in one attempt."""

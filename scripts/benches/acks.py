@@ -24,8 +24,8 @@ from flumeng.agent.collector.publisher import FULL_ACKS, IN_FLIGHT, Publisher
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, Put, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.errors import ConflictError
 from flumeng.inputs import Range
+from flumeng.platform.errors import ConflictError
 from flumeng.testing import RealZooKeeper
 from zkschema import codec, paths
 from zkschema.bootstrap import CURSOR_MAIN

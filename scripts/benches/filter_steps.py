@@ -12,6 +12,8 @@ import pyarrow as pa
 from mmdb_writer import MMDBWriter
 from netaddr import IPSet
 
+from flumeng.config import templates
+from flumeng.config.filters.aggregate import value
 from flumeng.filters.aggregate import AggregateStage
 from flumeng.filters.explode import ExplodeStage
 from flumeng.filters.geoip import GeoipStage
@@ -24,9 +26,7 @@ from flumeng.filters.rename import RenameStage
 from flumeng.filters.sample import SampleStage
 from flumeng.filters.set import SetStage
 from flumeng.filters.time import TimeStage
-from flumeng.runtime.scrubbing import Secret
-from flumeng.spec import templates
-from flumeng.spec.filters.aggregate import value
+from flumeng.platform.scrubbing import Secret
 
 BEGAN = datetime(2026, 11, 9, 12, tzinfo=UTC)
 KEY = Secret("a key of the bench")

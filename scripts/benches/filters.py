@@ -16,6 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from benches import filter_steps
+from flumeng.config.filters.parse import Parse
+from flumeng.config.multiline import Multiline
 from flumeng.filters import formats
 from flumeng.filters.lazy_batch import Stage
 from flumeng.filters.parse import ROWS_AT_A_TIME, ParseStage
@@ -23,8 +25,6 @@ from flumeng.filters.receipt_bound import Bounded
 from flumeng.inputs import Progress
 from flumeng.inputs.lines.rules import Rules
 from flumeng.inputs.lines.steps import Joining
-from flumeng.spec.filters.parse import Parse
-from flumeng.spec.multiline import Multiline
 
 EVENTS = 32_768
 ROUNDS = 15

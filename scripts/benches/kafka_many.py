@@ -15,6 +15,8 @@ from pathlib import Path
 
 from flumeng.agent.collector.acks import Acks
 from flumeng.agent.collector.publisher import Publisher
+from flumeng.config import CollectPlace, Place
+from flumeng.config.kafka_source import KafkaSource
 from flumeng.control.planner import Planner
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import ABSENT, Version, tree
@@ -23,8 +25,6 @@ from flumeng.inputs import Range
 from flumeng.inputs.finding import Before
 from flumeng.inputs.kafka.finder import KafkaFinder
 from flumeng.sinks.testing.kafka import RealKafka
-from flumeng.spec import CollectPlace, Place
-from flumeng.spec.kafka_source import KafkaSource
 from flumeng.testing import RealZooKeeper
 from zkschema import codec, paths
 from zkschema.bootstrap import flow_folders

@@ -12,13 +12,13 @@ import time
 from collections import Counter
 from dataclasses import replace
 
+from flumeng.config import CollectPlace, Place
 from flumeng.control.master.daemon import collect_garbage_rarely
 from flumeng.control.planner import Action, Assign, Planner, Replan
 from flumeng.control.planner.applied import applied
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
-from flumeng.runtime.garbage import no_garbage_collection
-from flumeng.spec import CollectPlace, Place
+from flumeng.platform.garbage import no_garbage_collection
 from zkschema.records import COLLECT, Flow, Journal, Node, NodeStatus, TaskStatus
 
 NODES = 10_000

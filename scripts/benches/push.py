@@ -27,8 +27,8 @@ from benches.light_sites import NODE
 from benches.processes import cpu_seconds
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.runtime.counting import Counts
-from flumeng.runtime.links import Links
+from flumeng.platform.counting import Counts
+from flumeng.platform.links import Links
 from flumeng.testing import RealZooKeeper
 from zkschema import paths
 

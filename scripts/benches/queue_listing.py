@@ -22,6 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benches.server import transactions
+from flumeng.config import parse_flow
+from flumeng.config.objects_source import ObjectsSource
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.partitions import ack_path
@@ -30,8 +32,6 @@ from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.inputs.finding import Before, FindingTask
 from flumeng.inputs.objects.finder import ObjectsFinder
 from flumeng.sinks.testing.s3 import REGION, RealS3, build
-from flumeng.spec import parse_flow
-from flumeng.spec.objects_source import ObjectsSource
 from flumeng.testing import RealZooKeeper
 from zkschema import paths
 from zkschema.records import Ack

@@ -23,14 +23,14 @@ from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.ranges import Scale
 from flumeng.agent.collector.work import Work
+from flumeng.config import parse_flow
+from flumeng.config.objects_source import ObjectsSource
 from flumeng.control.snapshot.items import Item
 from flumeng.inputs import Range
 from flumeng.inputs.objects.contents import LaneContents
 from flumeng.inputs.objects.formats import cuttable
 from flumeng.inputs.objects.reader import ObjectsReader
 from flumeng.sinks import TaskRevision
-from flumeng.spec import parse_flow
-from flumeng.spec.objects_source import ObjectsSource
 
 FLOW = "{{flow: bench, sources: [objects: {{paths: ['{}/*']}}], sinks: [noop]}}"
 LANES = 8

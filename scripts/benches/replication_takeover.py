@@ -27,8 +27,8 @@ from benches.takeover import FLUMENG, Cluster, until
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.errors import FlumengError
 from flumeng.journal.client import JournalClient
+from flumeng.platform.errors import FlumengError
 from flumeng.testing import RealZooKeeper
 from zkschema import paths
 from zkschema.records import Journal

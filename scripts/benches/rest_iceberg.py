@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from flumeng.config.sinks.lakehouse import Catalog, Iceberg, Snapshots
 from flumeng.sinks import BatchId, TaskRevision
 from flumeng.sinks.iceberg import IcebergSink
 from flumeng.sinks.testing.tables import staged
-from flumeng.spec.sinks.lakehouse import Catalog, Iceberg, Snapshots
 
 LAST = 50
 ROWS = pa.table({"body": pa.array([b"x"] * 10, pa.binary()), "host": ["h"] * 10})

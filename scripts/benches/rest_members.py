@@ -11,8 +11,8 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.security.roles import DIRECTORY
-from flumeng.security.testing import CLUSTER, Certificates
+from flumeng.platform.security.roles import DIRECTORY
+from flumeng.platform.security.testing import CLUSTER, Certificates
 from flumeng.testing import RealZooKeeper
 
 FLOW = "flow: web\nsources: [tail: {paths: [/var/log/web.log]}]\nsinks: [noop]\n"

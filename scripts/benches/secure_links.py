@@ -20,9 +20,9 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.security.credentials import Keystore
-from flumeng.security.roles import DIRECTORY, Role
-from flumeng.security.testing import CLUSTER, Certificates
+from flumeng.platform.security.credentials import Keystore
+from flumeng.platform.security.roles import DIRECTORY, Role
+from flumeng.platform.security.testing import CLUSTER, Certificates
 from flumeng.testing import RealZooKeeper
 
 ROUNDS = 3

@@ -25,9 +25,9 @@ from flumeng.journal.journal import Journal
 from flumeng.journal.proof import Proof
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.server import JournalServer
-from flumeng.security.credentials import Keystore, keystore_of
-from flumeng.security.roles import DIRECTORY
-from flumeng.security.testing import Certificates
+from flumeng.platform.security.credentials import Keystore, keystore_of
+from flumeng.platform.security.roles import DIRECTORY
+from flumeng.platform.security.testing import Certificates
 
 ID = "bench.n1.0.0a1b2c3d"
 FRAME_ROWS = 20_000

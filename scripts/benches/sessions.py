@@ -21,8 +21,8 @@ from benches.server import transactions
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.runtime.counting import PING, Counts
-from flumeng.runtime.links import Link, Links
+from flumeng.platform.counting import PING, Counts
+from flumeng.platform.links import Link, Links
 from flumeng.testing import RealZooKeeper
 from zkschema import paths
 from zkschema.records import COLLECT, MaintenanceLimits

@@ -23,13 +23,13 @@ import pyarrow as pa
 from elasticsearch import Elasticsearch as Client
 from elasticsearch.helpers import parallel_bulk
 
+from flumeng.config.sinks.elasticsearch import Elasticsearch
 from flumeng.filters import identity
 from flumeng.sinks import TaskRevision
 from flumeng.sinks.elasticsearch import ElasticsearchSink, template
 from flumeng.sinks.elasticsearch.bulk import IndexEvents
 from flumeng.sinks.testing.bulk_server import BulkServer
 from flumeng.sinks.testing.elasticsearch import RealElasticsearch
-from flumeng.spec.sinks.elasticsearch import Elasticsearch
 
 ROUNDS = 5
 ROWS = 10_000

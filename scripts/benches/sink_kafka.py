@@ -17,10 +17,10 @@ from pathlib import Path
 import pyarrow as pa
 from confluent_kafka import Producer
 
+from flumeng.config.sinks.kafka import Kafka
 from flumeng.sinks.kafka import Produce
 from flumeng.sinks.kafka_producer import producer_config
 from flumeng.sinks.testing.kafka import RealKafka
-from flumeng.spec.sinks.kafka import Kafka
 
 ROUNDS = 5
 MOST_EVENTS = 400_000

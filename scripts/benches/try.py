@@ -21,7 +21,7 @@ import pyarrow as pa
 from flumeng.agent.dryrun.chain import FilterChain
 from flumeng.agent.dryrun.reading import lines
 from flumeng.agent.dryrun.received import ReceivedLines
-from flumeng.spec import check_flow
+from flumeng.config import check_flow
 
 LENGTH = 200
 FLOW = """\

@@ -21,10 +21,10 @@ from pyarrow import fs
 from flumeng.control.commands.tasks import restart_task
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.errors import FlumengError, UnavailableError
 from flumeng.journal.account import Account
 from flumeng.journal.client import JournalClient
 from flumeng.journal.position import Position
+from flumeng.platform.errors import FlumengError, UnavailableError
 from flumeng.testing import RealZooKeeper
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN

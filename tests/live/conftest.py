@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 from flumeng.agent.collector import class_archive
 from flumeng.agent.collector import spark as sessions
 from flumeng.agent.ingest.testing import WorkerProcess
-from flumeng.errors import UnavailableError, UserError
-from flumeng.security.testing import Certificates
+from flumeng.config.spark import SparkOptions
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.security.testing import Certificates
 from flumeng.sinks.testing.kafka import RealKafka
 from flumeng.sinks.testing.tls import Authority
-from flumeng.spec.spark import SparkOptions
 from flumeng.testing import RealZooKeeper
 from tests.live.chaos import Cluster
 from tests.live.one_host import Standalone

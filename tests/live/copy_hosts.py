@@ -26,10 +26,10 @@ import pytest
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.zookeeper import Versioned, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.runtime import secrets
-from flumeng.security.roles import DIRECTORY, Role
-from flumeng.security.testing import CLUSTER, Certificates
-from flumeng.security.testing import HOSTS as LOOPBACK
+from flumeng.platform import secrets
+from flumeng.platform.security.roles import DIRECTORY, Role
+from flumeng.platform.security.testing import CLUSTER, Certificates
+from flumeng.platform.security.testing import HOSTS as LOOPBACK
 from flumeng.testing import RealZooKeeper
 from tests.live.chaos import child_of, descendants
 from tests.live.one_host import eventually

@@ -19,11 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from flumeng.errors import FlumengError
 from flumeng.journal.checkpoint import Durability
 from flumeng.journal.errors import DiskFullError, JournalFailedError
 from flumeng.journal.journal import Journal
 from flumeng.journal.testing import numbered_events
+from flumeng.platform.errors import FlumengError
 
 ROWS = 3
 SEGMENT_BYTES = 1500  # two frames

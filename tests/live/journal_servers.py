@@ -17,17 +17,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from flumeng.errors import UnavailableError
 from flumeng.journal.client import JournalClient
 from flumeng.journal.proof import Proof
 from flumeng.journal.tokens import Signer
-from flumeng.runtime.scrubbing import Secret
-from flumeng.security.authority import Authority
-from flumeng.security.credentials import Credentials
-from flumeng.security.expiry import utc_now
-from flumeng.security.identity import Identity
-from flumeng.security.roles import Role
-from flumeng.security.testing import CLUSTER, HOSTS, Certificates
+from flumeng.platform.errors import UnavailableError
+from flumeng.platform.scrubbing import Secret
+from flumeng.platform.security.authority import Authority
+from flumeng.platform.security.credentials import Credentials
+from flumeng.platform.security.expiry import utc_now
+from flumeng.platform.security.identity import Identity
+from flumeng.platform.security.roles import Role
+from flumeng.platform.security.testing import CLUSTER, HOSTS, Certificates
 
 WEB, APP, LARGE = "web.n1.0.0a1b2c3d", "app.n1.0.0a1b2c3d", "large.n1.0.0a1b2c3d"
 EVENTS = 1000
@@ -40,7 +40,7 @@ SERVE = f"""
     from flumeng.journal.memory import MemoryJournal
     from flumeng.journal.server import JournalServer
     from flumeng.journal.testing import numbered_events
-    from flumeng.security import credentials
+    from flumeng.platform.security import credentials
 
     def journal(name):
         made = MemoryJournal.create(Path(sys.argv[1]), name, limits=Limits(128 << 20))

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from flumeng.spec import parse_flow
+from flumeng.config import parse_flow
 
 PAGE = Path(__file__).parents[2] / "docs" / "sinks.md"
 SOURCE = "flow: example\nsources: [{syslog: {listen: '127.0.0.1:0'}}]\n"

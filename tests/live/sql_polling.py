@@ -10,10 +10,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from flumeng.config.spark import SparkOptions
+from flumeng.config.sql_poll_source import SqlPollSource
 from flumeng.inputs.polls.poll import Answer
 from flumeng.sinks.testing import maven
-from flumeng.spec.spark import SparkOptions
-from flumeng.spec.sql_poll_source import SqlPollSource
 
 DRIVER = "org.postgresql:postgresql:42.7.4"
 DUE = datetime(2026, 11, 26, 12, tzinfo=UTC)

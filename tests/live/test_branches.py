@@ -16,13 +16,13 @@ from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Filtered, Work
+from flumeng.config import check_flow
 from flumeng.inputs import Range
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA, READ_SCHEMA
 from flumeng.journal.server import JournalServer
-from flumeng.runtime import file_store
-from flumeng.spec import check_flow
+from flumeng.platform import file_store
 
 JOURNAL = "web.n1.0.00000000"
 BODIES = [b"level=%d" % (n % 8) if n % 5 else b"junk" for n in range(60)]

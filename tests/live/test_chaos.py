@@ -23,9 +23,9 @@ import pytest
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.errors import FlumengError
 from flumeng.journal.journal import ROLL_WORTH_BYTES
-from flumeng.runtime.remote_store import SILENT_SECONDS
+from flumeng.platform.errors import FlumengError
+from flumeng.platform.remote_store import SILENT_SECONDS
 from flumeng.sinks.testing.s3 import RealS3
 from tests.live.chaos import (
     CHUNK,

@@ -24,7 +24,7 @@ from elasticsearch import ApiError, Elasticsearch
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.errors import UnavailableError, UserError
+from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.sinks.elasticsearch.template import PROPERTIES
 from flumeng.sinks.testing.elasticsearch import RealElasticsearch
 from flumeng.sinks.testing.lossy_proxy import LossyProxy

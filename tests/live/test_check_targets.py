@@ -18,7 +18,7 @@ import pytest
 
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 from flumeng.sinks.testing.postgres import RealPostgres
 from zkschema import paths
 

@@ -24,10 +24,10 @@ from flumeng.agent.collector.runner import Runner, Surroundings
 from flumeng.agent.collector.scheduler import Scheduler
 from flumeng.agent.collector.status import Status
 from flumeng.agent.collector.testing import TASK
+from flumeng.config import parse_flow
 from flumeng.control.commands.acks import advance_acks
 from flumeng.control.queries import journals
 from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
-from flumeng.errors import CorruptError
 from flumeng.inputs import Reach
 from flumeng.inputs.journals.addresses import Addresses
 from flumeng.inputs.journals.positions import PositionWatcher, WatchedJournals
@@ -38,7 +38,7 @@ from flumeng.journal.names import node_of
 from flumeng.journal.repair import repair
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
-from flumeng.spec import parse_flow
+from flumeng.platform.errors import CorruptError
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

@@ -13,13 +13,13 @@ from pyspark.sql import SparkSession
 
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.testing import TASK
-from flumeng.errors import UserError
+from flumeng.config import check_flow, parse_flow
 from flumeng.filters import identity
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.making import made
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.schema import READ_SCHEMA
-from flumeng.spec import check_flow, parse_flow
+from flumeng.platform.errors import UserError
 
 EVENTS = 6
 SCHEMA = identity.with_identity(READ_SCHEMA)

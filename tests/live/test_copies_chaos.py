@@ -21,7 +21,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from flumeng.security.testing import Certificates
+from flumeng.platform.security.testing import Certificates
 from tests.live.copy_hosts import FLOW, PORT, Host, Hosts, can_make_hosts, running
 from tests.live.one_host import delivered, eventually
 

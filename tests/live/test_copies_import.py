@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.security.testing import Certificates
+from flumeng.platform.security.testing import Certificates
 from tests.live.copy_hosts import can_make_hosts, running
 from tests.live.one_host import eventually
 from tests.live.test_copies_takeover import Web

@@ -13,7 +13,7 @@ import pytest
 
 from flumeng.control.commands.cluster import verify_cluster
 from flumeng.control.zookeeper import AccessStore
-from flumeng.security.testing import Certificates
+from flumeng.platform.security.testing import Certificates
 from tests.live.copy_hosts import can_make_hosts, running
 from tests.live.one_host import eventually
 from tests.live.test_copies_takeover import Web

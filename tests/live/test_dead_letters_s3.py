@@ -12,19 +12,19 @@ import pyarrow as pa
 import pytest
 
 from cli.testing import Shell
+from flumeng.config import check_flow
+from flumeng.config.letters_source import LettersSource
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import tree
 from flumeng.inputs import Range
 from flumeng.inputs.letters import names
 from flumeng.inputs.letters.finder import LettersFinder
 from flumeng.inputs.letters.reader import LettersReader
-from flumeng.runtime.file_store import open_store
+from flumeng.platform.file_store import open_store
+from flumeng.platform.options.locations import Credentials, located
 from flumeng.sinks import formats
 from flumeng.sinks.letter_columns import ADDED
 from flumeng.sinks.testing.s3 import RealS3
-from flumeng.spec import check_flow
-from flumeng.spec.letters_source import LettersSource
-from flumeng.spec.locations import Credentials, located
 from flumeng.testing import FakeStore
 from zkschema import paths
 

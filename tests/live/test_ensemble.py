@@ -29,8 +29,8 @@ from flumeng.control.queries import overview
 from flumeng.control.snapshot.reader import Reader
 from flumeng.control.zookeeper import ANY, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.errors import FlumengError
-from flumeng.runtime.testing import Proxy, RealEnsemble, proxied
+from flumeng.platform.errors import FlumengError
+from flumeng.platform.testing import Proxy, RealEnsemble, proxied
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN
 

@@ -26,11 +26,11 @@ from flumeng.agent.collector.work import Work
 from flumeng.agent.ingest.testing import flow_text
 from flumeng.agent.pyspark.batch import BatchReader
 from flumeng.agent.pyspark.options import Options
+from flumeng.config import parse_flow
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot.partitions import FLOW, JOURNAL, subscribed
 from flumeng.control.zookeeper import ABSENT, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.errors import UserError
 from flumeng.filters import lazy_batch
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.flows.reader import SubscribedReader
@@ -42,10 +42,10 @@ from flumeng.journal.errors import DeniedError
 from flumeng.journal.journal import Journal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
-from flumeng.security.credentials import Keystore
-from flumeng.security.roles import DIRECTORY
-from flumeng.security.testing import Certificates
-from flumeng.spec import parse_flow
+from flumeng.platform.errors import UserError
+from flumeng.platform.security.credentials import Keystore
+from flumeng.platform.security.roles import DIRECTORY
+from flumeng.platform.security.testing import Certificates
 from flumeng.testing import RealZooKeeper
 from zkschema import paths, records
 

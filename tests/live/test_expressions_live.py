@@ -21,14 +21,14 @@ from pyspark.sql.types import (
 
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.testing import TASK
-from flumeng.errors import UserError
+from flumeng.config import expressions, functions, parse_flow
+from flumeng.config.filters.parse import SYSLOG
+from flumeng.config.kinds import EVENT
+from flumeng.config.sql_text import TYPES
+from flumeng.config.testing import ATTEMPTS, CONDITIONS
 from flumeng.filters import spark_syntax
 from flumeng.inputs.journals.reader import JournalReader
-from flumeng.spec import expressions, functions, parse_flow
-from flumeng.spec.filters.parse import SYSLOG
-from flumeng.spec.kinds import EVENT
-from flumeng.spec.sql_text import TYPES
-from flumeng.spec.testing import ATTEMPTS, CONDITIONS
+from flumeng.platform.errors import UserError
 
 COLUMNS = {**EVENT, **SYSLOG}
 VALUES = {

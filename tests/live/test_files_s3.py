@@ -20,16 +20,16 @@ from pyarrow import fs
 from flumeng.agent.collector.commit import Commits
 from flumeng.agent.collector.testing import TASK
 from flumeng.agent.standalone.embedded import free_port
+from flumeng.config.sinks.files import Files
 from flumeng.control.zookeeper import ABSENT
-from flumeng.errors import UnavailableError, UserError
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.runtime import remote_store
-from flumeng.runtime.file_store import below, open_store
+from flumeng.platform import remote_store
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.file_store import below, open_store
+from flumeng.platform.options.locations import Credentials, located, place_of
 from flumeng.sinks import Attempt
 from flumeng.sinks.files import FilesSink
 from flumeng.sinks.testing.s3 import RealS3
-from flumeng.spec.locations import Credentials, located, place_of
-from flumeng.spec.sinks.files import Files
 from flumeng.testing import FakeStore
 from tests.live.own_server import need_own
 from tests.live.sink_examples import example, first_sink

@@ -13,13 +13,13 @@ from pyspark.sql import SparkSession
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.work import Filtered, Work
+from flumeng.config import parse_flow
 from flumeng.inputs import Range
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.server import JournalServer
 from flumeng.sinks import TaskRevision
-from flumeng.spec import parse_flow
 
 JOURNAL = "web.n1.0.00000000"
 GOOD, BAD, OTHER = b'{"n": 1}', b"{", b'{"n": "x"}'

@@ -12,7 +12,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from flumeng.errors import UserError
+from flumeng.config.component import Component
+from flumeng.config.filters.parse import Parse
+from flumeng.config.filters.select import Select
+from flumeng.config.filters.where import Where
 from flumeng.filters import arrow_sql, identity
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.making import made
@@ -25,10 +28,7 @@ from flumeng.inputs.reading import ReadSplits
 from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA, READ_SCHEMA
 from flumeng.journal.server import JournalServer
-from flumeng.spec.component import Component
-from flumeng.spec.filters.parse import Parse
-from flumeng.spec.filters.select import Select
-from flumeng.spec.filters.where import Where
+from flumeng.platform.errors import UserError
 
 RECEIVED = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 JOURNAL = "web.n1.0.00000000"

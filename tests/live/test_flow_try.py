@@ -17,8 +17,8 @@ from flumeng.agent.dryrun.explaining import explain
 from flumeng.agent.dryrun.outcomes import run_cases
 from flumeng.agent.dryrun.received import ReceivedLines
 from flumeng.agent.ingest.framing import Messages
-from flumeng.errors import FlumengError
-from flumeng.spec import check_flow
+from flumeng.config import check_flow
+from flumeng.platform.errors import FlumengError
 
 CASES = sorted((Path(__file__).parents[2] / "conf" / "flows").glob("*.test.yaml"))
 FLOW = """\

@@ -16,7 +16,10 @@ from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import BatchFailedError, Outcome, Work
-from flumeng.errors import UnavailableError, UserError
+from flumeng.config import parse_flow
+from flumeng.config.filters.lookup import Lookup
+from flumeng.config.sinks.spark import Spark
+from flumeng.config.tables import LookupTable
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.lookup import LookupFilter, LookupStage
 from flumeng.filters.refreshed_table import Version
@@ -25,13 +28,10 @@ from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.journal import Journal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
-from flumeng.runtime.user_functions import FunctionError
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.user_functions import FunctionError
 from flumeng.sinks import BatchId
 from flumeng.sinks import spark as spark_sink
-from flumeng.spec import parse_flow
-from flumeng.spec.filters.lookup import Lookup
-from flumeng.spec.sinks.spark import Spark
-from flumeng.spec.tables import LookupTable
 
 JOURNAL = "web.n1.0.00000000"
 EVENTS = 50

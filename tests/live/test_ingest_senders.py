@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from flumeng.agent.ingest.testing import WorkerProcess, flow_text
-from flumeng.spec.server_tls import canonical
+from flumeng.config.server_tls import canonical
 from tests.unit.authority import Authority, fingerprint
 
 HALF_OPEN = 10_000

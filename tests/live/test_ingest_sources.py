@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.ingest.testing import WorkerProcess, flow_text
-from flumeng.spec import registry
+from flumeng.config import registry
 
 
 @pytest.fixture

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.errors import UserError
 from flumeng.journal.errors import DiskFullError, JournalFailedError
 from flumeng.journal.frame import Payload
 from flumeng.journal.group_commit import GroupCommit
 from flumeng.journal.journal import Journal
 from flumeng.journal.testing import numbered_events
+from flumeng.platform.errors import UserError
 
 ID = "web.n1.0.0a1b2c3d"
 ROWS = 20

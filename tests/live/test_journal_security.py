@@ -26,7 +26,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from flumeng.errors import FlumengError, UnavailableError
 from flumeng.inputs import Range
 from flumeng.inputs.journals.executor_tokens import ExecutorTokens
 from flumeng.inputs.journals.reader import JournalReader
@@ -41,12 +40,13 @@ from flumeng.journal.testing import numbered_events
 from flumeng.journal.tokens import TOKEN_SECONDS, Claims
 from flumeng.journal.watch import WatchRequest
 from flumeng.journal.wire import FRAMES_SCHEMA, make_ticket
-from flumeng.security.authority import new_authority
-from flumeng.security.credentials import Credentials, Keystore
-from flumeng.security.expiry import utc_now
-from flumeng.security.identity import Identity
-from flumeng.security.roles import DIRECTORY, ROLES, Role
-from flumeng.security.testing import CLUSTER, Certificates
+from flumeng.platform.errors import FlumengError, UnavailableError
+from flumeng.platform.security.authority import new_authority
+from flumeng.platform.security.credentials import Credentials, Keystore
+from flumeng.platform.security.expiry import utc_now
+from flumeng.platform.security.identity import Identity
+from flumeng.platform.security.roles import DIRECTORY, ROLES, Role
+from flumeng.platform.security.testing import CLUSTER, Certificates
 from tests.live.journal_servers import (
     APP,
     EVENTS,

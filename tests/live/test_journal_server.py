@@ -23,7 +23,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.journal.client import JournalClient
 from flumeng.journal.errors import AboveSafeError, BelowFloorError, DataLossError, NotServedError
 from flumeng.journal.journal import Journal
@@ -34,6 +33,7 @@ from flumeng.journal.schema import READ_SCHEMA
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
 from flumeng.journal.wire import FRAMES_SCHEMA
+from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 
 ID = "web.n1.0.0a1b2c3d"
 ROWS = 500

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from pyarrow import flight
 
-from flumeng.errors import UnavailableError
 from flumeng.journal import server as servers
 from flumeng.journal import watch_client
 from flumeng.journal.client import JournalClient
@@ -22,6 +21,7 @@ from flumeng.journal.journal import Journal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
 from flumeng.journal.watch import WatchAnswer, WatchRequest
+from flumeng.platform.errors import UnavailableError
 
 ID = "web.n1.0.0a1b2c3d"
 OTHER = "web.n1.0.0a1b2c3e"

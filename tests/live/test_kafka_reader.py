@@ -14,18 +14,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.errors import CorruptError, UnavailableError, UserError
+from flumeng.config.client_tls import ClientTls
+from flumeng.config.kafka_brokers import KafkaBrokers
+from flumeng.config.kafka_source import KafkaSource
 from flumeng.inputs import Range
 from flumeng.inputs.kafka import access, admin, names
 from flumeng.inputs.kafka.access import Access
 from flumeng.inputs.kafka.messages import MESSAGE_SCHEMA
 from flumeng.inputs.kafka.reader import KafkaReader
-from flumeng.runtime.scrubbing import Secret
+from flumeng.platform.errors import CorruptError, UnavailableError, UserError
+from flumeng.platform.scrubbing import Secret
 from flumeng.sinks.testing.kafka import PASSWORD, USER, RealKafka
 from flumeng.sinks.testing.tls import Authority
-from flumeng.spec.client_tls import ClientTls
-from flumeng.spec.kafka_brokers import KafkaBrokers
-from flumeng.spec.kafka_source import KafkaSource
 from tests.live.own_server import need_own
 
 

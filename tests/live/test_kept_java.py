@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from flumeng.agent.dryrun import kept_java
-from flumeng.runtime.processes import PYTHON
+from flumeng.platform.processes import PYTHON
 
 FLOW = """\
 flow: web

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from flumeng.errors import UnavailableError, UserError
+from flumeng.config.sinks.lakehouse import Catalog, Iceberg
+from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.sinks import BatchId, tables
 from flumeng.sinks.iceberg import IcebergSink
 from flumeng.sinks.testing.postgres import RealPostgres
 from flumeng.sinks.testing.tables import TASK, staged
-from flumeng.spec.sinks.lakehouse import Catalog, Iceberg
 from tests.live.own_server import need_own
 
 

@@ -13,15 +13,15 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
-from flumeng.errors import UnavailableError
+from flumeng.config.sinks.lakehouse import Catalog, Delta, Iceberg
 from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.platform.errors import UnavailableError
+from flumeng.platform.options.locations import Credentials
 from flumeng.sinks import Attempt, BatchId, Sink, Written, tables
 from flumeng.sinks.delta import DeltaSink
 from flumeng.sinks.iceberg import IcebergSink
 from flumeng.sinks.testing.s3 import REGION, RealS3
 from flumeng.sinks.testing.tables import TASK
-from flumeng.spec.locations import Credentials
-from flumeng.spec.sinks.lakehouse import Catalog, Delta, Iceberg
 from tests.live.own_server import need_own
 
 KEYS = Credentials(access_key="${secret:lake-id}", secret_key="${secret:lake-key}")

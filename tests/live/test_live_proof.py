@@ -24,9 +24,9 @@ from flumeng.control.snapshot.assignment_pages import read_assignment
 from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
 from flumeng.control.zookeeper.kazoo_lists import to_kazoo
 from flumeng.control.zookeeper.zookeeper import ZooKeeperStore, connect
-from flumeng.errors import ConflictError, ForbiddenError
-from flumeng.security.roles import DIRECTORY, Role, subject_of
-from flumeng.security.testing import CLUSTER, Certificates
+from flumeng.platform.errors import ConflictError, ForbiddenError
+from flumeng.platform.security.roles import DIRECTORY, Role, subject_of
+from flumeng.platform.security.testing import CLUSTER, Certificates
 from flumeng.testing import RealZooKeeper
 from zkschema import paths, records
 from zkschema.access import PERMISSIONS

@@ -20,8 +20,8 @@ import pytest
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.zookeeper import ABSENT, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.security.roles import DIRECTORY, Role
-from flumeng.security.testing import CLUSTER, Certificates
+from flumeng.platform.security.roles import DIRECTORY, Role
+from flumeng.platform.security.testing import CLUSTER, Certificates
 from flumeng.testing import RealZooKeeper
 from tests.live.zookeeper_misdeeds import DONE, JOURNAL, OUTSIDE
 from zkschema import bootstrap, paths, records

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from flumeng.config.objects_source import ObjectsSource
 from flumeng.control.snapshot.items import Item
 from flumeng.inputs.objects import aftermath
 from flumeng.inputs.objects.aftermath import Aftermath
 from flumeng.inputs.objects.listing import Lister
-from flumeng.runtime.file_store import FileStore, open_store
+from flumeng.platform.file_store import FileStore, open_store
 from flumeng.sinks.testing.s3 import RealS3
-from flumeng.spec.objects_source import ObjectsSource
 
 KINDS = ("move", "delete")
 

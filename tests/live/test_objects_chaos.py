@@ -29,7 +29,7 @@ from flumeng.control.queries.lanes import ItemRow, lanes_of, listed_items
 from flumeng.control.queries.reading import Reading
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.errors import FlumengError
+from flumeng.platform.errors import FlumengError
 from flumeng.sinks.testing.s3 import RealS3, build
 from tests.live.chaos import TwoNodes, chaos_seconds, chaos_seed, child_of, kill_at_random
 from tests.live.objects_place import Bucket, Directory, Place

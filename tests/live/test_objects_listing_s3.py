@@ -14,18 +14,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from flumeng.agent.standalone.embedded import free_port
+from flumeng.config.objects_source import ObjectsSource
 from flumeng.control.snapshot.items import Item
-from flumeng.errors import UnavailableError, UserError
 from flumeng.inputs.objects import s3_tree
 from flumeng.inputs.objects.aftermath import Aftermath
 from flumeng.inputs.objects.listed import Listed
 from flumeng.inputs.objects.listing import Lister, Listing
-from flumeng.runtime import secrets
-from flumeng.runtime.file_store import open_files
-from flumeng.runtime.remote_store import revealed
+from flumeng.platform import secrets
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.file_store import open_files
+from flumeng.platform.options.locations import Credentials, located, place_of
+from flumeng.platform.remote_store import revealed
 from flumeng.sinks.testing.s3 import RealS3
-from flumeng.spec.locations import Credentials, located, place_of
-from flumeng.spec.objects_source import ObjectsSource
 from tests.live.own_server import need_own
 
 KEYS = Credentials(access_key="${secret:lake-id}", secret_key="${secret:lake-key}")

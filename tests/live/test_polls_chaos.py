@@ -31,7 +31,7 @@ from flumeng.control.queries.lanes import lanes_of, listed_items
 from flumeng.control.queries.reading import Reading
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 from flumeng.sinks.testing import maven
 from flumeng.sinks.testing.postgres import RealPostgres
 from tests.live.chaos import TwoNodes, chaos_seconds, chaos_seed, kill_at_random

@@ -22,6 +22,7 @@ from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.prepared import PreparedBatches
 from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Work
+from flumeng.config import parse_flow
 from flumeng.filters import lazy_batch
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.inputs import Range, UnreadableError
@@ -30,7 +31,6 @@ from flumeng.inputs.reading import Reader
 from flumeng.journal.journal import Journal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
-from flumeng.spec import parse_flow
 
 JOURNAL = "web.n1.0.00000000"
 EVENTS = 60

@@ -32,10 +32,10 @@ from flumeng.control.commands.settings import set_setting
 from flumeng.control.queries import overview
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.push.inventory.files import read_inventory
-from flumeng.push.inventory.rendering import render
-from flumeng.runtime.counting import MULTI
-from flumeng.runtime.links import Links
+from flumeng.fleet.inventory.files import read_inventory
+from flumeng.fleet.inventory.rendering import render
+from flumeng.platform.counting import MULTI
+from flumeng.platform.links import Links
 from flumeng.testing import RealZooKeeper
 from zkschema import paths
 from zkschema.records import Push

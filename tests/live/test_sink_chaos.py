@@ -23,7 +23,7 @@ import pytest
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 from flumeng.sinks.testing.postgres import RealPostgres
 from tests.live.chaos import (
     Cluster,

@@ -16,8 +16,9 @@ import pyarrow as pa
 import pytest
 from elasticsearch import Elasticsearch as Client
 
-from flumeng.errors import UnavailableError, UserError
+from flumeng.config.sinks.elasticsearch import RESERVED, Elasticsearch
 from flumeng.filters import identity
+from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.sinks import TaskRevision, backoff
 from flumeng.sinks.dead_letters import Refuse, RefusedError
 from flumeng.sinks.elasticsearch import ElasticsearchSink, bulk, cluster
@@ -27,7 +28,6 @@ from flumeng.sinks.testing.bulk_server import BulkServer
 from flumeng.sinks.testing.elasticsearch import RealElasticsearch
 from flumeng.sinks.testing.lossy_proxy import LossyProxy
 from flumeng.sinks.testing.tls import Authority, TlsFront
-from flumeng.spec.sinks.elasticsearch import RESERVED, Elasticsearch
 from tests.live.own_server import need_own
 
 MAP = pa.map_(pa.string(), pa.string())

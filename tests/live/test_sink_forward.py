@@ -21,11 +21,11 @@ import pytest
 
 from flumeng.agent.ingest.testing import WorkerProcess, flow_text
 from flumeng.agent.standalone.embedded import free_port
-from flumeng.errors import UnavailableError, UserError
+from flumeng.config.client_tls import ClientTls
+from flumeng.config.sinks.forward import ForwardSyslog, ForwardTcp
+from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.sinks import forward
 from flumeng.sinks.forward import Forward
-from flumeng.spec.client_tls import ClientTls
-from flumeng.spec.sinks.forward import ForwardSyslog, ForwardTcp
 from tests.live.sink_examples import example, first_sink
 
 BODIES = [b"<13>one", b"<14>t\nwo", b"<15>" + b"x" * 3_000_000, "<16>grün".encode()]

@@ -24,15 +24,15 @@ from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Outcome, Work
 from flumeng.agent.standalone.embedded import free_port
-from flumeng.errors import UnavailableError
+from flumeng.config import check_flow
 from flumeng.inputs import Range
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.server import JournalServer
-from flumeng.runtime import file_store
+from flumeng.platform import file_store
+from flumeng.platform.errors import UnavailableError
 from flumeng.sinks import availability, groups
-from flumeng.spec import check_flow
 from tests.live.receiver import Receiver, Reply, taken
 
 JOURNAL = "web.n1.0.00000000"

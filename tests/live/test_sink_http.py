@@ -17,10 +17,10 @@ import pytest
 
 from flumeng.agent.collector.testing import TASK
 from flumeng.agent.standalone.embedded import free_port
-from flumeng.errors import UnavailableError, UserError
+from flumeng.config.sinks.http import Http
+from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.sinks import BatchId, backoff, http_receiver
 from flumeng.sinks.http import HttpSink, SendSplit
-from flumeng.spec.sinks.http import Http
 from tests.live.receiver import Receiver, Reply, taken
 from tests.live.test_sink_postgres import Letters, events, refuse_nothing
 

@@ -17,18 +17,18 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.collector.testing import TASK
-from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.config.client_tls import ClientTls
+from flumeng.config.sinks.kafka import Kafka
 from flumeng.filters import identity
 from flumeng.filters.lazy_batch import Fused, LazyBatch
 from flumeng.journal.schema import READ_SCHEMA
-from flumeng.runtime.scrubbing import Secret
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.scrubbing import Secret
 from flumeng.sinks import Attempt, TaskRevision
 from flumeng.sinks.dead_letters import DeadLetters, RefusedError
 from flumeng.sinks.kafka import KafkaSink, Produce
 from flumeng.sinks.testing.kafka import PASSWORD, USER, RealKafka
 from flumeng.sinks.testing.tls import Authority
-from flumeng.spec.client_tls import ClientTls
-from flumeng.spec.sinks.kafka import Kafka
 from tests.live.own_server import need_own
 from tests.live.sink_examples import example, first_sink
 

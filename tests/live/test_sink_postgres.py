@@ -15,10 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.errors import UnavailableError, UserError
+from flumeng.config.sinks.sql import Sql
 from flumeng.filters.identity import with_identity
 from flumeng.journal.schema import READ_SCHEMA
-from flumeng.runtime.scrubbing import Secret
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.scrubbing import Secret
 from flumeng.sinks import BatchId
 from flumeng.sinks.dead_letters import DeadLetters, RefusedError
 from flumeng.sinks.postgres import probing, split
@@ -27,7 +28,6 @@ from flumeng.sinks.postgres.split import WriteSplit
 from flumeng.sinks.postgres.target import Server, Target
 from flumeng.sinks.postgres.transaction import Claim, Transaction
 from flumeng.sinks.testing.postgres import RealPostgres
-from flumeng.spec.sinks.sql import Sql
 from tests.live.own_server import need_own
 
 SCHEMA = with_identity(READ_SCHEMA)

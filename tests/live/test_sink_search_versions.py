@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.errors import UnavailableError, UserError
+from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.sinks.elasticsearch.cluster import Connection, connect
 from flumeng.sinks.elasticsearch.template import Template
 from flumeng.sinks.testing.elasticsearch import RealElasticsearch

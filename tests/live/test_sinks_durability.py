@@ -12,7 +12,7 @@ import pytest
 
 SCRIPT = """
 import sys
-from flumeng.runtime.file_store import LOCAL
+from flumeng.platform.file_store import LOCAL
 root = sys.argv[1]
 LOCAL.make_directory(root + "/_flumeng/batch")
 with LOCAL.open_output(root + "/_flumeng/batch/part") as out:

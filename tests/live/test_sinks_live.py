@@ -22,7 +22,8 @@ from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import BatchFailedError, Work
-from flumeng.errors import UserError
+from flumeng.config import parse_flow
+from flumeng.config.sinks.files import Files
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.journals.reader import JournalReader
@@ -30,11 +31,10 @@ from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
-from flumeng.runtime import file_store
+from flumeng.platform import file_store
+from flumeng.platform.errors import UserError
 from flumeng.sinks import Attempt, BatchTooWideError, Written
 from flumeng.sinks.files import FilesSink
-from flumeng.spec import parse_flow
-from flumeng.spec.sinks.files import Files
 from tests.live.sink_examples import example
 
 JOURNAL = "web.n1.0.00000000"

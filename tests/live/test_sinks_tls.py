@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from flumeng.errors import UnavailableError, UserError
-from flumeng.runtime.file_store import open_store
-from flumeng.runtime.scrubbing import Secret
+from flumeng.config.sinks.sql import Sql
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.file_store import open_store
+from flumeng.platform.options.locations import Credentials, located
+from flumeng.platform.scrubbing import Secret
 from flumeng.sinks import http_receiver
 from flumeng.sinks.postgres import split
 from flumeng.sinks.postgres.target import Server, Target
 from flumeng.sinks.testing.postgres import RealPostgres
 from flumeng.sinks.testing.s3 import RealS3
 from flumeng.sinks.testing.tls import Authority, TlsFront
-from flumeng.spec.locations import Credentials, located
-from flumeng.spec.sinks.sql import Sql
 from tests.live.own_server import need_own
 from tests.live.receiver import Receiver, taken
 from tests.live.test_sink_http import send, seqs, sink

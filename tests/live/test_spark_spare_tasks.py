@@ -13,7 +13,7 @@ SESSION = """
 import json, os, sys, threading, time
 from pathlib import Path
 from flumeng.agent.collector import class_archive, spark
-from flumeng.spec.spark import SparkOptions
+from flumeng.config.spark import SparkOptions
 
 directory, options = Path(sys.argv[1]), SparkOptions(master=sys.argv[2])
 java_options = class_archive.java_options(class_archive.cache_of(directory))

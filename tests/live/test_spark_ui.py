@@ -17,7 +17,7 @@ SESSION = """
 import json, os, sys, urllib.error, urllib.request
 from pathlib import Path
 from flumeng.agent.collector import class_archive, spark, spark_ui
-from flumeng.spec.spark import SparkOptions
+from flumeng.config.spark import SparkOptions
 
 def listening(pid):
     here = {os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")}

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from flumeng.agent.standalone.embedded import free_port
-from flumeng.errors import UnavailableError, UserError
+from flumeng.config.polls import Answers, Schedule
+from flumeng.config.sql_poll_source import SqlPollSource, TrackColumn
 from flumeng.inputs.polls.poll import MOST_STATE_BYTES
+from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.sinks.testing.postgres import RealPostgres
-from flumeng.spec.polls import Answers, Schedule
-from flumeng.spec.sql_poll_source import SqlPollSource, TrackColumn
 from tests.live.own_server import need_own
 from tests.live.sql_polling import Polling
 

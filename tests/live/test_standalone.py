@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.metrics.table import METRICS
+from flumeng.platform.metrics.table import METRICS
 from tests.live.one_host import FLUMENG, LINE, Standalone, eventually
 
 

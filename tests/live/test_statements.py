@@ -14,19 +14,19 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.testing import TASK
-from flumeng.errors import UserError
+from flumeng.config import parse_flow, statements
+from flumeng.config.expressions import columns_of_ddl
+from flumeng.config.filters.parse import SYSLOG
+from flumeng.config.filters.sql import Sql
+from flumeng.config.kinds import EVENT
+from flumeng.config.tables import LookupTable
+from flumeng.config.testing import STATEMENT_ATTEMPTS, STATEMENTS, TABLES
 from flumeng.filters import identity, spark_statement
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.sql import SqlFilter
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.schema import READ_SCHEMA
-from flumeng.spec import parse_flow, statements
-from flumeng.spec.expressions import columns_of_ddl
-from flumeng.spec.filters.parse import SYSLOG
-from flumeng.spec.filters.sql import Sql
-from flumeng.spec.kinds import EVENT
-from flumeng.spec.tables import LookupTable
-from flumeng.spec.testing import STATEMENT_ATTEMPTS, STATEMENTS, TABLES
+from flumeng.platform.errors import UserError
 
 EVENTS = 40
 SCHEMA = identity.with_identity(READ_SCHEMA)

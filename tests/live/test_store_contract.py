@@ -23,9 +23,9 @@ from flumeng.control.zookeeper import (
 )
 from flumeng.control.zookeeper.transaction import LIMIT_BYTES, TooLargeError
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.errors import ConflictError, UserError
-from flumeng.security.roles import DIRECTORY
-from flumeng.security.testing import Certificates
+from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.security.roles import DIRECTORY
+from flumeng.platform.security.testing import Certificates
 from flumeng.simulation import Ensemble, Session
 from flumeng.testing import FakeStore, FakeTree, RealZooKeeper
 from zkschema import paths, records

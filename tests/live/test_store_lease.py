@@ -17,9 +17,9 @@ from flumeng.agent.node.registration import Identity, Registration
 from flumeng.agent.node.testing import ClaimsInMemory
 from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
 from flumeng.control.zookeeper.zookeeper import CALL_SECONDS, ZooKeeperStore, connect
-from flumeng.errors import ConflictError, FlumengError, UnavailableError
 from flumeng.inputs import Range
-from flumeng.runtime.testing import Proxy, Server
+from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError
+from flumeng.platform.testing import Proxy, Server
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 

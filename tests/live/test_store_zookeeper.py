@@ -17,9 +17,9 @@ from kazoo.security import make_digest_acl
 
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.control.zookeeper.zookeeper import CALL_SECONDS, connect
-from flumeng.errors import UnavailableError, UserError
-from flumeng.runtime.links import Links
-from flumeng.runtime.testing import Proxy
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.links import Links
+from flumeng.platform.testing import Proxy
 from flumeng.testing import RealZooKeeper
 from zkschema import paths, records
 

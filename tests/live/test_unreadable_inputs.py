@@ -31,6 +31,7 @@ from flumeng.agent.collector.runner import Runner, Surroundings
 from flumeng.agent.collector.scheduler import Scheduler
 from flumeng.agent.collector.status import FAILED, Status
 from flumeng.agent.discovery.task import DiscoveryTask
+from flumeng.config import parse_flow, registry
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot.partitions import OBJECTS, POLLS
 from flumeng.control.zookeeper import tree
@@ -48,7 +49,6 @@ from flumeng.letters.directory import LetterDirectory
 from flumeng.letters.replay_lists import ListedFile
 from flumeng.sinks import TaskRevision
 from flumeng.sinks.testing.kafka import RealKafka
-from flumeng.spec import parse_flow, registry
 from flumeng.testing import FakeStore
 from tests.live.test_kafka_reader import delete_below, produce, values
 from zkschema import paths

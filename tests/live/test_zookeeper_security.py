@@ -31,11 +31,17 @@ from flumeng.control.zookeeper import Path as ZnodePath
 from flumeng.control.zookeeper.tls import speaks_tls
 from flumeng.control.zookeeper.transaction import OPEN
 from flumeng.control.zookeeper.zookeeper import ZooKeeperStore, connect
-from flumeng.errors import ConflictError, FlumengError, ForbiddenError, UnavailableError, UserError
-from flumeng.runtime.testing import RealEnsemble
-from flumeng.security.credentials import Keystore
-from flumeng.security.roles import DIRECTORY, Role
-from flumeng.security.testing import CLUSTER, Certificates
+from flumeng.platform.errors import (
+    ConflictError,
+    FlumengError,
+    ForbiddenError,
+    UnavailableError,
+    UserError,
+)
+from flumeng.platform.security.credentials import Keystore
+from flumeng.platform.security.roles import DIRECTORY, Role
+from flumeng.platform.security.testing import CLUSTER, Certificates
+from flumeng.platform.testing import RealEnsemble
 from flumeng.testing import RealZooKeeper
 from zkschema import bootstrap, paths, records
 from zkschema.access import SECURED

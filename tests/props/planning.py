@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from flumeng.config import CollectPlace, IngestPlace, Place, Rollout, TaskRange
+from flumeng.config.replicas import Replicas
 from flumeng.control.planner import (
     Action,
     Assign,
@@ -23,8 +25,6 @@ from flumeng.control.planner.copies import is_lost
 from flumeng.control.snapshot.snapshot import UNDECIDED, FlowView, IntentView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
 from flumeng.replication.membership import node_of
-from flumeng.spec import CollectPlace, IngestPlace, Place, Rollout, TaskRange
-from flumeng.spec.replicas import Replicas
 from zkschema.records import (
     COLLECT,
     Cluster,

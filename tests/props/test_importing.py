@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flumeng.errors import UserError
+from flumeng.config import check_flow
 from flumeng.importing.findings import Imported
 from flumeng.importing.ng import channels, flows, interceptors, sinks, sources
 from flumeng.importing.og import flows as og
@@ -16,7 +16,7 @@ from flumeng.importing.og.decorators import ROWS as DECORATORS
 from flumeng.importing.og.sinks import ROWS as OG_SINKS
 from flumeng.importing.og.sources import HOPS
 from flumeng.importing.og.sources import ROWS as OG_SOURCES
-from flumeng.spec import check_flow
+from flumeng.platform.errors import UserError
 
 SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 Found = tuple[str, dict[str, str]]

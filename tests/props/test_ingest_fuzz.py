@@ -26,7 +26,7 @@ from flumeng.agent.ingest.memory_bound import MemoryBound, Share
 from flumeng.agent.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.agent.ingest.source import SourceContext
 from flumeng.agent.ingest.syslog import SyslogSource
-from flumeng.spec.sources import Http, Syslog
+from flumeng.config.sources import Http, Syslog
 
 EXAMPLES = int(os.environ.get("FLUMENG_FUZZ_EXAMPLES", "200"))
 MAX = 64

@@ -20,7 +20,6 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.journal import segment
 from flumeng.journal.checkpoint import NAME, Checkpoint
 from flumeng.journal.encryption import Key, Keyring, Sealer
@@ -38,6 +37,7 @@ from flumeng.journal.journal import Journal
 from flumeng.journal.segment import SUFFIX
 from flumeng.journal.testing import FaultyDisk, numbered_events
 from flumeng.journal.wire import parse_ticket
+from flumeng.platform.errors import CorruptError, FlumengError, UserError
 
 EXAMPLES = int(os.environ.get("FLUMENG_TEST_EXAMPLES", "0"))
 FLIPS = EXAMPLES or 3000

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
-from flumeng.errors import CorruptError, UserError
 from flumeng.journal import reading
 from flumeng.journal.dump import dump
 from flumeng.journal.frame import (
@@ -36,6 +35,7 @@ from flumeng.journal.journal import Journal
 from flumeng.journal.repair import repair
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.testing import numbered_events
+from flumeng.platform.errors import CorruptError, UserError
 
 EXAMPLES = int(os.environ.get("FLUMENG_TEST_EXAMPLES", "20000"))
 SECONDS = 10.0 if EXAMPLES <= 20_000 else 3600.0

@@ -31,7 +31,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flumeng.errors import UserError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal.checkpoint import Durability
 from flumeng.journal.encryption import Key, Keyring
@@ -44,6 +43,7 @@ from flumeng.journal.errors import (
 from flumeng.journal.frame import ENCRYPTED, HEADER_BYTES, MAGIC, padded
 from flumeng.journal.journal import Journal
 from flumeng.journal.testing import FaultyDisk, KilledError, numbered_events
+from flumeng.platform.errors import UserError
 
 SEGMENT_BYTES = 3000  # two or three frames
 EXAMPLES = int(os.environ.get("FLUMENG_TEST_EXAMPLES", "200"))

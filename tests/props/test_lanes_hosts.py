@@ -15,6 +15,8 @@ from random import Random
 import pytest
 
 from flumeng.agent.collector.ranges import Scale, next_ranges
+from flumeng.config import CollectPlace, Place
+from flumeng.config.objects_source import ObjectsSource
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
 from flumeng.control.snapshot.queues import lane_partition
@@ -25,8 +27,6 @@ from flumeng.inputs.objects.contents import LaneContents
 from flumeng.inputs.objects.formats import cuttable
 from flumeng.inputs.objects.lanes import spread, weigh
 from flumeng.inputs.objects.listed import Listed
-from flumeng.spec import CollectPlace, Place
-from flumeng.spec.objects_source import ObjectsSource
 from tests.props.planning import apply_all, converge, nodes_obey
 from zkschema.records import Flow, Node, Partition
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flumeng.config.traces import TRACES
 from flumeng.inputs import Progress
 from flumeng.inputs.lines.groups import Groups, Limits, Lines, group
 from flumeng.inputs.lines.machine import Machine
-from flumeng.spec.traces import TRACES
 
 TIMEOUT_US = 10
 MACHINES = {name: Machine.of(traces) for name, traces in TRACES.items()}

@@ -9,12 +9,12 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flumeng.config import CollectPlace, Place, Rollout
 from flumeng.control.planner import plan, together
 from flumeng.control.planner.copies import is_lost
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
 from flumeng.replication.membership import node_of
-from flumeng.spec import CollectPlace, Place, Rollout
 from tests.props.planning import (
     BOTH,
     FLOW_LABELS,

@@ -7,10 +7,10 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flumeng.config import CollectPlace, Place
 from flumeng.control.planner import Planner, plan
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
-from flumeng.spec import CollectPlace, Place
 from tests.props.planning import (
     BOTH,
     RANGE,

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.settings import set_setting
 from flumeng.control.zookeeper import ABSENT
-from flumeng.errors import ConflictError
-from flumeng.push import planning, rollback
-from flumeng.push.execution import Manner
-from flumeng.push.plan import NOTHING, PushPlan
-from flumeng.push.resources import Resources
-from flumeng.push.site_copy import copy_site
-from flumeng.push.site_state import push_of, state_of
-from flumeng.push.testing import NODE, NOON, FakeSites, Fault
-from flumeng.push.wave_events import Ending, Outcome
+from flumeng.fleet import planning, rollback
+from flumeng.fleet.execution import Manner
+from flumeng.fleet.plan import NOTHING, PushPlan
+from flumeng.fleet.resources import Resources
+from flumeng.fleet.site_copy import copy_site
+from flumeng.fleet.site_state import push_of, state_of
+from flumeng.fleet.testing import NODE, NOON, FakeSites, Fault
+from flumeng.fleet.wave_events import Ending, Outcome
+from flumeng.platform.errors import ConflictError
 from zkschema import paths
 from zkschema.records import Push, PushClaim, PushSource
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flumeng.push.inventory.export import export
-from flumeng.push.inventory.files import read_inventory
-from flumeng.push.inventory.overlays import DIRECTIVE
-from flumeng.push.inventory.rendering import render
-from flumeng.push.resources import Resources
-from flumeng.spec import check_flow
+from flumeng.config import check_flow
+from flumeng.fleet.inventory.export import export
+from flumeng.fleet.inventory.files import read_inventory
+from flumeng.fleet.inventory.overlays import DIRECTIVE
+from flumeng.fleet.inventory.rendering import render
+from flumeng.fleet.resources import Resources
 
 PLAIN = """\
 flow: {name}

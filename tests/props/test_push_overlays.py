@@ -11,10 +11,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flumeng.push.inventory import InventoryError, overlays, variables
-from flumeng.push.inventory.files import read_inventory
-from flumeng.push.inventory.rendering import render, written
-from flumeng.spec import document
+from flumeng.config import document
+from flumeng.fleet.inventory import InventoryError, overlays, variables
+from flumeng.fleet.inventory.files import read_inventory
+from flumeng.fleet.inventory.rendering import render, written
 
 KEYS = ["flow", "sources", "sinks", "filters", "place", "labels", "a", "b", "__proto__", "<<", "1"]
 NAMES = ["files", "console", "where", "tail"]

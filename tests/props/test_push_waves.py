@@ -10,8 +10,8 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.push.inventory import Wave
-from flumeng.push.wave_events import (
+from flumeng.fleet.inventory import Wave
+from flumeng.fleet.wave_events import (
     Applied,
     Await,
     Begin,
@@ -28,7 +28,7 @@ from flumeng.push.wave_events import (
     StopAsked,
     Tick,
 )
-from flumeng.push.waves import Waves
+from flumeng.fleet.waves import Waves
 
 REVERT_FAILS = 0.2
 

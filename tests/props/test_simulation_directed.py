@@ -9,8 +9,8 @@ import pytest
 
 from flumeng.agent.collector.intents import Intents
 from flumeng.control.zookeeper import Version, Write
-from flumeng.errors import FlumengError
 from flumeng.inputs import Range
+from flumeng.platform.errors import FlumengError
 from flumeng.simulation import Ensemble, Parts, ViolationError, World
 from flumeng.simulation.collector import Collector
 from flumeng.simulation.master import MasterProcess

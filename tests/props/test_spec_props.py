@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flumeng.spec import FlowSpec, SpecError, parse_flow
+from flumeng.config import FlowSpec, SpecError, parse_flow
 
 WORDS = [
     "flow", "sources", "sinks", "filters", "place", "ingest", "collect", "labels", "tasks", "batch",

@@ -34,13 +34,27 @@ import pytest
 from flumeng.agent.ingest import file_position
 from flumeng.agent.ingest.file_position import FileKey, FilePosition
 from flumeng.agent.ingest.noted_state import NotedState
-from flumeng.agent.node import policy, protocol
+from flumeng.agent.node import protocol
 from flumeng.agent.node.home import ASSIGNMENT, CLAIM, FLOWS, Home
+from flumeng.config import (
+    check_flow,
+    document,
+    expressions,
+    grok,
+    json_paths,
+    log_formats,
+    policy,
+    statements,
+    time_formats,
+)
+from flumeng.config.filters.parse import Parse
+from flumeng.config.kinds import EVENT
+from flumeng.config.objects_source import Format, ObjectsSource
 from flumeng.control.commands import documents
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
-from flumeng.errors import CorruptError, UserError
 from flumeng.filters.formats.testing import READERS, read_bodies
+from flumeng.fleet.inventory import cluster_file, sites_file
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.kafka import columns as kafka_columns
 from flumeng.inputs.objects.reader import ObjectsReader
@@ -50,25 +64,11 @@ from flumeng.inputs.polls import answers, http_body, http_client, http_records, 
 from flumeng.inputs.polls.http_state import State
 from flumeng.journal import watch
 from flumeng.journal.wire import make_ticket, parse_ticket
-from flumeng.push.inventory import cluster_file, sites_file
-from flumeng.runtime import whole_files
+from flumeng.platform import whole_files
+from flumeng.platform.errors import CorruptError, UserError
+from flumeng.platform.options import patterns, quantities
+from flumeng.platform.options.problems import SpecError
 from flumeng.sinks.elasticsearch import answers as bulk_answers
-from flumeng.spec import (
-    check_flow,
-    document,
-    expressions,
-    grok,
-    json_paths,
-    log_formats,
-    patterns,
-    quantities,
-    statements,
-    time_formats,
-)
-from flumeng.spec.filters.parse import Parse
-from flumeng.spec.kinds import EVENT
-from flumeng.spec.objects_source import Format, ObjectsSource
-from flumeng.spec.problems import SpecError
 from zkschema import codec, records
 from zkschema.codec import DecodeError
 from zkschema.records import Record

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.spec import SpecError, check_flow
+from flumeng.config import SpecError, check_flow
 
 FILES = sorted((Path(__file__).parent / "flow_files").glob("*.txt"))
 CASE = re.compile(r"^=== (?P<title>.*)\n(?P<text>(?:.*\n)*?)^---\n(?:(?!===).*\n)*", re.MULTILINE)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.errors import UserError
+from flumeng.config import check_flow
 from flumeng.importing.findings import Imported
 from flumeng.importing.ng import flows as ng
 from flumeng.importing.og import flows as og
-from flumeng.spec import check_flow
+from flumeng.platform.errors import UserError
 
 FILES = sorted((Path(__file__).parent / "importing").glob("*.txt"))
 CASE = re.compile(r"^=== (?P<title>.*)\n(?P<text>(?:.*\n)*?)^---\n(?:(?!===).*\n)*", re.MULTILINE)

@@ -18,12 +18,12 @@ from flumeng.agent.collector.step_testing import SteppingStore, Steps
 from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.testing import FakePositions, register
 from flumeng.agent.collector.work import Filtered, Intent
+from flumeng.config import FlowSpec, parse_flow
 from flumeng.control.zookeeper import tree
-from flumeng.errors import ConflictError, UnavailableError
 from flumeng.inputs import Range
 from flumeng.inputs.lines.joined import JoinedRange
+from flumeng.platform.errors import ConflictError, UnavailableError
 from flumeng.sinks import Written
-from flumeng.spec import FlowSpec, parse_flow
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths
 from zkschema.bootstrap import flow_folders

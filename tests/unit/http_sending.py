@@ -16,7 +16,7 @@ from flumeng.agent.ingest import batch
 from flumeng.agent.ingest.http import HttpSource
 from flumeng.agent.ingest.received_block import ReceivedBlock
 from flumeng.agent.ingest.source import SourceContext
-from flumeng.spec.sources import Http
+from flumeng.config.sources import Http
 
 PATIENCE_SECONDS = 60.0
 

@@ -6,11 +6,11 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+from flumeng.config import CollectPlace, Place
 from flumeng.control.planner import Action, Planner, plan
 from flumeng.control.planner.applied import applied
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
-from flumeng.spec import CollectPlace, Place
 from zkschema.records import (
     COLLECT,
     Flow,

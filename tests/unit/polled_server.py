@@ -12,10 +12,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from flumeng.errors import FlumengError
+from flumeng.config.http_poll_source import HttpPollSource
+from flumeng.config.polls import Answers, Schedule
 from flumeng.inputs.polls.http_poll import HttpPoll
-from flumeng.spec.http_poll_source import HttpPollSource
-from flumeng.spec.polls import Answers, Schedule
+from flumeng.platform.errors import FlumengError
 
 DUE = datetime(2026, 11, 26, 12, tzinfo=UTC)
 

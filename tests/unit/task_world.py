@@ -25,11 +25,11 @@ from flumeng.agent.collector.testing import (
     StillPositions,
     register,
 )
+from flumeng.config import FlowSpec, parse_flow
 from flumeng.control.zookeeper import ABSENT, Version, Write, tree
-from flumeng.errors import UnavailableError
 from flumeng.inputs import Reach
-from flumeng.metrics import table
-from flumeng.spec import FlowSpec, parse_flow
+from flumeng.platform.errors import UnavailableError
+from flumeng.platform.metrics import table
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

@@ -32,7 +32,7 @@ from flumeng.control.zookeeper import (
     access_lists,
     tree,
 )
-from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.platform.errors import ConflictError, UnavailableError, UserError
 from flumeng.testing import FakeStore
 from zkschema import bootstrap, paths, records, table
 from zkschema.access import GROUPS, NAMED, PERMISSIONS, Secured, acl

@@ -11,7 +11,7 @@ from flumeng.agent.collector.publisher import Publisher
 from flumeng.control.commands.acks import advance_acks
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, ANY, Path, transaction, tree
-from flumeng.errors import ConflictError
+from flumeng.platform.errors import ConflictError
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

@@ -19,8 +19,8 @@ from flumeng.control.commands.nodes import set_node_desired
 from flumeng.control.commands.rollouts import pause_rollout
 from flumeng.control.commands.settings import begin_maintenance
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.security.roles import DIRECTORY
-from flumeng.security.testing import Certificates
+from flumeng.platform.security.roles import DIRECTORY
+from flumeng.platform.security.testing import Certificates
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 from zkschema.migrations import MIGRATIONS

@@ -19,7 +19,7 @@ from flumeng.control.commands.tombstones import tombstone_writes
 from flumeng.control.snapshot.task_map import INLINE_TASKS, Tasks, plan_writes, read_plan
 from flumeng.control.zookeeper import ABSENT, Version, Write, tree
 from flumeng.control.zookeeper.transaction import MOST_WRITES
-from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.platform.errors import ConflictError, UnavailableError, UserError
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import bootstrap, paths, records
 

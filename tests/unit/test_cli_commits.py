@@ -12,7 +12,7 @@ from cli.testing import NOON, Shell
 from flumeng.agent.collector.commit import Commits
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.errors import CorruptError
+from flumeng.platform.errors import CorruptError
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

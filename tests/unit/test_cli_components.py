@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli.main import tree
-from flumeng.spec import registry
-from flumeng.spec.flow import FlowSpec
+from flumeng.config import registry
+from flumeng.config.flow import FlowSpec
 
 
 def components(*words: str) -> Result:

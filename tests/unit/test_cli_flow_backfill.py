@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from cli.testing import Shell
+from flumeng.config import FlowSpec, check_flow
+from flumeng.config.backfill import backfill_text
+from flumeng.config.kafka_source import KafkaSource
+from flumeng.config.objects_source import ObjectsSource
 from flumeng.control.commands.derived_flows import free_name
 from flumeng.control.commands.flows import apply_flow, apply_flows, set_flow_state
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.spec import FlowSpec, check_flow
-from flumeng.spec.backfill import backfill_text
-from flumeng.spec.kafka_source import KafkaSource
-from flumeng.spec.objects_source import ObjectsSource
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

@@ -15,10 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from cli.testing import Shell
+from flumeng.config import check_flow
+from flumeng.config.letters_source import LettersSource
 from flumeng.control.commands import replays
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import tree
-from flumeng.errors import ConflictError
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.letters import names
 from flumeng.inputs.letters.finder import LettersFinder
@@ -27,11 +28,10 @@ from flumeng.journal.schema import READ_SCHEMA
 from flumeng.letters import purging
 from flumeng.letters.choice import Choice
 from flumeng.letters.directory import LetterDirectory
-from flumeng.runtime.file_store import LocalFileStore
+from flumeng.platform.errors import ConflictError
+from flumeng.platform.file_store import LocalFileStore
 from flumeng.sinks import formats
 from flumeng.sinks.letter_columns import ADDED
-from flumeng.spec import check_flow
-from flumeng.spec.letters_source import LettersSource
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

@@ -15,8 +15,8 @@ from flumeng.agent.collector.publisher import Publisher
 from flumeng.control.commands import resets
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.zookeeper import ABSENT, ANY, Versioned, tree
-from flumeng.errors import ConflictError
 from flumeng.inputs import Range
+from flumeng.platform.errors import ConflictError
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

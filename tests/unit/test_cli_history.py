@@ -11,7 +11,7 @@ import pytest
 from cli.testing import NOON, Shell
 from flumeng.control.commands.flows import rollback_flow
 from flumeng.control.zookeeper import ABSENT, ANY, Found, tree
-from flumeng.errors import ConflictError
+from flumeng.platform.errors import ConflictError
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 from zkschema.records import Record

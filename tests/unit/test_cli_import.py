@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli.main import tree
-from flumeng.spec.flow_files import read_flows
+from flumeng.config.flow_files import read_flows
 
 AGENT = """\
 a1.sources = r1

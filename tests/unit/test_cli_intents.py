@@ -17,8 +17,8 @@ from flumeng.control.commands.intents import decided_batches
 from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.commands.revisions import KEEP_REVISIONS
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.errors import ConflictError, CorruptError
 from flumeng.inputs import Range
+from flumeng.platform.errors import ConflictError, CorruptError
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 from zkschema.records import Ack
@@ -176,6 +176,6 @@ def test_a_tree_without_a_place_for_intents_takes_no_flow_that_needs_them(
     text = f"{FLOW % 9}delivery: exactly-once\n".replace(
         "noop", "files: {path: /lake, shared: true}"
     )
-    monkeypatch.setattr("flumeng.spec.sinks.files.Files.exactly_once", "by batch")
+    monkeypatch.setattr("flumeng.config.sinks.files.Files.exactly_once", "by batch")
     with pytest.raises(RefusedError, match="takes a tree of version 2"):
         apply_flow(store, text, **SIGN)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from cli.testing import Shell
+from flumeng.config import parts_of
 from flumeng.control.commands.flows import delete_flow
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.spec import parts_of
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

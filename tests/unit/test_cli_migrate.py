@@ -20,7 +20,7 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.migration import migrate_cluster, pending_migrations
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
 from flumeng.control.zookeeper.transaction import MOST_WRITES
-from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.platform.errors import ConflictError, UnavailableError, UserError
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import bootstrap, codec, paths, records, table
 from zkschema.migrations import MIGRATIONS, Change, Delete, Migration, Set, Tree, path_to

@@ -17,8 +17,8 @@ from flumeng.control.commands.chokes import set_choke
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.commands.settings import begin_maintenance, set_setting
 from flumeng.control.zookeeper import ABSENT, ANY
-from flumeng.push.testing import NOON, FakeSites
-from flumeng.runtime import processes
+from flumeng.fleet.testing import NOON, FakeSites
+from flumeng.platform import processes
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.records import Push, PushClaim

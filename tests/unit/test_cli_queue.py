@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from cli.testing import NOON, Shell
+from flumeng.config.objects_source import ObjectsSource
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.errors import UnavailableError
 from flumeng.inputs.finding import Before, FindingTask
 from flumeng.inputs.objects.finder import ObjectsFinder
 from flumeng.journal.account import Account
-from flumeng.spec.objects_source import ObjectsSource
+from flumeng.platform.errors import UnavailableError
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 from zkschema.records import COLLECT

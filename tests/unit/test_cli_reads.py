@@ -15,7 +15,7 @@ from cli.testing import NOON, Reached, Shell
 from flumeng.control.queries import asking, details, overview
 from flumeng.control.queries.acks import Positions, positions
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.errors import CorruptError, UserError
+from flumeng.platform.errors import CorruptError, UserError
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 

@@ -19,7 +19,7 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
 from flumeng.control.zookeeper.transaction import MOST_WRITES
-from flumeng.errors import ConflictError
+from flumeng.platform.errors import ConflictError
 from flumeng.testing import FakeStore
 from zkschema import codec, paths, records, table
 from zkschema.records import Record

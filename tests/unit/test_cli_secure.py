@@ -9,12 +9,12 @@ import pytest
 
 from cli.context import CliContext
 from cli.testing import Shell
-from flumeng.security.authority import new_authority, private_pem
-from flumeng.security.credentials import Keystore
-from flumeng.security.expiry import utc_now
-from flumeng.security.identity import Identity
-from flumeng.security.roles import DIRECTORY
-from flumeng.security.signing import is_signed, signature
+from flumeng.platform.security.authority import new_authority, private_pem
+from flumeng.platform.security.credentials import Keystore
+from flumeng.platform.security.expiry import utc_now
+from flumeng.platform.security.identity import Identity
+from flumeng.platform.security.roles import DIRECTORY
+from flumeng.platform.security.signing import is_signed, signature
 from flumeng.testing import FakeTree
 
 

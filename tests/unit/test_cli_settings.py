@@ -11,7 +11,7 @@ from cli.testing import NOON, Shell
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.settings import begin_maintenance, end_maintenance, set_setting
 from flumeng.control.zookeeper import ABSENT, ANY, Version, tree
-from flumeng.errors import ConflictError
+from flumeng.platform.errors import ConflictError
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

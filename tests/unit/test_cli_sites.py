@@ -12,8 +12,8 @@ from cli.context import open_site
 from cli.testing import NOON, Shell
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.errors import UserError
-from flumeng.push.inventory import Site
+from flumeng.fleet.inventory import Site
+from flumeng.platform.errors import UserError
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 

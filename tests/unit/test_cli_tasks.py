@@ -15,7 +15,7 @@ from flumeng.control.commands.tasks import move_task, restart_task
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Store, Version, Write, tree
-from flumeng.errors import ConflictError
+from flumeng.platform.errors import ConflictError
 from flumeng.testing import FakeStore
 from tests.unit.obedient_nodes import obey, settle
 from zkschema import paths, records

@@ -6,7 +6,7 @@ import pytest
 
 from flumeng.agent.ingest.client_certificates import Clients
 from flumeng.agent.ingest.peers import Client, UnauthorizedError
-from flumeng.spec.server_tls import canonical
+from flumeng.config.server_tls import canonical
 from tests.unit.authority import Authority, der, fingerprint
 
 

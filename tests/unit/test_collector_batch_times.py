@@ -12,7 +12,7 @@ import pytest
 from flumeng.agent.collector.batch_times import BatchTimes, NoteReceipt, Received, TimeWrite
 from flumeng.agent.collector.measures import Measures
 from flumeng.inputs.accumulator import AccumulatorHandle, Entries
-from flumeng.metrics import table
+from flumeng.platform.metrics import table
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SINK = "sinks[0].http"

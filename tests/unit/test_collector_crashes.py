@@ -38,13 +38,13 @@ from flumeng.agent.collector.step_testing import (
 from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.testing import FakePositions, register
 from flumeng.agent.collector.work import Filtered
+from flumeng.config import FlowSpec, parse_flow
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.errors import ConflictError, CorruptError, UnavailableError
 from flumeng.inputs import Range
 from flumeng.inputs.lines.joined import JoinedRange
-from flumeng.runtime import file_store
+from flumeng.platform import file_store
+from flumeng.platform.errors import ConflictError, CorruptError, UnavailableError
 from flumeng.sinks import Written
-from flumeng.spec import FlowSpec, parse_flow
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

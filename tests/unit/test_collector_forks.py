@@ -14,11 +14,11 @@ from flumeng.agent.collector.filter_counts import FilterCounts
 from flumeng.agent.collector.forks import Plan
 from flumeng.agent.collector.segments import Outputs, Segment, filtered
 from flumeng.agent.collector.work import Filtered
+from flumeng.config.branch import Branch, Located, loses
+from flumeng.config.component import Component
 from flumeng.filters.branch_router import BranchRouter
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.sinks import Row
-from flumeng.spec.branch import Branch, Located, loses
-from flumeng.spec.component import Component
 from tests.unit.local_accumulator import LocalAccumulator
 
 EVENTS = pa.schema([pa.field("n", pa.int64())])

@@ -13,11 +13,11 @@ from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize
 from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.testing import ScriptedPipeline, StillPositions, register
+from flumeng.config import parse_flow
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ANY, Put, tree
 from flumeng.inputs import DELETED, Gone, Range, Reach
 from flumeng.sinks import Written
-from flumeng.spec import parse_flow
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.records import Cluster

@@ -11,9 +11,9 @@ import pytest
 from flumeng.agent.collector.lags import Lag, Lags, Place
 from flumeng.agent.collector.testing import ScriptedPipeline
 from flumeng.control.snapshot.partitions import step_of
-from flumeng.errors import UnavailableError
 from flumeng.inputs import Range
-from flumeng.metrics import table
+from flumeng.platform.errors import UnavailableError
+from flumeng.platform.metrics import table
 from tests.unit.task_world import JOURNAL, PATIENCE_SECONDS, World, running, spec, until
 
 PART = "web~errors/collect.0"

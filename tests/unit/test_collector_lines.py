@@ -25,13 +25,13 @@ from flumeng.agent.collector.step_testing import CrashError, SteppingStore, Step
 from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.testing import ScriptedPipeline, StillPositions
 from flumeng.agent.collector.work import BatchFailedError
-from flumeng.errors import ConflictError, UnavailableError
+from flumeng.config import FlowSpec, parse_flow
+from flumeng.config.multiline import PIECE_SECONDS
 from flumeng.inputs import Progress, Range, Reach
 from flumeng.inputs.lines.groups import Limits, Lines, group
 from flumeng.inputs.lines.joined import JoinedRange
+from flumeng.platform.errors import ConflictError, UnavailableError
 from flumeng.sinks import Written
-from flumeng.spec import FlowSpec, parse_flow
-from flumeng.spec.multiline import PIECE_SECONDS
 from flumeng.testing import FakeStore
 from tests.unit.test_collector_crashes import FLOW, JOURNALS, SteppingFileStore, World
 from zkschema import paths

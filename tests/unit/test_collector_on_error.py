@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from flumeng.agent.collector.forks import Leaf, Plan
 from flumeng.agent.collector.segments import Outputs, filtered, tree_of
 from flumeng.agent.collector.work import Filtered
+from flumeng.config import FlowSpec, SpecError, check_flow
+from flumeng.config.branch import Located
+from flumeng.config.guarantees import promise
 from flumeng.filters import on_error
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.reasons import PARSE_ERROR
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.sinks import dead_letters
 from flumeng.sinks.dead_letters import ToLetters
-from flumeng.spec import FlowSpec, SpecError, check_flow
-from flumeng.spec.branch import Located
-from flumeng.spec.guarantees import promise
 from tests.unit.local_accumulator import LocalAccumulator
 
 NOTHING: Any = None

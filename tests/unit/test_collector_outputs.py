@@ -9,12 +9,12 @@ import pytest
 from flumeng.agent.collector.commit import Commits
 from flumeng.agent.collector.daemon import bounded, require_allowed, require_catalog
 from flumeng.agent.node.own_directory import require_outside
-from flumeng.agent.node.policy import Policy
+from flumeng.config import Component, check_flow, spark
+from flumeng.config.policy import Policy
+from flumeng.config.sinks.files import Files
+from flumeng.config.sinks.spark import Spark
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.errors import UserError
-from flumeng.spec import Component, check_flow, spark
-from flumeng.spec.sinks.files import Files
-from flumeng.spec.sinks.spark import Spark
+from flumeng.platform.errors import UserError
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths
 from zkschema.bootstrap import flow_folders

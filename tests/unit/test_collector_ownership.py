@@ -16,11 +16,11 @@ from flumeng.agent.collector.ranges import BatchSize
 from flumeng.agent.collector.status import Status
 from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.testing import ScriptedPipeline
+from flumeng.config import parse_flow
 from flumeng.control.zookeeper import ABSENT
-from flumeng.errors import UnavailableError
 from flumeng.inputs import Range
+from flumeng.platform.errors import UnavailableError
 from flumeng.sinks import Written
-from flumeng.spec import parse_flow
 from tests.unit.task_world import (
     JOURNAL,
     PATIENCE_SECONDS,

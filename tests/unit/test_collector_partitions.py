@@ -32,11 +32,11 @@ from flumeng.agent.collector.testing import (
     StillPositions,
     register,
 )
+from flumeng.config import parse_flow
 from flumeng.control.commands.acks import advance_acks
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.errors import CorruptError, UnavailableError
 from flumeng.inputs import Range, Reach, UnreadableError
-from flumeng.spec import parse_flow
+from flumeng.platform.errors import CorruptError, UnavailableError
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

@@ -16,8 +16,8 @@ from flumeng.agent.collector.acks import Acks
 from flumeng.agent.collector.publisher import FULL_ACKS, IN_FLIGHT, Publisher
 from flumeng.agent.collector.testing import register
 from flumeng.control.zookeeper import ABSENT, Put, Version, Write, tree
-from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.inputs import Range
+from flumeng.platform.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

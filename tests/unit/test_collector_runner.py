@@ -21,10 +21,10 @@ from flumeng.agent.collector.task_counts import COUNTED
 from flumeng.agent.collector.testing import ScriptedPipeline
 from flumeng.agent.collector.work import Filtered, HungError
 from flumeng.control.commands.cluster import export_cluster, import_cluster
-from flumeng.errors import UnavailableError, UserError
 from flumeng.inputs import Range
-from flumeng.metrics import table
-from flumeng.runtime.scrubbing import Secret
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.metrics import table
+from flumeng.platform.scrubbing import Secret
 from flumeng.sinks import BatchTooWideError
 from flumeng.testing import Znodes
 from tests.unit.task_world import (

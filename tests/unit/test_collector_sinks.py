@@ -16,15 +16,15 @@ from pyarrow import fs
 from flumeng.agent.collector.commit import Commits
 from flumeng.agent.collector.ranges import BatchSize
 from flumeng.agent.collector.testing import TASK
-from flumeng.errors import UnavailableError, UserError
+from flumeng.config.sinks.files import Files, Roll
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.journal.schema import EVENT_SCHEMA
-from flumeng.runtime import file_store, remote_store
+from flumeng.platform import file_store, remote_store
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.options.locations import Credentials, place_of
 from flumeng.sinks import Attempt, BatchTooWideError, files, open_files
 from flumeng.sinks.console import LINE_CHARACTERS, LINES_PER_BATCH, render, show
 from flumeng.sinks.files import FilesSink, StageFiles
-from flumeng.spec.locations import Credentials, place_of
-from flumeng.spec.sinks.files import Files, Roll
 from flumeng.testing import FakeStore
 from zkschema import codec, paths
 from zkschema.records import Commit

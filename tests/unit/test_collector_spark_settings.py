@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from flumeng.agent.collector import spark
-from flumeng.errors import UserError
-from flumeng.spec.spark import SparkOptions
+from flumeng.config.spark import SparkOptions
+from flumeng.platform.errors import UserError
 
 KEY = "spark.authenticate.secret"
 

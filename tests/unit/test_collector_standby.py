@@ -18,10 +18,10 @@ from flumeng.agent.collector.testing import (
     StillPositions,
     register,
 )
+from flumeng.config import parse_flow
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.errors import UserError
 from flumeng.inputs import Reach
-from flumeng.spec import parse_flow
+from flumeng.platform.errors import UserError
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

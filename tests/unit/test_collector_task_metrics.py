@@ -11,8 +11,8 @@ import pytest
 from flumeng.agent.collector.task_metrics import KEEP_SECONDS, Row, TaskMetrics, Used
 from flumeng.agent.collector.testing import ScriptedPipeline
 from flumeng.agent.collector.work import Work
+from flumeng.config import parse_flow
 from flumeng.inputs import Range
-from flumeng.spec import parse_flow
 
 
 def work(flow: str, events: int) -> Work:

@@ -22,9 +22,9 @@ from flumeng.agent.collector.units import (
     read_rows,
     run_together,
 )
-from flumeng.errors import UnavailableError, UserError
 from flumeng.filters.lazy_batch import Stage
-from flumeng.runtime.user_functions import FunctionError
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.user_functions import FunctionError
 
 SCHEMA = pa.schema([pa.field("split", pa.int64())])
 may_end = threading.Event()

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from flumeng.errors import CorruptError
 from flumeng.journal.copy_wire import Envelope, decode, encode
 from flumeng.journal.journal_cipher import MOST_SECRETS, KeyReference
+from flumeng.platform.errors import CorruptError
 from flumeng.replication.history import Log, Start
 from flumeng.replication.messages import (
     Began,

@@ -19,7 +19,7 @@ from flumeng.control.commands.flows import apply_flow, delete_flow
 from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
-from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.platform.errors import ConflictError, UnavailableError, UserError
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

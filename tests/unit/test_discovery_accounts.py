@@ -15,10 +15,10 @@ from flumeng.control.queries.acks import acks_of, ask_worker, positions
 from flumeng.control.queries.offsets import ask_discovery, offsets
 from flumeng.control.queries.reading import Reading
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.errors import UnavailableError, UserError
 from flumeng.inputs.finding import Before, Bounds, Findings, Offer
 from flumeng.journal.client import JournalClient
 from flumeng.journal.partition_server import PartitionServer
+from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

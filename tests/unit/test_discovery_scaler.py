@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from flumeng.agent.discovery.scaler import Scaler
+from flumeng.config import TaskRange
 from flumeng.control.planner.scaling import Decision
 from flumeng.control.snapshot import discovered
 from flumeng.control.zookeeper import ABSENT, ANY, Put, Version, Write, tree
-from flumeng.errors import ConflictError
 from flumeng.journal.account import Account
-from flumeng.spec import TaskRange
+from flumeng.platform.errors import ConflictError
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import flow_folders

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.errors import CorruptError, UnavailableError, UserError
+from flumeng.config import check_flow
+from flumeng.config.polls import Answers, Schedule
+from flumeng.config.sources import Exec
 from flumeng.inputs.polls import exec_poll
 from flumeng.inputs.polls.exec_poll import ExecPoll
-from flumeng.spec import check_flow
-from flumeng.spec.polls import Answers, Schedule
-from flumeng.spec.problems import SpecError
-from flumeng.spec.sources import Exec
+from flumeng.platform.errors import CorruptError, UnavailableError, UserError
+from flumeng.platform.options.problems import SpecError
 
 DUE = datetime(2026, 11, 26, 12, tzinfo=UTC)
 
@@ -139,7 +139,7 @@ def test_a_command_ends_with_the_process_that_asks(tmp_path: Path) -> None:
     script = f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 60"
     code = (
         "from datetime import *; from flumeng.inputs.polls.exec_poll import ExecPoll;"
-        "from flumeng.spec.sources import Exec;"
+        "from flumeng.config.sources import Exec;"
         f"ExecPoll.of(Exec(command=('/bin/sh', '-c', {script!r}))).ask('', datetime.now(UTC))"
     )
     asking = subprocess.Popen([sys.executable, "-c", code])

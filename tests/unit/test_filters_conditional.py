@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.errors import UserError
+from flumeng.config import SpecError, check_flow
+from flumeng.config.filters.where import Where
 from flumeng.filters.columns import either, fitted
 from flumeng.filters.conditional import ROW, ConditionalStage
 from flumeng.filters.marks import WHEN
-from flumeng.spec import SpecError, check_flow
-from flumeng.spec.filters.where import Where
+from flumeng.platform.errors import UserError
 
 BEFORE = pa.schema([pa.field("n", pa.int64())])
 BEHIND = BEFORE.append(pa.field("text", pa.string()))

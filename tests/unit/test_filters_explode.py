@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flumeng.config import SpecError, check_flow
 from flumeng.filters import explode
 from flumeng.filters.explode import ExplodeStage
-from flumeng.spec import SpecError, check_flow
 
 ATTRS = pa.map_(pa.string(), pa.string())
 ERROR = ("parse_error", "explode: items is no JSON array")

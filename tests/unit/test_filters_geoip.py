@@ -10,9 +10,9 @@ import pytest
 from mmdb_writer import MMDBWriter
 from netaddr import IPSet
 
-from flumeng.errors import UnavailableError
+from flumeng.config import SpecError, check_flow
 from flumeng.filters.geoip import GeoipStage
-from flumeng.spec import SpecError, check_flow
+from flumeng.platform.errors import UnavailableError
 
 ATTRS = pa.map_(pa.string(), pa.string())
 BERLIN = {

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.errors import UnavailableError, UserError
+from flumeng.config.tables import MOST_ROWS, Jdbc, LookupTable
 from flumeng.filters import refreshed_table, table_reader
 from flumeng.filters.lookup import Directory, LookupStage
 from flumeng.filters.refreshed_table import RefreshedTable, require_unique
-from flumeng.spec.tables import MOST_ROWS, Jdbc, LookupTable
+from flumeng.platform.errors import UnavailableError, UserError
 
 APPS = pa.schema([pa.field("app", pa.string()), pa.field("team", pa.string())])
 NO_SPARK: Any = None

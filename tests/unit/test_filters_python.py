@@ -7,15 +7,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flumeng.agent.node import policy
-from flumeng.errors import UserError
+from flumeng.config import SpecError, check_flow, policy
+from flumeng.config.component import Component
+from flumeng.config.filters.python import Python
 from flumeng.filters.conditional import ROW, ConditionalStage
 from flumeng.filters.marks import WHEN
 from flumeng.filters.python import PythonFilter, PythonStage
-from flumeng.runtime.user_functions import FunctionError
-from flumeng.spec import SpecError, check_flow
-from flumeng.spec.component import Component
-from flumeng.spec.filters.python import Python
+from flumeng.platform.errors import UserError
+from flumeng.platform.user_functions import FunctionError
 
 MODULE = "flumeng_test_filters"
 CODE = """

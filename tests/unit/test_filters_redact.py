@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.errors import UserError
+from flumeng.config import SpecError, check_flow
+from flumeng.config.filters.redact import Redact
 from flumeng.filters.private import FINDERS, Finder
 from flumeng.filters.redact import RedactFilter, RedactStage, redacted
-from flumeng.runtime.scrubbing import Secret
-from flumeng.spec import SpecError, check_flow
-from flumeng.spec.filters.redact import Redact
+from flumeng.platform.errors import UserError
+from flumeng.platform.scrubbing import Secret
 
 ATTRS = pa.map_(pa.string(), pa.string())
 KEY = Secret("0123456789abcdef-key")

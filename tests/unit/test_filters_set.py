@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flumeng.config import SpecError, check_flow, templates
 from flumeng.filters import attributes
 from flumeng.filters.drop import DropStage
 from flumeng.filters.rename import RenameStage
 from flumeng.filters.set import SetStage, _type
-from flumeng.spec import SpecError, check_flow, templates
 
 ATTRS = pa.map_(pa.string(), pa.string())
 KEYS = st.sampled_from(["a", "b", "c"])

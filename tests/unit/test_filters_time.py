@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flumeng.config import SpecError, check_flow, time_formats
 from flumeng.filters.receipt_bound import Bounded
 from flumeng.filters.time import TimeStage
-from flumeng.spec import SpecError, check_flow, time_formats
 
 RECEIVED = datetime(2026, 11, 21, 12, tzinfo=UTC)
 ATTRS = pa.map_(pa.string(), pa.string())

@@ -12,13 +12,13 @@ from click.testing import CliRunner
 
 from cli.main import tree
 from cli.testing import NOON, Shell
+from flumeng.config import parse_flow
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.queries import graph_text
 from flumeng.control.queries.flow_graph import Rates, graph_of, rates_of
 from flumeng.control.queries.task_counts import TaskCounts, TaskCountsRow
 from flumeng.control.zookeeper import ABSENT
 from flumeng.control.zookeeper import tree as zk_tree
-from flumeng.spec import parse_flow
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 from zkschema.records import COLLECT, PlannedTask

@@ -8,7 +8,7 @@ import pytest
 
 from flumeng.control.queries.flow_health import flow_health
 from flumeng.control.queries.task_status import TaskRow
-from flumeng.runtime.streak import Streak
+from flumeng.platform.streak import Streak
 
 COLLECT, DISCOVER = "collect.0", "discover.0"
 

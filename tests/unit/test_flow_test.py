@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from cli.main import tree
 from flumeng.agent.dryrun.cases import Case, CaseFile, GivenEvent
 from flumeng.agent.dryrun.comparison import compare, matches
-from flumeng.spec import document
+from flumeng.config import document
 
 CONF = Path(__file__).parents[2] / "conf" / "flows"
 FLOW = """\

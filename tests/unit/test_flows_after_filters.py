@@ -8,6 +8,9 @@ import pytest
 import yaml
 
 from cli.context import AuditFields
+from flumeng.config import SpecError, check_flow
+from flumeng.config.chain import chain_of, composed
+from flumeng.config.guarantees import promise
 from flumeng.control.commands import preview
 from flumeng.control.commands.flows import apply_flow, apply_flows, delete_flow, rollback_flow
 from flumeng.control.commands.next_revision import RefusedError
@@ -15,13 +18,10 @@ from flumeng.control.commands.revisions import next_revisions
 from flumeng.control.queries.flow_graph import graph_of
 from flumeng.control.queries.overview import flow as flow_detail
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
-from flumeng.errors import ConflictError
-from flumeng.push.comparison import Change
-from flumeng.push.site_copy import copy_site
-from flumeng.push.writes import refused_flows
-from flumeng.spec import SpecError, check_flow
-from flumeng.spec.chain import chain_of, composed
-from flumeng.spec.guarantees import promise
+from flumeng.fleet.comparison import Change
+from flumeng.fleet.site_copy import copy_site
+from flumeng.fleet.writes import refused_flows
+from flumeng.platform.errors import ConflictError
 from flumeng.testing import FakeStore
 from zkschema import paths, records, table
 

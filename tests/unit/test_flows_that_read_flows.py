@@ -8,6 +8,8 @@ from cli.context import AuditFields
 from flumeng.agent.node.claim import Claim
 from flumeng.agent.node.registration import Identity, Registration
 from flumeng.agent.node.testing import ClaimsInMemory
+from flumeng.config import SpecError, parse_flow
+from flumeng.config.flow_source import FlowSource
 from flumeng.control.commands.flows import apply_flow, apply_flows, delete_flow
 from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.commands.revisions import next_revisions
@@ -16,14 +18,12 @@ from flumeng.control.planner.actions import Drop
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import ABSENT, Path, tree
-from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.fleet.site_copy import copy_site
 from flumeng.inputs.finding import Before, Offer
 from flumeng.inputs.flows.finder import FlowFinder
 from flumeng.journal.client import JournalClient
 from flumeng.journal.position import Position
-from flumeng.push.site_copy import copy_site
-from flumeng.spec import SpecError, parse_flow
-from flumeng.spec.flow_source import FlowSource
+from flumeng.platform.errors import ConflictError, UnavailableError, UserError
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.errors import UserError
+from flumeng.config.filters.parse import Parse
 from flumeng.filters import formats
 from flumeng.filters.formats.testing import read_bodies
-from flumeng.spec.filters.parse import Parse
+from flumeng.platform.errors import UserError
 
 TEXTS = "a STRING, b STRING, c STRING"
 MALFORMED, COUNT = "csv: malformed quotes", "csv: not 3 fields"

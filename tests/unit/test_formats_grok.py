@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.errors import UserError
+from flumeng.config import grok
+from flumeng.config.filters.parse import Parse
 from flumeng.filters import formats
 from flumeng.filters.formats.testing import read_bodies
-from flumeng.spec import grok
-from flumeng.spec.filters.parse import Parse
+from flumeng.platform.errors import UserError
 
 NO_MATCH = "grok: no match"
 

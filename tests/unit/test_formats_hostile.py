@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from flumeng.config.filters.parse import Parse
 from flumeng.filters.formats.testing import READERS, read_bodies
-from flumeng.spec.filters.parse import Parse
 
 MANY = 100_000
 KEYS = 20_000

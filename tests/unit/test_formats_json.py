@@ -16,10 +16,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.errors import UserError
+from flumeng.config.filters.parse import Parse
 from flumeng.filters import formats
 from flumeng.filters.formats.testing import read_bodies
-from flumeng.spec.filters.parse import Parse
+from flumeng.platform.errors import UserError
 
 TEXTS = Path(__file__).parent / "corpora" / "json" / "texts.yaml"
 MALFORMED, OTHER = "json: malformed", "json: not of the schema"

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flumeng.config.filters.parse import Parse
 from flumeng.filters import formats
 from flumeng.filters.formats.key_value import PairsReader
 from flumeng.filters.formats.testing import read_bodies
-from flumeng.spec.filters.parse import Parse
 
 
 def pairs(form: Any, body: bytes, **options: str) -> Any:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flumeng.config.filters.parse import CEF, LEEF, Parse
 from flumeng.filters.formats.testing import read_bodies
-from flumeng.spec.filters.parse import CEF, LEEF, Parse
 
 HEAD = rb"CEF:0|acme|fire\|wall|1.0|100|a \\ name|7|"
 HEADER = ["0", "acme", "fire|wall", "1.0", "100", "a \\ name", "7"]

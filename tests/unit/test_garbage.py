@@ -6,11 +6,11 @@ import gc
 import subprocess
 import sys
 
-from flumeng.runtime.garbage import no_garbage_collection
+from flumeng.platform.garbage import no_garbage_collection
 
 LOCKS_ITSELF = """
 import gc, threading
-from flumeng.runtime.garbage import current_frames
+from flumeng.platform.garbage import current_frames
 
 end = threading.Event()
 for _ in range(60):

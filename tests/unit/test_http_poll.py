@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from flumeng.errors import CorruptError, UnavailableError, UserError
+from flumeng.config.http_poll_source import Paging, TrackField
 from flumeng.inputs.polls import http_poll
 from flumeng.inputs.polls.poll import MOST_STATE_BYTES
-from flumeng.spec.http_poll_source import Paging, TrackField
+from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 from tests.unit.polled_server import (
     DUE,
     Got,

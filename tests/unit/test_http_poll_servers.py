@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
+from flumeng.config.client_tls import ClientTls
+from flumeng.config.http_poll_source import HttpAuth, OAuth2, Paging, TrackField
 from flumeng.inputs.polls import http_client, http_poll
+from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.sinks.testing.tls import Authority, TlsFront
-from flumeng.spec.client_tls import ClientTls
-from flumeng.spec.http_poll_source import HttpAuth, OAuth2, Paging, TrackField
 from tests.unit.polled_server import (
     DUE,
     Got,

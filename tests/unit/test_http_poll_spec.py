@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.agent.node.policy import parse as policy
-from flumeng.errors import UserError
-from flumeng.spec import parse_flow
-from flumeng.spec.http_poll_source import HttpPollSource
-from flumeng.spec.json_paths import check_path, check_single, parse
-from flumeng.spec.poll_templates import Template
-from flumeng.spec.polls import Answers, Schedule
-from flumeng.spec.problems import SpecError
+from flumeng.config import parse_flow
+from flumeng.config.http_poll_source import HttpPollSource
+from flumeng.config.json_paths import check_path, check_single, parse
+from flumeng.config.policy import parse as policy
+from flumeng.config.poll_templates import Template
+from flumeng.config.polls import Answers, Schedule
+from flumeng.platform.errors import UserError
+from flumeng.platform.options.problems import SpecError
 
 FLOW = """
 flow: tickets

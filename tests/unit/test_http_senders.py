@@ -11,8 +11,8 @@ import pytest
 
 from flumeng.agent.ingest import http_received_body
 from flumeng.agent.ingest.http_senders import Senders
-from flumeng.errors import UserError
-from flumeng.spec.senders import PeerLimits, SenderAuth
+from flumeng.config.senders import PeerLimits, SenderAuth
+from flumeng.platform.errors import UserError
 from tests.unit.http_sending import PATIENCE_SECONDS, Client, Journal, run, serving, silent
 
 SHOP, NEXT, ANN = "shop-token-1", "shop-token-2", "pass:word ä"

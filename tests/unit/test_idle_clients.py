@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.runtime.idle_clients import EACH, KEEP_SECONDS, SERVERS, IdleClients
+from flumeng.platform.idle_clients import EACH, KEEP_SECONDS, SERVERS, IdleClients
 
 now = [0.0]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from flumeng.config import check_flow
 from flumeng.importing.ng import channels, flows, interceptors, sinks, sources
 from flumeng.importing.og import flows as og
-from flumeng.spec import check_flow
 
 PAGE = (Path(__file__).parents[2] / "docs" / "flume.md").read_text()
 

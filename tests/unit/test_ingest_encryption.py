@@ -8,13 +8,13 @@ import pytest
 
 from flumeng.agent.ingest import flow_journal
 from flumeng.agent.ingest.journal_store import JournalStore
-from flumeng.errors import FlumengError, UserError
+from flumeng.config import FlowSpec, parse_flow
 from flumeng.journal import reading
 from flumeng.journal.encryption import Key
 from flumeng.journal.errors import KeyMissingError
 from flumeng.journal.testing import numbered_events
-from flumeng.spec import FlowSpec, parse_flow
-from flumeng.spec.problems import SpecError
+from flumeng.platform.errors import FlumengError, UserError
+from flumeng.platform.options.problems import SpecError
 
 A, B = "0a" * 32, "0b" * 32
 

@@ -11,7 +11,7 @@ from flumeng.agent.ingest import exec as exec_module
 from flumeng.agent.ingest.exec import ExecSource
 from flumeng.agent.ingest.received_block import ReceivedBlock
 from flumeng.agent.ingest.source import SourceContext
-from flumeng.spec.sources import Exec
+from flumeng.config.sources import Exec
 
 PATIENCE_SECONDS = 60.0
 

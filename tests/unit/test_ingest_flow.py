@@ -24,10 +24,10 @@ from flumeng.agent.ingest.journal_appender import PENDING_BYTES, JournalAppender
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.agent.ingest.tailer import Tailer
-from flumeng.errors import CorruptError, UserError
 from flumeng.journal.errors import JournalFailedError
 from flumeng.journal.journal import Journal
 from flumeng.journal.names import flow_of
+from flumeng.platform.errors import CorruptError, UserError
 
 PATIENCE_SECONDS = 60.0
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flumeng.agent.ingest import http_body
 from flumeng.agent.ingest.http_body import MOST_ENTRIES, RefusedError
-from flumeng.spec.senders import SenderAuth
+from flumeng.config.senders import SenderAuth
 from tests.unit.http_sending import Client, Journal, run, serving
 
 JSON_TYPES = [

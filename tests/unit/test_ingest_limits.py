@@ -17,13 +17,13 @@ from flumeng.agent.ingest import streams as streams_module
 from flumeng.agent.ingest.flow import FlowRunner, Task
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.port_claims import PortClaims
-from flumeng.agent.ingest.rate_limit import BURST_SECONDS, RateLimit
 from flumeng.agent.ingest.received_block import ReceivedBlock
 from flumeng.agent.ingest.sockets import TcpSource, UdpSource
 from flumeng.agent.ingest.source import Source, SourceContext
 from flumeng.agent.ingest.worker_group import WorkerGroup
-from flumeng.errors import UserError
-from flumeng.spec.sources import Tcp, Udp
+from flumeng.config.sources import Tcp, Udp
+from flumeng.platform.errors import UserError
+from flumeng.platform.rate_limit import BURST_SECONDS, RateLimit
 
 PATIENCE_SECONDS = 60.0
 

@@ -16,10 +16,10 @@ from flumeng.agent.ingest.lag_clock import MOST_NOTES, LagClock
 from flumeng.agent.ingest.measures import TAKEN, Measures
 from flumeng.journal.log import Log
 from flumeng.journal.testing import numbered_events
-from flumeng.metrics import table
-from flumeng.metrics.flow_labels import FlowLabels
-from flumeng.metrics.histogram import Histogram
-from flumeng.metrics.table import Metric
+from flumeng.platform.metrics import table
+from flumeng.platform.metrics.flow_labels import FlowLabels
+from flumeng.platform.metrics.histogram import Histogram
+from flumeng.platform.metrics.table import Metric
 
 PATIENCE_SECONDS = 60.0
 

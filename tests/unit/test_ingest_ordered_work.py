@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from flumeng.agent.ingest.ordered_work import OrderedWork
-from flumeng.errors import UnavailableError
+from flumeng.platform.errors import UnavailableError
 
 
 def test_slow_order_is_not_overtaken_and_failure_stops_none() -> None:

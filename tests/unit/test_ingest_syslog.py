@@ -16,8 +16,8 @@ from flumeng.agent.ingest import batch
 from flumeng.agent.ingest.received_block import ReceivedBlock
 from flumeng.agent.ingest.source import SourceContext
 from flumeng.agent.ingest.syslog import SyslogSource
-from flumeng.errors import UserError
-from flumeng.spec.sources import Syslog
+from flumeng.config.sources import Syslog
+from flumeng.platform.errors import UserError
 
 PATIENCE_SECONDS = 60.0
 

@@ -22,15 +22,15 @@ from flumeng.agent.collector.testing import (
     StillPositions,
     register,
 )
+from flumeng.config import FlowSpec, parse_flow
 from flumeng.control.snapshot.partitions import JOURNAL, input_of
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.errors import UnavailableError
 from flumeng.filters import identity
 from flumeng.inputs import Range, Reach, Standstill, UnreadableError
 from flumeng.inputs.reading import ReadSplits
 from flumeng.inputs.routing import UNKNOWN, Inputs, RoutedPositions
 from flumeng.journal.schema import READ_SCHEMA
-from flumeng.spec import FlowSpec, parse_flow
+from flumeng.platform.errors import UnavailableError
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from flumeng.errors import CorruptError
 from flumeng.inputs import Range
 from flumeng.inputs.sizes import EventSizes
 from flumeng.journal.schema import READ_SCHEMA
+from flumeng.platform.errors import CorruptError
 from tests.unit.local_accumulator import LocalAccumulator
 
 NUMBERS = pa.schema([pa.field("n", pa.int64())])

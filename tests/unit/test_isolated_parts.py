@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from cli.context import AuditFields
+from flumeng.config import Place, SpecError, check_flow, parse_flow, parse_written, parts_of
+from flumeng.config.replay import replay_text
 from flumeng.control.commands.flows import (
     apply_flow,
     apply_flows,
@@ -25,10 +27,8 @@ from flumeng.control.snapshot import discovered
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.snapshot.snapshot import FlowView, Snapshot
 from flumeng.control.zookeeper import ABSENT, ANY, Put, Version, Versioned, Write, tree
-from flumeng.errors import ConflictError, UserError
 from flumeng.journal.account import Account
-from flumeng.spec import Place, SpecError, check_flow, parse_flow, parse_written, parts_of
-from flumeng.spec.replay import replay_text
+from flumeng.platform.errors import ConflictError, UserError
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

@@ -16,7 +16,7 @@ from flumeng.control.master.journal_access import ACKS_AGAIN_SECONDS, AGAIN_SECO
 from flumeng.control.planner import Replicate
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import ABSENT, AccessList, Path, Version, tree
-from flumeng.errors import ForbiddenError
+from flumeng.platform.errors import ForbiddenError
 from flumeng.testing import FakeStore
 from tests.unit.planning import cluster, flow
 from zkschema import paths

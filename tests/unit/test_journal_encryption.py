@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
-from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.journal.client import JournalClient
 from flumeng.journal.dump import dump
 from flumeng.journal.encryption import FRAMES_A_SALT, Key, Keyring, Sealer
@@ -26,6 +25,7 @@ from flumeng.journal.repair import repair
 from flumeng.journal.segment import Window
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
+from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 
 ID = "web.n1.0.0a1b2c3d"
 ROWS = 50

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
-from flumeng.errors import UserError
 from flumeng.journal.frame import (
     ALIGNMENT,
     HEADER_BYTES,
@@ -28,6 +27,7 @@ from flumeng.journal.frame import (
 )
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.testing import numbered_events
+from flumeng.platform.errors import UserError
 
 JOURNAL = identity("web.n1.0.0a1b2c3d")
 

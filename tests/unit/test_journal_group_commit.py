@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.errors import UnavailableError
 from flumeng.journal.errors import JournalFailedError
 from flumeng.journal.frame import Payload
 from flumeng.journal.group_commit import GroupCommit
 from flumeng.journal.journal import Journal
 from flumeng.journal.testing import FaultyDisk, numbered_events
+from flumeng.platform.errors import UnavailableError
 
 TIMEOUT_SECONDS = 60.0
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from flumeng.errors import UnavailableError
 from flumeng.journal import group_commit
 from flumeng.journal.errors import HeldError, JournalFailedError
 from flumeng.journal.group_commit import GroupCommit
+from flumeng.platform.errors import UnavailableError
 
 TIMEOUT_SECONDS = 10.0
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flumeng.errors import CorruptError, UserError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal.errors import (
     AboveSafeError,
@@ -29,6 +28,7 @@ from flumeng.journal.limits import Limits
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.journal.segment import SEGMENT_HEADER_BYTES
 from flumeng.journal.testing import FaultyDisk, numbered_events
+from flumeng.platform.errors import CorruptError, UserError
 
 ID = "web.n1.0.0a1b2c3d"
 TINY_SEGMENT = 4096

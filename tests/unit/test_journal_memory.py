@@ -7,7 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.journal.errors import AboveSafeError, BelowFloorError, DiskFullError
 from flumeng.journal.frame import Payload
 from flumeng.journal.group_commit import GroupCommit
@@ -18,6 +17,7 @@ from flumeng.journal.memory import MemoryJournal
 from flumeng.journal.reading import rows
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.journal.testing import FaultyDisk, numbered_events
+from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 
 ID = "web.n1.0.0a1b2c3d"
 

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
-from flumeng.errors import CorruptError, UserError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal.frame import HEADER_BYTES
 from flumeng.journal.journal import Journal
 from flumeng.journal.testing import FaultyDisk, KilledError, numbered_events
+from flumeng.platform.errors import CorruptError, UserError
 
 ID = "web.n1.0.0a1b2c3d"
 ROWS = 4

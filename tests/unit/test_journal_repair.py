@@ -14,7 +14,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal.dump import dump
 from flumeng.journal.errors import DataLossError
@@ -24,6 +23,7 @@ from flumeng.journal.journal import Journal
 from flumeng.journal.repair import repair
 from flumeng.journal.segment import SEGMENT_HEADER_BYTES
 from flumeng.journal.testing import FaultyDisk, KilledError, numbered_events
+from flumeng.platform.errors import CorruptError, FlumengError, UserError
 
 ID = "web.n1.0.0a1b2c3d"
 SEGMENT = 3500

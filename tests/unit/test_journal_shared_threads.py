@@ -12,7 +12,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flumeng.errors import UnavailableError
 from flumeng.journal import group_commit, shared_threads
 from flumeng.journal.frame import Payload
 from flumeng.journal.group_commit import (
@@ -26,6 +25,7 @@ from flumeng.journal.group_commit import (
 from flumeng.journal.journal import Journal
 from flumeng.journal.shared_threads import Job, SharedThreads
 from flumeng.journal.testing import FaultyDisk, numbered_events
+from flumeng.platform.errors import UnavailableError
 
 TIMEOUT_SECONDS = 60.0
 

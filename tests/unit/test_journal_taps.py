@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from flumeng.agent.node import policy
-from flumeng.errors import UserError
+from flumeng.config import policy
 from flumeng.journal import taps
 from flumeng.journal.errors import TapDeniedError, TapsBusyError
 from flumeng.journal.limits import Limits
@@ -16,6 +15,7 @@ from flumeng.journal.memory import MemoryJournal
 from flumeng.journal.taps import Taps
 from flumeng.journal.testing import numbered_events
 from flumeng.journal.wire import Ticket, make_ticket, parse_ticket
+from flumeng.platform.errors import UserError
 
 ID = "web.n1.0.0a1b2c3d"
 EVENTS = 24_000

@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flumeng.errors import UserError
 from flumeng.journal.checkpoint import Durability
 from flumeng.journal.errors import DiskFullError
 from flumeng.journal.journal import Journal
@@ -20,6 +19,7 @@ from flumeng.journal.memory import MemoryJournal
 from flumeng.journal.position import Position
 from flumeng.journal.testing import numbered_events
 from flumeng.journal.watch import MAX_REQUEST_BYTES, Watch, WatchAnswer, WatchRequest, parse_request
+from flumeng.platform.errors import UserError
 
 A, B, C = (f"web.n1.0.0000000{number}" for number in range(3))
 

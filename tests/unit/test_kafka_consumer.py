@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from flumeng.errors import UserError
+from flumeng.config.client_tls import ClientTls
+from flumeng.config.kafka_source import KafkaSource
 from flumeng.inputs.kafka.access import Access, consumer_settings
 from flumeng.inputs.kafka.consumer import RangeConsumer
 from flumeng.inputs.kafka.library import KafkaException
 from flumeng.inputs.kafka.librdkafka import Client
-from flumeng.spec.client_tls import ClientTls
-from flumeng.spec.kafka_source import KafkaSource
+from flumeng.platform.errors import UserError
 
 BROKER = "127.0.0.1:1"
 

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 import pytest
 
+from flumeng.config.kafka_source import KafkaSource
 from flumeng.inputs.finding import Before, Bounds, Findings, Offer
 from flumeng.inputs.kafka.admin import Bound
 from flumeng.inputs.kafka.brokers import Described, Offsets, Place, Topic
 from flumeng.inputs.kafka.finder import KafkaFinder
-from flumeng.spec.kafka_source import KafkaSource
 
 A, B = "AAAAAAAAaaaaaaaaaaaaaa", "BBBBBBBBbbbbbbbbbbbbbb"
 NOON = "2026-11-22T12:00:00Z"

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from flumeng.errors import UnavailableError, UserError
+from flumeng.config import parse_flow
 from flumeng.inputs import CutError, Gone, Reach, Standstill
 from flumeng.inputs.kafka import watcher
 from flumeng.inputs.kafka.admin import Bound
 from flumeng.inputs.kafka.brokers import Described, Offsets, Place, Topic
 from flumeng.inputs.kafka.positions import CUT, KafkaPositions, Watchers
-from flumeng.spec import parse_flow
+from flumeng.platform.errors import UnavailableError, UserError
 
 PATIENCE_SECONDS = 60.0
 ID, OTHER = "MkTRfQ2nAAAAAAAAAAAAAA", "zzzzzzzzAAAAAAAAAAAAAA"

@@ -12,14 +12,14 @@ import pytest
 from cli.testing import Shell
 from flumeng.agent.collector.letter_limits import EVERY_SECONDS, LetterLimits
 from flumeng.agent.collector.measures import Measures
+from flumeng.config import FlowSpec, SpecError, check_flow
+from flumeng.config.component import Keep
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import tree
-from flumeng.errors import UserError
 from flumeng.letters.directory import LetterFile
 from flumeng.letters.limits import DAY_SECONDS, MOST_FILES, outdated
-from flumeng.metrics import table
-from flumeng.spec import FlowSpec, SpecError, check_flow
-from flumeng.spec.component import Keep
+from flumeng.platform.errors import UserError
+from flumeng.platform.metrics import table
 from flumeng.testing import FakeStore
 from zkschema import paths
 

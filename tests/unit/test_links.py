@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from flumeng.runtime.counting import MULTI, PING
-from flumeng.runtime.links import HOST, Link, Links
+from flumeng.platform.counting import MULTI, PING
+from flumeng.platform.links import HOST, Link, Links
 
 DELAY_SECONDS = 0.1
 ONE_BY_ONE_SECONDS = 50 * DELAY_SECONDS

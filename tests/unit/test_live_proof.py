@@ -19,11 +19,11 @@ from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.assignment_pages import read_assignment
 from flumeng.control.zookeeper import ABSENT, Remove, Version, Versioned, Write, tree
-from flumeng.errors import ForbiddenError
-from flumeng.security import sessions
-from flumeng.security.credentials import Credentials, Keystore
-from flumeng.security.roles import DIRECTORY, Role
-from flumeng.security.testing import CLUSTER, Certificates
+from flumeng.platform.errors import ForbiddenError
+from flumeng.platform.security import sessions
+from flumeng.platform.security.credentials import Credentials, Keystore
+from flumeng.platform.security.roles import DIRECTORY, Role
+from flumeng.platform.security.testing import CLUSTER, Certificates
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import codec, paths, records
 

@@ -18,9 +18,9 @@ from flumeng.control.snapshot.masters import looks_after
 from flumeng.control.snapshot.task_map import BUCKETS, read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Put, Remove, Store, Version, Write, tree
 from flumeng.control.zookeeper.transaction import singly
-from flumeng.errors import UnavailableError
 from flumeng.journal.names import new_id
-from flumeng.metrics import table as metrics
+from flumeng.platform.errors import UnavailableError
+from flumeng.platform.metrics import table as metrics
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 

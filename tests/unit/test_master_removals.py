@@ -14,7 +14,7 @@ from flumeng.control.planner import Drop, Release
 from flumeng.control.snapshot.assignment_pages import read_assignment
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import ABSENT, ANY, Path, Remove, Store, Version, Write, tree
-from flumeng.errors import ConflictError
+from flumeng.platform.errors import ConflictError
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 

@@ -15,7 +15,7 @@ from flumeng.control.planner import Action, Planner
 from flumeng.control.snapshot.masters import looks_after
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import ABSENT, ANY, Path, Put, Version, Write, tree
-from flumeng.errors import ConflictError, FlumengError, UserError
+from flumeng.platform.errors import ConflictError, FlumengError, UserError
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 from zkschema.table import ZPath

@@ -18,16 +18,16 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from flumeng.metrics import table
-from flumeng.metrics.channel import Channel
-from flumeng.metrics.endpoint import CONNECTIONS, Endpoint
-from flumeng.metrics.flow_labels import OTHER_FLOWS, FlowLabels
-from flumeng.metrics.health import Health
-from flumeng.metrics.histogram import Histogram
-from flumeng.metrics.instruments import HEALTH, METRICS, Instruments
-from flumeng.metrics.page import Page, merged
-from flumeng.metrics.table import Metric, Reading
-from flumeng.spec.patterns import check_name
+from flumeng.platform.metrics import table
+from flumeng.platform.metrics.channel import Channel
+from flumeng.platform.metrics.endpoint import CONNECTIONS, Endpoint
+from flumeng.platform.metrics.flow_labels import OTHER_FLOWS, FlowLabels
+from flumeng.platform.metrics.health import Health
+from flumeng.platform.metrics.histogram import Histogram
+from flumeng.platform.metrics.instruments import HEALTH, METRICS, Instruments
+from flumeng.platform.metrics.page import Page, merged
+from flumeng.platform.metrics.table import Metric, Reading
+from flumeng.platform.options.patterns import check_name
 
 UNITS = ("seconds", "bytes", "info", "events")
 TAKEN = Metric("flumeng_test_taken_total", "counter", "test", "Taken.", ("flow",))
@@ -197,8 +197,8 @@ def test_a_loop_that_does_not_turn_is_stuck() -> None:
 
 CHILD = """
 import sys
-from flumeng.metrics.health import Health
-from flumeng.metrics.instruments import Instruments
+from flumeng.platform.metrics.health import Health
+from flumeng.platform.metrics.instruments import Instruments
 health = Health(60)
 health.needs(lambda: "no " + sys.argv[2])
 Instruments("child", health, lambda: ()).serve_parent(int(sys.argv[1]))

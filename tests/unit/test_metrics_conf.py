@@ -15,8 +15,8 @@ import promql_parser
 import pytest
 import yaml
 
-from flumeng.metrics.page import PROCESS
-from flumeng.metrics.table import METRICS
+from flumeng.platform.metrics.page import PROCESS
+from flumeng.platform.metrics.table import METRICS
 
 TOP = Path(__file__).parents[2]
 ALERTS = TOP / "conf" / "prometheus" / "alerts.yaml"

@@ -30,7 +30,7 @@ from flumeng.control.zookeeper import (
     Write,
     tree,
 )
-from flumeng.errors import ConflictError, ForbiddenError
+from flumeng.platform.errors import ConflictError, ForbiddenError
 from flumeng.replication.membership import Membership
 from flumeng.testing import FakeStore
 from zkschema import paths, records, table

@@ -20,7 +20,7 @@ import pytest
 
 from flumeng.agent.node.events import Ended, Event, Said
 from flumeng.agent.node.process import LINE_BYTES, ChildProcess
-from flumeng.metrics.channel import Channel
+from flumeng.platform.metrics.channel import Channel
 
 SECONDS = 10.0
 READY = b'{"type": "ready", "address": "h:1"}\n'

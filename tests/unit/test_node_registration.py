@@ -16,7 +16,7 @@ from flumeng.agent.node.registration import HeldError, Identity, Registration
 from flumeng.agent.node.testing import ClaimsInMemory
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
-from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.platform.errors import ConflictError, UnavailableError, UserError
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 
@@ -390,7 +390,7 @@ def test_who_was_supplanted_writes_nothing_any_more(cluster: FakeTree) -> None:
 
 def boot_in_another_pid_namespace() -> str:
     """As a container of this host has it; its processes have numbers of their own."""
-    code = "from flumeng.runtime.processes import boot; print(boot())"
+    code = "from flumeng.platform.processes import boot; print(boot())"
     command = ["unshare", "--pid", "--fork", sys.executable, "-c", code]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode != 0:

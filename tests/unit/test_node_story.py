@@ -12,7 +12,7 @@ from flumeng.agent.node.event_publisher import LINES, TELL_SECONDS, EventPublish
 from flumeng.agent.node.events import Ended, Said, Stop, Tick, Wanted
 from flumeng.agent.node.machine import Machine
 from flumeng.control.zookeeper import ABSENT, Expected, Path, Version, tree
-from flumeng.errors import UnavailableError
+from flumeng.platform.errors import UnavailableError
 from flumeng.testing import FakeStore
 from zkschema import codec, paths
 from zkschema.records import INGEST, Assignment, Node, Record, Story, StoryLine

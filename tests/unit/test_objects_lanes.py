@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flumeng.config.objects_source import ObjectsSource
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
@@ -15,7 +16,6 @@ from flumeng.inputs.objects.lane_state import LaneState
 from flumeng.inputs.objects.lanes import spread, weigh
 from flumeng.inputs.objects.listed import Listed
 from flumeng.inputs.objects.queue_log import QueueLog
-from flumeng.spec.objects_source import ObjectsSource
 from flumeng.testing import FakeStore, FakeTree
 
 FLOW = """\

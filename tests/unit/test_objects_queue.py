@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from flumeng.agent.collector.step_testing import CrashError, SteppingStore, Steps, crash
+from flumeng.config.objects_source import ObjectsSource
 from flumeng.control.commands.flows import apply_flow, delete_flow
 from flumeng.control.commands.queues import decide
 from flumeng.control.queries.lanes import lanes_of
@@ -21,10 +22,9 @@ from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.items import Item
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.inputs.finding import Before, FindingTask
 from flumeng.inputs.objects.finder import APPENDED_BYTES, LOOK_SECONDS, ObjectsFinder, Surroundings
-from flumeng.spec.objects_source import ObjectsSource
+from flumeng.platform.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths
 from zkschema.records import Ack, QueueFailure

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from flumeng.config.objects_source import Format, ObjectsSource
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item, offset_of, position_of
-from flumeng.errors import UserError
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.objects.events import BATCH_ROWS
 from flumeng.inputs.objects.formats import cuttable
@@ -28,7 +28,7 @@ from flumeng.inputs.objects.lines import MOST_LINE_BYTES
 from flumeng.inputs.objects.opened import BLOCK_BYTES, SMALL_BYTES
 from flumeng.inputs.objects.reader import ObjectsReader
 from flumeng.journal.schema import READ_SCHEMA
-from flumeng.spec.objects_source import Format, ObjectsSource
+from flumeng.platform.errors import UserError
 
 LANE = "web.objects.0"
 ENTRIES = b"".join(b'%d "GET /%d HTTP/1.1" 200\n' % (n, n * n) for n in range(60_000))

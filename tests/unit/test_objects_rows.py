@@ -22,16 +22,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flumeng.config.objects_source import Format, ObjectsSource
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
-from flumeng.errors import CorruptError
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.objects import csv_rows, json_elements
 from flumeng.inputs.objects.json_elements import NOT_FINITE
 from flumeng.inputs.objects.parts import numbered
 from flumeng.inputs.objects.reader import ObjectsReader
+from flumeng.platform.errors import CorruptError
 from flumeng.sinks import formats, json_text
-from flumeng.spec.objects_source import Format, ObjectsSource
 
 LANE = "web.objects.0"
 COUNT = 30_000

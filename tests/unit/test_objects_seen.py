@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flumeng.errors import CorruptError
+from flumeng.config.objects_source import Order
 from flumeng.inputs.objects import seen_hashes
 from flumeng.inputs.objects.listed import Listed
 from flumeng.inputs.objects.seen import Seen, seen
 from flumeng.inputs.objects.settling import Settling
-from flumeng.spec.objects_source import Order
+from flumeng.platform.errors import CorruptError
 
 PATH = "/in/*"
 SECOND = 1_000_000

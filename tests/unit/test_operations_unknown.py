@@ -9,7 +9,7 @@ import pytest
 from flumeng.control.commands import audit
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import Store, Version, Write, tree
-from flumeng.errors import UnavailableError
+from flumeng.platform.errors import UnavailableError
 from flumeng.testing import FakeStore
 from zkschema import paths
 

@@ -9,6 +9,7 @@ import pytest
 
 from flumeng.agent.discovery.accounts import PartitionAccounts
 from flumeng.agent.discovery.task import DiscoveryTask
+from flumeng.config.flow_source import FlowSource
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.queries.partition_lag import LagOfFlow, lag_of_flow
 from flumeng.control.snapshot.partitions import ack_path
@@ -17,7 +18,6 @@ from flumeng.inputs.flows.finder import FlowFinder
 from flumeng.journal.journal import Journal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
-from flumeng.spec.flow_source import FlowSource
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

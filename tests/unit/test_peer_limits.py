@@ -6,7 +6,7 @@ import pytest
 
 from flumeng.agent.ingest import peer_limits
 from flumeng.agent.ingest.peer_limits import Peers, network
-from flumeng.spec.senders import PeerLimits
+from flumeng.config.senders import PeerLimits
 
 now = [0.0]
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from flumeng.config import CollectPlace, Place, TaskRange
 from flumeng.control.planner import Planner, plan
 from flumeng.control.snapshot.partitions import OBJECTS, POLLS
 from flumeng.control.snapshot.queues import lane_partition
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
-from flumeng.spec import CollectPlace, Place, TaskRange
 from tests.unit.planning import (
     SLOT,
     at_rest,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from flumeng.config.replicas import Replicas
 from flumeng.control.planner import Assign, Planner, Replicate, plan
 from flumeng.control.snapshot.snapshot import NodeView, Snapshot
 from flumeng.control.zookeeper import Version
-from flumeng.spec.replicas import Replicas
 from tests.unit.planning import at_rest, carried_out, cluster, flow, node, seen_by
 from zkschema.records import Journal, Maintenance, NodeStatus
 

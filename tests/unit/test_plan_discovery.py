@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flumeng.config import CollectPlace, IngestPlace, Place, Rollout
 from flumeng.control.planner import Planner, Replan
 from flumeng.control.planner.applied import applied
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
-from flumeng.spec import CollectPlace, IngestPlace, Place, Rollout
 from zkschema.records import (
     DISCOVER,
     Cluster,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from flumeng.config import CollectPlace, Place
 from flumeng.control.planner import Planner, Replan, plan
 from flumeng.control.planner.applied import applied
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.snapshot.task_map import Tasks
 from flumeng.control.zookeeper import Version
 from flumeng.control.zookeeper.transaction import Scale
-from flumeng.spec import CollectPlace, Place
 from zkschema.codec import decode, encode, text_of
 from zkschema.records import (
     EndedTask,

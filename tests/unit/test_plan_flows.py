@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from flumeng.config import IngestPlace, Place, Rollout
 from flumeng.control.planner import Assign, Drop, plan
 from flumeng.control.planner.capacity_index import CapacityIndex
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
-from flumeng.spec import IngestPlace, Place, Rollout
 from tests.unit.planning import (
     SLOT,
     at_rest,

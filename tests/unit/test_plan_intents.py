@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flumeng.config import CollectPlace, Place
 from flumeng.control.planner import Planner, Replan, plan
 from flumeng.control.planner.applied import applied
 from flumeng.control.snapshot.snapshot import FlowView, IntentView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
-from flumeng.spec import CollectPlace, Place
 from zkschema.records import (
     Flow,
     Intent,

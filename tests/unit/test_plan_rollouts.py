@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+from flumeng.config import CollectPlace, IngestPlace, Place, Rollout
 from flumeng.control.planner import Planner, Revert, plan
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Unreadable, Version
-from flumeng.spec import CollectPlace, IngestPlace, Place, Rollout
 from tests.unit.planning import (
     at_rest,
     carried_out,

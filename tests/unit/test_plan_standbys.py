@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+from flumeng.config import CollectPlace, Place, Rollout
 from flumeng.control.planner import Action, Assign, Planner, plan
 from flumeng.control.planner.applied import applied
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
-from flumeng.spec import CollectPlace, Place, Rollout
 from zkschema.records import Cluster, Flow, Maintenance, Node, NodeStatus, PlannedTask, TaskStatus
 
 

@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 
-from flumeng.agent.node import policy
-from flumeng.agent.node.policy import UNRESTRICTED, Policy
-from flumeng.errors import UserError
-from flumeng.spec import Component
-from flumeng.spec.client_tls import ClientTls
-from flumeng.spec.kafka_source import KafkaSource
-from flumeng.spec.server_tls import Tls
-from flumeng.spec.sinks.console import Console
-from flumeng.spec.sinks.files import Files
-from flumeng.spec.sources import Exec, Generate, Http, Syslog, Tail
+from flumeng.config import Component, policy
+from flumeng.config.client_tls import ClientTls
+from flumeng.config.kafka_source import KafkaSource
+from flumeng.config.policy import UNRESTRICTED, Policy
+from flumeng.config.server_tls import Tls
+from flumeng.config.sinks.console import Console
+from flumeng.config.sinks.files import Files
+from flumeng.config.sources import Exec, Generate, Http, Syslog, Tail
+from flumeng.platform.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 

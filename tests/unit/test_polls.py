@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.collector.step_testing import CrashError, SteppingStore, Steps, crash
+from flumeng.config.polls import Answers, Schedule
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.queues import decide
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.finding import Before, FindingTask
 from flumeng.inputs.objects.watcher import LaneLog
@@ -30,7 +30,7 @@ from flumeng.inputs.polls.asking import FAILED, KEPT, TRIES, Asking, Pools
 from flumeng.inputs.polls.finder import LANE, ScheduleFinder
 from flumeng.inputs.polls.poll import MOST_STATE_BYTES, Answer
 from flumeng.inputs.polls.reader import PollsReader
-from flumeng.spec.polls import Answers, Schedule
+from flumeng.platform.errors import ConflictError, UnavailableError, UserError
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths
 from zkschema.records import Ack, Polls

@@ -9,7 +9,7 @@ from flumeng.control.commands import preview
 from flumeng.control.commands.flows import apply_flow, delete_flow
 from flumeng.control.commands.nodes import set_node_desired
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.errors import ConflictError, UserError
+from flumeng.platform.errors import ConflictError, UserError
 from flumeng.testing import FakeStore
 from tests.unit.obedient_nodes import settle
 from zkschema import paths, records

@@ -17,12 +17,12 @@ from flumeng.agent.node.claim import Claim
 from flumeng.agent.node.home import FLOWS, Home
 from flumeng.agent.node.in_progress import InProgress
 from flumeng.agent.node.known_names import KnownNames
-from flumeng.errors import UserError
 from flumeng.journal.encryption import Key, Keyring
 from flumeng.journal.journal import Journal
 from flumeng.journal.repair import repair
 from flumeng.journal.testing import numbered_events
-from flumeng.runtime import private_directory
+from flumeng.platform import private_directory
+from flumeng.platform.errors import UserError
 
 ID = "other.n1.0.0a1b2c3d"
 
@@ -159,7 +159,7 @@ def test_a_crash_leaves_no_core_of_a_process_or_of_what_it_starts(tmp_path: Path
         "hard = resource.getrlimit(resource.RLIMIT_CORE)[1]\n"
         "resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))\n"
         "if sys.argv[1:]:\n"
-        "    from flumeng.runtime import core_dumps\n"
+        "    from flumeng.platform import core_dumps\n"
         "    core_dumps.forbid()\n"
         f"child = subprocess.Popen([sys.executable, '-c', {dies!r}])\n"
         "import os\n"

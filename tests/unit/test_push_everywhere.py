@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from flumeng.errors import ConflictError, UnavailableError
-from flumeng.push.everywhere import in_sites
-from flumeng.push.inventory import Site
+from flumeng.fleet.everywhere import in_sites
+from flumeng.fleet.inventory import Site
+from flumeng.platform.errors import ConflictError, UnavailableError
 
 
 def site(name: str, seconds: float = 30.0) -> Site:
@@ -93,8 +93,8 @@ def test_no_more_sites_begin_at_once_than_there_are_places() -> None:
 
 FROZEN = """
 import threading
-from flumeng.push.everywhere import in_sites
-from flumeng.push.inventory import Site
+from flumeng.fleet.everywhere import in_sites
+from flumeng.fleet.inventory import Site
 ice = Site("ice", "zk:1/c", connect_seconds=0.1, turn_seconds=0.1)
 print(in_sites([ice], lambda _one: threading.Event().wait()))
 """

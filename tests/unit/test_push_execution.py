@@ -11,17 +11,17 @@ from typing import Literal
 import pytest
 
 from flumeng.control.commands.flows import apply_flow
-from flumeng.push import execution, planning, writes
-from flumeng.push.comparison import BEING_DELETED
-from flumeng.push.execution import Manner
-from flumeng.push.inventory import Inventory, Wave
-from flumeng.push.inventory.windows import parse_window
-from flumeng.push.plan import PushPlan
-from flumeng.push.resources import Resources
-from flumeng.push.site_copy import SiteCopy, copy_site
-from flumeng.push.site_state import push_of, state_of
-from flumeng.push.testing import NOON, FakeSites, Fault
-from flumeng.push.wave_events import Ending, Outcome
+from flumeng.fleet import execution, planning, writes
+from flumeng.fleet.comparison import BEING_DELETED
+from flumeng.fleet.execution import Manner
+from flumeng.fleet.inventory import Inventory, Wave
+from flumeng.fleet.inventory.windows import parse_window
+from flumeng.fleet.plan import PushPlan
+from flumeng.fleet.resources import Resources
+from flumeng.fleet.site_copy import SiteCopy, copy_site
+from flumeng.fleet.site_state import push_of, state_of
+from flumeng.fleet.testing import NOON, FakeSites, Fault
+from flumeng.fleet.wave_events import Ending, Outcome
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.records import Push, PushClaim

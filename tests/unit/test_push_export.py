@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.push.inventory import InventoryError
-from flumeng.push.inventory.export import export
-from flumeng.push.inventory.files import read_inventory
-from flumeng.push.inventory.rendering import render
-from flumeng.push.resources import Resources
+from flumeng.fleet.inventory import InventoryError
+from flumeng.fleet.inventory.export import export
+from flumeng.fleet.inventory.files import read_inventory
+from flumeng.fleet.inventory.rendering import render
+from flumeng.fleet.resources import Resources
 
 WEB = "flow: web   # of the shop\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 OTHER = WEB.replace("/a", "/b")

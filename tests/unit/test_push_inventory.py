@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.push.inventory import Inventory, InventoryError, InventoryProblem
-from flumeng.push.inventory import files as inventory_files
-from flumeng.push.inventory.files import read_inventory
-from flumeng.push.inventory.rendering import render
-from flumeng.push.inventory.windows import Window
-from flumeng.spec.document import MAX_BYTES
+from flumeng.config.document import MAX_BYTES
+from flumeng.fleet.inventory import Inventory, InventoryError, InventoryProblem
+from flumeng.fleet.inventory import files as inventory_files
+from flumeng.fleet.inventory.files import read_inventory
+from flumeng.fleet.inventory.rendering import render
+from flumeng.fleet.inventory.windows import Window
 
 EXAMPLE = Path(__file__).parents[2] / "conf" / "sites"
 SITES = """\

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from flumeng.push.inventory import overlays, variables
-from flumeng.push.inventory.rendering import written
-from flumeng.spec import document
+from flumeng.config import document
+from flumeng.fleet.inventory import overlays, variables
+from flumeng.fleet.inventory.rendering import written
 
 BASE = """\
 flow: web

@@ -9,13 +9,13 @@ import pytest
 
 from cli.push_output import show_plan
 from flumeng.control.commands.chains import compose
-from flumeng.push import planning, site_state, writes
-from flumeng.push.execution import Manner
-from flumeng.push.plan import PushPlan, from_json, moved_since, to_json
-from flumeng.push.resources import Resources
-from flumeng.push.site_copy import copy_site
-from flumeng.push.testing import NOON, FakeSites
-from flumeng.push.wave_events import Ending, Outcome
+from flumeng.fleet import planning, site_state, writes
+from flumeng.fleet.execution import Manner
+from flumeng.fleet.plan import PushPlan, from_json, moved_since, to_json
+from flumeng.fleet.resources import Resources
+from flumeng.fleet.site_copy import copy_site
+from flumeng.fleet.testing import NOON, FakeSites
+from flumeng.fleet.wave_events import Ending, Outcome
 from zkschema import paths
 from zkschema.records import PushClaim, PushSource
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.push.inventory import InventoryError
-from flumeng.push.inventory.files import read_inventory
-from flumeng.push.inventory.rendering import render
-from flumeng.push.resources import Resources
-from flumeng.spec import parse_flow
+from flumeng.config import parse_flow
+from flumeng.fleet.inventory import InventoryError
+from flumeng.fleet.inventory.files import read_inventory
+from flumeng.fleet.inventory.rendering import render
+from flumeng.fleet.resources import Resources
 
 SITES = """\
 inventory: test

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.errors import UserError
-from flumeng.runtime.secrets import resolve
+from flumeng.platform.errors import UserError
+from flumeng.platform.secrets import resolve
 
 NAME = "fra-zookeeper"
 REFERENCE = f"${{secret:{NAME}}}"

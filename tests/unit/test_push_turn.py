@@ -11,15 +11,15 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.queries import queues
 from flumeng.control.queries.reading import Reading
 from flumeng.control.zookeeper import ABSENT, ANY, Found, Path, Put, Version, Write
-from flumeng.errors import ConflictError
-from flumeng.push import claim as claims
-from flumeng.push import planning
-from flumeng.push.inventory import Site
-from flumeng.push.link import Link
-from flumeng.push.site_copy import copy_site
-from flumeng.push.site_state import push_of, state_of
-from flumeng.push.testing import NOON, FakeSites
-from flumeng.push.turn import Task, Turn
+from flumeng.fleet import claim as claims
+from flumeng.fleet import planning
+from flumeng.fleet.inventory import Site
+from flumeng.fleet.link import Link
+from flumeng.fleet.site_copy import copy_site
+from flumeng.fleet.site_state import push_of, state_of
+from flumeng.fleet.testing import NOON, FakeSites
+from flumeng.fleet.turn import Task, Turn
+from flumeng.platform.errors import ConflictError
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths
 from zkschema.records import Push, PushClaim, Queue, QueueFailure, Record

@@ -7,8 +7,8 @@ from typing import Literal
 
 import pytest
 
-from flumeng.push.inventory import Wave
-from flumeng.push.wave_events import (
+from flumeng.fleet.inventory import Wave
+from flumeng.fleet.wave_events import (
     Applied,
     Await,
     Begin,
@@ -29,7 +29,7 @@ from flumeng.push.wave_events import (
     WaveBegins,
     WaveEnds,
 )
-from flumeng.push.waves import Waves
+from flumeng.fleet.waves import Waves
 
 CANARY, REST, LAST = "canary", "rest", "last"
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flumeng.errors import CorruptError
 from flumeng.journal.errors import AboveSafeError
 from flumeng.journal.replica import Replica
 from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.journal.testing import numbered_events
+from flumeng.platform.errors import CorruptError
 from flumeng.replication.history import Log, Start
 
 NAME = "web.n1.0.0a1b2c3d"

@@ -29,10 +29,10 @@ from flumeng.journal.replica import Replica
 from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.journal.testing import numbered_events
 from flumeng.journal.wire import FRAMES_SCHEMA
+from flumeng.platform.security.identity import Identity
 from flumeng.replication.history import Log
 from flumeng.replication.membership import Membership
 from flumeng.replication.messages import Began, Begin, Frames, Refused, ToPrimary, Unmatched
-from flumeng.security.identity import Identity
 from tests.unit.test_replicas_store import close, open_store, position, take, tell
 
 THEIRS = "web.n9.0.00000000"

@@ -19,11 +19,11 @@ from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.agent.ingest.worker import Worker
 from flumeng.agent.node.memberships import as_message
 from flumeng.agent.node.protocol import Message
-from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.journal.errors import HeldError, JournalFailedError
 from flumeng.journal.replica import Replica
 from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.journal.testing import numbered_events
+from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 from flumeng.replication.membership import Membership
 from flumeng.replication.messages import Begin, Frames
 

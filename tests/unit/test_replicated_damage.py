@@ -17,9 +17,9 @@ import pytest
 from flumeng.agent.ingest.replicas.disk_backoff import FIRST_SECONDS, MOST_SECONDS
 from flumeng.agent.ingest.replicas.lateness import LATE_SECONDS, TELL_SECONDS
 from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
-from flumeng.errors import CorruptError, UnavailableError
 from flumeng.journal.errors import JournalFailedError
 from flumeng.journal.frame import FrameHeader, identity
+from flumeng.platform.errors import CorruptError, UnavailableError
 from tests.unit.copies_world import (
     NAME,
     NODES,

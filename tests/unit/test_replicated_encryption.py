@@ -18,7 +18,6 @@ from crc32c import crc32c
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.key_search import KeySearch
 from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
-from flumeng.errors import CorruptError, UnavailableError
 from flumeng.journal.client import JournalClient
 from flumeng.journal.dump import dump
 from flumeng.journal.encryption import Key, Keyring, Sealer
@@ -31,6 +30,7 @@ from flumeng.journal.replica import Replica
 from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
+from flumeng.platform.errors import CorruptError, UnavailableError
 from flumeng.replication.messages import Begin
 from tests.unit import test_replicas_copies as copies
 from tests.unit import test_replicas_store as stores

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from flumeng.agent.ingest.replicas.lateness import LATE_SECONDS
-from flumeng.errors import UserError
 from flumeng.journal.errors import HeldError
+from flumeng.platform.errors import UserError
 from tests.unit.copies_world import NODES, World, bodies, promote, seqs, take
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flumeng.errors import ConflictError, CorruptError, UserError
+from flumeng.platform.errors import ConflictError, CorruptError, UserError
 from flumeng.replication import follower, primary
 from flumeng.replication.follower import Copy, Cut, Fence, Keep, Reply, Restart, Write
 from flumeng.replication.history import Log, Start, agreed

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.collector.units import Unit
-from flumeng.agent.node import policy
-from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.config import policy
 from flumeng.filters.lazy_batch import Fused
-from flumeng.runtime import logs, scrubbing, secrets
-from flumeng.runtime.scrubbing import Secret, raising_no_secrets, scrub
+from flumeng.platform import logs, scrubbing, secrets
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.scrubbing import Secret, raising_no_secrets, scrub
 
 
 @pytest.fixture(autouse=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.errors import UserError
-from flumeng.security.exposure import require_proof_beyond_loopback
-from flumeng.security.roles import DIRECTORY
+from flumeng.platform.errors import UserError
+from flumeng.platform.security.exposure import require_proof_beyond_loopback
+from flumeng.platform.security.roles import DIRECTORY
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])

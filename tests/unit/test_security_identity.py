@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.errors import UserError
-from flumeng.security import credentials, enrolment, expiry
-from flumeng.security.authority import load_authority, new_authority, private_pem
-from flumeng.security.credentials import Keystore
-from flumeng.security.expiry import Expiry
-from flumeng.security.identity import Identity, identity_of, parse_uri
-from flumeng.security.roles import DIRECTORY, PEOPLE, Role, subject_of
-from flumeng.security.testing import Certificates
+from flumeng.platform.errors import UserError
+from flumeng.platform.security import credentials, enrolment, expiry
+from flumeng.platform.security.authority import load_authority, new_authority, private_pem
+from flumeng.platform.security.credentials import Keystore
+from flumeng.platform.security.expiry import Expiry
+from flumeng.platform.security.identity import Identity, identity_of, parse_uri
+from flumeng.platform.security.roles import DIRECTORY, PEOPLE, Role, subject_of
+from flumeng.platform.security.testing import Certificates
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.node import policy
+from flumeng.config import policy
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ANY
-from flumeng.errors import UserError
-from flumeng.security.signing import KEY, is_signed, make_key, signature
+from flumeng.platform.errors import UserError
+from flumeng.platform.security.signing import KEY, is_signed, make_key, signature
 from tests.unit.node_bench import TEXT, Bench, task
 from zkschema import paths
 from zkschema.records import Revision

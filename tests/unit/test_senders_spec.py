@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from flumeng.agent.ingest.http_senders import Senders
-from flumeng.spec import parse_flow
-from flumeng.spec.problems import SpecError
-from flumeng.spec.senders import SenderAuth
-from flumeng.spec.server_tls import canonical
+from flumeng.config import parse_flow
+from flumeng.config.senders import SenderAuth
+from flumeng.config.server_tls import canonical
+from flumeng.platform.options.problems import SpecError
 
 FILES = {"certificate": "/c.pem", "key": "/k.pem"}
 MUTUAL = {**FILES, "client_ca": "/ca.pem"}

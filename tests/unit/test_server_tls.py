@@ -18,9 +18,9 @@ from flumeng.agent.ingest import handshakes
 from flumeng.agent.ingest.counters import Counters
 from flumeng.agent.ingest.handshakes import Handshakes
 from flumeng.agent.ingest.tls import ServerTls
-from flumeng.agent.node.policy import UNRESTRICTED, Policy
-from flumeng.errors import UserError
-from flumeng.spec.server_tls import Tls
+from flumeng.config.policy import UNRESTRICTED, Policy
+from flumeng.config.server_tls import Tls
+from flumeng.platform.errors import UserError
 from tests.unit.authority import Authority
 
 PATIENCE_SECONDS = 60.0

@@ -13,21 +13,21 @@ import pytest
 from flumeng.agent.collector.commit import Commits
 from flumeng.agent.collector.daemon import require_allowed
 from flumeng.agent.collector.testing import TASK
-from flumeng.agent.node.policy import Policy
+from flumeng.config import FlowSpec, SpecError, check_flow, parse_flow
+from flumeng.config.guarantees import promise
+from flumeng.config.policy import Policy
+from flumeng.config.sinks.groups import FirstOf
+from flumeng.config.spark import SparkOptions
 from flumeng.control.queries import graph_text
 from flumeng.control.queries.flow_graph import graph_of
-from flumeng.errors import UnavailableError, UserError
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.journal.schema import EVENT_SCHEMA
-from flumeng.runtime import file_store
+from flumeng.platform import file_store
+from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.sinks import Attempt, Row, TaskRevision, Written, availability, groups
 from flumeng.sinks.availability import Availability
 from flumeng.sinks.dead_letters import DeadLetters, Refuse, is_letters, rows, schema_around
 from flumeng.sinks.groups import FirstOfSink, GroupSink, OneOfSink, WriteToOne
-from flumeng.spec import FlowSpec, SpecError, check_flow, parse_flow
-from flumeng.spec.guarantees import promise
-from flumeng.spec.sinks.groups import FirstOf
-from flumeng.spec.spark import SparkOptions
 from flumeng.testing import FakeStore
 
 HEAD = "flow: web\nsources: [tail: {paths: [/var/a]}]\n"

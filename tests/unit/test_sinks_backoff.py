@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from flumeng.errors import UnavailableError
+from flumeng.platform.errors import UnavailableError
 from flumeng.sinks.backoff import FRESH_SECONDS, Backoff
 
 REFUSED = UnavailableError("Connection refused")

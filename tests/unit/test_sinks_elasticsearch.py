@@ -10,9 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.errors import UnavailableError, UserError
+from flumeng.config import parse_flow
+from flumeng.config.sinks import exactly_once
+from flumeng.config.sinks.elasticsearch import Elasticsearch
 from flumeng.filters import identity
-from flumeng.runtime.scrubbing import Secret
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.options.problems import SpecError
+from flumeng.platform.scrubbing import Secret
 from flumeng.sinks import TaskRevision
 from flumeng.sinks.backoff import Backoff
 from flumeng.sinks.elasticsearch import ElasticsearchSink, template
@@ -23,10 +27,6 @@ from flumeng.sinks.elasticsearch.bulk import RETRY_SECONDS, Request, send
 from flumeng.sinks.elasticsearch.cluster import Connection, OverloadedError, TooLargeError
 from flumeng.sinks.elasticsearch.index_names import NAME_CHARACTERS, VALUE_CHARACTERS, legal
 from flumeng.sinks.elasticsearch.request_size import FIRST_BYTES, LEAST_BYTES, RequestSize
-from flumeng.spec import parse_flow
-from flumeng.spec.problems import SpecError
-from flumeng.spec.sinks import exactly_once
-from flumeng.spec.sinks.elasticsearch import Elasticsearch
 
 HOSTS = ("http://127.0.0.1:9200",)
 TASK = TaskRevision("web", "collect.0", 3)

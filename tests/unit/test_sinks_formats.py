@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 from flumeng.sinks import formats
 from flumeng.sinks.plain_columns import plain, plain_schema
 

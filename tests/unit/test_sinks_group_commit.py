@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flumeng.agent.collector.step_testing import CrashError
-from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.sinks import BatchId, TaskRevision, group_commit, tables
 from flumeng.sinks.group_commit import Addition, GroupCommit, to_commit
 from flumeng.sinks.tables import OvertakenError, TableSink

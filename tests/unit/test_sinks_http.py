@@ -9,10 +9,10 @@ import random
 import pyarrow as pa
 import pytest
 
+from flumeng.config import parse_flow
+from flumeng.config.sinks.http import Http, check_header, check_url
+from flumeng.platform.options.problems import SpecError
 from flumeng.sinks.http import requests
-from flumeng.spec import parse_flow
-from flumeng.spec.problems import SpecError
-from flumeng.spec.sinks.http import Http, check_header, check_url
 
 FLOW = """
 flow: web

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 from flumeng.sinks import json_text
 
 MAP = pa.map_(pa.string(), pa.string())

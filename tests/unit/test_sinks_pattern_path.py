@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 from flumeng.sinks.hive_names import MOST_BYTES
 from flumeng.sinks.pattern_path import PatternPath
 

@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.errors import UserError
+from flumeng.config.sinks import sql as spec
+from flumeng.config.sinks.sql import Sql
 from flumeng.filters.identity import with_identity
 from flumeng.journal.schema import READ_SCHEMA
-from flumeng.runtime.scrubbing import Secret
+from flumeng.platform.errors import UserError
+from flumeng.platform.scrubbing import Secret
 from flumeng.sinks.postgres.columns import UnfitError, encode, type_for
 from flumeng.sinks.postgres.target import Server, Target, quoted
-from flumeng.spec.sinks import sql as spec
-from flumeng.spec.sinks.sql import Sql
 
 MAP = pa.map_(pa.string(), pa.string())
 

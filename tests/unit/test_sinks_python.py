@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.errors import UserError
+from flumeng.config.sinks.python import Python
+from flumeng.platform.errors import UserError
 from flumeng.sinks import TaskRevision
 from flumeng.sinks.python import PythonSink
-from flumeng.spec.sinks.python import Python
 
 TASK = TaskRevision("web", "collect.0", 1)
 MODULE = "flumeng_test_package"

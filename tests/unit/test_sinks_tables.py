@@ -21,8 +21,11 @@ from deltalake import DeltaTable
 from pyiceberg.types import StringType
 
 from flumeng.agent.collector.testing import TASK
-from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.config import SpecError, check_flow, parse_flow
+from flumeng.config.guarantees import promise
+from flumeng.config.sinks.lakehouse import Catalog, Delta, Iceberg, Snapshots
 from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.platform.errors import ConflictError, UnavailableError, UserError
 from flumeng.sinks import (
     Attempt,
     BatchId,
@@ -50,9 +53,6 @@ from flumeng.sinks.testing.tables import (
     elsewhere,
     staged,
 )
-from flumeng.spec import SpecError, check_flow, parse_flow
-from flumeng.spec.guarantees import promise
-from flumeng.spec.sinks.lakehouse import Catalog, Delta, Iceberg, Snapshots
 
 SERIES = "web.collect.0.abc"
 

@@ -18,7 +18,7 @@ import pytest
 
 from flumeng.agent.collector.batch import Batch
 from flumeng.agent.collector.step_testing import Baton, CrashError, Steps, TurnTaking, crash
-from flumeng.errors import UnavailableError
+from flumeng.platform.errors import UnavailableError
 from flumeng.sinks import Written
 from flumeng.sinks.tables import TableSink
 from flumeng.sinks.testing.tables import TASK, DeltaDirectory, IcebergDirectory, staged

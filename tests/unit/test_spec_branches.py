@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.spec import SpecError, check_flow, parse_flow
-from flumeng.spec.guarantees import promise
-from flumeng.spec.outline import Outline, outline
+from flumeng.config import SpecError, check_flow, parse_flow
+from flumeng.config.guarantees import promise
+from flumeng.config.outline import Outline, outline
 
 HEAD = (
     "flow: web\nsources: [syslog: {listen: '0.0.0.0:5514'}]\nfilters: [parse: {format: syslog}]\n"

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.config import SpecError, check_flow, expressions, sql_patterns
+from flumeng.config.filters.parse import SYSLOG
+from flumeng.config.functions import FUNCTIONS
+from flumeng.config.kinds import EVENT
+from flumeng.config.testing import ATTEMPTS, CONDITIONS
 from flumeng.filters import syslog
-from flumeng.spec import SpecError, check_flow, expressions, sql_patterns
-from flumeng.spec.filters.parse import SYSLOG
-from flumeng.spec.functions import FUNCTIONS
-from flumeng.spec.kinds import EVENT
-from flumeng.spec.testing import ATTEMPTS, CONDITIONS
 
 COLUMNS = {**EVENT, **SYSLOG}
 FLOW = "flow: a\nsources: [syslog: {listen: 'x:1'}]\nfilters:\n%s\nsinks: [%s]\n"
@@ -185,7 +185,7 @@ def test_the_columns_of_syslog_are_those_that_parse_adds() -> None:
 def test_a_process_that_only_reads_flows_does_not_load_sqlglot() -> None:
     flow = "{flow: a, sources: [syslog: {listen: 'x:1'}], filters: [where: a > 1], sinks: [noop]}"
     code = (
-        f"import sys; from flumeng.spec import parse_flow; parse_flow({flow!r});"
+        f"import sys; from flumeng.config import parse_flow; parse_flow({flow!r});"
         "assert 'sqlglot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.errors import UserError
-from flumeng.spec import parse_flow
-from flumeng.spec.file_globs import expand, matches
+from flumeng.config import parse_flow
+from flumeng.config.file_globs import expand, matches
+from flumeng.platform.errors import UserError
 
 
 @pytest.mark.parametrize(

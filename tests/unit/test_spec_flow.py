@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.errors import UserError
-from flumeng.spec import (
+from flumeng.config import (
     Batch,
     CollectPlace,
     Component,
@@ -26,13 +25,14 @@ from flumeng.spec import (
     parse_flow,
     registry,
 )
-from flumeng.spec.filters.parse import Parse
-from flumeng.spec.filters.select import Select
-from flumeng.spec.filters.where import Where
-from flumeng.spec.guarantees import promise
-from flumeng.spec.sinks.console import Console
-from flumeng.spec.sinks.files import Files
-from flumeng.spec.sources import Syslog, Tail
+from flumeng.config.filters.parse import Parse
+from flumeng.config.filters.select import Select
+from flumeng.config.filters.where import Where
+from flumeng.config.guarantees import promise
+from flumeng.config.sinks.console import Console
+from flumeng.config.sinks.files import Files
+from flumeng.config.sources import Syslog, Tail
+from flumeng.platform.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 FLOWS = sorted(
@@ -327,7 +327,7 @@ def test_every_flow_in_the_docs_is_valid() -> None:
 
 def test_reading_a_flow_loads_nothing_that_only_a_worker_needs() -> None:
     code = (
-        "import sys; from flumeng.spec import parse_flow\n"
+        "import sys; from flumeng.config import parse_flow\n"
         'parse_flow(\'{flow: a, sources: [syslog: {listen: "x:1"}], filters: [parse: {format:'
         " syslog}], sinks: [files: {path: /a}]}')\n"
         "print([m for m in ('pyarrow', 'numpy', 'pandas', 'pyspark') if m in sys.modules])"

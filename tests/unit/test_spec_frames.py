@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.agent.node import policy
-from flumeng.agent.node.policy import UNRESTRICTED
-from flumeng.errors import UserError
-from flumeng.spec import Component, SpecError, check_flow, parse_flow
-from flumeng.spec.guarantees import promise
-from flumeng.spec.sinks.python import Python
-from flumeng.spec.sinks.spark import Spark
+from flumeng.config import Component, SpecError, check_flow, parse_flow, policy
+from flumeng.config.guarantees import promise
+from flumeng.config.policy import UNRESTRICTED
+from flumeng.config.sinks.python import Python
+from flumeng.config.sinks.spark import Spark
+from flumeng.platform.errors import UserError
 
 FLOW = """
 flow: web

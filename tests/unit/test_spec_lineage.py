@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.spec import check_flow
-from flumeng.spec.guarantees import promise
-from flumeng.spec.problems import SpecError
+from flumeng.config import check_flow
+from flumeng.config.guarantees import promise
+from flumeng.platform.options.problems import SpecError
 
 TABLE = "{csv: /x.csv, schema: 'app STRING, team STRING'}"
 LOOKUP = f"{{lookup: {{on: [app], table: {TABLE}}}}}"

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.errors import UserError
+from flumeng.config import parse_flow
+from flumeng.config.object_paths import check_objects, overlap
 from flumeng.inputs.objects.globs import Glob
-from flumeng.spec import parse_flow
-from flumeng.spec.object_paths import check_objects, overlap
+from flumeng.platform.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flumeng.spec.objects_source import ObjectsSource, check_delimiter, check_quote, check_tag
+from flumeng.config.objects_source import ObjectsSource, check_delimiter, check_quote, check_tag
 
 S3 = ("s3a://logs/web/*.gz",)
 

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from flumeng.config.kinds import EVENT
 from flumeng.journal.schema import READ_SCHEMA
-from flumeng.spec.kinds import EVENT
-from flumeng.spec.patterns import check_lake_path, check_regex, split_query
+from flumeng.platform.options.patterns import check_lake_path, check_regex, split_query
 
 GOOD = [
     r"^(?P<client>\S+) \[(?P<time>[^\]]+)\] \"(?P<request>[^\"]*)\"$",

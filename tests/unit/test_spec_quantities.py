@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.spec.quantities import check_address, duration, size, whole_number
+from flumeng.platform.options.quantities import check_address, duration, size, whole_number
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from flumeng.spec import parse_flow, registry
-from flumeng.spec.flow import FlowSpec, Place
-from flumeng.spec.option import described, is_required
-from flumeng.spec.reference import PARTS, to_markdown
-from flumeng.spec.registry import Entry
+from flumeng.config import parse_flow, registry
+from flumeng.config.flow import FlowSpec, Place
+from flumeng.config.reference import PARTS, to_markdown
+from flumeng.config.registry import Entry
+from flumeng.platform.options.option import described, is_required
 
 ENTRIES = [entry for kind in ("source", "filter", "sink") for entry in registry.entries(kind)]
 

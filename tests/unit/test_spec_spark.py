@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.node import policy
-from flumeng.agent.node.policy import UNRESTRICTED, SparkBounds
-from flumeng.errors import UserError
-from flumeng.spec import spark
-from flumeng.spec.spark import SparkOptions
+from flumeng.config import policy, spark
+from flumeng.config.policy import UNRESTRICTED, SparkBounds
+from flumeng.config.spark import SparkOptions
+from flumeng.platform.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.spec import SpecError, check_flow, statements
-from flumeng.spec.expressions import columns_of_ddl
-from flumeng.spec.filters.parse import SYSLOG
-from flumeng.spec.kinds import EVENT, Kind
-from flumeng.spec.testing import STATEMENT_ATTEMPTS, STATEMENTS, TABLES
+from flumeng.config import SpecError, check_flow, statements
+from flumeng.config.expressions import columns_of_ddl
+from flumeng.config.filters.parse import SYSLOG
+from flumeng.config.kinds import EVENT, Kind
+from flumeng.config.testing import STATEMENT_ATTEMPTS, STATEMENTS, TABLES
 
 COLUMNS = {**EVENT, **SYSLOG}
 KINDS = {name: columns_of_ddl(text) for name, text in TABLES.items()}

@@ -14,18 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.errors import CorruptError, UserError
+from flumeng.config import check_flow
+from flumeng.config.polls import Answers, Schedule
+from flumeng.config.sql_poll_source import SqlPollSource, TrackColumn
 from flumeng.inputs.polls import sql_poll, sql_times
 from flumeng.inputs.polls.sql_dialects import DIALECTS
 from flumeng.inputs.polls.sql_page import Found
 from flumeng.inputs.polls.sql_poll import SqlPoll
 from flumeng.inputs.polls.sql_state import MARKS, Mark, State, complete, marked, settled
 from flumeng.inputs.polls.sql_statements import Place, Statements
+from flumeng.platform.errors import CorruptError, UserError
+from flumeng.platform.options.problems import SpecError
 from flumeng.sinks import json_text
-from flumeng.spec import check_flow
-from flumeng.spec.polls import Answers, Schedule
-from flumeng.spec.problems import SpecError
-from flumeng.spec.sql_poll_source import SqlPollSource, TrackColumn
 
 DUE = datetime(2026, 11, 26, 12, tzinfo=UTC)
 SECOND = 1_000_000

@@ -12,9 +12,9 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.membership import names
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.errors import UserError
-from flumeng.security.roles import DIRECTORY
-from flumeng.security.testing import CLUSTER, Certificates
+from flumeng.platform.errors import UserError
+from flumeng.platform.security.roles import DIRECTORY
+from flumeng.platform.security.testing import CLUSTER, Certificates
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import pytest
 
+from flumeng.config import TaskRange
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot import journal_registry
 from flumeng.control.snapshot.reader import WATCHED, Reader
@@ -15,7 +16,6 @@ from flumeng.control.snapshot.resync import Round
 from flumeng.control.snapshot.task_map import Tasks, plan_writes, read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Found, Unreadable, tree
 from flumeng.journal import names
-from flumeng.spec import TaskRange
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

@@ -12,7 +12,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 
 import flumeng
 from flumeng.control.zookeeper import kazoo_hooks
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.journal.action_server import ActionServer
 from flumeng.journal.client import JournalClient
 from flumeng.journal.wire import COUNTERS
-from flumeng.metrics.moving_counts import SLOT_SECONDS, WINDOWS, MovingCounts
+from flumeng.platform.metrics.moving_counts import SLOT_SECONDS, WINDOWS, MovingCounts
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 from zkschema.records import COLLECT, PlannedTask

@@ -12,8 +12,8 @@ from flumeng.agent.dryrun.filter_tree import filter_tree
 from flumeng.agent.dryrun.received import ReceivedLines
 from flumeng.agent.dryrun.tap import Pace, spread
 from flumeng.agent.ingest.framing import Messages
-from flumeng.errors import UserError
-from flumeng.spec import check_flow
+from flumeng.config import check_flow
+from flumeng.platform.errors import UserError
 
 FLOW = check_flow("""\
 flow: web

@@ -13,7 +13,7 @@ import pytest
 
 from cli.testing import Shell
 from flumeng.agent.dryrun.targets import tried
-from flumeng.spec import parse_flow
+from flumeng.config import parse_flow
 from flumeng.testing import FakeTree
 
 

@@ -11,7 +11,7 @@ from flumeng.control.commands import chokes, flows
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Path, tree
-from flumeng.errors import FlumengError
+from flumeng.platform.errors import FlumengError
 from flumeng.testing import FakeStore
 from zkschema import paths, records, table
 from zkschema.records import Record

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flumeng.config import CollectPlace, Place
 from flumeng.control.queries import health
 from flumeng.control.queries.task_status import TaskRow, rows
 from flumeng.control.snapshot.snapshot import FlowView
 from flumeng.control.zookeeper import Version
-from flumeng.spec import CollectPlace, Place
 from zkschema.records import Flow, NodeStatus, Plan, PlannedTask, TaskStatus
 
 SAID = TaskStatus(epoch=0, revision=1, state="standby", error="no Java")

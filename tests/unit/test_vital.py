@@ -8,12 +8,12 @@ import textwrap
 
 import pytest
 
-from flumeng.runtime.vital import EXIT_CODE
+from flumeng.platform.vital import EXIT_CODE
 
 PATIENCE_SECONDS = 30.0
 BROKEN = {
     "any": """
-        from flumeng.runtime import vital
+        from flumeng.platform import vital
         vital.start("any", fail)
         """,
     "timers": """

@@ -19,9 +19,9 @@ from flumeng.agent.node.testing import ClaimsInMemory
 from flumeng.control.master import measures
 from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import Refused, Write, tree
-from flumeng.metrics.health import Health
-from flumeng.runtime import watchdog
-from flumeng.runtime.watchdog import CHECK_SECONDS, EXIT_CODE, ServiceManager, Watchdog
+from flumeng.platform import watchdog
+from flumeng.platform.metrics.health import Health
+from flumeng.platform.watchdog import CHECK_SECONDS, EXIT_CODE, ServiceManager, Watchdog
 from flumeng.testing import FakeStore, FakeTree
 from tests.unit.test_master_troubles import Clock, add_node, apply
 
@@ -29,8 +29,8 @@ PATIENCE_SECONDS = 60.0
 LOOP = """
 import logging, sys, time, threading
 logging.basicConfig(stream=sys.stderr)
-from flumeng.metrics.health import Health
-from flumeng.runtime.watchdog import Watchdog
+from flumeng.platform.metrics.health import Health
+from flumeng.platform.watchdog import Watchdog
 health = Health(2.0)
 Watchdog("master", health).start()
 

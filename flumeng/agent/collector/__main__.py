@@ -20,10 +20,10 @@ from flumeng.agent.collector import class_archive, spark
 from flumeng.agent.collector.jobs import APART_SLOTS
 from flumeng.agent.node.in_progress import InProgress
 from flumeng.agent.node.protocol import Message, Parent
-from flumeng.errors import UnavailableError, UserError
-from flumeng.runtime import logs, parentage, secrets
-from flumeng.runtime.scrubbing import scrub
-from flumeng.spec.spark import SparkOptions
+from flumeng.config.spark import SparkOptions
+from flumeng.platform import logs, parentage, secrets
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.scrubbing import scrub
 
 AGAIN_SECONDS = 5.0
 parser = argparse.ArgumentParser(prog="flumeng.agent.collector", description=__doc__)
@@ -101,8 +101,8 @@ def _options(given: argparse.Namespace) -> SparkOptions:
     """Raises UserError for what this node does not take; its policy file may change."""
     if not given.spark:
         return spark.ON_THIS_HOST
-    from flumeng.agent.node import policy  # noqa: PLC0415  # only then it costs time
-    from flumeng.spec import spark as settings  # noqa: PLC0415
+    from flumeng.config import policy  # noqa: PLC0415  # only then it costs time
+    from flumeng.config import spark as settings  # noqa: PLC0415
 
     options = settings.read(settings.known(given.spark))
     for key in given.spark.keys() - settings.KEYS.keys():

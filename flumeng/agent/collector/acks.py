@@ -21,8 +21,8 @@ from flumeng.control.snapshot import partitions as partition_registry
 from flumeng.control.snapshot.partitions import Registered
 from flumeng.control.zookeeper import ABSENT, Check, Expected, Put, Store, Version, Write
 from flumeng.control.zookeeper.transaction import portions
-from flumeng.errors import ConflictError
 from flumeng.inputs import Progress, Range
+from flumeng.platform.errors import ConflictError
 from zkschema.records import Ack, Joined
 from zkschema.table import ZPath
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from flumeng.agent.collector import spark
 from flumeng.agent.node.in_progress import InProgress
-from flumeng.spec.spark import SparkOptions
+from flumeng.config.spark import SparkOptions
 
 LOOK_SECONDS = 1.0
 TOLD_AFTER_SECONDS = 10.0

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from flumeng.filters.lazy_batch import LazyBatch, Stage
 from flumeng.inputs.accumulator import Accumulator, AccumulatorHandle
-from flumeng.metrics.histogram import FLOW_SECONDS, Counts
+from flumeng.platform.metrics.histogram import FLOW_SECONDS, Counts
 
 RECEIVED, RECEIVED_MICROS = "received events", "received micros"
 

@@ -22,10 +22,10 @@ from pathlib import Path
 import pyspark
 
 from flumeng.agent.standalone.embedded import find_java
-from flumeng.errors import UserError
-from flumeng.runtime import private_directory
-from flumeng.runtime.parentage import die_with_parent
-from flumeng.runtime.processes import PYTHON
+from flumeng.platform import private_directory
+from flumeng.platform.errors import UserError
+from flumeng.platform.parentage import die_with_parent
+from flumeng.platform.processes import PYTHON
 
 CACHE_VARIABLE = "FLUMENG_CACHE"
 ROOM_BYTES = 512 * 1024 * 1024

@@ -21,9 +21,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from flumeng.agent.collector.acks import Acks
 from flumeng.control.zookeeper import ABSENT, ANY, Path, Put, Store, Write
-from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.inputs import Progress, Range
-from flumeng.runtime.file_store import FileStore, below, open_store
+from flumeng.platform.errors import ConflictError, CorruptError, UnavailableError, UserError
+from flumeng.platform.file_store import FileStore, below, open_store
 from flumeng.sinks import BatchTooWideError
 from zkschema import codec, paths
 from zkschema.records import Commit

@@ -25,14 +25,16 @@ from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.poll_maker import poll_maker
 from flumeng.agent.collector.task_metrics import StatusStore, TaskMetrics
 from flumeng.agent.collector.worker import Worker
-from flumeng.agent.node import policy
 from flumeng.agent.node.in_progress import InProgress
 from flumeng.agent.node.own_directory import require_outside
-from flumeng.agent.node.policy import Policy
 from flumeng.agent.node.protocol import Parent
+from flumeng.config import Component, FlowSpec, check_flow, policy
+from flumeng.config import spark as spark_settings
+from flumeng.config.policy import Policy
+from flumeng.config.sinks.spark import Spark
+from flumeng.config.spark import SparkOptions
 from flumeng.control.snapshot.partitions import FLOW, JOURNAL, OBJECTS, POLLS
 from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
-from flumeng.errors import UserError
 from flumeng.inputs.flows.flows import Subscriptions
 from flumeng.inputs.journals import executor_tokens
 from flumeng.inputs.journals.journals import Journals
@@ -45,18 +47,15 @@ from flumeng.inputs.polls.polls import PollsInput
 from flumeng.inputs.routing import Inputs
 from flumeng.journal.action_server import ActionServer
 from flumeng.journal.wire import COUNTERS
-from flumeng.runtime import file_store, secrets, vital
-from flumeng.runtime.file_store import FileStore
-from flumeng.security import process
+from flumeng.platform import file_store, secrets, vital
+from flumeng.platform.errors import UserError
+from flumeng.platform.file_store import FileStore
+from flumeng.platform.security import process
 from flumeng.sinks import TaskRevision
-from flumeng.spec import Component, FlowSpec, check_flow
-from flumeng.spec import spark as spark_settings
-from flumeng.spec.sinks.spark import Spark
-from flumeng.spec.spark import SparkOptions
 from zkschema.records import COLLECT
 
 if TYPE_CHECKING:
-    from flumeng.metrics.instruments import Instruments
+    from flumeng.platform.metrics.instruments import Instruments
 
 LEAST_SLOTS = 2
 
@@ -215,6 +214,6 @@ def _serve(measures: Measures, descriptor: int | None) -> Instruments | None:
     """Tell the node how it goes from now on, while Spark starts."""
     if descriptor is None:
         return None
-    from flumeng.metrics import serving  # noqa: PLC0415  # only then it costs memory
+    from flumeng.platform.metrics import serving  # noqa: PLC0415  # only then it costs memory
 
     return serving.serve(COLLECT, measures.health, measures.readings, descriptor=descriptor)

@@ -27,9 +27,9 @@ from flumeng.agent.collector.work import (
     Work,
     places_of,
 )
-from flumeng.errors import FlumengError, UnavailableError
 from flumeng.filters.lazy_batch import LargeRowsError
 from flumeng.inputs import Range
+from flumeng.platform.errors import FlumengError, UnavailableError
 from flumeng.sinks import Row, Written
 
 NAMED = 3

@@ -21,8 +21,8 @@ from dataclasses import replace
 
 from flumeng.agent.collector.acks import Acks, SupersededError
 from flumeng.control.zookeeper import ABSENT, Expected, Put, Store, Version
-from flumeng.errors import CorruptError
 from flumeng.inputs import Range
+from flumeng.platform.errors import CorruptError
 from zkschema import paths
 from zkschema.records import NOTHING, Intent
 

@@ -20,12 +20,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BooleanType, DecimalType, StructField, StructType, TimestampNTZType
 
 from flumeng.agent.collector import jdbc_errors
-from flumeng.errors import UnavailableError
+from flumeng.config.sql_poll_source import SqlPollSource
 from flumeng.inputs.polls.sql_dialects import DIALECTS
 from flumeng.inputs.polls.sql_page import Found
-from flumeng.runtime import secrets
+from flumeng.platform import secrets
+from flumeng.platform.errors import UnavailableError
 from flumeng.sinks import json_text
-from flumeng.spec.sql_poll_source import SqlPollSource
 
 POOL = "polls"
 BATCH_BYTES = 2**20

@@ -8,9 +8,9 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 
-from flumeng.errors import FlumengError, UnavailableError, UserError
-from flumeng.runtime.scrubbing import excerpt
-from flumeng.spec.tables import Jdbc
+from flumeng.config.tables import Jdbc
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.scrubbing import excerpt
 
 LATER = ("08", "40", "53", "57", "58", "55P03", "HYT")
 """The connection, transactions that others broke, too little of something, a server that is

@@ -22,7 +22,7 @@ from typing import Protocol
 from flumeng.agent.collector.slots import Request, Slots
 from flumeng.agent.collector.starts import START_SECONDS, Starts
 from flumeng.agent.collector.work import BrokenTogetherError, HungError, Outcome, Pipeline, Work
-from flumeng.runtime import vital
+from flumeng.platform import vital
 
 log = logging.getLogger(__name__)
 

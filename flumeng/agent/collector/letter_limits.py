@@ -15,13 +15,13 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from flumeng.agent.collector.measures import Measures
+from flumeng.config import FlowSpec
+from flumeng.config.component import Keep
 from flumeng.control.commands.replays import letters_of
 from flumeng.control.zookeeper import Store
-from flumeng.errors import FlumengError, UserError
 from flumeng.letters import limits, purging, replay_lists
 from flumeng.letters.directory import LetterDirectory
-from flumeng.spec import FlowSpec
-from flumeng.spec.component import Keep
+from flumeng.platform.errors import FlumengError, UserError
 
 log = logging.getLogger(__name__)
 

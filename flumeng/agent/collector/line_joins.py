@@ -12,9 +12,9 @@ from flumeng.agent.collector.acks import Acks
 from flumeng.agent.collector.batch import Batch
 from flumeng.agent.collector.ranges import MOST
 from flumeng.agent.collector.work import BatchFailedError
+from flumeng.config.multiline import PIECE_SECONDS, Multiline
 from flumeng.inputs import Progress, Range, Reach
 from flumeng.inputs.lines.joined import JoinedRange
-from flumeng.spec.multiline import PIECE_SECONDS, Multiline
 
 
 class LineJoins:

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from flumeng.agent.collector.cuts import Cuts
-from flumeng.errors import UnavailableError
+from flumeng.config import FlowSpec
 from flumeng.inputs import (
     Kind,
     LeavingOut,
@@ -28,7 +28,7 @@ from flumeng.inputs import (
     Standstill,
     UnreadableError,
 )
-from flumeng.spec import FlowSpec
+from flumeng.platform.errors import UnavailableError
 
 log = logging.getLogger(__name__)
 

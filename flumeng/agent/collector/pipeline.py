@@ -30,7 +30,10 @@ from flumeng.agent.collector.work import (
     places_of,
     written_to,
 )
-from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.config import FlowSpec, registry
+from flumeng.config.branch import Located
+from flumeng.config.multiline import Multiline
+from flumeng.config.sinks import decided
 from flumeng.filters import identity, on_error
 from flumeng.filters.lazy_batch import LargeRowsError, LazyBatch, Parameter, Stage
 from flumeng.filters.refreshed_table import RefreshedTable
@@ -41,13 +44,10 @@ from flumeng.inputs.lines.reader import JoinLines
 from flumeng.inputs.lines.rules import Rules
 from flumeng.inputs.reading import Admitting, Reader, ReadSplits
 from flumeng.inputs.sizes import EventSizes
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.sinks import Attempt, BatchTooWideError, Row, Sink, TaskRevision, Written, dead_letters
 from flumeng.sinks.dead_letters import DeadLetters, RefusedError, ToLetters
 from flumeng.sinks.groups import GroupSink
-from flumeng.spec import FlowSpec, registry
-from flumeng.spec.branch import Located
-from flumeng.spec.multiline import Multiline
-from flumeng.spec.sinks import decided
 
 SPLITS_PER_CORE = 1
 LEAST_EVENTS_IN_SPLIT = 20_000

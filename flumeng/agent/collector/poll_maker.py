@@ -5,12 +5,12 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from flumeng.agent.collector.jdbc import SparkJdbc
-from flumeng.errors import UserError
+from flumeng.config import registry
+from flumeng.config.component import Component
+from flumeng.config.sql_poll_source import SqlPollSource
 from flumeng.inputs.polls.poll import Poll
 from flumeng.inputs.polls.polls import MakePoll
-from flumeng.spec import registry
-from flumeng.spec.component import Component
-from flumeng.spec.sql_poll_source import SqlPollSource
+from flumeng.platform.errors import UserError
 
 
 def poll_maker(session: SparkSession) -> MakePoll:

@@ -24,7 +24,7 @@ from typing import Final
 
 from flumeng.control.zookeeper import Put, Store, Version, Versioned, Write
 from flumeng.control.zookeeper.transaction import REQUEST_BYTES
-from flumeng.errors import ConflictError, UnavailableError
+from flumeng.platform.errors import ConflictError, UnavailableError
 from zkschema.records import Record
 
 GAP_SECONDS = 0.125

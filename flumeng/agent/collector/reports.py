@@ -13,7 +13,7 @@ from typing import Protocol
 
 from flumeng.agent.collector.status import Status
 from flumeng.agent.node.protocol import Message
-from flumeng.runtime import vital
+from flumeng.platform import vital
 
 GAP_SECONDS = 0.1
 

@@ -44,10 +44,10 @@ from flumeng.agent.collector.task_counts import DEAD_LETTERS, DROPPED, PARSE_ERR
 from flumeng.agent.collector.work import BrokenTogetherError, HungError, Pipeline
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.tree_watch import TreeIdentity, TreeWatch
-from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.inputs import OpenPositions, UnreadableError
-from flumeng.runtime import file_store
-from flumeng.runtime.streak import Streak
+from flumeng.platform import file_store
+from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.platform.streak import Streak
 from flumeng.sinks import BatchTooWideError
 from zkschema import paths
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flumeng.agent.collector.threads import Threads
-from flumeng.runtime import vital
+from flumeng.platform import vital
 
 TURNS_AT_ONCE = 48
 TURN_SECONDS = 30.0

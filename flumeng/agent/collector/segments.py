@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from flumeng.agent.collector.filter_counts import FilterCounts
 from flumeng.agent.collector.forks import Fork, Leaf
 from flumeng.agent.collector.work import Filtered
+from flumeng.config.branch import Located, loses
+from flumeng.config.component import DEAD_LETTER, DROP, Component
+from flumeng.config.filters import notes_errors, reshapes
 from flumeng.filters import Filter, on_error
 from flumeng.filters.branch_router import BranchRouter
 from flumeng.filters.lazy_batch import LazyBatch, Stage
 from flumeng.filters.making import marking
 from flumeng.filters.marks import Unmarked
 from flumeng.inputs.accumulator import Accumulator
-from flumeng.spec.branch import Located, loses
-from flumeng.spec.component import DEAD_LETTER, DROP, Component
-from flumeng.spec.filters import notes_errors, reshapes
 
 
 @dataclass(frozen=True)

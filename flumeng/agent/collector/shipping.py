@@ -14,7 +14,7 @@ from pathlib import Path
 
 import flumeng
 import zkschema
-from flumeng.runtime import private_directory
+from flumeng.platform import private_directory
 
 PACKAGES = (flumeng, zkschema)
 EPOCH = (1980, 1, 1, 0, 0, 0)

@@ -25,12 +25,12 @@ from pyspark.sql import SparkSession
 
 from flumeng.agent.collector import shipping, spark_ui
 from flumeng.agent.standalone.embedded import find_java
-from flumeng.errors import UnavailableError, UserError
+from flumeng.config.spark import SparkOptions
 from flumeng.filters.lazy_batch import BYTES_AT_ONCE, ROWS_AT_ONCE
-from flumeng.runtime import private_directory, secrets
-from flumeng.runtime.scrubbing import scrub
-from flumeng.spec.patterns import SECRET
-from flumeng.spec.spark import SparkOptions
+from flumeng.platform import private_directory, secrets
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.options.patterns import SECRET
+from flumeng.platform.scrubbing import scrub
 
 ON_THIS_HOST = SparkOptions()
 LOOPBACK = "127.0.0.1"

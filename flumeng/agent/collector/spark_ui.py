@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
-from flumeng.spec.spark import SparkOptions
+from flumeng.config.spark import SparkOptions
 
 HOST = "127.0.0.1"
 RETAINED: Mapping[str, str] = {

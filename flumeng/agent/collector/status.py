@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flumeng.agent.collector.assignment import Assignment
-from flumeng.runtime.scrubbing import scrub
+from flumeng.platform.scrubbing import scrub
 
 log = logging.getLogger(__name__)
 

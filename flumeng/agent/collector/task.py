@@ -41,12 +41,12 @@ from flumeng.agent.collector.line_joins import LineJoins
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import COUNTED, MOST, BatchSize, Scale, backlog, next_ranges
 from flumeng.agent.collector.work import Outcome, Pipeline, places_of, written_to
+from flumeng.config import FlowSpec
 from flumeng.control.zookeeper import Store
-from flumeng.errors import ConflictError, UnavailableError
 from flumeng.inputs import Parts, Progress, Range, Reach
-from flumeng.runtime import file_store
+from flumeng.platform import file_store
+from flumeng.platform.errors import ConflictError, UnavailableError
 from flumeng.sinks import BatchId, Written
-from flumeng.spec import FlowSpec
 from zkschema.records import Intent
 
 log = logging.getLogger(__name__)

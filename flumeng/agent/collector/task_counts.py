@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flumeng.metrics.moving_counts import MovingCounts
+from flumeng.platform.metrics.moving_counts import MovingCounts
 
 PROCESSED, DROPPED, PARSE_ERRORS, DEAD_LETTERS = COUNTED = (
     "processed",

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 from flumeng.agent.collector.ranges import Scale
 from flumeng.agent.collector.work import Filtered, Intent, Outcome, Pipeline, Work
+from flumeng.config import FlowSpec
 from flumeng.control.zookeeper import ABSENT, Store
 from flumeng.inputs import Parts, Positions, Progress, Range, Reach, Standstill
 from flumeng.inputs.journals import standstills
 from flumeng.inputs.lines.joined import JoinedRange
 from flumeng.sinks import TaskRevision, Written
-from flumeng.spec import FlowSpec
 from zkschema import paths
 from zkschema.records import Journal
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flumeng.runtime import vital
+from flumeng.platform import vital
 
 log = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ from types import FrameType
 
 import pyarrow as pa
 
-from flumeng.errors import FlumengError
 from flumeng.filters.lazy_batch import FAILED_SINK, Stage
-from flumeng.runtime.garbage import current_frames
-from flumeng.runtime.user_functions import FunctionError
+from flumeng.platform.errors import FlumengError
+from flumeng.platform.garbage import current_frames
+from flumeng.platform.user_functions import FunctionError
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from typing import Literal, Protocol
 from flumeng.agent.collector.batch_times import Times
 from flumeng.agent.collector.gaps import Gap
 from flumeng.agent.collector.ranges import COUNTED, Scale
-from flumeng.errors import FlumengError, UnavailableError
+from flumeng.config import FlowSpec
 from flumeng.inputs import Range
 from flumeng.inputs.lines.joined import JoinedRange
+from flumeng.platform.errors import FlumengError, UnavailableError
 from flumeng.sinks import BatchId, Written
-from flumeng.spec import FlowSpec
 
 Outcome = list[Written] | Exception
 """What each sink wrote, or why the batch failed: BatchTooWideError, UnavailableError,

@@ -24,7 +24,7 @@ from flumeng.agent.node.in_progress import InProgress
 from flumeng.agent.node.protocol import Message, Parent
 from flumeng.control.zookeeper import Store
 from flumeng.inputs import OpenPositions
-from flumeng.runtime import file_store, vital
+from flumeng.platform import file_store, vital
 
 log = logging.getLogger(__name__)
 

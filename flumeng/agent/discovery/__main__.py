@@ -12,20 +12,19 @@ from typing import cast
 from flumeng.agent.discovery.accounts import PartitionAccounts
 from flumeng.agent.discovery.scaling_loop import ScalingLoop
 from flumeng.agent.discovery.worker import MakeFinders, Worker
-from flumeng.agent.node import policy
-from flumeng.agent.node.policy import Policy
 from flumeng.agent.node.protocol import Parent
 from flumeng.agent.node.target_checks import TargetChecks
+from flumeng.config import policy, registry
+from flumeng.config.flow import FlowSpec
+from flumeng.config.policy import Policy
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
-from flumeng.errors import UserError
 from flumeng.inputs.finding import Finder, FinderClass, FindingTask
 from flumeng.journal.partition_server import PartitionServer
 from flumeng.journal.wire import CHECK_TARGETS
-from flumeng.runtime import logs, parentage, secrets
-from flumeng.security import process
-from flumeng.spec import registry
-from flumeng.spec.flow import FlowSpec
+from flumeng.platform import logs, parentage, secrets
+from flumeng.platform.errors import UserError
+from flumeng.platform.security import process
 
 parser = argparse.ArgumentParser(prog="flumeng.agent.discovery", description=__doc__)
 parser.add_argument("--zk", required=True, help="host:port[,host:port]/chroot")
@@ -54,7 +53,7 @@ def main() -> int:
     store = ZooKeeperStore(given.zk, given.session_seconds, roles=["discovery"])
     worker = Worker(parent, store, finders_of(allowed, store))
     if given.metrics_channel is not None:
-        from flumeng.metrics import serving  # noqa: PLC0415  # only then it costs memory
+        from flumeng.platform.metrics import serving  # noqa: PLC0415  # only then it costs memory
 
         serving.serve("discover", worker.health, store.readings, descriptor=given.metrics_channel)
     accounts = PartitionAccounts(lambda: worker.tasks)

@@ -16,11 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from flumeng.agent.discovery.task import DiscoveryTask
-from flumeng.errors import FlumengError, UnavailableError
 from flumeng.journal.account import Account
 from flumeng.journal.past import Past
 from flumeng.journal.position import Position
-from flumeng.runtime import vital
+from flumeng.platform import vital
+from flumeng.platform.errors import FlumengError, UnavailableError
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from flumeng.config import TaskRange
 from flumeng.control.planner.scaling import (
     CALM_SECONDS,
     SAMPLE_SECONDS,
@@ -27,7 +28,6 @@ from flumeng.control.snapshot import discovered
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import Store, Versioned, readable
 from flumeng.journal.account import Account
-from flumeng.spec import TaskRange
 from zkschema import paths
 from zkschema.records import COLLECT, Partitions, PlannedTask, Scaling
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from flumeng.agent.discovery.accounts import PartitionAccounts
 from flumeng.agent.discovery.scaler import Scaler
 from flumeng.control.planner.scaling import SAMPLE_SECONDS
-from flumeng.errors import FlumengError
-from flumeng.runtime import vital
+from flumeng.platform import vital
+from flumeng.platform.errors import FlumengError
 
 log = logging.getLogger(__name__)
 

@@ -29,9 +29,9 @@ from flumeng.control.zookeeper import (
     readable,
 )
 from flumeng.control.zookeeper.transaction import singly
-from flumeng.errors import ConflictError, UnavailableError
 from flumeng.inputs.finding import Before, Bounds, Finder, Findings
 from flumeng.journal.account import Account
+from flumeng.platform.errors import ConflictError, UnavailableError
 from zkschema import paths
 from zkschema.records import Audit, Partition, Partitions
 

@@ -16,14 +16,14 @@ from dataclasses import asdict, dataclass, field
 from flumeng.agent.discovery.scaler import Scaler
 from flumeng.agent.discovery.task import SOON_SECONDS, DiscoveryTask, Outcome, SupersededError
 from flumeng.agent.node.protocol import ALIVE_SECONDS, Message, Parent
+from flumeng.config import SpecError, TaskRange, check_flow
+from flumeng.config.flow import FlowSpec
 from flumeng.control.zookeeper import Store
-from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.inputs.finding import Finder, FindingTask
-from flumeng.metrics.health import Health
-from flumeng.runtime import vital
-from flumeng.runtime.streak import Streak
-from flumeng.spec import SpecError, TaskRange, check_flow
-from flumeng.spec.flow import FlowSpec
+from flumeng.platform import vital
+from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.platform.metrics.health import Health
+from flumeng.platform.streak import Streak
 
 log = logging.getLogger(__name__)
 

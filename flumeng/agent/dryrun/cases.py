@@ -11,12 +11,12 @@ from pathlib import Path
 import yaml
 
 from flumeng.agent.dryrun.moments import EXAMPLE, micros
-from flumeng.spec import FlowSpec, document
-from flumeng.spec.branch import Located
-from flumeng.spec.decode import INVALID, Decoder
-from flumeng.spec.flow_files import FlowFilesError, Unfit, content_of, read_flows
-from flumeng.spec.option import option
-from flumeng.spec.problems import Problem, SpecError, nearest
+from flumeng.config import FlowSpec, document
+from flumeng.config.branch import Located
+from flumeng.config.decode import INVALID, Decoder
+from flumeng.config.flow_files import FlowFilesError, Unfit, content_of, read_flows
+from flumeng.platform.options.option import option
+from flumeng.platform.options.problems import Problem, SpecError, nearest
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_NODES = 500_000

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from flumeng.errors import FlumengError
+from flumeng.config.component import Component
 from flumeng.filters import Filter, identity
 from flumeng.filters.lazy_batch import LazyBatch, Session
 from flumeng.filters.making import made, marking
-from flumeng.spec.component import Component
+from flumeng.platform.errors import FlumengError
 
 
 @dataclass(frozen=True)

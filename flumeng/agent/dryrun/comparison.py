@@ -18,10 +18,10 @@ import pyarrow as pa
 import yaml
 
 from flumeng.agent.dryrun.moments import micros
+from flumeng.config import document
 from flumeng.filters import identity
+from flumeng.platform.options.problems import nearest
 from flumeng.sinks import json_text
-from flumeng.spec import document
-from flumeng.spec.problems import nearest
 
 Row = dict[str, Any]
 

@@ -12,14 +12,14 @@ from sqlglot import exp
 
 from flumeng.agent.dryrun.chain import FilterChain
 from flumeng.agent.dryrun.filter_tree import entering
+from flumeng.config import sql_text
+from flumeng.config.branch import Branch, Located, Segment
+from flumeng.config.component import KEEP, Component
+from flumeng.config.summary import summary
 from flumeng.filters import identity, on_error
 from flumeng.filters.lazy_batch import Session
 from flumeng.filters.reasons import PARSE_ERROR
 from flumeng.sinks import json_text
-from flumeng.spec import sql_text
-from flumeng.spec.branch import Branch, Located, Segment
-from flumeng.spec.component import KEEP, Component
-from flumeng.spec.summary import summary
 
 Row = Mapping[str, Any]
 

@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import flumeng
-from flumeng.errors import FlumengError
-from flumeng.runtime import private_directory
-from flumeng.runtime.processes import PYTHON
-from flumeng.spec.spark import SparkOptions
+from flumeng.config.spark import SparkOptions
+from flumeng.platform import private_directory
+from flumeng.platform.errors import FlumengError
+from flumeng.platform.processes import PYTHON
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from flumeng.agent.dryrun import kept_java
 from flumeng.agent.dryrun.kept_java import OPTIONS, KeptJava
-from flumeng.errors import FlumengError, UnavailableError
+from flumeng.platform.errors import FlumengError, UnavailableError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,8 +15,8 @@ from flumeng.agent.dryrun.moments import micros
 from flumeng.agent.dryrun.received import ReceivedLines
 from flumeng.agent.dryrun.running import count, joined, not_parsed
 from flumeng.agent.ingest.framing import Messages
-from flumeng.errors import FlumengError
 from flumeng.filters.lazy_batch import Session
+from flumeng.platform.errors import FlumengError
 
 
 @dataclass(frozen=True)

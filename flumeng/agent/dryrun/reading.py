@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from flumeng.agent.ingest.file_text import FileText
 from flumeng.agent.ingest.framing import Framer, Messages
-from flumeng.errors import UserError
-from flumeng.spec.encodings import UTF_8
+from flumeng.config.encodings import UTF_8
+from flumeng.platform.errors import UserError
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from flumeng.agent.ingest.batch import build
 from flumeng.agent.ingest.framing import Messages
 from flumeng.agent.ingest.received_block import LineRules, Origin, ReceivedBlock
-from flumeng.errors import UserError
+from flumeng.config import FlowSpec
+from flumeng.config.component import Component
+from flumeng.config.encodings import UTF_8
+from flumeng.config.flow_source import FlowSource
+from flumeng.config.kafka_source import KafkaSource
 from flumeng.journal.schema import READ_SCHEMA
-from flumeng.spec import FlowSpec
-from flumeng.spec.component import Component
-from flumeng.spec.encodings import UTF_8
-from flumeng.spec.flow_source import FlowSource
-from flumeng.spec.kafka_source import KafkaSource
+from flumeng.platform.errors import UserError
 
 JOURNAL = "trial"
 MAX_LINE_BYTES = 1 << 20

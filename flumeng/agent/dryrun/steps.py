@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from flumeng.errors import UserError
-from flumeng.spec import columns
-from flumeng.spec.branch import Branch, Located
-from flumeng.spec.component import Component
-from flumeng.spec.filters.where import Where
-from flumeng.spec.flow import FlowSpec
-from flumeng.spec.problems import nearest
-from flumeng.spec.sinks.console import Noop
+from flumeng.config import columns
+from flumeng.config.branch import Branch, Located
+from flumeng.config.component import Component
+from flumeng.config.filters.where import Where
+from flumeng.config.flow import FlowSpec
+from flumeng.config.sinks.console import Noop
+from flumeng.platform.errors import UserError
+from flumeng.platform.options.problems import nearest
 
 SOURCES = "sources"
 _END = (Component("sink", "noop", Noop()),)

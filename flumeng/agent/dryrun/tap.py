@@ -18,14 +18,14 @@ import pyarrow as pa
 
 from flumeng.agent.dryrun.filter_tree import FilterTree, Output
 from flumeng.agent.dryrun.running import joined
+from flumeng.config.multiline import Multiline
 from flumeng.control.zookeeper import Store
-from flumeng.errors import FlumengError, UserError
 from flumeng.inputs.journals.addresses import Addresses
 from flumeng.journal.client import JournalClient
 from flumeng.journal.errors import DataLossError, NotServedError, TapsBusyError
 from flumeng.journal.names import flow_of
 from flumeng.journal.position import Position
-from flumeng.spec.multiline import Multiline
+from flumeng.platform.errors import FlumengError, UserError
 from zkschema import paths
 
 BLOCK_EVENTS = 1000

@@ -15,11 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from flumeng.agent.dryrun.targets import tried
-from flumeng.agent.node import policy
 from flumeng.agent.node.own_directory import require_outside
-from flumeng.errors import UserError
-from flumeng.runtime import logs, secrets
-from flumeng.spec import Component, check_flow
+from flumeng.config import Component, check_flow, policy
+from flumeng.platform import logs, secrets
+from flumeng.platform.errors import UserError
 
 parser = argparse.ArgumentParser(prog="flumeng.agent.dryrun.target_check", description=__doc__)
 parser.add_argument("--data", required=True, type=Path, help="the node's data directory")

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, cast
 
-from flumeng.errors import FlumengError
+from flumeng.config import FlowSpec, registry
+from flumeng.config.component import Component
 from flumeng.inputs.finding import ProbedFinder
-from flumeng.runtime.scrubbing import scrub
+from flumeng.platform.errors import FlumengError
+from flumeng.platform.scrubbing import scrub
 from flumeng.sinks import Probed, TaskRevision
-from flumeng.spec import FlowSpec, registry
-from flumeng.spec.component import Component
 
 TARGET_SECONDS = 10.0
 """A target that has not answered after this has failed."""

@@ -8,7 +8,7 @@ from importlib.machinery import ModuleSpec
 
 import pyarrow as pa
 
-from flumeng.spec.branch import Located, Segment
+from flumeng.config.branch import Located, Segment
 
 
 def calls_users_code(flow: Segment) -> bool:

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from flumeng.agent.ingest.framing import TRAILER_BYTES
 from flumeng.agent.ingest.received_block import LineRules, ReceivedBlock
-from flumeng.errors import UserError
 from flumeng.journal.frame import MAX_ROWS
 from flumeng.journal.schema import EVENT_SCHEMA
+from flumeng.platform.errors import UserError
 
 if TYPE_CHECKING:
     from flumeng.journal.log import Encoded

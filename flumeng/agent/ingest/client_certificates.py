@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from cryptography import x509
 
 from flumeng.agent.ingest.peers import Client, UnauthorizedError
-from flumeng.spec.server_tls import HOST_NAME, canonical, fingerprint
+from flumeng.config.server_tls import HOST_NAME, canonical, fingerprint
 
 
 class Clients:

@@ -21,7 +21,7 @@ from typing import Any
 from flumeng.agent.ingest.framing import Messages
 from flumeng.agent.ingest.peers import Reception, address
 from flumeng.agent.ingest.received_block import Origin, ReceivedBlock
-from flumeng.runtime.seldom import Seldom
+from flumeng.platform.seldom import Seldom
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ import os
 import resource
 import threading
 
-from flumeng.agent.ingest.listening import reserved_files
 from flumeng.journal.disk import OUT_OF_DESCRIPTORS
+from flumeng.platform.listening import reserved_files
 
 MOST_FILES = 4096
 LEAST_FILES = 4

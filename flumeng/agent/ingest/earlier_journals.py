@@ -17,8 +17,8 @@ from typing import NamedTuple
 from flumeng.agent.ingest.replicas.replicas import Replicas
 from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.agent.node.protocol import Message
-from flumeng.errors import UnavailableError
 from flumeng.journal.log import Log
+from flumeng.platform.errors import UnavailableError
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from typing import cast
 from flumeng.agent.ingest.framing import Framer, Messages
 from flumeng.agent.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.agent.ingest.source import Source, SourceContext
-from flumeng.runtime.guarded import GUARD, STOP_SECONDS, environment
-from flumeng.spec.sources import Exec
+from flumeng.config.sources import Exec
+from flumeng.platform.guarded import GUARD, STOP_SECONDS, environment
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
-from flumeng.errors import CorruptError
+from flumeng.platform.errors import CorruptError
 
 MARK_BYTES = 256
 _PREFIX = "tail:"

@@ -21,14 +21,14 @@ from flumeng.agent.ingest.flow_journal import FlowJournal, take
 from flumeng.agent.ingest.journal_appender import JournalAppender
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.noted_state import NotedState
-from flumeng.agent.ingest.rate_limit import RateLimit
 from flumeng.agent.ingest.received_block import ReceivedBlock
 from flumeng.agent.ingest.source_runner import SourceRunner
 from flumeng.agent.ingest.worker_group import ALONE, WorkerGroup, spreads
-from flumeng.agent.node.policy import UNRESTRICTED, Policy
-from flumeng.errors import FlumengError
+from flumeng.config import Component, parse_flow
+from flumeng.config.policy import UNRESTRICTED, Policy
 from flumeng.journal.limits import size_text
-from flumeng.spec import Component, parse_flow
+from flumeng.platform.errors import FlumengError
+from flumeng.platform.rate_limit import RateLimit
 
 log = logging.getLogger(__name__)
 

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from flumeng.agent.ingest.counters import Counters
-from flumeng.agent.ingest.listening import is_reserved
 from flumeng.agent.ingest.peer_limits import network
 from flumeng.agent.ingest.peers import address
 from flumeng.agent.ingest.tls import ServerTls
 from flumeng.journal.disk import OUT_OF_DESCRIPTORS
-from flumeng.runtime.seldom import Seldom
+from flumeng.platform.listening import is_reserved
+from flumeng.platform.seldom import Seldom
 
 log = logging.getLogger(__name__)
 

@@ -17,12 +17,12 @@ from flumeng.agent.ingest.handshakes import Handshakes
 from flumeng.agent.ingest.http_app import HttpApp
 from flumeng.agent.ingest.http_protocol import Protocol
 from flumeng.agent.ingest.http_senders import LOOK_SECONDS, Senders
-from flumeng.agent.ingest.listening import BACKLOG, listen
 from flumeng.agent.ingest.peers import address
 from flumeng.agent.ingest.source import Source, SourceContext
 from flumeng.agent.ingest.tls import ServerTls
-from flumeng.runtime.seldom import every
-from flumeng.spec.sources import Http
+from flumeng.config.sources import Http
+from flumeng.platform.listening import BACKLOG, listen
+from flumeng.platform.seldom import every
 
 KEEP_ALIVE_SECONDS = 60
 MOST_CONNECTIONS = 10_000

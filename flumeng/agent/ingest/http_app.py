@@ -24,15 +24,15 @@ from flumeng.agent.ingest.http_body import RefusedError
 from flumeng.agent.ingest.http_known_paths import HEALTH_PATH, known_path
 from flumeng.agent.ingest.http_received_body import Receive, ReceivedBody
 from flumeng.agent.ingest.http_senders import Senders
-from flumeng.agent.ingest.listening import takes_reserve
 from flumeng.agent.ingest.memory_bound import MemoryBound, OverBoundError, Share
 from flumeng.agent.ingest.peer_limits import Peer, Peers
 from flumeng.agent.ingest.peers import Client, UnauthorizedError, address, short
 from flumeng.agent.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.agent.ingest.source import SourceContext
 from flumeng.agent.ingest.tls import ServerTls
-from flumeng.runtime.seldom import Seldom
-from flumeng.spec.sources import Http
+from flumeng.config.sources import Http
+from flumeng.platform.listening import takes_reserve
+from flumeng.platform.seldom import Seldom
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from flumeng.agent.ingest.framing import Framer, Messages
 from flumeng.agent.ingest.memory_bound import Share
 from flumeng.journal.frame import MAX_ROWS
-from flumeng.runtime.json_text import without_surrogates
+from flumeng.platform.json_text import without_surrogates
 
 PIECE_BYTES = 1 << 20
 ENTRIES_AT_ONCE = 10_000

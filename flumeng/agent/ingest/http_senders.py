@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping
 
 from flumeng.agent.ingest.http_body import RefusedError
 from flumeng.agent.ingest.peers import Client
-from flumeng.errors import UserError
-from flumeng.runtime import secrets
-from flumeng.spec.senders import SenderAuth
+from flumeng.config.senders import SenderAuth
+from flumeng.platform import secrets
+from flumeng.platform.errors import UserError
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from flumeng.agent.ingest.received_block import ReceivedBlock
 from flumeng.journal.errors import JournalFailedError
 from flumeng.journal.group_commit import GroupCommit
 from flumeng.journal.log import Appendable, Encoded
-from flumeng.runtime.seldom import Seldom
+from flumeng.platform.seldom import Seldom
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,6 @@ from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.agent.ingest.shared_room import SharedRoom
 from flumeng.agent.ingest.source_states import SourceStates
 from flumeng.agent.ingest.worker_group import ALONE, WorkerGroup
-from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.journal.checkpoint import Durability
 from flumeng.journal.disk import TimedDisk
 from flumeng.journal.encryption import Keyring
@@ -38,6 +37,7 @@ from flumeng.journal.names import flow_of, is_journal, maker_of, new_id
 from flumeng.journal.replica import Replica, set_aside
 from flumeng.journal.replica import exists as is_replica
 from flumeng.journal.replica_journal import ReplicaJournal
+from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
 
 log = logging.getLogger(__name__)
 

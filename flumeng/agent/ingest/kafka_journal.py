@@ -18,13 +18,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from flumeng.errors import UnavailableError, UserError
+from flumeng.config import FlowSpec
+from flumeng.config.kafka_journal import KafkaJournal
 from flumeng.journal.errors import HeldError, JournalFailedError
-from flumeng.runtime.kafka_client import connection
-from flumeng.runtime.secrets import resolve
-from flumeng.runtime.seldom import Seldom
-from flumeng.spec import FlowSpec
-from flumeng.spec.kafka_journal import KafkaJournal
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.kafka_client import connection
+from flumeng.platform.secrets import resolve
+from flumeng.platform.seldom import Seldom
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from flumeng.runtime.whole_files import read_object, write_durably
+from flumeng.platform.whole_files import read_object, write_durably
 
 
 class KeptState:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from flumeng.errors import FlumengError
+from flumeng.config import parse_flow
 from flumeng.journal.journal_cipher import JournalCipher
 from flumeng.journal.log import Log
 from flumeng.journal.names import flow_of
-from flumeng.spec import parse_flow
+from flumeng.platform.errors import FlumengError
 
 log = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from flumeng.agent.ingest.file_position import (
 from flumeng.agent.ingest.file_search import FileSearch
 from flumeng.agent.ingest.names import Folders, Sight, regular_files
 from flumeng.agent.ingest.tailed_file import TailedFile
-from flumeng.spec.file_globs import expand, matches
-from flumeng.spec.sources import Tail
+from flumeng.config.file_globs import expand, matches
+from flumeng.config.sources import Tail
 
 log = logging.getLogger(__name__)
 

@@ -12,13 +12,13 @@ from flumeng.agent.ingest.counters import Counters
 from flumeng.agent.ingest.flow import FlowRunner
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.lag_clock import LagClock
-from flumeng.errors import FlumengError
 from flumeng.journal.log import Log
 from flumeng.journal.names import flow_of
 from flumeng.journal.past import Note, Past
 from flumeng.journal.server import received_us
-from flumeng.metrics import table
-from flumeng.metrics.table import Metric, Reading
+from flumeng.platform.errors import FlumengError
+from flumeng.platform.metrics import table
+from flumeng.platform.metrics.table import Metric, Reading
 
 NOTE_SECONDS = 5.0
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Container, Mapping
 from pathlib import Path
 
-from flumeng.runtime.whole_files import read_object, write_durably
+from flumeng.platform.whole_files import read_object, write_durably
 
 
 class NotedState:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from flumeng.errors import FlumengError
+from flumeng.platform.errors import FlumengError
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import ipaddress
 import math
 from collections.abc import Callable
 
-from flumeng.agent.ingest.rate_limit import RateLimit
-from flumeng.spec.senders import NO_LIMITS, PeerLimits
+from flumeng.config.senders import NO_LIMITS, PeerLimits
+from flumeng.platform.rate_limit import RateLimit
 
 NETWORK_BITS = 64
 """A sender with IPv6 has all addresses of a network of its own."""

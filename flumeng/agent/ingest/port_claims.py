@@ -12,8 +12,8 @@ import errno
 import socket
 from typing import Any
 
-from flumeng.agent.ingest.listening import resolve
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
+from flumeng.platform.listening import resolve
 
 
 class PortClaims:

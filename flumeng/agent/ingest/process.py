@@ -16,18 +16,18 @@ from pathlib import Path
 import uvloop
 
 from flumeng.agent.ingest.journal_store import JournalStore
-from flumeng.agent.ingest.listening import RESERVED_FILES
 from flumeng.agent.ingest.liveness import Opening
 from flumeng.agent.ingest.replicas.replicas import Replicas
 from flumeng.agent.ingest.worker import Worker
 from flumeng.agent.ingest.worker_group import WorkerGroup
-from flumeng.agent.node import policy
 from flumeng.agent.node.protocol import Message, Parent
 from flumeng.agent.node.target_checks import TargetChecks
-from flumeng.errors import UserError
+from flumeng.config import policy
 from flumeng.journal.wire import CHECK_TARGETS
-from flumeng.runtime import logs, parentage, secrets
-from flumeng.security import process
+from flumeng.platform import logs, parentage, secrets
+from flumeng.platform.errors import UserError
+from flumeng.platform.listening import RESERVED_FILES
+from flumeng.platform.security import process
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def main() -> int:
         actions={CHECK_TARGETS: checks.answer},
     )
     if arguments.metrics_channel is not None:
-        from flumeng.metrics import serving  # noqa: PLC0415  # only then it costs memory
+        from flumeng.platform.metrics import serving  # noqa: PLC0415  # only then it costs memory
 
         name, channel = f"ingest.{group.number}", arguments.metrics_channel
         serving.serve(name, worker.health, worker.measures.readings, descriptor=channel)

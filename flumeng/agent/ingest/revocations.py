@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cryptography import x509
 
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 
 _BEGIN = b"-----BEGIN X509 CRL-----"
 

@@ -8,15 +8,15 @@ from typing import Literal
 
 from flumeng.agent.ingest.datagrams import Datagrams
 from flumeng.agent.ingest.framing import cutter
-from flumeng.agent.ingest.listening import listen
 from flumeng.agent.ingest.peers import Reception, address
 from flumeng.agent.ingest.received_block import LineRules
 from flumeng.agent.ingest.source import Source, SourceContext
 from flumeng.agent.ingest.streams import Limits, Streams
 from flumeng.agent.ingest.tls import LOOK_SECONDS, ServerTls
-from flumeng.runtime.seldom import every
-from flumeng.spec.server_tls import Tls
-from flumeng.spec.sources import Tcp, Udp
+from flumeng.config.server_tls import Tls
+from flumeng.config.sources import Tcp, Udp
+from flumeng.platform.listening import listen
+from flumeng.platform.seldom import every
 
 _TRAILERS = {
     "datagram": b"\n\r",

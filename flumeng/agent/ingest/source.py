@@ -15,7 +15,7 @@ from typing import Any
 from flumeng.agent.ingest.counters import Counters
 from flumeng.agent.ingest.deliveries import Deliveries
 from flumeng.agent.ingest.received_block import ReceivedBlock
-from flumeng.agent.node.policy import UNRESTRICTED, Policy
+from flumeng.config.policy import UNRESTRICTED, Policy
 
 
 def now_us() -> int:

@@ -14,9 +14,9 @@ from flumeng.agent.ingest.port_claims import PortClaims
 from flumeng.agent.ingest.received_block import ReceivedBlock
 from flumeng.agent.ingest.source import Source, SourceContext
 from flumeng.agent.ingest.worker_group import WorkerGroup, spreads
-from flumeng.agent.node.policy import Policy
-from flumeng.errors import FlumengError
-from flumeng.spec import Component, registry
+from flumeng.config import Component, registry
+from flumeng.config.policy import Policy
+from flumeng.platform.errors import FlumengError
 
 log = logging.getLogger(__name__)
 

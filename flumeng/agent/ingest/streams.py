@@ -19,13 +19,13 @@ from dataclasses import dataclass
 
 from flumeng.agent.ingest.framing import Cutter, Messages
 from flumeng.agent.ingest.handshakes import Handshakes
-from flumeng.agent.ingest.listening import BACKLOG, takes_reserve
 from flumeng.agent.ingest.peer_limits import Peer, Peers
 from flumeng.agent.ingest.peers import Client, Reception, UnauthorizedError, address
 from flumeng.agent.ingest.received_block import Origin, ReceivedBlock
 from flumeng.agent.ingest.tls import ServerTls
-from flumeng.runtime.seldom import Seldom
-from flumeng.spec.senders import NO_LIMITS, PeerLimits
+from flumeng.config.senders import NO_LIMITS, PeerLimits
+from flumeng.platform.listening import BACKLOG, takes_reserve
+from flumeng.platform.seldom import Seldom
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from flumeng.agent.ingest.received_block import LineRules
 from flumeng.agent.ingest.sockets import SocketSource
 from flumeng.agent.ingest.source import SourceContext
 from flumeng.agent.ingest.streams import Limits
-from flumeng.spec.sources import Syslog
+from flumeng.config.sources import Syslog
 
 
 class SyslogSource(SocketSource):

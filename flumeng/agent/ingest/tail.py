@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from flumeng.agent.ingest.received_block import ReceivedBlock
 from flumeng.agent.ingest.source import Source, SourceContext
 from flumeng.agent.ingest.tailer import Tailer
-from flumeng.spec.sources import Tail
+from flumeng.config.sources import Tail
 
 log = logging.getLogger(__name__)
 

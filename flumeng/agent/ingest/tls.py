@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from flumeng.agent.ingest.peers import Client, UnauthorizedError
-from flumeng.agent.node.policy import Policy
-from flumeng.errors import UserError
-from flumeng.spec.server_tls import Tls
+from flumeng.config.policy import Policy
+from flumeng.config.server_tls import Tls
+from flumeng.platform.errors import UserError
 
 if TYPE_CHECKING:
     from flumeng.agent.ingest.client_certificates import Clients

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flumeng.agent.ingest.source import Source
-from flumeng.spec import Component, registry
+from flumeng.config import Component, registry
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 from flumeng.agent.node.children import DEFAULT_LIMITS, Limits
 from flumeng.agent.node.daemon import run
 from flumeng.agent.node.settings import Settings
-from flumeng.errors import UserError
-from flumeng.runtime import logs, parentage
+from flumeng.platform import logs, parentage
+from flumeng.platform.errors import UserError
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--zk", required=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 
 
 @dataclass(frozen=True)

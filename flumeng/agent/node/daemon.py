@@ -12,7 +12,6 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from flumeng.agent.node import policy
 from flumeng.agent.node.claim import SupplantedError
 from flumeng.agent.node.command import command_of
 from flumeng.agent.node.current_texts import CurrentTexts
@@ -43,25 +42,26 @@ from flumeng.agent.node.process import ChildProcess
 from flumeng.agent.node.registration import HeldError, Identity, Registration
 from flumeng.agent.node.replicated_journals import ReplicatedJournals
 from flumeng.agent.node.settings import Settings
+from flumeng.config import policy
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
-from flumeng.errors import (
+from flumeng.journal import names
+from flumeng.platform import core_dumps
+from flumeng.platform.errors import (
     ConflictError,
     CorruptError,
     FlumengError,
     UnavailableError,
     UserError,
 )
-from flumeng.journal import names
-from flumeng.metrics import table
-from flumeng.metrics.channel import Channel
-from flumeng.metrics.health import Health
-from flumeng.metrics.table import Reading
-from flumeng.runtime import core_dumps
-from flumeng.runtime.processes import PYTHON
-from flumeng.runtime.watchdog import Watchdog
-from flumeng.security import process
-from flumeng.security.expiry import Expiry, utc_now
+from flumeng.platform.metrics import table
+from flumeng.platform.metrics.channel import Channel
+from flumeng.platform.metrics.health import Health
+from flumeng.platform.metrics.table import Reading
+from flumeng.platform.processes import PYTHON
+from flumeng.platform.security import process
+from flumeng.platform.security.expiry import Expiry, utc_now
+from flumeng.platform.watchdog import Watchdog
 from zkschema import paths
 from zkschema.records import COLLECT, NodeStatus
 
@@ -608,7 +608,7 @@ def run(settings: Settings) -> None:
 
 
 def _serve_metrics(settings: Settings, node: Node, store: ZooKeeperStore) -> None:
-    from flumeng.metrics import serving  # noqa: PLC0415  # nobody else needs HTTP
+    from flumeng.platform.metrics import serving  # noqa: PLC0415  # nobody else needs HTTP
 
     serving.serve(
         "node",

@@ -18,10 +18,10 @@ from flumeng.agent.node.events import Wanted
 from flumeng.agent.node.known_names import KnownNames
 from flumeng.agent.node.run_mark import FILE as RUN_MARK
 from flumeng.agent.node.run_mark import RunMark
-from flumeng.errors import UnavailableError, UserError
 from flumeng.journal.names import is_journal
-from flumeng.runtime import private_directory
-from flumeng.runtime.whole_files import write_durably
+from flumeng.platform import private_directory
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.whole_files import write_durably
 from zkschema import codec
 from zkschema.records import Assignment
 

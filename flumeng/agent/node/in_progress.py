@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from flumeng.runtime import private_directory
+from flumeng.platform import private_directory
 
 DIRECTORY = "jobs"
 

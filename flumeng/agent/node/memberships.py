@@ -16,7 +16,7 @@ from typing import Any
 from flumeng.agent.node.pace import Pace
 from flumeng.agent.node.protocol import Message
 from flumeng.control.zookeeper import Put, Store, Unreadable, Version, Versioned
-from flumeng.errors import ConflictError, CorruptError
+from flumeng.platform.errors import ConflictError, CorruptError
 from flumeng.replication.membership import Membership, node_of
 from zkschema import paths
 from zkschema.records import NOTHING, Journal

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from flumeng.errors import UserError
-from flumeng.spec import Component
-from flumeng.spec.locations import place_of
-from flumeng.spec.patterns import fixed_part
+from flumeng.config import Component
+from flumeng.platform.errors import UserError
+from flumeng.platform.options.locations import place_of
+from flumeng.platform.options.patterns import fixed_part
 
 
 def require_outside(data: Path, part: Component) -> None:

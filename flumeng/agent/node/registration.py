@@ -30,11 +30,11 @@ from flumeng.control.zookeeper import (
     Versioned,
     Write,
 )
-from flumeng.errors import CorruptError, ForbiddenError, UnavailableError, UserError
 from flumeng.journal.names import flow_of, is_journal, node_of
-from flumeng.runtime import processes
-from flumeng.security import process
-from flumeng.security.signing import KEY, is_signed
+from flumeng.platform import processes
+from flumeng.platform.errors import CorruptError, ForbiddenError, UnavailableError, UserError
+from flumeng.platform.security import process
+from flumeng.platform.security.signing import KEY, is_signed
 from zkschema import paths, table
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Assignment, Journal, LiveNode, Node, NodeStatus, Record, Revision

@@ -17,7 +17,7 @@ from flumeng.agent.node.machine import Machine
 from flumeng.agent.node.memberships import Found, Memberships
 from flumeng.agent.node.protocol import Message
 from flumeng.agent.node.registration import Registration
-from flumeng.errors import ConflictError
+from flumeng.platform.errors import ConflictError
 
 log = logging.getLogger(__name__)
 

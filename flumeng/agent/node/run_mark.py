@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from flumeng.runtime.birth_time import birth_time
-from flumeng.runtime.whole_files import write_durably
+from flumeng.platform.birth_time import birth_time
+from flumeng.platform.whole_files import write_durably
 
 FILE = "running"
 

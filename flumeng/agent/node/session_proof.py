@@ -1,13 +1,14 @@
-"""What proves to masters that the node's session is its own: see ``flumeng.security.sessions``."""
+"""What proves to masters that the node's session is its own: see
+``flumeng.platform.security.sessions``."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
 
-from flumeng.errors import UserError
-from flumeng.security import process
-from flumeng.security.credentials import Credentials, keystore_of
+from flumeng.platform.errors import UserError
+from flumeng.platform.security import process
+from flumeng.platform.security.credentials import Credentials, keystore_of
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class SessionProofs:
             log.debug("the certificate is to be read again: %s", error)
             credentials = self._made[0]
         if self._made is None or self._made[:2] != (credentials, session):
-            from flumeng.security import sessions  # noqa: PLC0415  needless in an open cluster
+            from flumeng.platform.security import sessions  # noqa: PLC0415  needless in an open cluster
 
             signature = sessions.signature(credentials, session)
             proof = SessionProof(credentials.certificate.decode(), signature)

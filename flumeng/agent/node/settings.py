@@ -15,7 +15,7 @@ class Settings:
     """``host`` is the address under which other nodes reach this one's journals, ``port`` that of
     its first ingest worker, the next has the next, and discovery and the collector the two after
     those (0: any that are free); ``workers`` is how many processes ingest; without a ``policy``
-    that of ``flumeng.agent.node.policy.find``, if there; ``limits`` says for how long its children
+    that of ``flumeng.config.policy.find``, if there; ``limits`` says for how long its children
     may be silent. ``metrics`` is where they are served, ``metrics_channel`` the descriptor over
     which the parent asks for them."""
 

@@ -14,9 +14,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from flumeng.agent.node.policy import Policy
-from flumeng.errors import UnavailableError, UserError
-from flumeng.security.signing import is_signed
+from flumeng.config.policy import Policy
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.security.signing import is_signed
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from flumeng.agent.node.protocol import Message
 from flumeng.agent.node.settings import Settings
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
-from flumeng.runtime import parentage
+from flumeng.platform import parentage
 from zkschema.records import INGEST
 
 TICK_SECONDS = 2.0

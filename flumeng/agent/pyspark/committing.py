@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from flumeng.agent.pyspark.connecting import connect
 from flumeng.agent.pyspark.cursor import Cursor
 from flumeng.agent.pyspark.options import Options
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flumeng.control.zookeeper import Store, zookeeper
-from flumeng.security.roles import PEOPLE
+from flumeng.platform.security.roles import PEOPLE
 
 
 def connect(hosts: str) -> Store:

@@ -21,7 +21,7 @@ from flumeng.control.commands.flow_records import require_flow, require_revision
 from flumeng.control.commands.subscriptions import has_journals
 from flumeng.control.zookeeper import ABSENT, ANY, Check, Put, Remove, Store, Versioned, Write
 from flumeng.control.zookeeper.transaction import singly
-from flumeng.errors import ConflictError, UserError
+from flumeng.platform.errors import ConflictError, UserError
 from zkschema import paths
 from zkschema.records import Ack, Flow, Lease
 

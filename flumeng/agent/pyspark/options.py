@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from flumeng.errors import UserError
-from flumeng.spec.patterns import check_name
-from flumeng.spec.problems import nearest
+from flumeng.platform.errors import UserError
+from flumeng.platform.options.patterns import check_name
+from flumeng.platform.options.problems import nearest
 from zkschema.bootstrap import CURSOR_MAIN
 
 KEEP_SECONDS = 86_400.0

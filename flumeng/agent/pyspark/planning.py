@@ -12,13 +12,13 @@ from pyspark.sql.datasource import InputPartition
 from flumeng.agent.pyspark import offsets
 from flumeng.agent.pyspark.options import Options
 from flumeng.control.zookeeper import Store
-from flumeng.errors import UnavailableError
 from flumeng.inputs.flows.flow_journals import ANSWER_SECONDS, FlowJournals
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal import proof
 from flumeng.journal.client import JournalClient
 from flumeng.journal.errors import DataLossError
 from flumeng.journal.position import Position
+from flumeng.platform.errors import UnavailableError
 
 log = logging.getLogger(__name__)
 

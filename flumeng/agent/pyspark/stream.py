@@ -24,7 +24,7 @@ from flumeng.agent.pyspark.cursor import Cursor, require_readable
 from flumeng.agent.pyspark.options import Options
 from flumeng.agent.pyspark.planning import Look, Planning
 from flumeng.control.zookeeper import Store
-from flumeng.errors import UnavailableError
+from flumeng.platform.errors import UnavailableError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow

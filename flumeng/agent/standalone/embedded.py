@@ -23,14 +23,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from flumeng.errors import UserError
-from flumeng.runtime import core_dumps, private_directory, secrets
-from flumeng.runtime.parentage import die_with_parent
-from flumeng.security import roles
-from flumeng.security.credentials import keystore_of
+from flumeng.platform import core_dumps, private_directory, secrets
+from flumeng.platform.errors import UserError
+from flumeng.platform.parentage import die_with_parent
+from flumeng.platform.security import roles
+from flumeng.platform.security.credentials import keystore_of
 
 if TYPE_CHECKING:
-    from flumeng.security.credentials import Credentials, Keystore
+    from flumeng.platform.security.credentials import Credentials, Keystore
 
 JAVA_AT_LEAST = 17
 HEAP_MIB = 256

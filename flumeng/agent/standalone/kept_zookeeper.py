@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 
 from flumeng.agent.standalone.embedded import free_port, server_command
-from flumeng.errors import UserError
-from flumeng.runtime import core_dumps, private_directory, secrets
-from flumeng.runtime.parentage import die_with_parent
-from flumeng.security.credentials import keystore_of
+from flumeng.platform import core_dumps, private_directory, secrets
+from flumeng.platform.errors import UserError
+from flumeng.platform.parentage import die_with_parent
+from flumeng.platform.security.credentials import keystore_of
 
 log = logging.getLogger(__name__)
 

@@ -18,24 +18,24 @@ from pathlib import Path
 from typing import TypeVar
 
 from flumeng.agent.standalone import embedded
+from flumeng.config import check_flow
 from flumeng.control.commands import membership
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import Store, Versioned, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.errors import UnavailableError, UserError
-from flumeng.metrics import table
-from flumeng.metrics.channel import Channel
-from flumeng.metrics.endpoint import Endpoint
-from flumeng.metrics.health import Health
-from flumeng.metrics.instruments import Instruments
-from flumeng.metrics.table import Reading
-from flumeng.runtime import core_dumps, private_directory
-from flumeng.runtime.processes import PYTHON
-from flumeng.runtime.watchdog import Watchdog
-from flumeng.security import process
-from flumeng.spec import check_flow
+from flumeng.platform import core_dumps, private_directory
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.metrics import table
+from flumeng.platform.metrics.channel import Channel
+from flumeng.platform.metrics.endpoint import Endpoint
+from flumeng.platform.metrics.health import Health
+from flumeng.platform.metrics.instruments import Instruments
+from flumeng.platform.metrics.table import Reading
+from flumeng.platform.processes import PYTHON
+from flumeng.platform.security import process
+from flumeng.platform.watchdog import Watchdog
 from zkschema import paths
 from zkschema.records import TaskStatus
 

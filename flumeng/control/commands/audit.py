@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from flumeng.control.zookeeper import ABSENT, ANY, Put, Remove, Store, Write
 from flumeng.control.zookeeper.transaction import Scale
-from flumeng.errors import ForbiddenError, UnavailableError
+from flumeng.platform.errors import ForbiddenError, UnavailableError
 from zkschema import paths, records
 
 KEEP_AUDIT = 500

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from flumeng.config import parse_flow
+from flumeng.config.backfill import backfill_text, objects_text, reads, require_kafka
+from flumeng.config.kafka_source import KafkaSource
+from flumeng.config.objects_source import ObjectsSource
 from flumeng.control.commands import derived_flows
 from flumeng.control.commands.flow_records import require_flow, require_revision
 from flumeng.control.zookeeper import Store
-from flumeng.errors import UserError
-from flumeng.spec import parse_flow
-from flumeng.spec.backfill import backfill_text, objects_text, reads, require_kafka
-from flumeng.spec.kafka_source import KafkaSource
-from flumeng.spec.objects_source import ObjectsSource
+from flumeng.platform.errors import UserError
 from zkschema import records
 
 NAMED = 100

@@ -1,15 +1,15 @@
-"""What the flows of a chain run (see ``flumeng.spec.chain``) when some of them are applied: a flow
-whose filters change changes those that read it ``after: filters``."""
+"""What the flows of a chain run (see ``flumeng.config.chain``) when some of them are applied: a
+flow whose filters change changes those that read it ``after: filters``."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from flumeng.config import SpecError, parse_flow
+from flumeng.config.chain import CycleError, chain_of, composed, source_of
+from flumeng.config.flow_names import is_part
 from flumeng.control.zookeeper import Found, ReadableStore, Versioned
-from flumeng.spec import SpecError, parse_flow
-from flumeng.spec.chain import CycleError, chain_of, composed, source_of
-from flumeng.spec.flow_names import is_part
 from zkschema import paths, records
 
 

@@ -9,7 +9,7 @@ from flumeng.control.commands import audit
 from flumeng.control.commands.flow_records import refuse_deleted, require_flow
 from flumeng.control.commands.nodes import require_node
 from flumeng.control.zookeeper import Check, Put, Store, Write
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 from zkschema import paths, records
 
 

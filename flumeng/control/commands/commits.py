@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from flumeng.control.commands import audit
 from flumeng.control.commands.flow_records import require_flow
 from flumeng.control.zookeeper import Remove, Store, Unreadable, Version, Versioned
-from flumeng.errors import ConflictError, UserError
-from flumeng.spec.problems import nearest
+from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, replace
 
+from flumeng.config import SpecError, parse_flow
+from flumeng.config.replicas import Replicas
 from flumeng.control.commands import audit
 from flumeng.control.commands.nodes import require_node
 from flumeng.control.snapshot.journal_registry import Source, as_named
@@ -24,11 +26,9 @@ from flumeng.control.zookeeper import (
     Versioned,
     tree,
 )
-from flumeng.errors import ConflictError, UserError
+from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.options.problems import nearest
 from flumeng.replication.membership import Membership, node_of
-from flumeng.spec import SpecError, parse_flow
-from flumeng.spec.problems import nearest
-from flumeng.spec.replicas import Replicas
 from zkschema import paths
 from zkschema.records import COPY, Audit, Journal
 

@@ -7,8 +7,8 @@ from flumeng.control.commands.flow_records import require_flow
 from flumeng.control.commands.tree_needs import why_too_old
 from flumeng.control.zookeeper import ANY, Check, ReadableStore, Remove, Store, Version, Write
 from flumeng.control.zookeeper.transaction import singly
-from flumeng.errors import ConflictError, UserError
-from flumeng.spec.problems import nearest
+from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN
 

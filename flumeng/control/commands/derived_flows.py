@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flumeng.config import check_flow
 from flumeng.control.commands import audit
 from flumeng.control.commands.revisions import next_revisions, revision_writes
 from flumeng.control.zookeeper import ReadableStore, Store, Write, tree
-from flumeng.spec import check_flow
 from zkschema import paths, records
 
 NAME_CHARACTERS = 63

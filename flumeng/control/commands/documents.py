@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from flumeng.control.zookeeper import WIRE_LIMIT_BYTES
-from flumeng.errors import CorruptError
+from flumeng.platform.errors import CorruptError
 from zkschema import codec, table
 from zkschema.immutable import dataclass
 from zkschema.records import Record

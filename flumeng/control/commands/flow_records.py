@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from flumeng.control.zookeeper import ReadableStore, Versioned, tree
-from flumeng.errors import ConflictError, UserError
-from flumeng.spec.problems import nearest
+from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
 
 

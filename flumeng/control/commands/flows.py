@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from flumeng.config import check_flow
+from flumeng.config.flow_names import is_part, parts_among, whole_of
 from flumeng.control.commands import audit, parts
 from flumeng.control.commands.flow_records import (
     expect_current,
@@ -21,9 +23,7 @@ from flumeng.control.commands.subscriptions import why_not_deleted
 from flumeng.control.commands.tombstones import tombstone_writes
 from flumeng.control.zookeeper import Check, Put, ReadableStore, Store, Versioned, Write, tree
 from flumeng.control.zookeeper.transaction import portions
-from flumeng.errors import ConflictError, FlumengError, UserError
-from flumeng.spec import check_flow
-from flumeng.spec.flow_names import is_part, parts_among, whole_of
+from flumeng.platform.errors import ConflictError, FlumengError, UserError
 from zkschema import paths, records
 
 FLOWS_AT_ONCE = 50

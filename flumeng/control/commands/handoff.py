@@ -13,7 +13,7 @@ from dataclasses import replace
 from flumeng.control.commands import audit
 from flumeng.control.commands.flow_records import expect_current, refuse_deleted, require_flow
 from flumeng.control.zookeeper import Put, Store
-from flumeng.errors import ConflictError
+from flumeng.platform.errors import ConflictError
 from zkschema import paths, records
 
 

@@ -14,8 +14,8 @@ from flumeng.control.commands import audit
 from flumeng.control.commands.flow_records import require_flow
 from flumeng.control.snapshot import partitions
 from flumeng.control.zookeeper import Put, ReadableStore, Store, Unreadable, Version, Versioned
-from flumeng.errors import ConflictError, UserError
-from flumeng.spec.problems import nearest
+from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
 
 UNKNOWN = records.Intent(epoch=0, series="", number=0, revision=0, splits=1, ranges={})

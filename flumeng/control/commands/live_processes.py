@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flumeng.control.zookeeper import ReadableStore
-from flumeng.errors import CorruptError, UserError
+from flumeng.platform.errors import CorruptError, UserError
 from zkschema import paths
 from zkschema.table import ZPath
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from flumeng.config import FlowSpec, parse_flow
+from flumeng.config.guarantees import local_paths
 from flumeng.control.zookeeper import ReadableStore, Unreadable
-from flumeng.spec import FlowSpec, parse_flow
-from flumeng.spec.guarantees import local_paths
 from zkschema import paths, records
 
 EXACTLY_ONCE = "exactly-once"

@@ -15,7 +15,7 @@ from flumeng.control.commands.documents import at, documents
 from flumeng.control.commands.live_processes import live_processes
 from flumeng.control.zookeeper import ABSENT, ANY, Put, Remove, Store, Versioned, Write
 from flumeng.control.zookeeper.transaction import singly
-from flumeng.errors import ConflictError, UserError
+from flumeng.platform.errors import ConflictError, UserError
 from zkschema import migrations, paths, records, table
 from zkschema.migrations import MIGRATIONS, Delete, Migration
 from zkschema.records import Schema

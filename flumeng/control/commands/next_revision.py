@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from flumeng.control.commands.parts import Leaving
 from flumeng.control.zookeeper import Versioned, Write
-from flumeng.errors import ConflictError, UserError
+from flumeng.platform.errors import ConflictError, UserError
 from zkschema import records
 
 WRITE_CHARACTERS = 1000

@@ -29,8 +29,8 @@ from flumeng.control.zookeeper import (
     Write,
     tree,
 )
-from flumeng.errors import ConflictError, CorruptError, UserError
-from flumeng.spec.problems import nearest
+from flumeng.platform.errors import ConflictError, CorruptError, UserError
+from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
 
 V = TypeVar("V")

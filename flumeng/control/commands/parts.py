@@ -1,18 +1,18 @@
 """Isolated parts of flows: flows that are made, changed and deleted with theirs, in one transaction
-each time. What they are is said by the flow's text alone (see ``flumeng.spec.isolation``)."""
+each time. What they are is said by the flow's text alone (see ``flumeng.config.isolation``)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from flumeng.config import parse_flow, parts_of
+from flumeng.config.flow_names import is_part, whole_of
 from flumeng.control.commands.intents import intents_of
 from flumeng.control.commands.subscriptions import upstream_of
 from flumeng.control.snapshot import discovered
 from flumeng.control.snapshot.partitions import ack_path, journal_of, subscribed
 from flumeng.control.zookeeper import ABSENT, Put, ReadableStore, Versioned, Write
-from flumeng.spec import parse_flow, parts_of
-from flumeng.spec.flow_names import is_part, whole_of
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.table import ZPath

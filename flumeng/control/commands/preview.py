@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from flumeng.config import parse_flow
+from flumeng.config.flow_names import whole_of
 from flumeng.control.commands.nodes import require_node
 from flumeng.control.commands.revisions import next_revisions
 from flumeng.control.commands.settings import refuse_in_maintenance
@@ -18,8 +20,6 @@ from flumeng.control.planner import plan
 from flumeng.control.planner.applied import applied
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import ReadableStore, Store, Version
-from flumeng.spec import parse_flow
-from flumeng.spec.flow_names import whole_of
 from zkschema.records import Flow, Node, NodeStatus, PlannedTask, TaskStatus
 
 ROUNDS = 100

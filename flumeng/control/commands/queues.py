@@ -9,8 +9,8 @@ from typing import Literal
 from flumeng.control.commands import audit
 from flumeng.control.zookeeper import Put, Store, Versioned, readable
 from flumeng.control.zookeeper.transaction import singly
-from flumeng.errors import UserError
-from flumeng.spec.problems import nearest
+from flumeng.platform.errors import UserError
+from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
 from zkschema.records import QueueFailure
 

@@ -13,18 +13,18 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from flumeng.config import FlowSpec, parse_flow
+from flumeng.config.flow_names import is_part, whole_of
+from flumeng.config.letters_source import LettersSource
+from flumeng.config.replay import replay_text, require_files
+from flumeng.config.sinks.files import Files
 from flumeng.control.commands import audit, derived_flows
 from flumeng.control.commands.flow_records import require_flow, require_revision
 from flumeng.control.commands.local_files import collecting_hosts
 from flumeng.control.zookeeper import Put, ReadableStore, Store, Unreadable, Versioned
-from flumeng.errors import UserError
-from flumeng.spec import FlowSpec, parse_flow
-from flumeng.spec.flow_names import is_part, whole_of
-from flumeng.spec.letters_source import LettersSource
-from flumeng.spec.locations import place_of
-from flumeng.spec.problems import SpecError
-from flumeng.spec.replay import replay_text, require_files
-from flumeng.spec.sinks.files import Files
+from flumeng.platform.errors import UserError
+from flumeng.platform.options.locations import place_of
+from flumeng.platform.options.problems import SpecError
 from zkschema import paths, records
 
 ID_CHARACTERS = 8

@@ -19,8 +19,8 @@ from flumeng.control.snapshot.assignment_pages import read_assignment
 from flumeng.control.snapshot.task_map import Tasks, next_version, plan_writes, read_plan
 from flumeng.control.zookeeper import ABSENT, Check, Put, Store, Unreadable, Versioned, Write
 from flumeng.control.zookeeper.transaction import portions
-from flumeng.errors import ConflictError, UserError
-from flumeng.spec.problems import nearest
+from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
 from zkschema.records import COLLECT
 

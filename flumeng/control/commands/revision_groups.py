@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from flumeng.config.flow_names import whole_of
 from flumeng.control.commands.next_revision import NextRevision
-from flumeng.spec.flow_names import whole_of
 
 
 def groups(wanted: Iterable[NextRevision]) -> list[list[NextRevision]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from flumeng.config.flow_names import is_part, parts_among, whole_of, why_not_applied
 from flumeng.control.commands import chains, parts
 from flumeng.control.commands.audit import room_bytes
 from flumeng.control.commands.flow_records import expect_current, kept_revisions, refuse_deleted
@@ -29,9 +30,8 @@ from flumeng.control.zookeeper import (
     Versioned,
     Write,
 )
-from flumeng.errors import ConflictError
-from flumeng.security.signing import signature
-from flumeng.spec.flow_names import is_part, parts_among, whole_of, why_not_applied
+from flumeng.platform.errors import ConflictError
+from flumeng.platform.security.signing import signature
 from zkschema import bootstrap, paths, records
 
 KEEP_REVISIONS = 50

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flumeng.config import SpecError, parse_flow
 from flumeng.control.commands import audit
 from flumeng.control.commands.flow_records import expect_current, refuse_deleted, require_flow
 from flumeng.control.zookeeper import Check, Put, Store, Versioned, Write
-from flumeng.errors import ConflictError
-from flumeng.spec import SpecError, parse_flow
+from flumeng.platform.errors import ConflictError
 from zkschema import paths, records
 from zkschema.records import Flow, Plan
 

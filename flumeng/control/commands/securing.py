@@ -26,9 +26,9 @@ from flumeng.control.zookeeper import (
     access_lists,
     tree,
 )
-from flumeng.errors import ConflictError, UserError
-from flumeng.security.roles import NAMED
-from flumeng.spec.patterns import check_name
+from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.options.patterns import check_name
+from flumeng.platform.security.roles import NAMED
 from zkschema import paths, records, table
 from zkschema.access import SECURED, Member, Secured
 from zkschema.table import NAME

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from flumeng.config import spark
 from flumeng.control.commands import audit
 from flumeng.control.zookeeper import Put, Store, Versioned, Write, tree
-from flumeng.errors import ConflictError, UserError
-from flumeng.spec import spark
-from flumeng.spec.problems import nearest
+from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
 from zkschema.records import Cluster, MaintenanceLimits
 

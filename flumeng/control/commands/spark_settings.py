@@ -9,8 +9,8 @@ from flumeng.control.commands import audit
 from flumeng.control.commands.nodes import require_node
 from flumeng.control.commands.settings import SETTINGS, SPARK, SettingRow, SparkSetting
 from flumeng.control.zookeeper import Put, Store
-from flumeng.errors import UserError
-from flumeng.spec.problems import nearest
+from flumeng.platform.errors import UserError
+from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
 
 

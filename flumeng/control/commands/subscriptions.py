@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from flumeng.config import FlowSpec, SpecError, parse_flow
+from flumeng.config.chain import source_of
+from flumeng.config.flow_names import parts_among
 from flumeng.control.commands.chains import downstream_of
 from flumeng.control.snapshot import leases
 from flumeng.control.zookeeper import ABSENT, Check, Path, Put, ReadableStore, Versioned, Write
-from flumeng.spec import FlowSpec, SpecError, parse_flow
-from flumeng.spec.chain import source_of
-from flumeng.spec.flow_names import parts_among
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 

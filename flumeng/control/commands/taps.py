@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flumeng.control.commands import audit
 from flumeng.control.zookeeper import Store
-from flumeng.errors import ForbiddenError
+from flumeng.platform.errors import ForbiddenError
 from zkschema import records
 
 

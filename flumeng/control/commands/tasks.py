@@ -18,8 +18,8 @@ from flumeng.control.snapshot.reader import Reader
 from flumeng.control.snapshot.snapshot import FlowView, IntentView, Snapshot
 from flumeng.control.snapshot.task_map import Tasks, leaving, plan_writes
 from flumeng.control.zookeeper import Check, ReadableStore, Store, tree
-from flumeng.errors import ConflictError, UserError
-from flumeng.spec.problems import nearest
+from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
 from zkschema.records import COLLECT, INGEST, PlannedTask
 

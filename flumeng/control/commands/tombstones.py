@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from flumeng.config.flow_names import whole_of
 from flumeng.control.zookeeper import (
     ABSENT,
     ANY,
@@ -15,7 +16,6 @@ from flumeng.control.zookeeper import (
     Write,
     tree,
 )
-from flumeng.spec.flow_names import whole_of
 from zkschema import paths, records
 
 KEEP_TOMBSTONES = 500

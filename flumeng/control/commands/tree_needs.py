@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from flumeng.config import check_flow
+from flumeng.config.flow_names import is_part, whole_of
 from flumeng.control.commands.live_processes import live_processes
 from flumeng.control.commands.next_revision import NextRevision
 from flumeng.control.zookeeper import ReadableStore, tree
-from flumeng.spec import check_flow
-from flumeng.spec.flow_names import is_part, whole_of
 from zkschema import paths, table
 
 NAMED = 5

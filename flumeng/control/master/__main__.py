@@ -4,8 +4,8 @@ import argparse
 import sys
 
 from flumeng.control.master.daemon import run
-from flumeng.errors import UserError
-from flumeng.runtime import logs, parentage
+from flumeng.platform import logs, parentage
+from flumeng.platform.errors import UserError
 
 parser = argparse.ArgumentParser()
 parser.add_argument("hosts")

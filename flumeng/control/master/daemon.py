@@ -35,10 +35,10 @@ from flumeng.control.snapshot.reader import WATCHED, Reader
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import ABSENT, ANY, Expected, Store, possible, tree
 from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
-from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
-from flumeng.runtime.watchdog import Watchdog
-from flumeng.security import process
-from flumeng.security.expiry import Expiry, utc_now
+from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.platform.security import process
+from flumeng.platform.security.expiry import Expiry, utc_now
+from flumeng.platform.watchdog import Watchdog
 from zkschema import paths, table
 from zkschema.access import Secured
 from zkschema.records import LiveMaster
@@ -377,7 +377,7 @@ def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: master.stop())
     if metrics is not None or metrics_channel is not None:
-        from flumeng.metrics import serving  # noqa: PLC0415  # nobody else needs HTTP
+        from flumeng.platform.metrics import serving  # noqa: PLC0415  # nobody else needs HTTP
 
         measures = master.measures
         serving.serve(

@@ -29,7 +29,7 @@ from flumeng.control.planner.placement_index import STANDBY
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.snapshot.task_map import next_version
 from flumeng.control.zookeeper import Refused, Store, Version, Write
-from flumeng.errors import ConflictError, ForbiddenError, UserError
+from flumeng.platform.errors import ConflictError, ForbiddenError, UserError
 from zkschema import paths
 from zkschema.records import AssignedTask
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from flumeng.control.planner import Action, Planner
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import Version
-from flumeng.runtime.garbage import no_garbage_collection
+from flumeng.platform.garbage import no_garbage_collection
 
 log = logging.getLogger(__name__)
 

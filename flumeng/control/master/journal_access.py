@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from flumeng.control.planner import Action, Replicate
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import AccessStore, Store, Version, access_lists
-from flumeng.errors import ForbiddenError
+from flumeng.platform.errors import ForbiddenError
 from zkschema import paths
 from zkschema.access import Secured
 from zkschema.records import Journal

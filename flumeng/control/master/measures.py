@@ -11,10 +11,10 @@ from typing import Literal
 from flumeng.control.planner import Action, Replan
 from flumeng.control.snapshot.snapshot import NodeView, Snapshot
 from flumeng.control.snapshot.task_map import Tasks
-from flumeng.metrics import table
-from flumeng.metrics.health import Health
-from flumeng.metrics.histogram import Histogram
-from flumeng.metrics.table import Reading
+from flumeng.platform.metrics import table
+from flumeng.platform.metrics.health import Health
+from flumeng.platform.metrics.histogram import Histogram
+from flumeng.platform.metrics.table import Reading
 
 STUCK_SECONDS = 120.0
 """A tick that takes so long hangs, though a plan of very many flows may take some seconds."""

@@ -15,7 +15,7 @@ from flumeng.control.commands import subscriptions
 from flumeng.control.commands.nodes import removal
 from flumeng.control.planner import Drop, Forget, Release
 from flumeng.control.zookeeper import ANY, Check, Path, Remove, Store, Version, Write
-from flumeng.errors import ConflictError, UserError
+from flumeng.platform.errors import ConflictError, UserError
 from zkschema import bootstrap, paths, table
 
 PORTION = 500

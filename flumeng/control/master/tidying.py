@@ -1,8 +1,8 @@
 """What masters take from folders that all nodes share, in which no node may remove anything.
 
-The live znodes of nodes that nobody has proven (see ``flumeng.security.sessions``): another node
-may have made them, and the real one cannot register until they are gone. And the registrations of
-journals that their nodes have marked as gone.
+The live znodes of nodes that nobody has proven (see ``flumeng.platform.security.sessions``):
+another node may have made them, and the real one cannot register until they are gone. And the
+registrations of journals that their nodes have marked as gone.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from flumeng.control.zookeeper import (
     Versioned,
     Write,
 )
-from flumeng.errors import UserError
-from flumeng.security import process
-from flumeng.security.credentials import keystore_of
+from flumeng.platform.errors import UserError
+from flumeng.platform.security import process
+from flumeng.platform.security.credentials import keystore_of
 from zkschema import paths
 from zkschema.access import Secured
 from zkschema.bootstrap import CURSOR_MAIN
@@ -96,7 +96,7 @@ class LiveProofs:
             return found.why
         if f"node:{node}" not in self._trust.nodes:
             return "no node of that name was admitted"
-        from flumeng.security import sessions  # noqa: PLC0415  needless in an open cluster
+        from flumeng.platform.security import sessions  # noqa: PLC0415  needless in an open cluster
 
         return sessions.why_unproven(
             found.value.certificates,

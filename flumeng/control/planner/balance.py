@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 
+from flumeng.config import CollectPlace
 from flumeng.control.planner.indexed_heap import IndexedHeap
 from flumeng.control.planner.placement_index import ASSIGNED, DRAINING, WAITING, PlacementIndex
 from flumeng.control.planner.plan_builder import PlanBuilder
 from flumeng.control.snapshot.snapshot import Amounts, FlowView, Snapshot, thousandths
-from flumeng.spec import CollectPlace
 from zkschema.records import COLLECT, PlannedTask
 
 Drafts = Mapping[str, PlanBuilder]

@@ -18,14 +18,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import blake2b
 
+from flumeng.config.replicas import Replicas
 from flumeng.control.planner.actions import Replicate
 from flumeng.control.planner.copy_index import CopyIndex
 from flumeng.control.planner.indexed_heap import IndexedHeap
 from flumeng.control.snapshot.rendezvous import chosen
 from flumeng.control.snapshot.snapshot import NodeView, Snapshot
-from flumeng.errors import CorruptError
+from flumeng.platform.errors import CorruptError
 from flumeng.replication.membership import Membership, node_of
-from flumeng.spec.replicas import Replicas
 from zkschema.records import COPY, Journal
 
 

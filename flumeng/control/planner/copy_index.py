@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from flumeng.config.replicas import Replicas
 from flumeng.control.snapshot.partition_changes import changed_names
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
 from flumeng.replication.membership import node_of
-from flumeng.spec.replicas import Replicas
 from zkschema.records import COPY, Journal
 
 Standing = tuple[bool, bool, bool, bool, str, str]

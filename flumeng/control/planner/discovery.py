@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flumeng.config import CollectPlace
+from flumeng.config.flow_names import is_part
 from flumeng.control.planner.placement_index import ASSIGNED, DRAINING, WAITING
 from flumeng.control.planner.plan_builder import PlanBuilder
 from flumeng.control.snapshot.rendezvous import chosen
-from flumeng.spec import CollectPlace
-from flumeng.spec.flow_names import is_part
 from zkschema.records import COLLECT, DISCOVER, PlannedTask
 
 NAME = f"{DISCOVER}.0"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from flumeng.config import Place
+from flumeng.config.flow_names import parts_among
 from flumeng.control.planner.actions import Drop
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
-from flumeng.spec import Place
-from flumeng.spec.flow_names import parts_among
 from zkschema.records import INGEST
 
 

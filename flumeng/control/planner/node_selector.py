@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from flumeng.config import CollectPlace
 from flumeng.control.planner.plan_builder import PlanBuilder
 from flumeng.control.snapshot.snapshot import Amounts
-from flumeng.spec import CollectPlace
 from zkschema.records import PlannedTask
 
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from itertools import count, islice, takewhile
 from typing import NamedTuple
 
+from flumeng.config import CollectPlace
 from flumeng.control.planner.discovery import ALONE, end_discovery, place_discovery
 from flumeng.control.planner.node_selector import NodeSelector, NodeSelectors
 from flumeng.control.planner.partition_assigner import PartitionAssigner, count_open
@@ -29,7 +30,6 @@ from flumeng.control.planner.placement_index import (
 from flumeng.control.planner.plan_builder import ChangeSet, PlanBuilder
 from flumeng.control.planner.task_count import PARTITIONS_A_LANE, given_tasks, task_count
 from flumeng.control.snapshot.snapshot import Amounts, NodeView
-from flumeng.spec import CollectPlace
 from zkschema.records import COLLECT, INGEST, NOTHING, PlannedTask
 
 NOBODY = "nobody runs it"

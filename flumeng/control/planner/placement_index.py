@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from flumeng.config import CollectPlace
 from flumeng.control.planner.capacity_index import CapacityIndex
 from flumeng.control.planner.indexed_heap import IndexedHeap
 from flumeng.control.snapshot.snapshot import Amounts, FlowView, NodeView
-from flumeng.spec import CollectPlace
 from zkschema.records import COLLECT, PlannedTask
 
 ASSIGNED = "assigned"

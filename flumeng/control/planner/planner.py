@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from flumeng.config.flow_names import is_part, whole_of
 from flumeng.control.planner import absences
 from flumeng.control.planner.actions import Action, Fence, Maintain, Release, Replan, Revert
 from flumeng.control.planner.applied import with_journals
@@ -31,7 +32,6 @@ from flumeng.control.snapshot.partition_changes import changed_names, changed_pa
 from flumeng.control.snapshot.snapshot import FlowView, IntentView, NodeView, Snapshot
 from flumeng.control.snapshot.task_map import Bucket, Change, Tasks
 from flumeng.control.zookeeper import ABSENT, ANY, Check, Put, Version
-from flumeng.spec.flow_names import is_part, whole_of
 from zkschema import paths
 from zkschema.records import COLLECT, INGEST, EndedTask, Journal, Plan, PlannedTask
 

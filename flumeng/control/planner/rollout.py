@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from flumeng.config import Rollout
 from flumeng.control.planner.actions import Revert
 from flumeng.control.planner.placement_index import DRAINING
 from flumeng.control.planner.plan_builder import PlanBuilder
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
-from flumeng.spec import Rollout
 from zkschema.records import COLLECT, INGEST, Audit, PlannedTask, TaskStatus
 
 AUTHOR = "flumeng"

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
+from flumeng.config import CollectPlace
 from flumeng.control.planner.indexed_heap import IndexedHeap
 from flumeng.control.planner.placement_index import PlacementIndex
 from flumeng.control.planner.plan_builder import ChangeSet, PlanBuilder
 from flumeng.control.snapshot.snapshot import NodeView
-from flumeng.spec import CollectPlace
 from zkschema.records import COLLECT, PlannedTask
 
 Labels = tuple[tuple[str, str], ...]

@@ -11,7 +11,7 @@ of the planned tasks: nothing else is remembered.
 
 from __future__ import annotations
 
-from flumeng.spec import TaskRange
+from flumeng.config import TaskRange
 
 SLOTS_A_TASK = 16
 PARTITIONS_A_LANE = 8

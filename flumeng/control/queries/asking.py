@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from flumeng.control.queries.reading import Reading
-from flumeng.errors import CorruptError, UnavailableError, UserError
+from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 from zkschema import paths
 
 CALL_SECONDS = 1.5

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from flumeng.config import SpecError, parse_flow
+from flumeng.config.flow_names import is_part, parts_among, whole_of
 from flumeng.control.commands.flow_records import require_flow
 from flumeng.control.commands.nodes import left, require_node
 from flumeng.control.commands.parts import parts_there
@@ -17,8 +19,6 @@ from flumeng.control.queries.waiting import UnsatisfiableError
 from flumeng.control.snapshot import journal_registry, partitions
 from flumeng.control.snapshot.partitions import subscribed
 from flumeng.control.zookeeper import ReadableStore, Store, Versioned
-from flumeng.spec import SpecError, parse_flow
-from flumeng.spec.flow_names import is_part, parts_among, whole_of
 from zkschema import paths
 from zkschema.records import COLLECT, DISCOVER
 

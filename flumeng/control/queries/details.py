@@ -12,8 +12,8 @@ from flumeng.control.queries.overview import NodeRow
 from flumeng.control.queries.task_counts import TaskCounts
 from flumeng.control.queries.task_status import TaskRow
 from flumeng.control.zookeeper import Store
-from flumeng.errors import UserError
-from flumeng.spec.problems import nearest
+from flumeng.platform.errors import UserError
+from flumeng.platform.options.problems import nearest
 from zkschema import paths
 
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from flumeng.config import FlowSpec
+from flumeng.config.branch import Segment
+from flumeng.config.component import DEAD_LETTER, KEEP, Component
+from flumeng.config.flow_names import part_name
+from flumeng.config.flow_source import FlowSource
+from flumeng.config.sinks import exactly_once, members
+from flumeng.config.summary import summary
 from flumeng.control.queries.task_counts import TaskCounts
-from flumeng.spec import FlowSpec
-from flumeng.spec.branch import Segment
-from flumeng.spec.component import DEAD_LETTER, KEEP, Component
-from flumeng.spec.flow_names import part_name
-from flumeng.spec.flow_source import FlowSource
-from flumeng.spec.sinks import exactly_once, members
-from flumeng.spec.summary import summary
 
 NodeKind = Literal["source", "journal", "filter", "branch", "group", "sink", "dead letters"]
 MINUTE = 60.0

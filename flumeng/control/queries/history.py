@@ -9,7 +9,7 @@ from flumeng.control.commands.flow_records import require_flow, require_revision
 from flumeng.control.queries import moments
 from flumeng.control.queries.reading import Reading
 from flumeng.control.zookeeper import Store, Unreadable, Versioned
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 from zkschema import paths, records
 
 

@@ -14,10 +14,10 @@ from flumeng.control.queries import asking
 from flumeng.control.queries.reading import Reading
 from flumeng.control.snapshot import journal_registry
 from flumeng.control.zookeeper import Store
-from flumeng.errors import UserError
 from flumeng.journal.account import Account
+from flumeng.platform.errors import UserError
+from flumeng.platform.options.problems import nearest
 from flumeng.replication.membership import node_of
-from flumeng.spec.problems import nearest
 from zkschema import paths
 
 Ask = Callable[[str], Mapping[str, Account]]

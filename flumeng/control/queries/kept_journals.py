@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from flumeng.config.flow_names import is_part, whole_of
 from flumeng.control.queries.overview import FlowRow
 from flumeng.control.queries.reading import Reading
 from flumeng.control.queries.unreadable import Cause
 from flumeng.control.zookeeper import Unreadable, Versioned
 from flumeng.journal.account import Account
 from flumeng.journal.names import flow_of
-from flumeng.spec.flow_names import is_part, whole_of
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 

@@ -22,7 +22,7 @@ from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.items import Item
 from flumeng.control.snapshot.partitions import key
 from flumeng.control.zookeeper import Found, Unreadable, Versioned
-from flumeng.errors import CorruptError, UserError
+from flumeng.platform.errors import CorruptError, UserError
 from zkschema import paths
 from zkschema.records import Ack, Queue, QueueFailure
 

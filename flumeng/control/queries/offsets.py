@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from flumeng.control.queries.reading import Reading
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import ReadableStore
-from flumeng.errors import UnavailableError
+from flumeng.platform.errors import UnavailableError
 from zkschema import paths
 from zkschema.records import DISCOVER
 

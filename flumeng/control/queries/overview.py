@@ -11,6 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypedDict
 
+from flumeng.config import FlowSpec, SpecError, parse_flow
+from flumeng.config.flow import OTHER_SECONDS, Lag
+from flumeng.config.flow_names import beside, is_part, parts_among, whole_of
+from flumeng.config.guarantees import local_paths
+from flumeng.config.outline import Outline, outline
 from flumeng.control.commands.flow_records import require_flow
 from flumeng.control.queries import scaling, task_status
 from flumeng.control.queries.acks import Positions, acks_of
@@ -22,12 +27,7 @@ from flumeng.control.queries.task_status import EndedRow, RolloutRow, TaskRow
 from flumeng.control.snapshot.snapshot import FlowView
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import Found, ReadableStore, Store, Unreadable, Versioned
-from flumeng.errors import CorruptError, UserError
-from flumeng.spec import FlowSpec, SpecError, parse_flow
-from flumeng.spec.flow import OTHER_SECONDS, Lag
-from flumeng.spec.flow_names import beside, is_part, parts_among, whole_of
-from flumeng.spec.guarantees import local_paths
-from flumeng.spec.outline import Outline, outline
+from flumeng.platform.errors import CorruptError, UserError
 from zkschema import paths, records
 
 UNREADABLE = "unreadable"

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from flumeng.config import SpecError, parse_flow
 from flumeng.control.commands.subscriptions import upstream_of
 from flumeng.control.zookeeper import ReadableStore, Versioned
-from flumeng.spec import SpecError, parse_flow
 from zkschema import paths
 
 

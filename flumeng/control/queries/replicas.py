@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from flumeng.config.replicas import Replicas
 from flumeng.control.queries.unreadable import Cause
 from flumeng.replication.membership import node_of
-from flumeng.spec.replicas import Replicas
 from zkschema.records import Journal
 
 NAMED = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flumeng.spec import TaskRange
+from flumeng.config import TaskRange
 from zkschema.records import Partitions
 
 

@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flumeng.config import FlowSpec
 from flumeng.control.commands.local_files import collecting_hosts
 from flumeng.control.queries.reading import Reading
 from flumeng.control.zookeeper import ReadableStore
-from flumeng.errors import (
+from flumeng.platform.errors import (
     CorruptError,
     FlumengError,
     NotAllowedError,
     UnavailableError,
     UserError,
 )
-from flumeng.security.signing import signature
-from flumeng.spec import FlowSpec
+from flumeng.platform.security.signing import signature
 from zkschema import paths
 from zkschema.records import LiveNode
 

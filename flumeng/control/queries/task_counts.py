@@ -15,7 +15,7 @@ from flumeng.control.queries import asking
 from flumeng.control.queries.reading import Reading
 from flumeng.control.queries.task_status import TaskRow
 from flumeng.control.zookeeper import ReadableStore
-from flumeng.errors import CorruptError
+from flumeng.platform.errors import CorruptError
 from zkschema.records import COLLECT
 
 Ask = Callable[[str], Sequence[Mapping[str, Any]]]

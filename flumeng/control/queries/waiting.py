@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from flumeng.errors import FlumengError, UnavailableError
+from flumeng.platform.errors import FlumengError, UnavailableError
 
 LOOK_SECONDS = 0.5
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flumeng.control.snapshot.partitions import POSITION_BITS
-from flumeng.errors import CorruptError
+from flumeng.platform.errors import CorruptError
 from zkschema.records import QueueSegment
 
 MOST_POSITION = (1 << POSITION_BITS) - 1

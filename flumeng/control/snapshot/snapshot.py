@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from flumeng.config import CollectPlace, Place, Rollout
+from flumeng.config.flow_names import is_part, whole_of
+from flumeng.config.replicas import Replicas
 from flumeng.control.snapshot.leases import RunOut
 from flumeng.control.snapshot.partitions import OBJECTS, input_of, key, subscribed
 from flumeng.control.snapshot.task_map import Tasks
 from flumeng.control.zookeeper import ABSENT, Expected, Unreadable, Version
 from flumeng.control.zookeeper.transaction import Scale
-from flumeng.spec import CollectPlace, Place, Rollout
-from flumeng.spec.flow_names import is_part, whole_of
-from flumeng.spec.replicas import Replicas
 from zkschema import paths
 from zkschema.records import (
     COLLECT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from flumeng.config import FlowSpec, SpecError, parse_flow
 from flumeng.control.snapshot import discovered, journal_registry
 from flumeng.control.snapshot.assignment_pages import whole
 from flumeng.control.snapshot.mirror import Mirror, pages_of
@@ -12,7 +13,6 @@ from flumeng.control.snapshot.partitions import FLOW, ack_path, input_of
 from flumeng.control.snapshot.snapshot import FlowView, NodeView
 from flumeng.control.snapshot.task_map import Tasks
 from flumeng.control.zookeeper import Path, ReadableStore, Unreadable, Version, Versioned
-from flumeng.spec import FlowSpec, SpecError, parse_flow
 from zkschema import paths
 from zkschema.records import (
     Assignment,

@@ -14,7 +14,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from flumeng.errors import ConflictError, CorruptError, FlumengError, ForbiddenError, UserError
+from flumeng.platform.errors import (
+    ConflictError,
+    CorruptError,
+    FlumengError,
+    ForbiddenError,
+    UserError,
+)
 from zkschema import codec
 from zkschema.records import Record
 from zkschema.table import NAME, ZPath

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import cast
 
 from flumeng.control.zookeeper import AccessList
-from flumeng.security.roles import NAMED, Role, subject_of
+from flumeng.platform.security.roles import NAMED, Role, subject_of
 from zkschema import access
 from zkschema.access import Secured
 from zkschema.records import Journal

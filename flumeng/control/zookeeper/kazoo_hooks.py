@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 from kazoo.client import KazooClient
 
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 
 SUPPORTED = "kazoo>=2.11,<2.12"
 OF_CONNECTION = {

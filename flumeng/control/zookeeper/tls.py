@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
 
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 
 if TYPE_CHECKING:
-    from flumeng.security.credentials import Credentials, Keystore
+    from flumeng.platform.security.credentials import Credentials, Keystore
 
 log = logging.getLogger(__name__)
 

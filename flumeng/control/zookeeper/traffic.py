@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from flumeng.errors import ConflictError, UnavailableError
-from flumeng.metrics import table
-from flumeng.metrics.histogram import Histogram
-from flumeng.metrics.table import Reading
+from flumeng.platform.errors import ConflictError, UnavailableError
+from flumeng.platform.metrics import table
+from flumeng.platform.metrics.histogram import Histogram
+from flumeng.platform.metrics.table import Reading
 
 DONE, CONFLICT, UNAVAILABLE, REFUSED = "done", "conflict", "unavailable", "refused"
 

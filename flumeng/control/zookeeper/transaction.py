@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from flumeng.control.zookeeper import ABSENT, AccessList, Path, Put, Write, access_lists, data_of
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 from zkschema import codec
 from zkschema.access import Secured
 

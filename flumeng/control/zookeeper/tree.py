@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from flumeng.control.zookeeper import ABSENT, ReadableStore, Store, Versioned
-from flumeng.errors import ConflictError, UserError
+from flumeng.platform.errors import ConflictError, UserError
 from zkschema import bootstrap, paths, table
 from zkschema.records import Schema
 from zkschema.verify import Problem

@@ -71,11 +71,11 @@ from flumeng.control.zookeeper import (
 )
 from flumeng.control.zookeeper.traffic import Traffic
 from flumeng.control.zookeeper.transaction import Scale
-from flumeng.errors import ConflictError, ForbiddenError, UnavailableError, UserError
-from flumeng.metrics.table import Reading
-from flumeng.security import process
-from flumeng.security.credentials import keystore_of
-from flumeng.security.roles import DIRECTORY, PEOPLE, Role
+from flumeng.platform.errors import ConflictError, ForbiddenError, UnavailableError, UserError
+from flumeng.platform.metrics.table import Reading
+from flumeng.platform.security import process
+from flumeng.platform.security.credentials import keystore_of
+from flumeng.platform.security.roles import DIRECTORY, PEOPLE, Role
 from zkschema import codec, paths
 from zkschema.access import NAMED, Secured
 from zkschema.records import Member, Record, Schema

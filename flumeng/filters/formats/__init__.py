@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from flumeng.spec.filters.parse import Parse
+from flumeng.config.filters.parse import Parse
 
 
 @dataclass(frozen=True)

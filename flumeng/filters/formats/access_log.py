@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.config.filters.parse import ACCESS_LOG
 from flumeng.filters.byte_column import ByteColumn, Bytes, Mask, Positions, following, text
 from flumeng.filters.formats import Found, access_fronts
 from flumeng.filters.formats.fields import found_of
@@ -25,7 +26,6 @@ from flumeng.filters.timestamps import (
     month_number,
 )
 from flumeng.journal.schema import EVENT_SCHEMA
-from flumeng.spec.filters.parse import ACCESS_LOG
 
 _NUMBERS = {"status": pa.int32(), "bytes": pa.int64()}
 TIME_WIDTH = 26

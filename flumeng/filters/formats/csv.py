@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.config.filters.parse import Parse
 from flumeng.filters import ddl
 from flumeng.filters.byte_column import ByteColumn, Mask, Positions, contains, following, text
 from flumeng.filters.formats import Found
@@ -23,7 +24,6 @@ from flumeng.filters.formats.key_value import NAMED
 from flumeng.filters.formats.pairs import typed
 from flumeng.filters.formats.quotes import Quotes
 from flumeng.filters.reasons import because, misfit
-from flumeng.spec.filters.parse import Parse
 
 MALFORMED = "csv: malformed quotes"
 csv.field_size_limit(2**31 - 1)

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import UserError
+from flumeng.config.filters.fields import named
+from flumeng.config.filters.parse import Parse
 from flumeng.filters import ddl
 from flumeng.filters.byte_column import Mask
 from flumeng.filters.formats import Found
 from flumeng.journal.schema import EVENT_SCHEMA
-from flumeng.spec.filters.fields import named
-from flumeng.spec.filters.parse import Parse
+from flumeng.platform.errors import UserError
 
 TEXTS = pa.map_(pa.string(), pa.string())
 

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import UserError
+from flumeng.config import grok
+from flumeng.config.filters.parse import Parse
 from flumeng.filters import ddl
 from flumeng.filters.byte_column import Mask, text
 from flumeng.filters.formats import Found
@@ -21,8 +22,7 @@ from flumeng.filters.formats.fields import (
 )
 from flumeng.filters.formats.pairs import typed
 from flumeng.filters.reasons import because, misfit
-from flumeng.spec import grok
-from flumeng.spec.filters.parse import Parse
+from flumeng.platform.errors import UserError
 
 _ABSENT = pa.scalar(None, pa.string())
 

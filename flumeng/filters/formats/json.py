@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import UserError
+from flumeng.config.filters.parse import Parse
 from flumeng.filters import ddl
 from flumeng.filters.byte_column import ByteColumn, Mask, text
 from flumeng.filters.formats import Found, Reader, json_values
@@ -25,7 +25,7 @@ from flumeng.filters.formats.fields import (
 )
 from flumeng.filters.json_check import are_json
 from flumeng.filters.reasons import because, misfit
-from flumeng.spec.filters.parse import Parse
+from flumeng.platform.errors import UserError
 
 MALFORMED, OTHER = "json: malformed", "json: not of the schema"
 _WHITE_SPACE = " \t\n\r"

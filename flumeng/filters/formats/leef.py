@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.config.filters.parse import LEEF, Parse
 from flumeng.filters.byte_column import ByteColumn, Positions, following
 from flumeng.filters.formats import Found
 from flumeng.filters.formats.fields import Field, columns_of_fields, fields_of, found_of
@@ -18,7 +19,6 @@ from flumeng.filters.formats.key_value import unescape
 from flumeng.filters.formats.pairs import Pairs
 from flumeng.filters.formats.security_header import Header, trimmed
 from flumeng.filters.reasons import because
-from flumeng.spec.filters.parse import LEEF, Parse
 
 _HEX = np.full(256, -1)
 _HEX[[ord(digit) for digit in "0123456789abcdef"]] = np.arange(16)

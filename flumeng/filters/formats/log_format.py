@@ -9,7 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import UserError
+from flumeng.config import log_formats
+from flumeng.config.filters.parse import Parse
+from flumeng.config.log_formats import Part, Variable
 from flumeng.filters import ddl
 from flumeng.filters.byte_column import ByteColumn, Mask, Positions, following, text
 from flumeng.filters.formats import Found, Reader
@@ -26,9 +28,7 @@ from flumeng.filters.formats.quotes import behind_backslash
 from flumeng.filters.reasons import because, misfit
 from flumeng.filters.time_texts import TextFormat
 from flumeng.journal.schema import EVENT_SCHEMA
-from flumeng.spec import log_formats
-from flumeng.spec.filters.parse import Parse
-from flumeng.spec.log_formats import Part, Variable
+from flumeng.platform.errors import UserError
 
 _MOST_LISTED = 64
 

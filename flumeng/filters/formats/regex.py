@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import UserError
+from flumeng.config.filters.parse import Parse
 from flumeng.filters.byte_column import text
 from flumeng.filters.formats import Found
 from flumeng.filters.reasons import because
-from flumeng.spec.filters.parse import Parse
+from flumeng.platform.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from flumeng.errors import UserError
+from flumeng.config.filters.parse import Parse
 from flumeng.filters import syslog
 from flumeng.filters.formats import Found
 from flumeng.filters.local_times import to_utc
-from flumeng.spec.filters.parse import Parse
+from flumeng.platform.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flumeng.errors import UserError
 from flumeng.importing.answers import Setting
 from flumeng.importing.findings import Log, Place
 from flumeng.importing.ng import properties
+from flumeng.platform.errors import UserError
 
 KINDS = ("sources", "channels", "sinks", "sinkgroups", "configfilters")
 _VARIABLE = re.compile(r"\$\{(?:env:)?(?P<name>[A-Za-z_][A-Za-z0-9_.]*)\}")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from flumeng.config import SpecError, parse_flow
 from flumeng.importing.answers import (
     Answers,
     Differs,
@@ -21,7 +22,6 @@ from flumeng.importing.answers import (
 from flumeng.importing.findings import Log, Place
 from flumeng.importing.ng import kafka
 from flumeng.importing.ng.agents import Part
-from flumeng.spec import SpecError, parse_flow
 
 _ORDER = ("memory", "spill", "disk")
 _DISKS = "journals lie in the data directory of each node"

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flumeng.errors import UserError
 from flumeng.importing.drafts import (
     Draft,
     End,
@@ -32,6 +31,7 @@ from flumeng.importing.ng.channels import Journal
 from flumeng.importing.ng.hops import RPC, Hops, Receiver, receiver
 from flumeng.importing.ng.sources import Origin
 from flumeng.importing.stream import Stream
+from flumeng.platform.errors import UserError
 
 SOURCES = 100
 """A flow file has a bound; more sources than this are several flows."""

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flumeng.errors import UserError
 from flumeng.importing.drafts import (
     Draft,
     End,
@@ -42,6 +41,7 @@ from flumeng.importing.og.tree import (
     Statement,
 )
 from flumeng.importing.stream import Stream
+from flumeng.platform.errors import UserError
 
 AGENTS: Mapping[str, str] = {
     "agentSink": "E2E", "agentE2ESink": "E2E", "agentDFOSink": "DFO", "agentBESink": "BE",

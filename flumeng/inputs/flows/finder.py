@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from flumeng.config.flow_source import FlowSource
 from flumeng.control.snapshot.partitions import FLOW, input_of, journal_of, subscribed
 from flumeng.control.zookeeper import Store
-from flumeng.errors import UserError
 from flumeng.inputs.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.inputs.flows.flow_journals import ANSWER_SECONDS, FlowJournals
 from flumeng.journal.client import JournalClient
 from flumeng.journal.names import flow_of
-from flumeng.spec.flow_source import FlowSource
+from flumeng.platform.errors import UserError
 from zkschema import paths
 
 MOST_TIMES = 64

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import replace
 
+from flumeng.config import FlowSpec
 from flumeng.control.snapshot.partitions import journal_of, subscribed
 from flumeng.inputs import Positions, Reach, Standstill
 from flumeng.inputs.flows.reader import SubscribedReader
 from flumeng.inputs.journals.journals import Journals
-from flumeng.spec import FlowSpec
 
 
 class Subscriptions:

@@ -8,8 +8,8 @@ from functools import lru_cache
 
 from flumeng.journal.proof import Proof
 from flumeng.journal.tokens import Signer
-from flumeng.security import credentials, process
-from flumeng.security.credentials import Credentials, Keystore
+from flumeng.platform.security import credentials, process
+from flumeng.platform.security.credentials import Credentials, Keystore
 
 
 @dataclass(frozen=True)

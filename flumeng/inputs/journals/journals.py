@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from flumeng.config import FlowSpec
 from flumeng.control.zookeeper import Store
 from flumeng.inputs.journals.addresses import Addresses
 from flumeng.inputs.journals.executor_tokens import ExecutorTokens
 from flumeng.inputs.journals.positions import PositionWatcher, WatchedJournals
 from flumeng.inputs.journals.probes import Probes
 from flumeng.inputs.journals.reader import JournalReader
-from flumeng.spec import FlowSpec
 
 
 class Journals:

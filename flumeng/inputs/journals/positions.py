@@ -17,15 +17,15 @@ from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Iter
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from flumeng.errors import CorruptError, UnavailableError
+from flumeng.config import FlowSpec
 from flumeng.inputs import Reach, Standstill
 from flumeng.inputs.journals import standstills
 from flumeng.inputs.journals.addresses import Addresses
 from flumeng.inputs.journals.probes import Probes
 from flumeng.journal import watch_client
 from flumeng.journal.watch import WatchAnswer, WatchRequest
-from flumeng.runtime import vital
-from flumeng.spec import FlowSpec
+from flumeng.platform import vital
+from flumeng.platform.errors import CorruptError, UnavailableError
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from flumeng.errors import UnavailableError
 from flumeng.inputs.journals.reader import READ_SECONDS
 from flumeng.journal.client import JournalClient
+from flumeng.platform.errors import UnavailableError
 
 THREADS = 4
 KEEP_SECONDS = 60.0

@@ -14,7 +14,7 @@ from flumeng.inputs.reading import bounds
 from flumeng.journal.client import JournalClient
 from flumeng.journal.proof import Proof
 from flumeng.journal.schema import READ_SCHEMA
-from flumeng.runtime.idle_clients import IdleClients
+from flumeng.platform.idle_clients import IdleClients
 
 READ_SECONDS = 5.0
 """A server that sends no frame for so long is left out. A link has to carry a frame in that time:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from flumeng.runtime.kafka_client import connection
-from flumeng.runtime.scrubbing import Secret
-from flumeng.runtime.secrets import resolve
-from flumeng.spec.kafka_brokers import KafkaBrokers
-from flumeng.spec.kafka_source import KafkaSource
+from flumeng.config.kafka_brokers import KafkaBrokers
+from flumeng.config.kafka_source import KafkaSource
+from flumeng.platform.kafka_client import connection
+from flumeng.platform.scrubbing import Secret
+from flumeng.platform.secrets import resolve
 
 AHEAD_KBYTES = 1024
 """What lies behind the end of a range is fetched for nothing."""

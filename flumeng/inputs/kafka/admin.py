@@ -15,10 +15,10 @@ import confluent_kafka.admin
 from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.inputs.kafka.access import Access
 from flumeng.inputs.kafka.library import KafkaError, KafkaException, meaning
 from flumeng.inputs.kafka.names import id_text
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 
 ANSWER_SECONDS = 5.0
 GRACE_SECONDS = 2.0

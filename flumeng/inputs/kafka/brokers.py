@@ -16,7 +16,6 @@ from typing import Any, Protocol
 
 from confluent_kafka import Consumer, TopicPartition
 
-from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.inputs import CutError
 from flumeng.inputs.kafka import admin
 from flumeng.inputs.kafka.access import Access, consumer_settings
@@ -30,6 +29,7 @@ from flumeng.inputs.kafka.library import (
     meaning,
 )
 from flumeng.inputs.kafka.names import id_text
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 
 TIMES_SECONDS = 1.0
 TIMES_AT_ONCE = 256

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.inputs.kafka.access import Access, consumer_settings
 from flumeng.inputs.kafka.columns import Columns, columns, pieces
 from flumeng.inputs.kafka.library import GROUP, PASSING, KafkaError, KafkaException, meaning
 from flumeng.inputs.kafka.librdkafka import Client, Taken
 from flumeng.inputs.kafka.loops import Numbers
+from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 
 MESSAGES_AT_ONCE = 20_000
 WAIT_SECONDS = 0.05

@@ -16,9 +16,9 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 
+from flumeng.config.kafka_source import PARTITION, KafkaSource, time_of
 from flumeng.control.snapshot.partitions import label_of
 from flumeng.control.zookeeper import Store
-from flumeng.errors import UserError
 from flumeng.inputs.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.inputs.kafka.access import Access
 from flumeng.inputs.kafka.admin import Bound
@@ -29,7 +29,7 @@ from flumeng.inputs.kafka.names import (
     KafkaPartition,
     parsed,
 )
-from flumeng.spec.kafka_source import PARTITION, KafkaSource, time_of
+from flumeng.platform.errors import UserError
 
 NAMED = 3
 TOPIC, PATTERN = "topic ", "pattern "

@@ -9,10 +9,10 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from flumeng.config import FlowSpec
+from flumeng.config.kafka_source import KafkaSource
 from flumeng.inputs import Positions
 from flumeng.inputs.reading import Reader
-from flumeng.spec import FlowSpec
-from flumeng.spec.kafka_source import KafkaSource
 
 if TYPE_CHECKING:
     from flumeng.inputs.kafka.positions import Watchers

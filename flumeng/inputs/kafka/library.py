@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
-from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
+from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
 
 NEEDS = "the source kafka needs a package: pip install 'flumeng[kafka]'"
 try:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
-from flumeng.errors import CorruptError
+from flumeng.platform.errors import CorruptError
 
 INPUT = "kafka"
 ID_CHARACTERS = 8

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from flumeng.config import FlowSpec
+from flumeng.config.kafka_source import KafkaSource
 from flumeng.control.snapshot.partitions import label_of
 from flumeng.inputs import CutError, Gone, Range, Reach, Standstill
 from flumeng.inputs.kafka.access import Access
@@ -14,8 +16,6 @@ from flumeng.inputs.kafka.names import parsed
 from flumeng.inputs.kafka.reader import KafkaReader
 from flumeng.inputs.kafka.standstills import describe
 from flumeng.inputs.kafka.watcher import Extent, ExtentWatcher
-from flumeng.spec import FlowSpec
-from flumeng.spec.kafka_source import KafkaSource
 
 PROBE_THREADS = 4
 CUT = (

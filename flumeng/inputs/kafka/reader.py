@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from flumeng.errors import CorruptError
+from flumeng.config.kafka_source import KafkaSource
 from flumeng.inputs import Range
 from flumeng.inputs.kafka import admin, messages, names
 from flumeng.inputs.kafka.access import Access
 from flumeng.inputs.kafka.messages import MESSAGE_SCHEMA
 from flumeng.journal.schema import READ_SCHEMA
-from flumeng.runtime.idle_clients import IdleClients
-from flumeng.spec.kafka_source import KafkaSource
+from flumeng.platform.errors import CorruptError
+from flumeng.platform.idle_clients import IdleClients
 
 if TYPE_CHECKING:
     from flumeng.inputs.kafka.columns import Columns

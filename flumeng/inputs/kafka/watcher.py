@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from flumeng.errors import FlumengError, UnavailableError
 from flumeng.inputs.kafka.brokers import Brokers, Described, Place
 from flumeng.inputs.kafka.names import ID_CHARACTERS, KafkaPartition, parse
-from flumeng.runtime import vital
+from flumeng.platform import vital
+from flumeng.platform.errors import FlumengError, UnavailableError
 
 log = logging.getLogger(__name__)
 

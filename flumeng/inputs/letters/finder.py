@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from flumeng.config.letters_source import LettersSource
 from flumeng.control.zookeeper import Store
-from flumeng.errors import UserError
 from flumeng.inputs.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.inputs.letters import names
-from flumeng.spec.letters_source import LettersSource
+from flumeng.platform.errors import UserError
 
 
 class LettersFinder:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from flumeng.config import FlowSpec
+from flumeng.config.letters_source import LettersSource
 from flumeng.inputs import Range, Reach, Standstill
 from flumeng.inputs.letters import names
 from flumeng.inputs.letters.reader import LettersReader
-from flumeng.spec import FlowSpec
-from flumeng.spec.letters_source import LettersSource
 
 PROBE_THREADS = 2
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import FlumengError, UnavailableError
+from flumeng.config.letters_source import LettersSource
 from flumeng.filters import attributes
 from flumeng.filters.reasons import PARSE_ERROR
 from flumeng.inputs import Range, UnreadableError
@@ -26,11 +26,11 @@ from flumeng.letters.choice import Choice
 from flumeng.letters.directory import LetterDirectory, LetterFile
 from flumeng.letters.reading import open_letters
 from flumeng.letters.replay_lists import ListedFile
-from flumeng.runtime import secrets
-from flumeng.runtime.scrubbing import Secret
+from flumeng.platform import secrets
+from flumeng.platform.errors import FlumengError, UnavailableError
+from flumeng.platform.options.patterns import SECRET
+from flumeng.platform.scrubbing import Secret
 from flumeng.sinks.letter_columns import ADDED
-from flumeng.spec.letters_source import LettersSource
-from flumeng.spec.patterns import SECRET
 
 Secrets = tuple[tuple[str, Secret], ...]
 

@@ -52,10 +52,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from flumeng.config.traces import OTHER
 from flumeng.inputs import Progress
 from flumeng.inputs.lines.machine import Flags, Machine, Numbers
 from flumeng.inputs.lines.pauses import InStreams
-from flumeng.spec.traces import OTHER
 
 ENDED, TIMEOUT, MAX_LINES, MAX_BYTES = range(4)
 """Why a group is closed: the first is by the start of the next."""

@@ -1,4 +1,4 @@
-"""Runs the state machine of a preset over lines, see ``flumeng.spec.traces``. No Arrow."""
+"""Runs the state machine of a preset over lines, see ``flumeng.config.traces``. No Arrow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from flumeng.spec.traces import FRAME, INDENTED, LEAD, LEAD_LINES, OTHER, UNKNOWN, Traces
+from flumeng.config.traces import FRAME, INDENTED, LEAD, LEAD_LINES, OTHER, UNKNOWN, Traces
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]

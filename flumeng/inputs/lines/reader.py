@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.inputs import Progress, Range, UnreadableError
 from flumeng.inputs.accumulator import AccumulatorHandle
 from flumeng.inputs.lines.joined import JoinedRange
 from flumeng.inputs.lines.rules import Rules
 from flumeng.inputs.lines.steps import Joining
 from flumeng.inputs.reading import Reader
+from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 
 
 @dataclass(frozen=True)

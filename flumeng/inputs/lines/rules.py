@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import UserError
+from flumeng.config.multiline import PIECE_SECONDS, Container, Multiline
+from flumeng.config.traces import INDENTED, ISO_LOG_LINE, LOG, OTHER, TRACES, Kinds, Traces
 from flumeng.inputs.lines.groups import Limits
 from flumeng.inputs.lines.machine import Flags, Machine, Numbers
-from flumeng.spec.multiline import PIECE_SECONDS, Container, Multiline
-from flumeng.spec.traces import INDENTED, ISO_LOG_LINE, LOG, OTHER, TRACES, Kinds, Traces
+from flumeng.platform.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from functools import partial
 
 import pyarrow as pa
 
+from flumeng.config.objects_source import ObjectsSource
 from flumeng.control.snapshot.items import Item
-from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.inputs.objects.opened import ChangedError, check_there
-from flumeng.runtime.file_store import FileStore, below, open_store
-from flumeng.spec.locations import located
-from flumeng.spec.objects_source import ObjectsSource
-from flumeng.spec.patterns import split_query
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.file_store import FileStore, below, open_store
+from flumeng.platform.options.locations import located
+from flumeng.platform.options.patterns import split_query
 
 AT_ONCE = 8
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flumeng.control.snapshot.items import MOST_POSITION, Item
-from flumeng.errors import CorruptError, FlumengError, UnavailableError
 from flumeng.inputs.objects import tar_members, zip_members
 from flumeng.inputs.objects.compression import content_of
 from flumeng.inputs.objects.content import Content, Streamed
@@ -23,6 +22,7 @@ from flumeng.inputs.objects.lines import segments
 from flumeng.inputs.objects.member import Allowance, Member
 from flumeng.inputs.objects.opened import Opened
 from flumeng.inputs.objects.parts import Part, Rows, Segment
+from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
 
 Kind = Literal["tar", "zip"]
 FindIn = Callable[[Content, int, int], Iterator[Part]]

@@ -10,8 +10,8 @@ from pyarrow import fs
 
 from flumeng.inputs.objects.listed import Listed
 from flumeng.inputs.objects.pages import Page, Request
-from flumeng.runtime.file_store import FileStore
-from flumeng.runtime.remote_store import OBJECT_STORES
+from flumeng.platform.file_store import FileStore
+from flumeng.platform.remote_store import OBJECT_STORES
 
 
 class ArrowTree:

@@ -19,12 +19,12 @@ from fastavro import block_reader
 from fastavro.read import LOGICAL_READERS
 from fastavro.schema import SchemaParseException
 
-from flumeng.errors import CorruptError, UserError
+from flumeng.config.objects_source import ObjectsSource
 from flumeng.inputs.objects.block_file import BlockFile
 from flumeng.inputs.objects.content import Content
 from flumeng.inputs.objects.formats import chosen
 from flumeng.inputs.objects.parts import Rows, texts_of
-from flumeng.spec.objects_source import ObjectsSource
+from flumeng.platform.errors import CorruptError, UserError
 
 _PLAIN: Mapping[str, pa.DataType] = {
     "null": pa.null(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 
-from flumeng.errors import FlumengError
+from flumeng.platform.errors import FlumengError
 
 
 class BlockFile(io.RawIOBase):

@@ -15,10 +15,10 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 from isal import igzip_lib
 
-from flumeng.errors import CorruptError, FlumengError
 from flumeng.inputs.objects.block_file import BlockFile
 from flumeng.inputs.objects.content import Blocks, Content, Streamed
 from flumeng.inputs.objects.formats import SUFFIXES
+from flumeng.platform.errors import CorruptError, FlumengError
 
 Codec = Literal["gzip", "zstd", "lz4", "bz2", "xz", "deflate"]
 """The last one is only in archives."""

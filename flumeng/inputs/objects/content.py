@@ -12,7 +12,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from flumeng.errors import CorruptError, FlumengError
+from flumeng.platform.errors import CorruptError, FlumengError
 
 BEGINNING_BYTES = 512
 """So much tells what something is: a tar's first header."""

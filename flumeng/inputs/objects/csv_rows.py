@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.csv as pc
 
-from flumeng.errors import CorruptError
+from flumeng.config.objects_source import ObjectsSource
 from flumeng.inputs.objects.block_file import BlockFile
 from flumeng.inputs.objects.content import Content
 from flumeng.inputs.objects.formats import chosen
 from flumeng.inputs.objects.parts import Rows, numbered, texts_of
 from flumeng.inputs.objects.text import text_from, without_mark
-from flumeng.spec.objects_source import ObjectsSource
+from flumeng.platform.errors import CorruptError
 
 BLOCK_BYTES = 4 << 20
 """A row is no longer than this."""

@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 
+from flumeng.config.objects_source import ObjectsSource
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
 from flumeng.control.zookeeper import Store
-from flumeng.errors import FlumengError, UserError
 from flumeng.inputs.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.inputs.objects.aftermath import Aftermath
 from flumeng.inputs.objects.lane_state import LaneState
@@ -29,7 +29,7 @@ from flumeng.inputs.objects.queue_log import QueueLog
 from flumeng.inputs.objects.seen import Seen, seen
 from flumeng.inputs.objects.seen_hashes import LARGE, SMALL
 from flumeng.inputs.objects.settling import Settling
-from flumeng.spec.objects_source import ObjectsSource
+from flumeng.platform.errors import FlumengError, UserError
 
 AHEAD_ITEMS = 50_000
 """So many items wait at most."""

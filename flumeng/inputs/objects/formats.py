@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from flumeng.errors import CorruptError
-from flumeng.spec.objects_source import Format, ObjectsSource
-from flumeng.spec.patterns import split_query
+from flumeng.config.objects_source import Format, ObjectsSource
+from flumeng.platform.errors import CorruptError
+from flumeng.platform.options.patterns import split_query
 
 if TYPE_CHECKING:
     from flumeng.inputs.objects.content import Content

@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flumeng.errors import CorruptError
+from flumeng.config.objects_source import ObjectsSource
 from flumeng.inputs.objects.content import Content
 from flumeng.inputs.objects.json_scan import JsonText
 from flumeng.inputs.objects.parts import Rows, numbered
 from flumeng.inputs.objects.text import text_from, without_mark
-from flumeng.runtime.json_text import without_surrogates
-from flumeng.spec.objects_source import ObjectsSource
+from flumeng.platform.errors import CorruptError
+from flumeng.platform.json_text import without_surrogates
 
 SCAN_BYTES = 1 << 20
 MOST_ELEMENT_BYTES = 1 << 24

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from flumeng.errors import CorruptError
-from flumeng.runtime.json_text import without_surrogates
+from flumeng.platform.errors import CorruptError
+from flumeng.platform.json_text import without_surrogates
 
 FIRST_BYTES, MOST_BYTES = 256, 1 << 20
 """A value is looked at in steps from so few bytes, each twice the last one, to so many."""

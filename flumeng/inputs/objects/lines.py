@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from flumeng.config.objects_source import ObjectsSource
 from flumeng.inputs.objects.content import Content
 from flumeng.inputs.objects.parts import Segment
 from flumeng.inputs.objects.text import text_from
-from flumeng.spec.objects_source import ObjectsSource
 
 MOST_LINE_BYTES = 1 << 24
 """What is longer is cut there, and marked."""

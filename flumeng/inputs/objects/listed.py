@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from flumeng.spec.patterns import split_query
+from flumeng.platform.options.patterns import split_query
 
 
 class Listed(NamedTuple):

@@ -16,17 +16,17 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 
-from flumeng.errors import UnavailableError, UserError
 from flumeng.inputs.objects.globs import Glob
 from flumeng.inputs.objects.listed import Listed
 from flumeng.inputs.objects.local_tree import LocalTree
 from flumeng.inputs.objects.pages import PAGE, Page, Request, Tree
 from flumeng.inputs.objects.readers import Readers, Reading
-from flumeng.runtime import secrets
-from flumeng.runtime.file_store import open_store
-from flumeng.runtime.remote_store import Resolve, revealed
-from flumeng.spec.locations import store_of
-from flumeng.spec.patterns import split_query
+from flumeng.platform import secrets
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.file_store import open_store
+from flumeng.platform.options.locations import store_of
+from flumeng.platform.options.patterns import split_query
+from flumeng.platform.remote_store import Resolve, revealed
 
 ASK_AT_ONCE = 8
 SILENT_SECONDS = 120.0

@@ -6,9 +6,9 @@ import errno
 import os
 import stat
 
-from flumeng.errors import UnavailableError, UserError
 from flumeng.inputs.objects.listed import Listed
 from flumeng.inputs.objects.pages import PAGE, Page, Request
+from flumeng.platform.errors import UnavailableError, UserError
 
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 _DENIED = (errno.EACCES, errno.EPERM)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from flumeng.control.snapshot.items import MOST_POSITION
-from flumeng.errors import CorruptError
 from flumeng.inputs.objects.content import Blocks
+from flumeng.platform.errors import CorruptError
 
 MOST_MEMBERS = 100_000
 FREE_BYTES = 1 << 30

@@ -12,17 +12,17 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from time import sleep, time
 
+from flumeng.config import FlowSpec
+from flumeng.config.objects_source import ObjectsSource
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.items import Item
 from flumeng.control.zookeeper import ABSENT, Put, Store, Versioned
-from flumeng.errors import CorruptError, UnavailableError
 from flumeng.inputs import Gone, Parts, Range, Reach, Standstill, UnreadableError
 from flumeng.inputs.objects.contents import LaneContents
 from flumeng.inputs.objects.formats import cuttable
 from flumeng.inputs.objects.reader import ObjectsReader
 from flumeng.inputs.objects.watcher import LaneLog, QueueWatcher
-from flumeng.spec import FlowSpec
-from flumeng.spec.objects_source import ObjectsSource
+from flumeng.platform.errors import CorruptError, UnavailableError
 from zkschema import paths
 from zkschema.records import QueueFailure
 from zkschema.table import ZPath

@@ -23,11 +23,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from flumeng.control.snapshot.items import Item
-from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.inputs.objects.content import BEGINNING_BYTES
-from flumeng.runtime.file_store import LOCAL, FileStore, open_store
-from flumeng.runtime.remote_store import Resolve
-from flumeng.spec.patterns import split_query
+from flumeng.platform.errors import CorruptError, UnavailableError, UserError
+from flumeng.platform.file_store import LOCAL, FileStore, open_store
+from flumeng.platform.options.patterns import split_query
+from flumeng.platform.remote_store import Resolve
 
 SMALL_BYTES = 1 << 20
 BLOCK_BYTES = 4 << 20

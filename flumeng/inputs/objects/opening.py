@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from flumeng.control.snapshot.items import Item
-from flumeng.errors import FlumengError
 from flumeng.inputs.objects.opened import SMALL_BYTES, Opened
+from flumeng.platform.errors import FlumengError
 
 THREADS = 8
 GROUPS_AHEAD = 12

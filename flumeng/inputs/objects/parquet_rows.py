@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from flumeng.config.objects_source import ObjectsSource
 from flumeng.inputs.objects.content import Content
 from flumeng.inputs.objects.formats import chosen
 from flumeng.inputs.objects.parts import Rows, texts_of
-from flumeng.spec.objects_source import ObjectsSource
 
 BATCH_BYTES = 4 << 20
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from flumeng.control.snapshot.items import MOST_POSITION
-from flumeng.errors import CorruptError
+from flumeng.platform.errors import CorruptError
 from flumeng.sinks import json_text
 
 TEXT_BYTES = 1 << 20

@@ -34,10 +34,10 @@ from flumeng.control.zookeeper import (
     readable,
 )
 from flumeng.control.zookeeper.transaction import portions
-from flumeng.errors import ConflictError, CorruptError, UserError
 from flumeng.inputs.objects.lane_state import LaneState, alike
 from flumeng.inputs.objects.lanes import Weigh
 from flumeng.inputs.objects.seen_files import SeenFiles
+from flumeng.platform.errors import ConflictError, CorruptError, UserError
 from zkschema import codec, paths
 from zkschema.records import Queue, QueueFailure, QueueSeen, QueueSegment
 from zkschema.table import ZPath

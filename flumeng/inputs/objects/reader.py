@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from flumeng.config.objects_source import ObjectsSource
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import MOST_POSITION, Item
-from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.objects.archives import Origin, archive_of
 from flumeng.inputs.objects.compression import content_of
@@ -25,11 +25,11 @@ from flumeng.inputs.objects.opened import ChangedError, Opened, name_of
 from flumeng.inputs.objects.opening import opened_ahead
 from flumeng.inputs.objects.parts import Part
 from flumeng.journal.schema import READ_SCHEMA
-from flumeng.runtime import secrets
-from flumeng.runtime.scrubbing import Secret
-from flumeng.spec.locations import located
-from flumeng.spec.objects_source import ObjectsSource
-from flumeng.spec.patterns import SECRET
+from flumeng.platform import secrets
+from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
+from flumeng.platform.options.locations import located
+from flumeng.platform.options.patterns import SECRET
+from flumeng.platform.scrubbing import Secret
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
+from flumeng.config.objects_source import MOST_TAGS
 from flumeng.control.snapshot.items import Item
-from flumeng.errors import UserError
 from flumeng.inputs.objects.s3_tree import client, explained
-from flumeng.runtime import secrets
-from flumeng.runtime.remote_store import revealed
-from flumeng.spec.objects_source import MOST_TAGS
-from flumeng.spec.patterns import split_query
+from flumeng.platform import secrets
+from flumeng.platform.errors import UserError
+from flumeng.platform.options.patterns import split_query
+from flumeng.platform.remote_store import revealed
 
 _NEEDS = "s3:GetObjectTagging and s3:PutObjectTagging"
 _NOT_THERE = {"404", "NoSuchKey", "NoSuchVersion"}

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.inputs.objects.globs import Scope
 from flumeng.inputs.objects.listed import Listed
 from flumeng.inputs.objects.pages import PAGE, Page, Request
-from flumeng.runtime.remote_store import (
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.remote_store import (
     ATTEMPTS,
     CONNECT_SECONDS,
     S3_CREDENTIALS,

@@ -23,10 +23,10 @@ from typing import Protocol
 
 import numpy as np
 
-from flumeng.errors import CorruptError
+from flumeng.config.objects_source import Order
 from flumeng.inputs.objects.listed import Listed
 from flumeng.inputs.objects.seen_hashes import SMALL, Hashes, SeenHashes, Sizes
-from flumeng.spec.objects_source import Order
+from flumeng.platform.errors import CorruptError
 
 MARK = "mark-"
 """With it begin the names of the buckets that hold the watermark of a path."""

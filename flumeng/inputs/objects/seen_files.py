@@ -14,9 +14,9 @@ from contextlib import suppress
 
 from pyarrow import fs
 
-from flumeng.errors import UnavailableError, UserError
-from flumeng.runtime.file_store import below, open_store
-from flumeng.spec.patterns import split_query
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.file_store import below, open_store
+from flumeng.platform.options.patterns import split_query
 
 AT_ONCE = 8
 

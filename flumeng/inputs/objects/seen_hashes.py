@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from flumeng.errors import CorruptError
+from flumeng.platform.errors import CorruptError
 
 TAIL = "tail"
 

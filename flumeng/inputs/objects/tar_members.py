@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, cast
 
-from flumeng.errors import CorruptError
 from flumeng.inputs.objects.block_file import BlockFile
 from flumeng.inputs.objects.compression import UNPACK_BYTES
 from flumeng.inputs.objects.content import Blocks
 from flumeng.inputs.objects.member import Allowance, Member
+from flumeng.platform.errors import CorruptError
 
 HEADER_BYTES = 512
 MOST_HEADER_BYTES = 16 << 20

@@ -6,9 +6,9 @@ import codecs
 from collections.abc import Iterator
 
 from flumeng.control.snapshot.items import MOST_POSITION
-from flumeng.errors import CorruptError
 from flumeng.inputs.objects.content import Content
 from flumeng.inputs.objects.formats import is_utf8
+from flumeng.platform.errors import CorruptError
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _MARK_BYTES = 4

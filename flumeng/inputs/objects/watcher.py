@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.items import Item
 from flumeng.control.zookeeper import Store, Unreadable
-from flumeng.errors import FlumengError, UnavailableError
-from flumeng.runtime import vital
+from flumeng.platform import vital
+from flumeng.platform.errors import FlumengError, UnavailableError
 from zkschema import paths
 
 log = logging.getLogger(__name__)

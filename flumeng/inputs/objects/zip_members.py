@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import IO, cast
 
-from flumeng.errors import CorruptError, UserError
 from flumeng.inputs.objects.compression import unpacked
 from flumeng.inputs.objects.member import Allowance, Member
 from flumeng.inputs.objects.opened import BLOCK_BYTES, Opened
+from flumeng.platform.errors import CorruptError, UserError
 
 MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
 """Of one with members, and of an empty one."""

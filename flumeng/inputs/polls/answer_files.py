@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from flumeng.errors import CorruptError, UnavailableError, UserError
-from flumeng.runtime import secrets
-from flumeng.runtime.file_store import below, open_store
-from flumeng.runtime.remote_store import Resolve
-from flumeng.spec.patterns import split_query
+from flumeng.platform import secrets
+from flumeng.platform.errors import CorruptError, UnavailableError, UserError
+from flumeng.platform.file_store import below, open_store
+from flumeng.platform.options.patterns import split_query
+from flumeng.platform.remote_store import Resolve
 
 SCHEMA = pa.schema([("body", pa.binary())])
 GROUP_ROWS = 1 << 16

@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Any
 
 from flumeng.control.snapshot import items
-from flumeng.errors import CorruptError
+from flumeng.platform.errors import CorruptError
 from zkschema.records import Polls
 
 

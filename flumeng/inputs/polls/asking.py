@@ -20,17 +20,12 @@ from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.items import Item
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, Expected, Put, Store, Write
-from flumeng.errors import (
-    ConflictError,
-    CorruptError,
-    FlumengError,
-    UserError,
-)
 from flumeng.inputs.objects.watcher import LaneLog
 from flumeng.inputs.polls import answers
 from flumeng.inputs.polls.answer_files import AnswerFiles
 from flumeng.inputs.polls.answers import KeptAnswer
 from flumeng.inputs.polls.poll import MOST_STATE_BYTES, Answer, Poll
+from flumeng.platform.errors import ConflictError, CorruptError, FlumengError, UserError
 from zkschema import paths
 from zkschema.records import Polls, QueueFailure
 

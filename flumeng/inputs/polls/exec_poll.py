@@ -19,11 +19,11 @@ from typing import IO
 
 import pyarrow as pa
 
-from flumeng.errors import CorruptError, UnavailableError, UserError
+from flumeng.config.sources import Exec
 from flumeng.inputs.polls.poll import Answer
-from flumeng.runtime.guarded import GUARD, STOP_SECONDS, environment
-from flumeng.runtime.scrubbing import scrub
-from flumeng.spec.sources import Exec
+from flumeng.platform.errors import CorruptError, UnavailableError, UserError
+from flumeng.platform.guarded import GUARD, STOP_SECONDS, environment
+from flumeng.platform.scrubbing import scrub
 
 DUE, SINCE = "FLUMENG_DUE", "FLUMENG_SINCE"
 MOST_BYTES = 32 * 2**20

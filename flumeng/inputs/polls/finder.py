@@ -10,15 +10,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 
+from flumeng.config.polls import Poller
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.items import Item
 from flumeng.control.zookeeper import Store
-from flumeng.errors import FlumengError, UserError
 from flumeng.inputs.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.inputs.objects.lane_state import LaneState
 from flumeng.inputs.objects.queue_log import QueueLog
 from flumeng.inputs.polls.answer_files import AnswerFiles
-from flumeng.spec.polls import Poller
+from flumeng.platform.errors import FlumengError, UserError
 from zkschema import paths
 
 LANE = "0"

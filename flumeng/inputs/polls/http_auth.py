@@ -10,13 +10,13 @@ from urllib.parse import quote_plus, urlencode
 
 from urllib3.util import make_headers
 
-from flumeng.errors import UserError
+from flumeng.config import json_paths
+from flumeng.config.client_tls import ClientTls
+from flumeng.config.http_poll_source import HttpAuth, OAuth2
 from flumeng.inputs.polls.http_client import HttpClient, Request
 from flumeng.inputs.polls.http_records import scalar, value_at
-from flumeng.runtime import secrets
-from flumeng.spec import json_paths
-from flumeng.spec.client_tls import ClientTls
-from flumeng.spec.http_poll_source import HttpAuth, OAuth2
+from flumeng.platform import secrets
+from flumeng.platform.errors import UserError
 
 EARLY_SECONDS = 60.0
 """A token is not used so shortly before it expires."""

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from email.message import Message
 
-from flumeng.errors import CorruptError, UserError
+from flumeng.platform.errors import CorruptError, UserError
 
 _GZIP = ("gzip", "x-gzip")
 _NO_TEXTS = frozenset({"punycode", "idna", "unicode-escape", "raw-unicode-escape", "undefined"})

@@ -23,11 +23,11 @@ import urllib3
 from urllib3.exceptions import HTTPError, LocationParseError
 from urllib3.util import Url, parse_url
 
-from flumeng.errors import CorruptError, UnavailableError, UserError
+from flumeng.config.client_tls import ClientTls
 from flumeng.inputs.polls.http_body import unpacked
 from flumeng.inputs.polls.wires import Trust, Wires
-from flumeng.runtime.scrubbing import SHOWN, excerpt
-from flumeng.spec.client_tls import ClientTls
+from flumeng.platform.errors import CorruptError, UnavailableError, UserError
+from flumeng.platform.scrubbing import SHOWN, excerpt
 
 CONNECT_SECONDS = 10.0
 MOST_BODY_BYTES = 64 * 2**20

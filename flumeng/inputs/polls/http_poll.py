@@ -18,7 +18,11 @@ from urllib.parse import quote, quote_plus, unquote_plus, urlsplit
 
 import pyarrow as pa
 
-from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.config import json_paths
+from flumeng.config.http_poll_source import HttpPollSource
+from flumeng.config.json_paths import Step
+from flumeng.config.kafka_source import time_of
+from flumeng.config.poll_templates import Template, iso
 from flumeng.inputs.polls.http_auth import Auth, auth_of
 from flumeng.inputs.polls.http_body import text_of
 from flumeng.inputs.polls.http_client import HttpClient, Reply, Request, UnauthorizedError, joined
@@ -26,13 +30,9 @@ from flumeng.inputs.polls.http_records import json_of, next_link, records_of, sc
 from flumeng.inputs.polls.http_state import Chain, State
 from flumeng.inputs.polls.http_tracking import Reach, Tracker
 from flumeng.inputs.polls.poll import Answer
-from flumeng.runtime import secrets
-from flumeng.spec import json_paths
-from flumeng.spec.http_poll_source import HttpPollSource
-from flumeng.spec.json_paths import Step
-from flumeng.spec.kafka_source import time_of
-from flumeng.spec.patterns import SECRET
-from flumeng.spec.poll_templates import Template, iso
+from flumeng.platform import secrets
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.options.patterns import SECRET
 
 ANSWER_BYTES = 8 * 2**20
 """An answer ends with the page that makes it larger."""

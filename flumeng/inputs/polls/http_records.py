@@ -9,13 +9,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import CorruptError, UserError
+from flumeng.config.http_poll_source import Format
+from flumeng.config.json_paths import Step
 from flumeng.inputs.objects.json_elements import elements
 from flumeng.inputs.objects.lines import MOST_LINE_BYTES, cut
 from flumeng.inputs.objects.parts import Segment
-from flumeng.runtime.scrubbing import excerpt
-from flumeng.spec.http_poll_source import Format
-from flumeng.spec.json_paths import Step
+from flumeng.platform.errors import CorruptError, UserError
+from flumeng.platform.scrubbing import excerpt
 
 MOST_RECORDS = 4_000_000
 _whole = msgspec.json.Decoder(msgspec.Raw).decode

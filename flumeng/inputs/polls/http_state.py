@@ -8,11 +8,11 @@ from typing import Literal
 
 import msgspec
 
-from flumeng.errors import CorruptError, UserError
+from flumeng.config.http_poll_source import TrackField
+from flumeng.config.kafka_source import time_of
 from flumeng.inputs.polls.http_tracking import Reach
 from flumeng.inputs.polls.poll import MOST_STATE_BYTES
-from flumeng.spec.http_poll_source import TrackField
-from flumeng.spec.kafka_source import time_of
+from flumeng.platform.errors import CorruptError, UserError
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from flumeng.errors import UserError
+from flumeng.config import json_paths
+from flumeng.config.http_poll_source import TrackedType, TrackField
 from flumeng.inputs.polls.http_records import scalar, value_at
-from flumeng.runtime.scrubbing import excerpt
-from flumeng.spec import json_paths
-from flumeng.spec.http_poll_source import TrackedType, TrackField
+from flumeng.platform.errors import UserError
+from flumeng.platform.scrubbing import excerpt
 
 HASH_BYTES = 8
 MOST_SEEN = 2_000

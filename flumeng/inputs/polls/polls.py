@@ -10,9 +10,10 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from flumeng.config import FlowSpec
+from flumeng.config.component import Component
 from flumeng.control.snapshot import items, queues
 from flumeng.control.zookeeper import Store
-from flumeng.errors import CorruptError, UnavailableError
 from flumeng.inputs import Range, Reach, Standstill, UnreadableError
 from flumeng.inputs.objects.watcher import LaneLog, QueueWatcher
 from flumeng.inputs.polls.answer_files import AnswerFiles
@@ -20,9 +21,8 @@ from flumeng.inputs.polls.answers import AnswerContents
 from flumeng.inputs.polls.asking import Asking, Pools
 from flumeng.inputs.polls.poll import Poll
 from flumeng.inputs.polls.reader import PollsReader
-from flumeng.runtime.file_store import open_store
-from flumeng.spec import FlowSpec
-from flumeng.spec.component import Component
+from flumeng.platform.errors import CorruptError, UnavailableError
+from flumeng.platform.file_store import open_store
 
 ASK_THREADS, FAILING_THREADS = 16, 8
 """So many pollers of a process wait for their servers at once; those that were not answered last

@@ -9,17 +9,17 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 
+from flumeng.config.component import Component
 from flumeng.control.snapshot import queues
-from flumeng.errors import FlumengError, UnavailableError
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.polls import answers
 from flumeng.inputs.polls.answer_files import AnswerFiles
 from flumeng.inputs.polls.answers import KeptAnswer
 from flumeng.journal.schema import READ_SCHEMA
-from flumeng.runtime import secrets
-from flumeng.runtime.scrubbing import Secret
-from flumeng.spec.component import Component
-from flumeng.spec.patterns import SECRET
+from flumeng.platform import secrets
+from flumeng.platform.errors import FlumengError, UnavailableError
+from flumeng.platform.options.patterns import SECRET
+from flumeng.platform.scrubbing import Secret
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import UserError
 from flumeng.inputs.objects.parts import texts_of
+from flumeng.platform.errors import UserError
 
 
 @dataclass(frozen=True)

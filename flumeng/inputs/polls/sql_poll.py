@@ -14,14 +14,14 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
-from flumeng.errors import CorruptError, UserError
+from flumeng.config.sql_poll_source import SqlPollSource, TrackColumn
 from flumeng.inputs.polls import sql_times
 from flumeng.inputs.polls.poll import Answer
 from flumeng.inputs.polls.sql_page import JdbcQuery, Page, bodies_of
 from flumeng.inputs.polls.sql_state import State, complete, marked, settled
 from flumeng.inputs.polls.sql_statements import Place, Statements
+from flumeng.platform.errors import CorruptError, UserError
 from flumeng.sinks import json_text
-from flumeng.spec.sql_poll_source import SqlPollSource, TrackColumn
 
 PAGE_ROWS = 20_000
 PAGE_BYTES = 8 * 2**20

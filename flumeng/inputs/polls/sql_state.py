@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flumeng.errors import CorruptError, UserError
+from flumeng.platform.errors import CorruptError, UserError
 
 MARKS = 16
 """So many marks there are within the time that a transaction may be open: a row waits for up to a

@@ -14,8 +14,8 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.util import make_headers, parse_url
 
-from flumeng.errors import UserError
-from flumeng.spec.client_tls import ClientTls
+from flumeng.config.client_tls import ClientTls
+from flumeng.platform.errors import UserError
 
 MOST_OPEN = 8
 

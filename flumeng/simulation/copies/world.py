@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from operator import methodcaller
 
-from flumeng.errors import FlumengError
+from flumeng.platform.errors import FlumengError
 from flumeng.replication.follower import Copy
 from flumeng.replication.membership import Membership, node_of
 from flumeng.replication.primary import Primary

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flumeng.errors import UserError
+from flumeng.config.sinks.elasticsearch import Elasticsearch
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.runtime import secrets
-from flumeng.runtime.scrubbing import Secret
+from flumeng.platform import secrets
+from flumeng.platform.errors import UserError
+from flumeng.platform.scrubbing import Secret
 from flumeng.sinks import Attempt, Row, TaskRevision, Written
 from flumeng.sinks.dead_letters import schema_around
 from flumeng.sinks.elasticsearch import template
 from flumeng.sinks.elasticsearch.bodies import Bodies
 from flumeng.sinks.elasticsearch.bulk import DONE_SCHEMA, IndexEvents
 from flumeng.sinks.elasticsearch.cluster import Connection, connect
-from flumeng.spec.sinks.elasticsearch import Elasticsearch
 
 
 class ElasticsearchSink:

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import msgspec
 
-from flumeng.spec.sinks.elasticsearch import INDEX_PART
+from flumeng.config.sinks.elasticsearch import INDEX_PART
 
 
 class _Alias(msgspec.Struct):

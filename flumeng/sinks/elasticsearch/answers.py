@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from flumeng.runtime.scrubbing import excerpt
+from flumeng.platform.scrubbing import excerpt
 
 REASON_CHARACTERS = 1_000
 OF_THE_INDEX = frozenset(

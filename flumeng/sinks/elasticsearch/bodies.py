@@ -5,12 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import UserError
+from flumeng.config.sinks.elasticsearch import RESERVED, Elasticsearch
 from flumeng.filters import identity
+from flumeng.platform.errors import UserError
 from flumeng.sinks import json_text
 from flumeng.sinks.elasticsearch import keys
 from flumeng.sinks.elasticsearch.index_names import IndexNames
-from flumeng.spec.sinks.elasticsearch import RESERVED, Elasticsearch
 
 TIME_OF_STREAMS = "@timestamp"
 

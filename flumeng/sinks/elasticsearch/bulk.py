@@ -15,8 +15,8 @@ from functools import partial
 
 import pyarrow as pa
 
-from flumeng.errors import UnavailableError
 from flumeng.filters.receipt_bound import refused as count_refused
+from flumeng.platform.errors import UnavailableError
 from flumeng.sinks import chunks, json_text
 from flumeng.sinks.backoff import Backoff
 from flumeng.sinks.dead_letters import Refuse

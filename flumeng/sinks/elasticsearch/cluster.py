@@ -24,8 +24,8 @@ from elastic_transport.client_utils import url_to_node_config
 from urllib3 import Timeout
 from urllib3.exceptions import ConnectTimeoutError
 
-from flumeng.errors import UnavailableError, UserError
-from flumeng.runtime.scrubbing import Secret, excerpt
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.scrubbing import Secret, excerpt
 from flumeng.sinks.backoff import CONNECT_SECONDS
 from flumeng.sinks.elasticsearch import aliases
 from flumeng.sinks.elasticsearch.answers import Cause

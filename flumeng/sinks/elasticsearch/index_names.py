@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import UserError
+from flumeng.config.sinks.elasticsearch import INDEX_PART
+from flumeng.platform.errors import UserError
 from flumeng.sinks.pattern_path import DAY_MICROSECONDS, EARLIEST, LATEST, UNITS_MICROSECONDS
-from flumeng.spec.sinks.elasticsearch import INDEX_PART
 
 PLACES = {
     "%Y": slice(0, 4),

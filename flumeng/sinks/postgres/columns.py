@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.errors import FlumengError, UserError
+from flumeng.platform.errors import FlumengError, UserError
 from flumeng.sinks import json_text
 
 REPLACEMENT = "\ufffd"

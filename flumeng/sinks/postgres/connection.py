@@ -18,8 +18,8 @@ import adbc_driver_postgresql.dbapi as adbc
 import pyarrow as pa
 from adbc_driver_manager import Error
 
-from flumeng.errors import FlumengError, UnavailableError, UserError
-from flumeng.runtime.scrubbing import excerpt
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.scrubbing import excerpt
 from flumeng.sinks.postgres.statements import SETTINGS
 from flumeng.sinks.postgres.target import CONNECT_SECONDS, Server, TableName, Target
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from flumeng.errors import UserError
+from flumeng.config.sinks.sql import Sql
+from flumeng.platform.errors import UserError
 from flumeng.sinks.postgres.connection import Connection
 from flumeng.sinks.postgres.statements import FIND_COLUMNS, MAY_INSERT
 from flumeng.sinks.postgres.target import Server, TableName
-from flumeng.spec.sinks.sql import Sql
 
 
 def probe(server: Server, options: Sql) -> None:

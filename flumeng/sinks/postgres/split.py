@@ -8,9 +8,9 @@ from itertools import chain
 
 import pyarrow as pa
 
-from flumeng.errors import UnavailableError
 from flumeng.filters.identity import SPLIT
-from flumeng.runtime.idle_clients import IdleClients
+from flumeng.platform.errors import UnavailableError
+from flumeng.platform.idle_clients import IdleClients
 from flumeng.sinks import BatchId, chunks
 from flumeng.sinks.backoff import FRESH_SECONDS, Backoff
 from flumeng.sinks.dead_letters import Refuse

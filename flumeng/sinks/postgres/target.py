@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flumeng.errors import UserError
+from flumeng.config.sinks.sql import Sql
 from flumeng.filters import identity
-from flumeng.runtime.scrubbing import Secret
-from flumeng.spec.sinks.sql import Sql
+from flumeng.platform.errors import UserError
+from flumeng.platform.scrubbing import Secret
 
 CONNECT_SECONDS = 5
 KEY = ("journal", "seq")

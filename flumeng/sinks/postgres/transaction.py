@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flumeng.errors import UnavailableError, UserError
 from flumeng.filters.identity import JOURNAL, SEQ
+from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.sinks import BatchId
 from flumeng.sinks.dead_letters import Refuse
 from flumeng.sinks.postgres import columns, statements

@@ -22,7 +22,7 @@ import pyspark
 from elasticsearch import Elasticsearch
 
 from flumeng.agent.standalone import embedded
-from flumeng.runtime.parentage import die_with_parent
+from flumeng.platform.parentage import die_with_parent
 from flumeng.sinks.testing import maven
 from flumeng.sinks.testing.java import find_java
 from flumeng.sinks.testing.server_process import ServerProcess

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from flumeng.agent.standalone.embedded import java_version
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 
 INSTALLED = Path("/usr/lib/jvm")
 

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from flumeng.errors import UnavailableError, UserError
+from flumeng.platform.errors import UnavailableError, UserError
 
 FETCH_SECONDS = 300
 DEPENDENCY = """\

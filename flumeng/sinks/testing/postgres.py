@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import adbc_driver_postgresql.dbapi as adbc
 
 from flumeng.agent.standalone.embedded import free_port
-from flumeng.errors import UserError
+from flumeng.platform.errors import UserError
 from flumeng.sinks.testing.server_process import ServerProcess
 
 USER, DATABASE, PASSWORD = "flumeng", "logs", "never-a-secret"

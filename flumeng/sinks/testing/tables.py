@@ -10,13 +10,13 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
 
+from flumeng.config.sinks.lakehouse import Catalog, Delta, Evolution, Iceberg
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.sinks import Attempt, Row, Sink, TaskRevision
 from flumeng.sinks.delta import DeltaSink
 from flumeng.sinks.group_commit import GroupCommit
 from flumeng.sinks.iceberg import IcebergSink
 from flumeng.sinks.tables import TableSink
-from flumeng.spec.sinks.lakehouse import Catalog, Delta, Evolution, Iceberg
 
 TASK = TaskRevision("web", "collect.0", 1)
 SPARK: Any = None

@@ -12,9 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from flumeng.agent.ingest.replicas.disk_backoff import DiskBackoff
-from flumeng.errors import CorruptError, FlumengError
 from flumeng.journal.errors import JournalFailedError
 from flumeng.journal.replica_journal import ReplicaJournal
+from flumeng.platform.errors import CorruptError, FlumengError
 from flumeng.replication import follower
 from flumeng.replication.follower import Copy
 

@@ -22,14 +22,14 @@ from pyarrow import flight
 from flumeng.agent.ingest.replicas.outboxes import Outbox, Outboxes
 from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.agent.ingest.replicas.throttle import WHOLE_BYTES, Throttle
-from flumeng.errors import FlumengError
 from flumeng.journal import copy_wire
 from flumeng.journal.client import connect
 from flumeng.journal.copy_wire import Envelope
 from flumeng.journal.proof import Proof, of_process
 from flumeng.journal.wire import FRAMES_SCHEMA
+from flumeng.platform.errors import FlumengError
+from flumeng.platform.seldom import Seldom
 from flumeng.replication.messages import Begin, Frames, Reset, ToCopy
-from flumeng.runtime.seldom import Seldom
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,6 @@ from flumeng.agent.ingest.replicas.scrubber import Scrubber
 from flumeng.agent.ingest.replicas.throttle import Throttle
 from flumeng.agent.node.memberships import as_message, membership_of
 from flumeng.agent.node.protocol import Message
-from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.journal import copy_wire
 from flumeng.journal.access import Peer
 from flumeng.journal.copy_wire import Envelope
@@ -34,6 +33,8 @@ from flumeng.journal.names import is_journal
 from flumeng.journal.replica import Replica, set_aside
 from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.journal.wire import FRAMES_SCHEMA, frames_of
+from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
+from flumeng.platform.seldom import Seldom
 from flumeng.replication.membership import Membership, node_of
 from flumeng.replication.messages import (
     Begin,
@@ -44,7 +45,6 @@ from flumeng.replication.messages import (
     ToPrimary,
     Unmatched,
 )
-from flumeng.runtime.seldom import Seldom
 
 log = logging.getLogger(__name__)
 

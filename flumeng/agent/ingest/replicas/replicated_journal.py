@@ -23,7 +23,6 @@ import pyarrow as pa
 
 from flumeng.agent.ingest.replicas.copy_on_disk import CopyOnDisk
 from flumeng.agent.ingest.replicas.lateness import Lateness
-from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.journal.delegated_log import DelegatedLog
 from flumeng.journal.errors import (
     DataLossError,
@@ -35,6 +34,7 @@ from flumeng.journal.frame import FrameHeader, Payload, identity
 from flumeng.journal.journal_cipher import KeyReference
 from flumeng.journal.replica_journal import ReplicaJournal
 from flumeng.journal.segment import Window
+from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.replication import follower, primary
 from flumeng.replication.follower import Copy
 from flumeng.replication.membership import Membership, node_of

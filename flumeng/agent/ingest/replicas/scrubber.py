@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from flumeng.errors import FlumengError
 from flumeng.journal.segment import Window
+from flumeng.platform.errors import FlumengError
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 
-from flumeng.agent.ingest.rate_limit import RateLimit
+from flumeng.platform.rate_limit import RateLimit
 
 LEAST = 32 << 20
 """Bytes per second."""

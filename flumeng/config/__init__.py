@@ -1,0 +1,145 @@
+"""The flow language: from the text of a flow file to a checked ``FlowSpec``.
+
+Pure: no files, no network, and nothing that only a worker needs is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import yaml
+
+from flumeng.config import document, guarantees, isolation
+from flumeng.config.component import Component
+from flumeng.config.decode import INVALID, Decoder
+from flumeng.config.flow import (
+    Batch,
+    CollectPlace,
+    FlowSpec,
+    IngestPlace,
+    JournalOptions,
+    Place,
+    Rollout,
+    TaskRange,
+)
+from flumeng.config.flow_source import FlowSource
+from flumeng.config.partial import readable_flow
+from flumeng.platform.options.problems import Problem, SpecError
+
+__all__ = [
+    "Batch",
+    "CollectPlace",
+    "Component",
+    "FlowSpec",
+    "IngestPlace",
+    "JournalOptions",
+    "Place",
+    "Problem",
+    "Rollout",
+    "SpecError",
+    "TaskRange",
+    "check_flow",
+    "parse_flow",
+    "parse_written",
+    "parts_of",
+]
+
+
+def parse_flow(text: str) -> FlowSpec:
+    """Read one flow, as its own tasks run it: without what is isolated in it, which runs as flows
+    of its own (see ``parts_of``). The same text is read once. Raises ``SpecError`` with every
+    problem of it but those of its expressions: see ``check_flow``."""
+    return _read(text)[1]
+
+
+def parse_written(text: str) -> FlowSpec:
+    """As ``parse_flow``, with all that its author wrote."""
+    return _read(text)[0]
+
+
+def parts_of(text: str) -> dict[str, str]:
+    """The flows as which what is isolated in a flow runs: name -> text. Raises ``SpecError``."""
+    return {part.flow: made for part, made in _read(text)[3].items()}
+
+
+def check_flow(text: str) -> FlowSpec:
+    """Read one flow of which nothing is known yet, as ``parse_flow`` does: its expressions too,
+    whether its filters and sinks have the columns that they need, and whether its senders wait long
+    enough. Columns that come from filters of another flow are checked in what it runs with those:
+    see ``flumeng.config.chain``. Raises ``SpecError`` with all problems, also those of expressions
+    beside options that are wrong."""
+    try:
+        written, spec, lines, parts = _read(text)
+    except SpecError as error:
+        decoder = _decoded(document.compose(text))[0]
+        late = _of_columns(readable_flow(decoder), decoder.lines)
+        raise SpecError({*error.problems, *late}) from error
+    problems = [Problem(lines[path], path, message) for path, message in guarantees.too_late(spec)]
+    problems += _of_columns(written, lines)
+    if problems:
+        raise SpecError(problems)
+    for part, made in parts.items():
+        try:
+            check_flow(made)
+        except SpecError as error:
+            place = f"{part.path}.{isolation.ISOLATED}"
+            raise SpecError(
+                Problem(lines[place], place, f"as the flow {part.flow}: {one.path}: {one.message}")
+                for one in error.problems
+            ) from error
+    return spec
+
+
+def _of_columns(written: FlowSpec, lines: Mapping[str, int]) -> list[Problem]:
+    """Problems of the expressions, and of columns that filters and sinks need."""
+    behind_others = any(
+        isinstance(part.options, FlowSource) and part.options.after == "filters"
+        for part in written.sources
+    )
+    if behind_others or not (written.filters or written.branches):
+        return []
+    from flumeng.config import columns  # noqa: PLC0415  # loads sqlglot, which nobody else needs
+
+    return [Problem(_line(lines, path), path, message) for path, message in columns.check(written)]
+
+
+@lru_cache(maxsize=4096)
+def _read(
+    text: str,
+) -> tuple[FlowSpec, FlowSpec, Mapping[str, int], Mapping[isolation.Part, str]]:
+    """As it is written, as its own tasks run it, the lines of its places, and the texts of its
+    parts."""
+    root = document.compose(text)
+    decoder, written = _decoded(root)
+    together = [
+        Problem(decoder.lines[path], path, message)
+        for path, message in guarantees.check(decoder.parts)
+    ]
+    if written is not None:
+        together += [
+            Problem(decoder.lines[path], path, message)
+            for path, message in isolation.problems(written)
+        ]
+    if written is None or together:
+        raise SpecError(decoder.problems + together)
+    parts = isolation.parts(written)
+    if not parts:
+        return written, written, decoder.lines, {}
+    spec = parse_flow(isolation.kept_text(root, written))
+    texts = {part: isolation.part_text(root, written, part) for part in parts}
+    return written, spec, decoder.lines, texts
+
+
+def _decoded(root: yaml.Node) -> tuple[Decoder, FlowSpec | None]:
+    """A decoder that has read the document, and the flow when all its options are right."""
+    decoder = Decoder()
+    written = decoder.mapping(FlowSpec, root, "")
+    assert written is INVALID or isinstance(written, FlowSpec)
+    return decoder, None if written is INVALID else written
+
+
+def _line(lines: Mapping[str, int], path: str) -> int:
+    """Where ``path`` stands; an option may be written with its name or without it."""
+    named = path.replace("select[", "select.expressions[").replace("_of[", "_of.sinks[")
+    return lines.get(path) or lines.get(named) or lines[path.partition("[")[0]]

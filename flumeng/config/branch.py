@@ -1,0 +1,147 @@
+"""Where a flow parts behind its filters: branches with a condition, filters and sinks of their own.
+
+A flow is a tree: the flow itself is its root, and each branch may part again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from flumeng.config.component import Component
+from flumeng.platform.options.option import option
+from flumeng.platform.options.patterns import check_name
+
+SOMEWHERE = ("sinks", "branches")
+"""A segment has at least one of them."""
+
+
+class Segment(Protocol):
+    """A flow, or one of its branches."""
+
+    @property
+    def filters(self) -> tuple[Component, ...]: ...
+
+    @property
+    def sinks(self) -> tuple[Component, ...]: ...
+
+    @property
+    def branches(self) -> tuple[Branch, ...]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch:
+    """A way for events behind the filters of the flow, or of the branch that it is in. Each event
+    goes into every branch whose condition is true for it; a branch without one takes all events.
+    What is read and filtered before is read and filtered once, and all branches are written in one
+    commit: an event is acked when all of its sinks have it."""
+
+    needs_one_of: ClassVar[tuple[str, ...]] = SOMEWHERE
+
+    name: str = option(
+        doc="What it is called in messages, metrics and dead letters. Branches beside each other "
+        "have different names.",
+        check=check_name,
+        example="errors",
+    )
+    when: str | None = option(
+        doc="A condition in Spark SQL: the branch takes the events for which it is true, not null "
+        "and not false.",
+        example='"severity <= 3"',
+        default=None,
+    )
+    otherwise: bool = option(
+        doc="It takes the events that no branch beside it takes. One branch may, the last.",
+        default=False,
+    )
+    isolated: bool = option(
+        doc="It reads the flow's journals at its own pace, by tasks of its own: while its sinks "
+        "are down it holds up no other.",
+        default=False,
+    )
+    filters: tuple[Component, ...] = option(
+        doc="What happens to the events of the branch, in order, as in the flow.", default=()
+    )
+    sinks: tuple[Component, ...] = option(
+        doc="Where the events of the branch go. It has `sinks`, `branches` or both.",
+        minimum=1,
+        example="[files: {path: /data/errors}]",
+        default=(),
+    )
+    branches: tuple[Branch, ...] = option(
+        doc="The branch may part again, as the flow does.", minimum=1, default=()
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.otherwise and self.when is not None:
+            yield "otherwise", "it takes what no other branch takes: leave `when` out"
+        yield from problems(self)
+
+
+def problems(segment: Segment) -> Iterator[tuple[str, str]]:
+    """What is wrong with the branches of one segment, by their places in it."""
+    names: set[str] = set()
+    for number, branch in enumerate(segment.branches):
+        if branch.name in names:
+            yield f"branches[{number}].name", f"there is a branch {branch.name} already"
+        names.add(branch.name)
+        if branch.otherwise and number < len(segment.branches) - 1:
+            yield f"branches[{number}].otherwise", "only the last branch takes what others leave"
+    every = [b.name for b in segment.branches if b.when is None and not b.otherwise]
+    if every and segment.branches[-1].otherwise:
+        yield (
+            f"branches[{len(segment.branches) - 1}].otherwise",
+            f"{every[0]} takes all events, so nothing is left: give it a `when`",
+        )
+
+
+@dataclass(frozen=True)
+class Located:
+    """A segment of a flow. ``path`` is where it stands in the file (``branches[0].``), ``place``
+    the same with the names of branches (``branches[errors].``), which is what others keep; both are
+    empty for the flow itself. ``name``: that of the branch, behind those that it is in."""
+
+    segment: Segment
+    path: str = ""
+    place: str = ""
+    name: str = ""
+
+    def parts(self) -> Iterator[Located]:
+        """Its branches."""
+        for number, branch in enumerate(self.segment.branches):
+            yield Located(
+                branch,
+                f"{self.path}branches[{number}].",
+                f"{self.place}branches[{branch.name}].",
+                f"{self.name}/{branch.name}" if self.name else branch.name,
+            )
+
+    def walk(self) -> Iterator[Located]:
+        """Itself and all below it, depth first."""
+        yield self
+        for part in self.parts():
+            yield from part.walk()
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A sink; ``path`` and ``place`` as in ``Located``, with the sink's name at their end."""
+
+    sink: Component
+    path: str
+    place: str
+
+
+def leaves(root: Segment) -> Iterator[Leaf]:
+    """The sinks of a flow and of its branches, in the order in which they are numbered."""
+    for one in Located(root).walk():
+        for number, sink in enumerate(one.segment.sinks):
+            where = f"sinks[{number}].{sink.name}"
+            yield Leaf(sink, one.path + where, one.place + where)
+
+
+def loses(segment: Segment) -> bool:
+    """Whether an event may be in none of the segment's branches, and in no sink beside them."""
+    conditional = all(branch.when is not None for branch in segment.branches)
+    return bool(segment.branches) and conditional and not segment.sinks

@@ -1,0 +1,126 @@
+"""Chains of flows: a flow reads another one, its *upstream*, which may read another one in turn.
+
+The last flow of a chain, its *origin*, has sources of its own. All flows of the chain read the
+journals of the origin, each under a cursor of its own. What a flow runs is *composed* of the
+filters of its chain and its own text. The result is a flow's text like any other, with the origin
+as its source, so nothing is looked up while it runs.
+
+Rules
+1. A flow that is read ``after: filters`` adds its ``multiline`` and its filters, not its branches.
+2. That flow writes the dead letters of its filters itself: in a composed text they drop the events.
+3. Filters that an upstream got from its own chain are added too, whether that upstream is read
+   after its sources or after its filters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import yaml
+
+from flumeng.config import FlowSpec, check_flow, document, nodes, parse_written
+from flumeng.config.flow_source import FlowSource
+from flumeng.config.isolation import without_letters
+from flumeng.platform.options.problems import Problem, SpecError
+
+SOURCE = "flow"
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """A flow that is read, and whether its filters run before those of the one that reads it."""
+
+    flow: str
+    filters: bool
+
+
+class CycleError(Exception):
+    """Flows read each other; ``names`` ends with the flow that it begins with."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        said = " ".join(f"{flow} reads" for flow in names[:-1])
+        super().__init__(f"flows read each other: {said} {names[-1]}")
+
+
+def source_of(spec: FlowSpec) -> FlowSource | None:
+    """The source of a flow that reads another one."""
+    options = (source.options for source in spec.sources)
+    return next((one for one in options if isinstance(one, FlowSource)), None)
+
+
+def chain_of(flow: str, text_of: Callable[[str], str | None]) -> tuple[Upstream, ...]:
+    """The flow's upstream, that one's upstream, and so on; the last is the origin, or has no text.
+    Raises ``CycleError``, ``SpecError``."""
+    names = [flow]
+    chain: list[Upstream] = []
+    while (text := text_of(names[-1])) is not None:
+        source = source_of(parse_written(text))
+        if source is None:
+            break
+        if source.name in names:
+            raise CycleError([*names[names.index(source.name) :], source.name])
+        names.append(source.name)
+        chain.append(Upstream(source.name, source.after == "filters"))
+    return tuple(chain)
+
+
+def composed(text: str, chain: Sequence[Upstream], texts: Sequence[str]) -> str:
+    """What the flow of this text runs; ``texts`` are those of its chain. Empty when it runs its own
+    text. Raises ``SpecError`` when they do not go together."""
+    if not chain or (len(chain) == 1 and not chain[0].filters):
+        return ""
+    read = [(one.flow, its) for one, its in zip(chain, texts, strict=True) if one.filters]
+    for one in (text, *texts[:-1], *(one for _, one in read)):
+        _refuse_rollout(one)
+    root = document.compose(text)
+    own = document.items(root)
+    source = document.items(own["sources"].value[0])[SOURCE]
+    source.value = [pair for pair in source.value if pair[0].value != "after"]
+    nodes.put(source, "name", nodes.text(chain[-1].flow))
+    filters: list[yaml.Node] = []
+    multiline: yaml.Node | None = None
+    for flow, one in reversed(read):
+        said = document.items(document.compose(one))
+        if "multiline" in said:
+            _refuse_second_multiline(flow, filters, multiline)
+            multiline = said["multiline"]
+        filters += map(without_letters, said["filters"].value if "filters" in said else ())
+    if "multiline" in own:
+        _refuse_second_multiline("", filters, multiline)
+    elif multiline is not None:
+        nodes.put(root, "multiline", multiline)
+    filters += own["filters"].value if "filters" in own else ()
+    if filters:
+        nodes.put(root, "filters", nodes.listed(filters))
+    made = str(yaml.serialize(root))
+    check_flow(made)
+    return made
+
+
+def _refuse_rollout(text: str) -> None:
+    spec = parse_written(text)
+    if spec.rollout is not None:
+        raise _problem(
+            "rollout",
+            f"flow {spec.flow} may go back by itself, and those that add its filters would not: "
+            "leave rollout out, or read `after: sources` what has sources of its own",
+        )
+
+
+def _refuse_second_multiline(
+    flow: str, filters: Sequence[yaml.Node], multiline: yaml.Node | None
+) -> None:
+    if not filters and multiline is None:
+        return
+    whose = f"flow {flow}" if flow else "it"
+    before = "filters" if filters else "a multiline"
+    raise _problem(
+        "multiline",
+        f"{whose} joins lines, and what is read has {before} before that: lines are joined once, "
+        "before all filters",
+    )
+
+
+def _problem(path: str, message: str) -> SpecError:
+    return SpecError([Problem(0, path, message)])

@@ -1,0 +1,42 @@
+"""How a client talks TLS with its server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from flumeng.platform.options.option import option
+from flumeng.platform.options.quantities import check_absolute
+
+
+@dataclass(frozen=True)
+class ClientTls:
+    """TLS of at least version 1.2 with a server whose name and certificate are checked. The PEM
+    files are on each host that talks to it."""
+
+    ca: str | None = option(
+        doc="The authorities that the server's certificate is from; those of the host without it.",
+        check=check_absolute,
+        example="/etc/flumeng/tls/ca.pem",
+        default=None,
+    )
+    certificate: str | None = option(
+        doc="The certificate to show to the server, with its chain.",
+        check=check_absolute,
+        example="/etc/flumeng/tls/client.pem",
+        default=None,
+    )
+    key: str | None = option(
+        doc="That certificate's key, without a password.",
+        check=check_absolute,
+        example="/etc/flumeng/tls/client.key",
+        default=None,
+    )
+
+    def needs(self) -> Iterator[tuple[str, str]]:
+        for path in filter(None, (self.ca, self.certificate, self.key)):
+            yield "path", path
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if (self.certificate is None) != (self.key is None):
+            yield "", "expected a certificate with its key"

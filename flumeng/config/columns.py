@@ -1,0 +1,238 @@
+"""Which columns a flow's events have behind each of its filters, and whether all fits together.
+
+What is told here would otherwise be told by the collector, when the flow already runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from flumeng.config import expressions, statements
+from flumeng.config.branch import Located
+from flumeng.config.component import KEEP, Component
+from flumeng.config.filters import EntriesError, behind, keeps_columns
+from flumeng.config.filters.parse import CONTAINERS, Parse
+from flumeng.config.filters.sql import Sql
+from flumeng.config.flow import FlowSpec
+from flumeng.config.functions import ATOMIC, BINARY, BOOLEAN, DATE, INTEGER, TEXT, TIMESTAMP
+from flumeng.config.kafka_source import KafkaSource
+from flumeng.config.kinds import EVENT, MESSAGE, RECEIVED, Columns
+from flumeng.config.letters_source import LettersSource
+from flumeng.config.lineage import unsteady_places
+from flumeng.config.partial import Unreadable
+from flumeng.config.sinks import exactly_once, members, numbered, one_row_an_event
+from flumeng.config.sinks.elasticsearch import RESERVED, Elasticsearch
+from flumeng.config.sinks.files import Files
+from flumeng.config.sinks.lakehouse import Delta, Iceberg, partition
+from flumeng.config.sinks.spark import Spark
+from flumeng.config.sql_text import TextError
+from flumeng.platform.options.patterns import FIELD, split_query
+from flumeng.platform.options.problems import nearest
+
+VARIABLE = re.compile(r"\$\{[^}]*\}")
+"""A variable without a value. It is reported as such, and names no column."""
+IN_PATHS = (TEXT, INTEGER, BOOLEAN, DATE)
+IN_INDEX = ATOMIC - {BINARY}
+UNSTEADY = (
+    "the place of an event depends on {column}, which comes from a table: when the table changes "
+    "before a batch is repeated, {sink} has the event twice; use delivery at-least-once, or name "
+    "index and routing by columns of the event itself"
+)
+
+
+@dataclass(frozen=True)
+class _Events:
+    """Events at one place of a flow. ``certain`` is False behind a filter that is wrong: then the
+    columns may be others than ``columns``."""
+
+    columns: Columns
+    certain: bool = True
+
+    def shows(self, error: ValueError) -> bool:
+        """Whether the error is one whatever the columns are."""
+        return self.certain or isinstance(error, TextError)
+
+
+def check(spec: FlowSpec) -> Iterator[tuple[str, str]]:
+    """Yield ``(path, message)`` for everything that is wrong.
+
+    Behind a filter that is wrong, or ``Unreadable``, the columns are unknown: there only errors
+    that do not depend on columns are reported.
+    """
+    readable = not any(isinstance(part.options, Unreadable) for part in spec.sources)
+    yield from _of_segment(spec, Located(spec), _Events(read(spec), readable), ())
+    if spec.delivery == "exactly-once":
+        for path, sink, column in unsteady_places(Located(spec), read(spec)):
+            yield path, UNSTEADY.format(column=column, sink=sink.name)
+
+
+def _of_segment(
+    spec: FlowSpec, where: Located, events: _Events, before: tuple[Component, ...]
+) -> Iterator[tuple[str, str]]:
+    """``before`` are the filters in front of the segment."""
+    filters = (*before, *where.segment.filters)
+    for number, part in enumerate(where.segment.filters):
+        place = f"{where.path}filters[{number}]"
+        before_it = events
+        events, errors = _through(part, place, events)
+        for path, error in errors:
+            if before_it.shows(error):
+                yield path, str(error)
+        yield from ((f"{place}.{part.name}", problem) for problem in _of_lines(spec, part))
+        attrs = all(_has_attrs(these.columns) for these in (before_it, events))
+        if part.on_error != KEEP and events.certain and not attrs:
+            yield f"{place}.on_error", "it needs the column attrs as it was received: keep it"
+    for number, sink in enumerate(where.segment.sinks):
+        if isinstance(sink.options, Unreadable):
+            continue
+        path = f"{where.path}sinks[{number}].{sink.name}"
+        if events.certain:
+            yield from _of_sinks(path, sink, events.columns)
+        problems = (_unsteady(spec.delivery, filters, sink), _multiplied(filters, sink))
+        yield from ((path, problem) for problem in problems if problem is not None)
+    for branch, inner in zip(where.segment.branches, where.parts(), strict=True):
+        if branch.when is not None:
+            try:
+                expressions.check_condition(branch.when, events.columns)
+            except ValueError as error:
+                if events.shows(error):
+                    yield f"{inner.path}when", str(error)
+        yield from _of_segment(spec, inner, events, filters)
+
+
+def _through(
+    part: Component, place: str, events: _Events
+) -> tuple[_Events, list[tuple[str, ValueError]]]:
+    """The events behind a filter, and its errors with their paths."""
+    if isinstance(part.options, Unreadable):
+        return _Events(events.columns, certain=False), []
+    errors: list[tuple[str, ValueError]] = []
+    if part.when is not None:
+        try:
+            expressions.check_condition(part.when, events.columns)
+        except ValueError as error:
+            errors.append((f"{place}.when", error))
+    path = f"{place}.{part.name}"
+    try:
+        columns = behind(part.options, events.columns, conditional=part.when is not None)
+    except EntriesError as entries:
+        errors += [(f"{path}[{number}]", error) for number, error in entries.errors.items()]
+    except ValueError as error:
+        errors.append((path, error))
+    else:
+        return _Events(columns, events.certain), errors
+    certain = events.certain and keeps_columns(part.options)
+    return _Events(events.columns, certain), errors
+
+
+def _of_lines(spec: FlowSpec, part: Component) -> Iterator[str]:
+    """Problems of filters that contradict the flow's ``multiline``."""
+    if spec.multiline is None:
+        return
+    if isinstance(part.options, Sql) and statements.leaves_unread(part.options.query):
+        yield "LIMIT leaves lines unread that multiline has to join: add an ORDER BY"
+    of_container = isinstance(part.options, Parse) and part.options.format in CONTAINERS
+    if of_container and spec.multiline.container is not None:
+        yield "events are the messages of containers, as multiline says: leave it out"
+
+
+def _has_attrs(columns: Columns) -> bool:
+    return columns.get("attrs") == RECEIVED["attrs"]
+
+
+def read(spec: FlowSpec) -> Columns:
+    """Those of the events as they are read. A journal in Kafka has none of its own."""
+    messages = any(
+        isinstance(part.options, KafkaSource)
+        or (isinstance(part.options, LettersSource) and part.options.messages)
+        for part in spec.sources
+    )
+    return {**EVENT, **MESSAGE} if messages else EVENT
+
+
+def _unsteady(delivery: str, filters: tuple[Component, ...], sink: Component) -> str | None:
+    """Of a sink that relies on a batch that is repeated having the same events."""
+    by_event = delivery == "exactly-once" and exactly_once(sink.options) == "by event"
+    if not by_event and not numbered(sink.options):
+        return None
+    grouping = [part.name for part in filters if getattr(part.options, "regroups", False)]
+    if by_event and grouping:
+        return (
+            f"{grouping[0]} makes rows of what a batch holds, and one that is repeated may be cut "
+            f"in another way: {sink.name} would keep both; use delivery at-least-once"
+        )
+    queries = [part.options.query for part in filters if isinstance(part.options, Sql)]
+    found = next(filter(None, map(statements.unsteady, queries)), None)
+    return found and (
+        f"{found} of the filter sql may choose other events when a batch is repeated, which "
+        f"{sink.name} would keep beside those it has: order by __journal and __seq too, or leave it"
+    )
+
+
+def _multiplied(filters: tuple[Component, ...], sink: Component) -> str | None:
+    """Of a sink that would keep one of the rows that a filter makes of an event."""
+    names = [part.name for part in filters if getattr(part.options, "multiplies", False)]
+    if not names or not one_row_an_event(sink.options):
+        return None
+    return (
+        f"{names[0]} makes several rows of an event, of which {sink.name} with these options would "
+        "keep one: take other options, or another sink"
+    )
+
+
+def _of_sinks(path: str, sink: Component, columns: Columns) -> Iterator[tuple[str, str]]:
+    """Of a sink, and of its members when it is a group."""
+    yield from _of_sink(path, sink, columns)
+    for number, member in enumerate(members(sink.options)):
+        yield from _of_sink(f"{path}[{number}].{member.name}", member, columns)
+
+
+def _of_sink(path: str, sink: Component, columns: Columns) -> Iterator[tuple[str, str]]:
+    options = sink.options
+    if isinstance(options, Delta | Iceberg):
+        wrong = _of_partitions(
+            [column for column, _ in map(partition, options.partition_by)], columns
+        )
+    elif isinstance(options, Spark):
+        wrong = _of_partitions(options.partition_by, columns)
+    elif isinstance(options, Elasticsearch):
+        wrong = _of_documents(options, columns)
+    elif isinstance(options, Files):
+        wrong = _of_files(options, columns)
+    else:
+        return
+    yield from ((path, problem) for problem in wrong)
+
+
+def _of_partitions(names: Iterable[str], columns: Columns) -> Iterator[str]:
+    for name in names:
+        if name not in columns:
+            yield f"partition_by: no column {name}; {nearest(name, list(columns))}"
+
+
+def _of_files(options: Files, columns: Columns) -> Iterator[str]:
+    timed = columns.get("ts")
+    if "%" in options.path and (timed is None or timed.name != TIMESTAMP):
+        yield "time patterns in the path need the column ts, a timestamp: keep it in select"
+    for name in FIELD.findall(VARIABLE.sub("", split_query(options.path)[0])):
+        if name not in columns:
+            yield f"the path needs the column {name}; {nearest(name, list(columns))}"
+        elif columns[name].name not in IN_PATHS:
+            yield f"{name} is a {columns[name].name}, which no path can hold: cast it to text"
+    if options.format == "text" and "body" not in columns:
+        yield f"text writes the column body; {nearest('body', list(columns))}"
+
+
+def _of_documents(options: Elasticsearch, columns: Columns) -> Iterator[str]:
+    for name in options.placed_by:
+        if name not in columns:
+            yield f"index and routing need the column {name}; {nearest(name, list(columns))}"
+        elif name != "ts" and columns[name].name not in IN_INDEX:
+            yield f"{name} is a {columns[name].name}, which no index name can hold: cast it to text"
+    if options.data_stream and "ts" not in columns:
+        yield f"a data stream needs the column ts; {nearest('ts', list(columns))}"
+    for name in columns:
+        if name in RESERVED:
+            yield f"{name} is a field that Elasticsearch keeps for itself: rename the column"

@@ -1,0 +1,408 @@
+"""One decoder for every option class: nodes to frozen dataclasses, driven by the fields' types.
+
+Never stops at the first problem: what cannot be decoded is reported and stands as ``INVALID``, and
+its neighbours are still looked at. A dataclass is built only when all of it is valid.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from flumeng.config import document, registry
+from flumeng.config.component import Component, Keep, OnError
+from flumeng.config.filters import notes_errors, unconditional
+from flumeng.config.registry import Kind
+from flumeng.platform.options import quantities
+from flumeng.platform.options.option import Option, Unit, described, is_required
+from flumeng.platform.options.patterns import SECRET
+from flumeng.platform.options.problems import Problem, nearest
+
+
+class Invalid(Enum):
+    """Stands for a value about which a problem was reported."""
+
+    INVALID = "invalid"
+
+
+INVALID: Final = Invalid.INVALID
+_NUMBERS: Mapping[Unit | None, tuple[Callable[[str], float], str]] = {
+    "bytes": (quantities.size, quantities.SIZE),
+    "seconds": (quantities.duration, quantities.DURATION),
+    "events": (quantities.whole_number, quantities.WHOLE_NUMBER),
+    "ratio": (quantities.ratio, quantities.RATIO),
+    None: (quantities.whole_number, quantities.WHOLE_NUMBER),
+}
+SWITCH = "expected true or false"
+SECRET_REFERENCE = "expected a reference to a secret, like ${secret:NAME}, never the secret"
+WHEN, ON_ERROR = "when", "on_error"
+BESIDE: Mapping[str, Mapping[str, tuple[Any, Option]]] = {
+    "filters": {
+        WHEN: (str, Option(doc="A condition in Spark SQL.", example='"severity <= 4"')),
+        ON_ERROR: (OnError, Option(doc="What becomes of events that the filter cannot process.")),
+    },
+    "sinks": {"isolated": (bool, Option(doc="Whether the sink is written at its own pace."))},
+    "dead_letters": {"keep": (Keep, Option(doc="How many dead letters are kept."))},
+}
+"""What may stand beside a component, as fields of its ``Component``; by where it stands."""
+_KINDS: Mapping[str, Kind] = {
+    "sources": "source",
+    "filters": "filter",
+    "sinks": "sink",
+    "first_of": "sink",
+    "one_of": "sink",
+    "dead_letters": "sink",
+}
+
+
+class Decoder:
+    """Collects ``problems``, and what the checks of a whole flow need.
+
+    ``parts`` maps a path such as ``sinks[0].files`` to what was decoded there, ``lines`` to where
+    it stands. Parts with a problem are in ``lines`` only. ``values`` has the options of each
+    mapping, and ``entries`` the entries of each list, by their path: ``INVALID`` where there is a
+    problem.
+    """
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.parts: dict[str, Any] = {}
+        self.lines: dict[str, int] = {}
+        self.values: dict[str, Mapping[str, Any]] = {}
+        self.entries: dict[str, Sequence[Any]] = {}
+
+    def report(self, node: yaml.Node, path: str, message: str) -> Literal[Invalid.INVALID]:
+        self.problems.append(Problem(document.line(node), path, message))
+        return INVALID
+
+    def mapping(self, cls: type[Any], node: yaml.Node, path: str) -> Any:
+        """An instance of the option class ``cls`` from the mapping ``node``, or ``INVALID``."""
+        if not isinstance(node, yaml.MappingNode):
+            return self._refuse(node, path, "expected a mapping of options")
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        hints = _hints(cls)
+        values: dict[str, Any] = {}
+        before = len(self.problems)
+        for name, key, value in self._pairs(node, path):
+            place = f"{path}.{name}" if path else name
+            self.lines[place] = document.line(key)
+            field = fields.get(name)
+            if field is None:
+                hint = nearest(name, fields) if fields else "there are no options here"
+                self.report(key, place, f"unknown option; {hint}")
+                continue
+            values[name] = self._value(hints[name], value, place, described(field))
+        choice = getattr(cls, "needs_one_of", ())
+        needed = choice[:1] if values.keys().isdisjoint(choice) else ()
+        for name, field in fields.items():
+            if (is_required(field) or name in needed) and name not in values:
+                wanted = _wanted(hints[name], described(field))
+                self.report(node, path, f'missing "{name}": {wanted}')
+        self.values[path] = values
+        if len(self.problems) > before:
+            return INVALID
+        return self._whole(cls(**values), path)
+
+    def _whole(self, instance: Any, path: str) -> Any:
+        """The instance of an option class, or ``INVALID`` when its options do not go together."""
+        before = len(self.problems)
+        if hasattr(instance, "problems"):
+            for name, message in instance.problems():
+                place = f"{path}.{name}" if path and name else path or name
+                line = self.lines.get(place) or self.lines.get(path, 1)  # it may be left out
+                self.problems.append(Problem(line, place, message))
+        return instance if len(self.problems) == before else INVALID
+
+    def _pairs(
+        self, node: yaml.MappingNode, path: str
+    ) -> list[tuple[str, yaml.ScalarNode, yaml.Node]]:
+        pairs = []
+        first: dict[str, int] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self.report(key, path, f"expected a name, found {document.describe(key)}")
+                continue
+            name = str(key.value)
+            if name in first:
+                place = f"{path}.{name}" if path else name
+                self.report(key, place, f"given twice; the first is in line {first[name]}")
+                continue
+            first[name] = document.line(key)
+            pairs.append((name, key, value))
+        return pairs
+
+    def _value(self, hint: Any, node: yaml.Node, path: str, option: Option) -> Any:
+        self.lines.setdefault(path, document.line(node))
+        value = self._decoded(hint, node, path, option)
+        if value is not INVALID and not isinstance(value, Component):
+            self.parts[path] = value
+        return value
+
+    def _decoded(self, hint: Any, node: yaml.Node, path: str, option: Option) -> Any:
+        origin = get_origin(hint)
+        if hint is yaml.Node:  # of no fixed form: whoever knows more reads it
+            return node
+        if origin in (Union, types.UnionType):
+            return self._decoded(_alternative(hint, node), node, path, option)
+        if origin is Literal or hint is str:
+            return self._text(hint, node, path, option)
+        if origin is tuple:
+            return self._list(hint, node, path, option)
+        if hint is Component:
+            return self._component(_kind(path), node, path)
+        if dataclasses.is_dataclass(hint):
+            assert isinstance(hint, type)
+            return self.mapping(hint, node, path)
+        if hint is bool:
+            return self._switch(node, path)
+        if origin is None:
+            return self._number(hint, node, path, option)
+        if get_args(hint)[1] is float:
+            return self._amounts(node, path, option)
+        if get_args(hint)[1] is str:
+            return self._labels(node, path, option)
+        if get_args(hint)[1] is int:
+            return self._offsets(node, path, option)
+        return self._named(get_args(hint)[1], node, path, option)
+
+    def _list(self, hint: Any, node: yaml.Node, path: str, option: Option) -> Any:
+        if not isinstance(node, yaml.SequenceNode):
+            return self._refuse(node, path, _wanted(hint, option))
+        (hint, _) = get_args(hint)
+        if option.minimum is not None and len(node.value) < option.minimum:
+            return self.report(node, path, "expected at least one entry")
+        entry_option = dataclasses.replace(option, minimum=None, maximum=None)
+        entries = [
+            self._component(_kind(path), item, f"{path}[{index}]")
+            if hint is Component
+            else self._value(hint, item, f"{path}[{index}]", entry_option)
+            for index, item in enumerate(node.value)
+        ]
+        self.entries[path] = entries
+        return INVALID if INVALID in entries else tuple(entries)
+
+    def _component(self, kind: Kind, node: yaml.Node, path: str) -> Any:
+        """``- name: options``, or ``- name`` alone; of a filter BESIDE with it."""
+        options: yaml.Node | None = None
+        name_node: yaml.Node = node
+        beside: dict[str, Any] = {}
+        if isinstance(node, yaml.MappingNode):
+            known_beside = _beside(path)
+            pairs = [pair for pair in node.value if _scalar(pair[0]) not in known_beside]
+            for key, value in node.value:
+                if (name := _scalar(key)) in known_beside:
+                    hint, option = known_beside[name]
+                    beside[name] = self._value(hint, value, f"{path}.{name}", option)
+            if len(pairs) != 1 or len(node.value) > 1 + len(beside):
+                return self.report(
+                    node, path, f"expected one {kind} in each entry of the list, like "
+                    f'"- {registry.entries(kind)[0].name}: {{...}}"'
+                )  # fmt: skip
+            name_node, options = pairs[0]
+        if not isinstance(name_node, yaml.ScalarNode) or document.is_null(name_node):
+            return self._refuse(name_node, path, f"expected the name of a {kind}")
+        name = str(name_node.value)
+        entry = registry.find(kind, name)
+        if entry is None:
+            known = [known.name for known in registry.entries(kind)]
+            return self.report(name_node, path, f'unknown {kind} "{name}"; {nearest(name, known)}')
+        place = f"{path}.{name}"
+        self.lines[place] = document.line(name_node)
+        decoded = self._options(entry.options_class(), name_node, options, place)
+        if decoded is INVALID or INVALID in beside.values():
+            return INVALID
+        why = unconditional(decoded) if WHEN in beside else None
+        if why is not None:
+            return self.report(node, f"{path}.{WHEN}", f"{name} takes no condition: {why}")
+        if ON_ERROR in beside and not notes_errors(decoded):
+            return self.report(
+                node, f"{path}.{ON_ERROR}", f"{name} fails for no event: leave {ON_ERROR} out"
+            )
+        component = Component(kind, name, decoded, **beside)
+        self.parts[place] = component
+        return component
+
+    def _options(
+        self, cls: type[Any], name_node: yaml.Node, node: yaml.Node | None, path: str
+    ) -> Any:
+        if node is None or document.is_null(node):
+            none = yaml.MappingNode("", [], name_node.start_mark, name_node.end_mark)
+            return self.mapping(cls, none, path)
+        bare: str | None = getattr(cls, "bare", None)
+        if bare is None:
+            return self.mapping(cls, node, path)
+        hint = _hints(cls)[bare]
+        if isinstance(node, yaml.MappingNode) and get_origin(hint) is not Mapping:
+            return self.mapping(cls, node, path)
+        field = next(field for field in dataclasses.fields(cls) if field.name == bare)
+        value = self._value(hint, node, path, described(field))
+        return INVALID if value is INVALID else self._whole(cls(**{bare: value}), path)
+
+    def _text(self, hint: Any, node: yaml.Node, path: str, option: Option) -> Any:
+        text = _scalar(node)
+        choices = get_args(hint)
+        if not text.strip() or (choices and text not in choices):
+            said = nearest(text, choices) if choices else ""
+            return self._refuse(
+                node, path, _wanted(hint, option), f"; {said}" if "did you mean" in said else ""
+            )
+        if option.secret and not SECRET.fullmatch(text):
+            return self.report(node, path, SECRET_REFERENCE)
+        try:
+            if option.check is not None:
+                option.check(text)
+        except ValueError as error:
+            return self._refuse(node, path, str(error))
+        return text
+
+    def _switch(self, node: yaml.Node, path: str) -> Any:
+        text = _scalar(node)
+        if text not in ("true", "false"):
+            return self._refuse(node, path, SWITCH)
+        return text == "true"
+
+    def _number(self, hint: Any, node: yaml.Node, path: str, option: Option) -> Any:
+        read, _ = _NUMBERS[option.unit]
+        try:
+            value = read(_scalar(node))
+            _check_bounds(value, option)
+        except ValueError as error:
+            return self._refuse(node, path, str(error))
+        return hint(value)
+
+    def _labels(self, node: yaml.Node, path: str, option: Option) -> Any:
+        if not isinstance(node, yaml.MappingNode):
+            return self._refuse(node, path, f"expected names with values, like {option.example}")
+        labels = {}
+        before = len(self.problems)
+        for name, value in self._checked_names(node, path, option):
+            labels[name] = _scalar(value)
+            if not labels[name]:
+                self._refuse(value, f"{path}.{name}", "expected a value")
+            elif option.secret and not SECRET.fullmatch(labels[name]):
+                self.report(value, f"{path}.{name}", SECRET_REFERENCE)
+        return labels if len(self.problems) == before else INVALID
+
+    def _offsets(self, node: yaml.Node, path: str, option: Option) -> Any:
+        """Checked names with whole numbers that are not negative."""
+        if not isinstance(node, yaml.MappingNode):
+            return self._refuse(node, path, f"expected names with numbers, like {option.example}")
+        before = len(self.problems)
+        offsets = {}
+        for name, value in self._checked_names(node, path, option):
+            try:
+                offsets[name] = quantities.whole_number(_scalar(value))
+                _check_bounds(offsets[name], dataclasses.replace(option, minimum=0))
+            except ValueError as error:
+                self._refuse(value, f"{path}.{name}", str(error))
+        return offsets if len(self.problems) == before else INVALID
+
+    def _named(self, cls: type[Any], node: yaml.Node, path: str, option: Option) -> Any:
+        """Names with an instance of the option class ``cls`` each."""
+        if not isinstance(node, yaml.MappingNode):
+            return self._refuse(node, path, f"expected names with options, like {option.example}")
+        before = len(self.problems)
+        named = {
+            name: self._value(cls, value, f"{path}.{name}", option)
+            for name, value in self._checked_names(node, path, option)
+        }
+        return named if len(self.problems) == before else INVALID
+
+    def _checked_names(
+        self, node: yaml.MappingNode, path: str, option: Option
+    ) -> Iterator[tuple[str, yaml.Node]]:
+        """The pairs of a mapping whose keys are its author's own names."""
+        for name, key, value in self._pairs(node, path):
+            self.lines[f"{path}.{name}"] = document.line(key)
+            try:
+                if option.check is not None:
+                    option.check(name)
+            except ValueError as error:
+                self.report(key, f"{path}.{name}", str(error))
+            yield name, value
+
+    def _amounts(self, node: yaml.Node, path: str, option: Option) -> Any:
+        """Names with numbers, of which one at least is over nought."""
+        if not isinstance(node, yaml.MappingNode):
+            return self._refuse(node, path, f"expected amounts, like {option.example}")
+        amounts = {}
+        for name, _key, value in self._pairs(node, path):
+            try:
+                amounts[name] = quantities.amount(_scalar(value))
+            except ValueError as error:
+                return self._refuse(value, f"{path}.{name}", str(error))
+        if not any(amounts.values()):
+            return self._refuse(node, path, f"expected an amount over 0, like {option.example}")
+        return amounts
+
+    def _refuse(
+        self, node: yaml.Node, path: str, wanted: str, hint: str = ""
+    ) -> Literal[Invalid.INVALID]:
+        return self.report(node, path, f"{wanted}; found {document.describe(node)}{hint}")
+
+
+def _kind(path: str) -> Kind:
+    """Of the components at a path such as ``branches[0].sinks``."""
+    return _KINDS[path.rpartition(".")[2]]
+
+
+def _beside(path: str) -> Mapping[str, tuple[Any, Option]]:
+    """What may stand beside the component at ``path``; nothing beside a member of another one."""
+    segment, _, entry = path.rpartition(".")
+    of_segment = not segment or segment.rpartition(".")[2].startswith("branches[")
+    return BESIDE.get(entry.partition("[")[0], {}) if of_segment else {}
+
+
+def _alternative(hint: Any, node: yaml.Node) -> Any:
+    """Of a union the type that the node is read as: a mapping as an option class, a sequence as a
+    list, all else as the other type when there is one."""
+    wanted = [arg for arg in get_args(hint) if arg is not type(None)]
+    listed = [arg for arg in wanted if get_origin(arg) is tuple]
+    if listed and isinstance(node, yaml.SequenceNode):
+        return listed[0]
+    mapped = isinstance(node, yaml.MappingNode)
+    suited = (arg for arg in wanted if dataclasses.is_dataclass(arg) is mapped)
+    return next(suited, wanted[0])
+
+
+def _scalar(node: yaml.Node) -> str:
+    """The text of a scalar; nothing when there is none, or something else."""
+    if not isinstance(node, yaml.ScalarNode) or document.is_null(node):
+        return ""
+    return str(node.value)
+
+
+def _wanted(hint: Any, option: Option) -> str:
+    origin = get_origin(hint)
+    if origin is Literal:
+        return f"expected one of {', '.join(get_args(hint))}"
+    if hint is bool:
+        return SWITCH
+    if hint in (int, float):
+        return _NUMBERS[option.unit][1]
+    sentence = option.doc.partition(". ")[0].rstrip(".")
+    what = "a list" if origin is tuple else f"{sentence[0].lower()}{sentence[1:]}"
+    return f"expected {what}, like {option.example}" if option.example else f"expected {what}"
+
+
+def _check_bounds(value: float, option: Option) -> None:
+    unit = f" {option.unit}" if option.unit else ""
+    if option.minimum is not None and value < option.minimum:
+        raise ValueError(f"expected at least {option.minimum:.12g}{unit}")
+    if option.maximum is not None and value > option.maximum:
+        raise ValueError(f"expected at most {option.maximum:.12g}{unit}")
+
+
+def _hints(cls: Any) -> Mapping[str, Any]:
+    """They never change, and take longer to find than all else of a small flow."""
+    if cls not in _HINTS:
+        _HINTS[cls] = get_type_hints(cls)
+    return _HINTS[cls]
+
+
+_HINTS: dict[Any, Mapping[str, Any]] = {}

@@ -1,0 +1,44 @@
+"""The options of the filter ``dedupe``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flumeng.config.functions import TIMESTAMP
+from flumeng.config.kinds import Columns, Kind, require_keys
+from flumeng.platform.options.option import option
+
+
+@dataclass(frozen=True)
+class Dedupe:
+    """Keeps the first of events that have the same values in some columns.
+
+    It sees one split of a batch: what comes again in another one stays.
+    """
+
+    bare: ClassVar[str] = "by"
+    keeps_columns: ClassVar[bool] = True
+    unconditional: ClassVar[str] = (
+        "put a set before it that makes a column for the events it is for: where a column of by "
+        "is null, nothing is dropped"
+    )
+
+    by: tuple[str, ...] = option(
+        doc="The columns in which the events are alike.", minimum=1, example="[host, request_id]"
+    )
+    within_seconds: float | None = option(
+        doc="Only events in the same window of `ts` of this length are alike; windows begin at "
+        "1970.",
+        unit="seconds",
+        minimum=0.001,
+        maximum=366 * 86_400,
+        example="10 min",
+        default=None,
+    )
+
+    def behind(self, columns: Columns) -> Columns:
+        require_keys(columns, self.by)
+        if self.within_seconds is not None and columns.get("ts") != Kind(TIMESTAMP):
+            raise ValueError("within_seconds needs the column ts: keep it in select")
+        return columns

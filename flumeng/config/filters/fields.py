@@ -1,0 +1,78 @@
+"""Which values become columns: ``fields: {ms: "took.ms BIGINT"}``, or a schema in Spark DDL.
+
+A path is of names with points between them; a name with other characters, or points of its own,
+stands in backticks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flumeng.config.kinds import Columns, Kind
+
+_NAME = r"(?:[^\s.`]+|`[^`]+`)"
+_FIELD = re.compile(rf"({_NAME}(?:\.{_NAME})*)(?:\s+(\S.*))?")
+_TYPE = re.compile(
+    r"(STRING|BINARY|BOOLEAN|TINYINT|SMALLINT|INT|INTEGER|BIGINT|FLOAT|DOUBLE|DECIMAL|DATE|"
+    r"TIMESTAMP|STRUCT|ARRAY|MAP)\b"
+)
+"""Spark's own names, of which another dialect of SQL has more."""
+_NAMES = re.compile(_NAME)
+
+
+@dataclass(frozen=True)
+class Named:
+    path: tuple[str, ...]
+    type: str
+
+
+def check_separator(text: str) -> None:
+    """Characters, or the name of one that is white space."""
+    if text not in ("tab", "space") and not re.fullmatch(r"[!#-/:-@\[\]^_`{|}~]+", text):
+        raise ValueError("expected characters such as , ; | : or =, or the words tab or space")
+
+
+def check_quote(text: str) -> None:
+    if text not in ('"', "'", "`", "|"):
+        raise ValueError("expected one of the characters \" ' ` |")
+
+
+def named(schema: str | None, fields: Mapping[str, str] | None) -> dict[str, Named]:
+    """By column where its value is and its type. Raises ValueError."""
+    from flumeng.config import sql_text  # noqa: PLC0415  # loads sqlglot
+
+    found = {
+        field.name: Named((field.name,), field.kind.sql("spark"))
+        for field in (sql_text.parse_columns(schema).expressions if schema else ())
+    }
+    for column, text in (fields or {}).items():
+        match = _FIELD.fullmatch(text.strip())
+        if match is None:
+            raise ValueError(
+                f'expected a path and perhaps a type, like "took.ms BIGINT", not {text}'
+            )
+        path = tuple(name.strip("`") for name in _NAMES.findall(match[1]))
+        found[column] = Named(path, (match[2] or "STRING").upper())
+    return found
+
+
+def kinds(schema: str | None, fields: Mapping[str, str] | None, *, nested: bool) -> Columns:
+    """What the columns are. Raises ValueError."""
+    from flumeng.config import expressions  # noqa: PLC0415  # loads sqlglot
+
+    found: dict[str, Kind] = dict(expressions.columns_of_ddl(schema)) if schema else {}
+    for column, field in named(None, fields).items():
+        if column in found:
+            raise ValueError(f"{column} is in schema and in fields")
+        if not _TYPE.match(field.type):
+            raise ValueError(
+                f"{column}: expected a type such as STRING, BIGINT, DOUBLE, BOOLEAN or TIMESTAMP "
+                f'behind the path, not "{field.type}"'
+            )
+        found.update(expressions.columns_of_ddl(f"`{column}` {field.type}"))
+    for column, kind in found.items():
+        if kind.inner and not nested:
+            raise ValueError(f"{column}: only JSON has values of the type {kind.name}")
+    return found

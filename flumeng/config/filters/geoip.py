@@ -1,0 +1,57 @@
+"""The options of the filter ``geoip``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flumeng.config.filters import fields
+from flumeng.config.functions import TEXT
+from flumeng.config.kinds import RECEIVED, Columns, check_column, require_column, require_new
+from flumeng.platform.options.option import option
+from flumeng.platform.options.quantities import check_absolute
+
+
+@dataclass(frozen=True)
+class Geoip:
+    """Adds columns from the record that a MaxMind database has of an IP address.
+
+    A text that is no address has the reason in the attribute `parse_error`; an address that is not
+    in the database has nulls.
+    """
+
+    column: str = option(doc="The column with the addresses, IPv4 or IPv6.", example="client")
+    database: str = option(
+        doc="A file `.mmdb` on each host where events are filtered; needs `flumeng[geoip]`.",
+        check=check_absolute,
+        example="/var/lib/GeoIP/GeoLite2-City.mmdb",
+    )
+    fields: Mapping[str, str] = option(
+        doc="The columns to add, each with the path of its value in a record and perhaps a type.",
+        check=check_column,
+        example='{country: country.iso_code, latitude: "location.latitude DOUBLE"}',
+    )
+
+    looks_up: ClassVar[bool] = True
+    notes_errors: ClassVar[bool] = True
+
+    def needs(self) -> Iterator[tuple[str, str]]:
+        yield "path", self.database
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if not self.fields:
+            yield "fields", "expected a column at least"
+        try:
+            fields.kinds(None, self.fields, nested=True)
+        except ValueError as error:
+            yield "fields", str(error)
+
+    def behind(self, columns: Columns) -> Columns:
+        if (kind := require_column(columns, self.column).name) != TEXT:
+            raise ValueError(f"{self.column} is a {kind}, and no text")
+        if columns.get("attrs") != RECEIVED["attrs"]:
+            raise ValueError("needs the column attrs: put select behind geoip, or keep it")
+        more = fields.kinds(None, self.fields, nested=True)
+        require_new(columns, more)
+        return {**columns, **more}

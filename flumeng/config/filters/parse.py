@@ -1,0 +1,299 @@
+"""The options of the filter ``parse``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from flumeng.config import grok, log_formats
+from flumeng.config.filters.fields import check_quote, check_separator, kinds
+from flumeng.config.functions import INTEGER, TEXT
+from flumeng.config.kinds import EVENT, RECEIVED, Columns, Kind, check_column, require_new
+from flumeng.platform.options.option import option
+from flumeng.platform.options.patterns import check_regex, check_timezone, group_names
+
+_TEXT = Kind(TEXT)
+TEXTS = Kind("map", (("", _TEXT), ("", _TEXT)))
+SYSLOG = {
+    "facility": Kind(INTEGER),
+    "severity": Kind(INTEGER),
+    "app": _TEXT,
+    "procid": _TEXT,
+    "msgid": _TEXT,
+    "structured": _TEXT,
+    "message": _TEXT,
+}
+ACCESS_LOG = {
+    "client": _TEXT,
+    "ident": _TEXT,
+    "user": _TEXT,
+    "method": _TEXT,
+    "path": _TEXT,
+    "protocol": _TEXT,
+    "status": Kind(INTEGER),
+    "bytes": Kind(INTEGER),
+    "referer": _TEXT,
+    "agent": _TEXT,
+}
+CONTAINERS = ("cri", "docker")
+CONTAINER = {"stream": _TEXT, "logtag": _TEXT, "message": _TEXT}
+CEF = {
+    "cef_version": _TEXT,
+    "device_vendor": _TEXT,
+    "device_product": _TEXT,
+    "device_version": _TEXT,
+    "event_class_id": _TEXT,
+    "name": _TEXT,
+    "agent_severity": _TEXT,
+}
+LEEF = {
+    "leef_version": _TEXT,
+    "device_vendor": _TEXT,
+    "device_product": _TEXT,
+    "device_version": _TEXT,
+    "event_id": _TEXT,
+}
+_ALWAYS = ("format", "ts_within_seconds")
+_NAMED = ("schema", "fields", "into")
+
+
+@dataclass(frozen=True)
+class _Format:
+    """``needs`` one option of each group, takes also the ``others``, and makes ``columns`` beside
+    those that options name."""
+
+    needs: tuple[tuple[str, ...], ...] = ()
+    others: tuple[str, ...] = ()
+    columns: Columns = dataclasses.field(default_factory=dict)
+
+    @property
+    def options(self) -> set[str]:
+        return {name for group in self.needs for name in group} | {*self.others, *_ALWAYS}
+
+
+_FORMATS: Mapping[str, _Format] = {
+    "syslog": _Format(others=("timezone",), columns=SYSLOG),
+    "json": _Format(needs=(_NAMED,)),
+    "key_value": _Format(needs=(_NAMED,), others=("pair_separator", "value_separator")),
+    "logfmt": _Format(needs=(_NAMED,)),
+    "csv": _Format(needs=(("schema",),), others=("delimiter", "quote")),
+    "access_log": _Format(others=("log_format",), columns=ACCESS_LOG),
+    "cri": _Format(columns=CONTAINER),
+    "docker": _Format(columns=CONTAINER),
+    "cef": _Format(others=_NAMED, columns=CEF),
+    "leef": _Format(others=_NAMED, columns=LEEF),
+    "grok": _Format(needs=(("pattern",),), others=("patterns",)),
+    "regex": _Format(needs=(("pattern",),)),
+}
+
+
+@dataclass(frozen=True)
+class Parse:
+    """Reads the body of each event and adds a column for each thing found in it.
+
+    An event that cannot be parsed is kept, with the reason in the attribute `parse_error`.
+    [Parsing](../parsing.md) tells what each format takes.
+    """
+
+    notes_errors: ClassVar[bool] = True
+
+    format: Literal[
+        "syslog",
+        "json",
+        "key_value",
+        "logfmt",
+        "csv",
+        "access_log",
+        "cri",
+        "docker",
+        "cef",
+        "leef",
+        "grok",
+        "regex",
+    ] = option(doc="What the bodies are.")
+    pattern: str | tuple[str, ...] | None = option(
+        doc="For `regex`: the pattern (RE2). Each named group becomes a text column. For `grok`: a "
+        "pattern, or several that are tried in their order.",
+        example="'(?P<client>\\S+) (?P<status>[0-9]+)'",
+        default=None,
+    )
+    patterns: Mapping[str, str] | None = option(
+        doc="For `grok`: patterns of your own, by their names.",
+        check=grok.check_name,
+        example="{ORDER: '[A-Z]{2}[0-9]+'}",
+        default=None,
+    )
+    log_format: str | None = option(
+        doc="For `access_log`: what nginx has in `log_format`, or Apache in `LogFormat`.",
+        example="'$remote_addr [$time_local] \"$request\" $status $request_time'",
+        default=None,
+    )
+    schema: str | None = option(
+        doc="The columns to take, named as the values are, as Spark DDL.",
+        example='"user STRING, took_ms DOUBLE"',
+        default=None,
+    )
+    fields: Mapping[str, str] | None = option(
+        doc="The columns to take, each with the path of its value and perhaps a type (`STRING` "
+        "when there is none; `INT`, `BIGINT`, `DOUBLE`, `BOOLEAN`, `TIMESTAMP`, ...).",
+        check=check_column,
+        example='{user: user.name, took_ms: "took.ms BIGINT"}',
+        default=None,
+    )
+    into: str | None = option(
+        doc="A column for everything that was found, as a map of texts.",
+        check=check_column,
+        example="fields",
+        default=None,
+    )
+    pair_separator: str | None = option(
+        doc="For `key_value`: what stands between pairs, any of these characters, or `tab` or "
+        "`space`; white space when it is not given.",
+        check=check_separator,
+        example='","',
+        default=None,
+    )
+    value_separator: str | None = option(
+        doc="For `key_value`: the character between a name and its value; `=` when not given.",
+        check=check_separator,
+        example='":"',
+        default=None,
+    )
+    delimiter: str | None = option(
+        doc="For `csv`: the character between fields, or `tab` or `space`; `,` when not given.",
+        check=check_separator,
+        example='";"',
+        default=None,
+    )
+    quote: str | None = option(
+        doc='For `csv`: the character around fields; `"` when not given.',
+        check=check_quote,
+        example='"\'"',
+        default=None,
+    )
+    timezone: str | None = option(
+        doc="The time zone, by its IANA name, of times that name none (else UTC).",
+        check=check_timezone,
+        example="Europe/Berlin",
+        default=None,
+    )
+    ts_within_seconds: float = option(
+        doc="A time that lies farther from the event's receipt is not believed: `ts` stays that of "
+        "the receipt, and the attribute `ts_refused` has what was said.",
+        unit="seconds",
+        minimum=0,
+        maximum=1000 * 366 * 86_400,
+        default=7 * 86_400.0,
+    )
+
+    @property
+    def pattern_list(self) -> tuple[str, ...]:
+        return (self.pattern,) if isinstance(self.pattern, str) else self.pattern or ()
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        form = _FORMATS[self.format]
+        given = {it.name for it in dataclasses.fields(self) if getattr(self, it.name) != it.default}
+        for name in sorted(given - form.options):
+            takers = [other for other, it in _FORMATS.items() if name in it.options]
+            yield name, f"only {_one_of(takers)} takes it, and the format is {self.format}"
+        for group in form.needs:
+            if not given.intersection(group):
+                wanted = " or ".join(f'"{name}"' for name in group)
+                it = "it" if len(group) == 1 else "one"
+                yield "", f"missing {wanted}: format {self.format} needs {it}"
+        if self.format == "json" and self.schema is not None and (self.fields or self.into):
+            yield "schema", "format json takes either a schema, or fields and into"
+        for name in ("value_separator", "delimiter"):
+            said = getattr(self, name) or ""
+            if len(said) > 1 and said not in ("tab", "space"):
+                yield name, f"expected one character, not {said}"
+        if self.format == "csv" and (self.delimiter or ",") == (self.quote or '"'):
+            yield "quote", "it is the delimiter too"
+        if given <= form.options:
+            yield from self._problems_of_format()
+
+    def _problems_of_format(self) -> Iterator[tuple[str, str]]:
+        if self.format == "regex" and self.pattern is not None:
+            if len(self.pattern_list) == 1:
+                yield from _pattern_problems(self.pattern_list[0])
+            else:
+                yield "pattern", "format regex takes one pattern"
+        if self.format == "grok":
+            try:
+                self._columns_of_grok()
+            except ValueError as error:
+                yield "pattern", str(error)
+        if self.log_format is not None:
+            try:
+                log_formats.read(self.log_format)
+            except ValueError as error:
+                yield "log_format", str(error)
+        try:
+            kinds(None, self.fields, nested=self.format == "json")
+        except ValueError as error:
+            yield "fields", str(error)
+
+    def behind(self, columns: Columns) -> Columns:
+        for name, kind in RECEIVED.items():
+            if columns.get(name) != kind:
+                raise ValueError(
+                    f"needs the column {name} as it was received: put select behind parse"
+                )
+        more = self.makes()
+        require_new(columns, more)
+        return {**columns, **more}
+
+    def makes(self) -> Columns:
+        form = _FORMATS[self.format]
+        if self.format == "regex":
+            return dict.fromkeys(group_names(self.pattern_list[0]), _TEXT)
+        if self.format == "grok":
+            return self._columns_of_grok()
+        if self.log_format is not None:
+            return columns_of(log_formats.columns(self.log_format))
+        more = kinds(self.schema, self.fields, nested=self.format == "json")
+        named = _without_own(more)
+        if self.into is not None:
+            require_new([*form.columns, *named], [self.into])
+            named[self.into] = TEXTS
+        require_new(form.columns, named)
+        return {**form.columns, **named}
+
+    def _columns_of_grok(self) -> Columns:
+        types = grok.all_types(self.pattern_list, self.patterns or {})
+        found = _without_own(columns_of(types))
+        for name in found:
+            if name in EVENT:
+                raise ValueError(f"every event has a column {name} already: rename the field")
+        return found
+
+
+def columns_of(types: Mapping[str, str]) -> Columns:
+    """Those of names and types in Spark DDL. Raises ValueError."""
+    schema = ", ".join(f"{name} {kind}" for name, kind in types.items())
+    return kinds(schema, None, nested=False)
+
+
+def _without_own(columns: Columns) -> dict[str, Kind]:
+    """``ts`` and ``host`` are no new columns, they set the event's. Raises ValueError."""
+    for name in columns.keys() & {"ts", "host"}:
+        if columns[name] != RECEIVED[name]:
+            raise ValueError(f"{name} sets the event's own: it has to be a {RECEIVED[name].name}")
+    return {name: kind for name, kind in columns.items() if name not in ("ts", "host")}
+
+
+def _one_of(formats: list[str]) -> str:
+    return f"format {formats[0]}" if len(formats) == 1 else f"one of {', '.join(formats)}"
+
+
+def _pattern_problems(pattern: str) -> Iterator[tuple[str, str]]:
+    try:
+        check_regex(pattern)
+    except ValueError as error:
+        yield "pattern", f'{error}; found "{pattern}"'
+        return
+    for name in group_names(pattern):
+        if name in EVENT:
+            yield "pattern", f"every event has a column {name} already: rename the group"

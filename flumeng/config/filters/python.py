@@ -1,0 +1,54 @@
+"""The options of the filter ``python``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from flumeng.config.kinds import Columns, check_column, require_new
+from flumeng.config.sinks.python import check_argument, check_function
+from flumeng.platform.options.option import option
+
+
+@dataclass(frozen=True)
+class Python:
+    """Calls a function with each Arrow batch of events; what it returns goes on.
+
+    The module is one that is installed where the node collects, and that the node's policy names.
+    """
+
+    function: str = option(
+        doc="The module and the function in it: a `pyarrow.RecordBatch` to another one.",
+        check=check_function,
+        example='"company.filters:score"',
+    )
+    adds: str | None = option(
+        doc="The columns that it adds, as Spark DDL. It hands on all columns that it is given.",
+        example='"score DOUBLE"',
+        default=None,
+    )
+    options: Mapping[str, str] = option(
+        doc="Further arguments by name, which are texts; a value may have references to secrets "
+        "in it.",
+        check=check_argument,
+        example='{model: small, token: "${secret:scores}"}',
+        factory=dict,
+    )
+
+    @property
+    def module(self) -> str:
+        return self.function.partition(":")[0]
+
+    def needs(self) -> Iterator[tuple[str, str]]:
+        yield "python module", self.module
+
+    def behind(self, columns: Columns) -> Columns:
+        if self.adds is None:
+            return columns
+        from flumeng.config import expressions  # noqa: PLC0415  # loads sqlglot
+
+        more = expressions.columns_of_ddl(self.adds)
+        for name in more:
+            check_column(name)
+        require_new(columns, more)
+        return {**columns, **more}

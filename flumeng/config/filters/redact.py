@@ -1,0 +1,87 @@
+"""The options of the filter ``redact``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from flumeng.config.filters import EntriesError
+from flumeng.config.functions import BINARY, TEXT
+from flumeng.config.kinds import RECEIVED, Columns, Kind, require_column
+from flumeng.config.templates import ATTRIBUTE
+from flumeng.platform.options.option import option
+from flumeng.platform.options.patterns import check_search
+
+KINDS = ("email", "ipv4", "ipv6", "card")
+MAX_GROWTH = 100
+HASH_CHARACTERS = 32
+MASK = "***"
+
+
+def check_kind(text: str) -> None:
+    if text not in KINDS:
+        raise ValueError(f"expected one of {', '.join(KINDS)}")
+
+
+@dataclass(frozen=True)
+class Redact:
+    """Masks, hashes or removes what is private in columns: what it finds there, or all of them."""
+
+    columns: tuple[str, ...] = option(
+        doc="The columns, each a text or `body`, or `attrs.KEY`.", minimum=1, example="[body]"
+    )
+    kinds: tuple[str, ...] = option(
+        doc="What to look for: `email`, `ipv4`, `ipv6`, `card` (numbers of credit cards with a "
+        "right check digit). Without kinds and patterns the whole value is meant.",
+        check=check_kind,
+        example="[email, card]",
+        default=(),
+    )
+    patterns: tuple[str, ...] = option(
+        doc="Further things to look for, as regular expressions (RE2).",
+        check=check_search,
+        example="['session=[0-9a-f]+']",
+        default=(),
+    )
+    mode: Literal["mask", "hash", "remove"] = option(
+        doc="`mask` writes `***` instead, `hash` the same 32 hexadecimal digits for the same text, "
+        "`remove` nothing.",
+        default="mask",
+    )
+    secret: str | None = option(
+        doc="For `hash`: the key of HMAC-SHA-256, 16 characters at least.",
+        secret=True,
+        example="${secret:pseudonyms}",
+        default=None,
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.mode == "hash" and self.secret is None:
+            yield "", 'missing "secret": without a key anybody could try out what a hash is of'
+        if self.mode != "hash" and self.secret is not None:
+            yield "secret", f"only mode hash takes it, and the mode is {self.mode}"
+
+    def behind(self, columns: Columns) -> Columns:
+        found = dict(columns)
+        errors: dict[int, ValueError] = {}
+        for number, name in enumerate(self.columns):
+            try:
+                if ATTRIBUTE.fullmatch(name) and name not in columns:
+                    if columns.get("attrs") != RECEIVED["attrs"]:
+                        raise ValueError("there are no attrs as they were received")
+                    continue
+                found[name] = self._redacted(name, require_column(columns, name))
+            except ValueError as error:
+                errors[number] = error
+        if errors:
+            raise EntriesError(errors)
+        return found
+
+    def _redacted(self, name: str, kind: Kind) -> Kind:
+        if kind.name not in (TEXT, BINARY):
+            raise ValueError(f"{name} is a {kind.name}, and no text")
+        each = {"mask": len(MASK), "hash": HASH_CHARACTERS, "remove": 1}[self.mode]
+        if kind.growth * each > MAX_GROWTH:
+            raise ValueError(f"{name} may become {kind.growth * each} times as large as the event")
+        return Kind(kind.name, growth=kind.growth * each)

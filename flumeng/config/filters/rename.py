@@ -1,0 +1,39 @@
+"""The options of the filter ``rename``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flumeng.config.kinds import Columns, check_column, require_column, require_new
+from flumeng.platform.options.option import option
+
+
+@dataclass(frozen=True)
+class Rename:
+    """Gives columns other names. They stay in their places, and so do all others."""
+
+    bare: ClassVar[str] = "columns"
+    unconditional: ClassVar[str] = "a column has one name for all events: set copies a column"
+
+    columns: Mapping[str, str] = option(
+        doc="The names that columns have, each with its new one.", example="{msg: message}"
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        for name, new in self.columns.items():
+            try:
+                check_column(new)
+            except ValueError as error:
+                yield name, str(error)
+
+    def behind(self, columns: Columns) -> Columns:
+        for name in self.columns:
+            require_column(columns, name)
+        found: Columns = {}
+        for name, kind in columns.items():
+            new = self.columns.get(name, name)
+            require_new(found, [new])
+            found = {**found, new: kind}
+        return found

@@ -1,0 +1,40 @@
+"""The options of the filter ``select``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flumeng.config.filters import EntriesError
+from flumeng.config.kinds import Columns, require_new
+from flumeng.platform.options.option import option
+
+
+@dataclass(frozen=True)
+class Select:
+    """Chooses and computes columns in Spark SQL; all others are dropped."""
+
+    bare: ClassVar[str] = "expressions"
+
+    expressions: tuple[str, ...] = option(
+        doc="The columns to keep, each an expression.",
+        minimum=1,
+        example='["ts", "host", "upper(app) AS app"]',
+    )
+
+    def behind(self, columns: Columns) -> Columns:
+        from flumeng.config import expressions  # noqa: PLC0415  # loads sqlglot
+
+        found: Columns = {}
+        errors: dict[int, ValueError] = {}
+        for number, text in enumerate(self.expressions):
+            try:
+                more = expressions.chosen(text, columns)
+                require_new(found, more)
+            except ValueError as error:
+                errors[number] = error
+            else:
+                found = {**found, **more}
+        if errors:
+            raise EntriesError(errors)
+        return found

@@ -1,0 +1,114 @@
+"""The options of the filter ``set``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flumeng.config import templates
+from flumeng.config.functions import ATOMIC, BINARY, TEXT, VOID
+from flumeng.config.kinds import (
+    EVENT,
+    RECEIVED,
+    Columns,
+    Kind,
+    check_column,
+    require_column,
+    require_new,
+)
+from flumeng.platform.options.option import option
+
+MAX_GROWTH = 100
+_ATTRS = "attrs"
+
+
+def check_target(text: str) -> None:
+    if templates.ATTRIBUTE.fullmatch(text):
+        return
+    if text == _ATTRS:
+        raise ValueError("expected an entry of attrs, like attrs.environment")
+    if text in EVENT and text not in RECEIVED:
+        raise ValueError(f"{text} is part of what an event is, and stays")
+    check_column(text)
+
+
+@dataclass(frozen=True)
+class Set:
+    """Sets columns, and entries of `attrs`, to constants, other columns or texts of both."""
+
+    bare: ClassVar[str] = "columns"
+
+    columns: Mapping[str, str] = option(
+        doc='Each column, or `attrs.KEY`, with its text: `"{host}-{app}"` has columns in it, and '
+        '`"{app}"` alone is the column as it is.',
+        check=check_target,
+        example='{environment: production, place: "{host}/{attrs.path}"}',
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        for name, text in self.columns.items():
+            try:
+                templates.parse(text)
+            except ValueError as error:
+                yield name, str(error)
+
+    def behind(self, columns: Columns) -> Columns:
+        found = dict(columns)
+        for name, text in self.columns.items():
+            kind = _kind(templates.parse(text), columns)
+            if templates.ATTRIBUTE.fullmatch(name):
+                _require_attrs(columns)
+                _require_text(name, kind)
+            elif name in columns:
+                _require_alike(name, columns[name], kind)
+                found[name] = Kind(columns[name].name, growth=kind.growth)
+            else:
+                require_new(found, [name])
+                found[name] = kind
+        return found
+
+
+def _kind(parts: tuple[templates.Part, ...], columns: Columns) -> Kind:
+    """What a template gives. Raises ValueError."""
+    kinds = [_kind_of(part, columns) for part in parts if isinstance(part, templates.Field)]
+    if len(parts) == 1 and kinds:
+        return kinds[0]
+    for part, kind in zip((p for p in parts if isinstance(p, templates.Field)), kinds, strict=True):
+        if kind.name not in ATOMIC - {VOID}:
+            raise ValueError(f"{part.name} is a {kind.name}, which no text can hold")
+    growth = sum(kind.growth for kind in kinds)
+    if growth > MAX_GROWTH:
+        raise ValueError(f"the text may become {growth} times as large as the event")
+    return Kind(TEXT, growth=growth)
+
+
+def _kind_of(field: templates.Field, columns: Columns) -> Kind:
+    if field.key is None:
+        return require_column(columns, field.name)
+    _require_attrs(columns)
+    return Kind(TEXT)
+
+
+def _require_attrs(columns: Columns) -> None:
+    if columns.get(_ATTRS) != RECEIVED[_ATTRS]:
+        raise ValueError("needs the column attrs as it was received: put select behind set")
+
+
+def _require_text(name: str, kind: Kind) -> None:
+    if kind.name not in ATOMIC - {VOID}:
+        raise ValueError(f"{name} cannot be a {kind.name}")
+
+
+def _require_alike(name: str, before: Kind, kind: Kind) -> None:
+    """A column keeps its kind, so that a condition may leave it to other events as it is."""
+    if kind.name == TEXT and before.name in (TEXT, BINARY):
+        return
+    if kind.name != before.name or kind.name not in _SAME_WIDTH:
+        raise ValueError(
+            f"{name} is a {before.name} and would be a {kind.name}: set another column, or select"
+        )
+
+
+_SAME_WIDTH = ATOMIC - {VOID, "integer", "fraction"}
+"""Kinds of which all columns have the same type."""

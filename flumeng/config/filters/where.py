@@ -1,0 +1,29 @@
+"""The options of the filter ``where``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flumeng.config.kinds import Columns
+from flumeng.platform.options.option import option
+
+
+@dataclass(frozen=True)
+class Where:
+    """Keeps the events for which a condition in Spark SQL is true."""
+
+    bare: ClassVar[str] = "expression"
+    keeps_columns: ClassVar[bool] = True
+
+    expression: str = option(doc="The condition.", example='"severity <= 4"')
+
+    def behind(self, columns: Columns) -> Columns:
+        from flumeng.config import expressions  # noqa: PLC0415  # loads sqlglot
+
+        expressions.check_condition(self.expression, columns)
+        return columns
+
+    def only_when(self, condition: str) -> Where:
+        """The same for events for which the condition is true; all others are kept."""
+        return Where(f"coalesce(NOT ({condition}), true) OR ({self.expression})")

@@ -1,0 +1,432 @@
+"""A flow as a frozen value: what its author wrote, checked, with every default filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal
+
+from flumeng.config import branch, registry
+from flumeng.config.branch import Branch, Leaf, Located
+from flumeng.config.component import DEAD_LETTER, Component
+from flumeng.config.flow_names import check_flow_name
+from flumeng.config.journal_encryption import JournalEncryption
+from flumeng.config.kafka_journal import KafkaJournal
+from flumeng.config.multiline import Multiline
+from flumeng.config.replicas import Replicas
+from flumeng.config.sinks import decided, makes_files, members
+from flumeng.config.sinks.files import Files
+from flumeng.platform.options.option import option
+
+Durability = Literal["memory", "spill", "disk", "replicated"]
+Delivery = Literal["at-most-once", "at-least-once", "exactly-once"]
+
+FILES_SECONDS, OTHER_SECONDS = 60.0, 1.0
+"""How long a small batch gathers events when the flow does not say so: each makes files."""
+AMPLE_JOURNAL_BYTES = 2**30
+"""A journal of this size holds what comes in a minute; a smaller one would hold up its senders."""
+
+
+@dataclass(frozen=True)
+class IngestPlace:
+    """Where the sources run."""
+
+    labels: Mapping[str, str] = option(
+        doc="Run on every node that has all these labels; without any, on every ingest node.",
+        example="{role: web}",
+        factory=dict,
+    )
+
+
+@dataclass(frozen=True)
+class TaskRange:
+    """As many collect tasks as the events need. The flow's discovery task decides about the number,
+    by how late the events are and how many come; so this is for sources that have one (`kafka`).
+    `flumeng flow show` tells its last decisions, each with its reason."""
+
+    max: int = option(
+        doc="Never more tasks than this, nor more than there are partitions.",
+        minimum=1,
+        maximum=100_000,
+        example="8",
+    )
+    min: int = option(doc="Never fewer tasks than this.", minimum=1, maximum=100_000, default=1)
+    lag_seconds: float = option(
+        doc="The oldest event may be this old beyond `batch.seconds`; three times `batch.seconds` "
+        "when that is more. When it has been half as old for a minute and will not catch up by "
+        "itself, tasks are added.",
+        unit="seconds",
+        minimum=1,
+        maximum=86_400,
+        default=60.0,
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.max < self.min:
+            yield "max", f"expected at least {self.min}, which is `min`"
+
+    def clamp(self, tasks: int) -> int:
+        """The number nearest to ``tasks`` that is allowed."""
+        return max(self.min, min(tasks, self.max))
+
+
+@dataclass(frozen=True)
+class CollectPlace:
+    """Where the filters and sinks run."""
+
+    labels: Mapping[str, str] = option(
+        doc="Run only on nodes that have all these labels.",
+        example="{role: spark}",
+        factory=dict,
+    )
+    tasks: int | TaskRange | None = option(
+        doc="Over how many tasks the flow's journals are spread, or other partitions; more when "
+        "one would read more than 5,000. With `{min, max, lag_seconds}` as many as the events "
+        "need. When not given, one for each 16 partitions or 2 lanes of objects, and no more than "
+        "there are nodes: the number grows when it should be twice as large, and shrinks at a "
+        "quarter.",
+        minimum=1,
+        maximum=100_000,
+        default=None,
+    )
+    weight: Mapping[str, float] = option(
+        doc="What it costs to read one journal, in the dimensions in which nodes declare capacity.",
+        example="{slots: 1, mb_per_second: 4}",
+        factory=lambda: {"slots": 1.0},
+    )
+    per_node: int = option(
+        doc="At most so many of the flow's tasks on one node; 0 for any number.",
+        minimum=0,
+        maximum=100_000,
+        default=0,
+    )
+    spread: Literal["load", "zone"] = option(
+        doc="Give a task to the least loaded node, or first to the zone with the fewest of them.",
+        default="load",
+    )
+    replicas: int = option(
+        doc="So many nodes are ready for each task: its own, and the others as warm standbys with "
+        "Spark running, in other zones where there are any. A standby takes over when the task's "
+        "node is lost or drained, and counts against no capacity.",
+        minimum=1,
+        maximum=10,
+        default=1,
+    )
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which nodes do the flow's work."""
+
+    ingest: IngestPlace = option(doc="Where the sources run.", default=IngestPlace())
+    collect: CollectPlace = option(doc="Where filters and sinks run.", default=CollectPlace())
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """How a new revision reaches the flow's tasks. Without it, all take it at once."""
+
+    canary: int = option(
+        doc="So many tasks of each kind (ingest, collect) take it first.",
+        minimum=1,
+        maximum=1000,
+        default=1,
+    )
+    max_parallel: int = option(
+        doc="When the canary runs it, so many others take it at once.",
+        minimum=1,
+        maximum=100_000,
+        default=1,
+    )
+    settle_seconds: float = option(
+        doc="How long a task must have run it without failing before that counts.",
+        unit="seconds",
+        minimum=0,
+        maximum=86_400,
+        default=10.0,
+    )
+    deadline_seconds: float = option(
+        doc="When no task makes progress for so long, beyond `settle_seconds`, the flow goes back; "
+        "0: the rollout waits, and says so.",
+        unit="seconds",
+        minimum=0,
+        maximum=604_800,
+        default=600.0,
+    )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """When collected events are written."""
+
+    seconds: float | None = option(
+        doc="A small batch waits until its oldest event is this old. When not given, a minute with "
+        "a sink that makes files whose journals may hold a GiB or more, else a second.",
+        unit="seconds",
+        minimum=0,
+        maximum=86_400,
+        default=None,
+    )
+    events: int = option(
+        doc="No batch is larger than this.",
+        unit="events",
+        minimum=1,
+        maximum=1_000_000_000,
+        default=2_000_000,
+    )
+    bytes: int | None = option(
+        doc="No batch is about larger than this, as its events are read, by what the events of the "
+        "batches before it had. A batch that has so much waits no longer.",
+        unit="bytes",
+        minimum=2**16,
+        maximum=2**40,
+        default=None,
+    )
+    timeout_seconds: float = option(
+        doc="A batch that is not written by then is given up, and those behind it with it; the "
+        "task says so, and tries again with twice the time, up to 600 s.",
+        unit="seconds",
+        minimum=1,
+        maximum=86_400,
+        default=60.0,
+    )
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How late the flow's events may be before `flumeng status` says so."""
+
+    seconds: float = option(
+        doc="The oldest event that is not in the sinks may be this old; three times "
+        "`batch.seconds` when that is more.",
+        unit="seconds",
+        minimum=1,
+        maximum=366 * 86_400,
+        default=300.0,
+    )
+
+
+@dataclass(frozen=True)
+class JournalOptions:
+    """How the flow's journals are kept. Each ingest worker of a node has one of its own."""
+
+    max_bytes: int | None = option(
+        doc="At this size a journal takes nothing more, and senders wait, until events are acked. "
+        "When not given, 16 GiB, or 64 MiB with `durability: memory`.",
+        unit="bytes",
+        minimum=2**24,
+        maximum=2**50,
+        default=None,
+    )
+    retain_seconds: float = option(
+        doc="Acked events are kept for this long, to be read again; never at the cost of new ones. "
+        "With neither this nor `retain_bytes` they are not kept.",
+        unit="seconds",
+        minimum=0,
+        maximum=366 * 86_400,
+        default=0.0,
+    )
+    retain_bytes: int = option(
+        doc="No more acked events than this are kept; 0 sets no limit to `retain_seconds`.",
+        unit="bytes",
+        minimum=0,
+        maximum=2**50,
+        default=0,
+    )
+    group_seconds: float = option(
+        doc="How long the first event of a group waits for company before they are synced.",
+        unit="seconds",
+        minimum=0,
+        maximum=1,
+        default=0.002,
+    )
+    group_bytes: int = option(
+        doc="A group of this size waits no longer.",
+        unit="bytes",
+        minimum=1,
+        maximum=2**26,
+        default=2**22,
+    )
+    kafka: KafkaJournal | None = option(
+        doc="Keep them in a topic of Kafka instead of on the disks of the nodes.", default=None
+    )
+    encryption: JournalEncryption | None = option(
+        doc="Keep their events encrypted on the disks of the nodes.", default=None
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.kafka is not None and self.encryption is not None:
+            yield "encryption", "expected a journal on the disks of nodes, this one is in Kafka"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowSpec:
+    """A named pipeline with its guarantees."""
+
+    needs_one_of: ClassVar[tuple[str, ...]] = branch.SOMEWHERE
+
+    flow: str = option(doc="The flow's name.", check=check_flow_name, example="web-logs")
+    sources: tuple[Component, ...] = option(
+        doc="Where events come from.",
+        minimum=1,
+        example='[tail: {paths: ["/var/log/app/*.log"]}]',
+    )
+    labels: Mapping[str, str] = option(
+        doc="By these, commands that are for many flows choose (`flow pause --label team=web`).",
+        example="{team: web}",
+        factory=dict,
+    )
+    place: Place = option(doc="Which nodes do the work.", default=Place())
+    durability: Durability = option(
+        doc="What an event is before its sender is answered: synced to the node's disk (`disk`), "
+        "written to it and synced about a second later (`spill`), held in memory (`memory`), or "
+        "synced to the disks of several nodes (`replicated`).",
+        default="disk",
+    )
+    replicas: Replicas = option(
+        doc="On which nodes the events are, with `durability: replicated`.", default=Replicas()
+    )
+    journal: JournalOptions = option(
+        doc="How the flow's journals are kept.", default=JournalOptions()
+    )
+    delivery: Delivery = option(
+        doc="Whether the ack comes before the write, after it, or in one step with it.",
+        default="at-least-once",
+    )
+    multiline: Multiline | None = option(
+        doc="Lines that belong together become one event, before all filters.",
+        example="{preset: java}",
+        default=None,
+    )
+    filters: tuple[Component, ...] = option(
+        doc="What happens to events, in order. Beside a filter `when: CONDITION` (Spark SQL) says "
+        "which events it is for; all others pass it by, and have null in the columns it adds. "
+        "`on_error: keep, drop or dead-letter` says what becomes of events that it cannot process.",
+        default=(),
+    )
+    sinks: tuple[Component, ...] = option(
+        doc="Where events go: every event into each of them. A flow has `sinks`, `branches` or "
+        "both. With `isolated: true` beside it a sink is written at its own pace, by tasks of its "
+        "own.",
+        minimum=1,
+        example="[files: {path: /data/app}]",
+        default=(),
+    )
+    branches: tuple[Branch, ...] = option(
+        doc="Ways for some of the events, behind the filters, each with a condition, filters and "
+        "sinks of its own.",
+        minimum=1,
+        default=(),
+    )
+    dead_letters: Component | None = option(
+        doc="A sink for the events that a sink refuses for good, or that a filter with `on_error: "
+        "dead-letter` cannot process, with `dead_reason`, `dead_place`, `dead_revision` and "
+        "`dead_time`, in the same commit as all others. Without it the flow stops at an event that "
+        "a sink refuses, and says so. Beside a sink `files` in parquet or json `keep: {days: 30, "
+        "bytes: 10 GiB}`, or one of the two, says how long letters are kept and how many bytes of "
+        "them: older files are deleted.",
+        example="{files: {path: /data/dead, format: json}}",
+        default=None,
+    )
+    batch: Batch = option(doc="When collected events are written.", default=Batch())
+    lag: Lag = option(doc="How late events may be before it is a problem.", default=Lag())
+    rollout: Rollout | None = option(
+        doc="Give a new revision to a few tasks first, and go back when one of them fails.",
+        default=None,
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from branch.problems(self)
+        if self.dead_letters is not None:
+            options = self.dead_letters.options
+            if self.dead_letters.keep and not (isinstance(options, Files) and options.readable):
+                yield (
+                    "dead_letters.keep",
+                    "expected a sink files in parquet or json with nested columns: of others the "
+                    "letters are deleted where they are",
+                )
+        else:
+            for one in self.segments:
+                for number, part in enumerate(one.segment.filters):
+                    if part.on_error == DEAD_LETTER:
+                        yield (
+                            f"{one.path}filters[{number}].on_error",
+                            "the flow has no sink for dead letters: give it dead_letters",
+                        )
+
+    @cached_property
+    def segments(self) -> tuple[Located, ...]:
+        """The flow itself and all of its branches, depth first."""
+        return tuple(Located(self).walk())
+
+    @property
+    def all_filters(self) -> tuple[Component, ...]:
+        """Its filters and those of all branches."""
+        return tuple(part for one in self.segments for part in one.segment.filters)
+
+    @cached_property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Its sinks and those of all branches, in the order of their numbers."""
+        return tuple(branch.leaves(self))
+
+    @cached_property
+    def all_sinks(self) -> tuple[Component, ...]:
+        """The sinks by their numbers, and last the one for dead letters when there is one."""
+        sinks = tuple(leaf.sink for leaf in self.leaves)
+        return sinks if self.dead_letters is None else (*sinks, self.dead_letters)
+
+    @property
+    def targets(self) -> tuple[Component, ...]:
+        """``all_sinks`` with the members of groups in their stead: what is written to."""
+        return tuple(part for sink in self.all_sinks for part in members(sink.options) or (sink,))
+
+    @property
+    def pinned(self) -> tuple[Component, ...]:
+        """The sources that run in ingest workers."""
+        return tuple(part for part in self.sources if _placing(part) == "pinned")
+
+    @property
+    def weighed(self) -> bool:
+        """Whether a source has partitions whose offsets do not count events."""
+        return any(getattr(part.options, "weighed", False) for part in self.partitioned)
+
+    @property
+    def partitioned(self) -> tuple[Component, ...]:
+        """The sources whose partitions a discovery task finds, among them the journal when it is in
+        Kafka."""
+        found = tuple(part for part in self.sources if _placing(part) == "partitioned")
+        if self.journal.kafka is None:
+            return found
+        return (*found, Component("source", "kafka", self.journal.kafka.source))
+
+    @property
+    def pollers(self) -> tuple[Component, ...]:
+        """The partitioned sources that ask at due times."""
+        known = (part for part in self.partitioned if registry.get("source", part.name).poll)
+        return tuple(known)
+
+    @property
+    def by_batch(self) -> bool:
+        """Whether its tasks decide about each batch before a target is written that knows batches
+        by number."""
+        return any(decided(sink.options, self.delivery) for sink in self.all_sinks)
+
+    @property
+    def batch_seconds(self) -> float:
+        """So old is the oldest event of a small batch when it is written."""
+        if self.batch.seconds is not None:
+            return self.batch.seconds
+        size = self.journal.max_bytes
+        ample = self.durability != "memory" if size is None else size >= AMPLE_JOURNAL_BYTES
+        files = any(makes_files(leaf.sink.options) for leaf in self.leaves)
+        return FILES_SECONDS if files and ample else OTHER_SECONDS
+
+    @property
+    def lag_limit_seconds(self) -> float:
+        """So old may the oldest event be that is not in the sinks."""
+        return max(self.lag.seconds, 3 * self.batch_seconds)
+
+
+def _placing(source: Component) -> registry.Placing:
+    return registry.placing(source.name, source.options)

@@ -1,0 +1,115 @@
+"""Flow files on disk: all of them are read and checked before any is used."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flumeng.config import FlowSpec, Problem, SpecError, check_flow
+from flumeng.config.document import MAX_BYTES
+from flumeng.config.flow_names import why_not_applied
+from flumeng.platform.errors import UserError
+
+STANDARD_INPUT = Path("-")
+SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class FlowFile:
+    """A file that holds a valid flow."""
+
+    path: Path
+    text: str
+    spec: FlowSpec
+
+
+class FlowFilesError(UserError):
+    """At least one file cannot be used; ``problems`` holds every problem of every file."""
+
+    def __init__(self, problems: Sequence[tuple[Path, Problem]]) -> None:
+        self.problems = tuple(problems)
+        count = f"{len(problems)} problem{'' if len(problems) == 1 else 's'}"
+        super().__init__("\n".join([f"{count} in flow files:", *map(_sentence, self.problems)]))
+
+
+def flow_files_of(paths: Sequence[Path]) -> list[Path]:
+    """The files themselves, with the flow files of each directory in its place: those that end in
+    .yaml or .yml and not in .test.yaml, by name. Raises ``UserError`` for one without any."""
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = [
+            file
+            for file in sorted(path.iterdir())
+            if file.suffix in SUFFIXES and Path(file.stem).suffix != ".test"
+        ]
+        if not inside:
+            raise UserError(f"{path}: there is no flow file in it: none ends in .yaml or .yml")
+        found += inside
+    return found
+
+
+def read_flows(files: Sequence[Path]) -> list[FlowFile]:
+    """Read every file, ``STANDARD_INPUT`` among them; two files must not hold the same flow. Raises
+    ``FlowFilesError``."""
+    read: list[FlowFile] = []
+    problems: list[tuple[Path, Problem]] = []
+    first: dict[str, Path] = {}
+    for path in files:
+        try:
+            text = content_of(path).decode()
+            found = FlowFile(path, text, check_flow(text))
+        except OSError as error:
+            problems.append((path, Problem(0, "", f"cannot be read: {error.strerror}")))
+        except Unfit as error:
+            problems.append((path, Problem(0, "", str(error))))
+        except UnicodeDecodeError as error:
+            line = error.object.count(b"\n", 0, error.start) + 1
+            problems.append((path, Problem(line, "", "is not UTF-8")))
+        except SpecError as error:
+            problems += [(path, problem) for problem in error.problems]
+        else:
+            name = found.spec.flow
+            if name in first:
+                said = f"flow {name} is also in {first[name]}"
+                problems.append((path, Problem(0, "flow", said)))
+            if why := why_not_applied(name):
+                problems.append((path, Problem(0, "flow", why)))
+            first.setdefault(name, path)
+            read.append(found)
+    if problems:
+        raise FlowFilesError(problems)
+    return read
+
+
+class Unfit(Exception):  # noqa: N818  told as a problem
+    """Such a thing is not read."""
+
+
+def content_of(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
+    """The content of a regular file, or of standard input; other files are not opened for reading,
+    so that nothing blocks. Raises ``OSError``, and ``Unfit`` for another file or a larger one."""
+    if path == STANDARD_INPUT:
+        return _at_most(sys.stdin.buffer.read(most_bytes + 1), most_bytes)
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123  at once
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise Unfit("is no regular file")
+        return _at_most(file.read(most_bytes + 1), most_bytes)
+
+
+def _at_most(content: bytes, most_bytes: int) -> bytes:
+    if len(content) > most_bytes:
+        raise Unfit(f"is larger than {most_bytes // 1024} KiB")
+    return content
+
+
+def _sentence(found: tuple[Path, Problem]) -> str:
+    path, problem = found
+    where = f"{path}:{problem.line}" if problem.line else str(path)
+    return ": ".join(part for part in (where, problem.path, problem.message) if part)

@@ -1,0 +1,51 @@
+"""What a flow's name says. That of an isolated part begins with the name of the flow that it is
+part of: ``web~errors``, ``web~errors~http``. Light to import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flumeng.platform.options.patterns import check_name
+
+PART = "~"
+MOST_CHARACTERS = 200
+
+
+def check_flow_name(text: str) -> None:
+    """Of a flow, or of an isolated part of one."""
+    for word in text.split(PART):
+        check_name(word)
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"expected at most {MOST_CHARACTERS} characters with the names before it")
+
+
+def part_name(flow: str, *words: str) -> str:
+    """The part of a flow that these names of branches, and the kind of a sink, lead to."""
+    return PART.join((flow, *(word.replace("_", "-") for word in words)))
+
+
+def whole_of(flow: str) -> str:
+    """The flow that was applied: the one of which this is a part, or itself."""
+    return flow.partition(PART)[0]
+
+
+def is_part(flow: str) -> bool:
+    return PART in flow
+
+
+def parts_among(flows: Iterable[str], flow: str) -> list[str]:
+    """The parts of a flow that are among these, sorted; an isolated part has none of its own."""
+    return sorted(name for name in flows if name.startswith(flow + PART) and not is_part(flow))
+
+
+def beside(flow: str) -> tuple[str, ...]:
+    """By this names sort so that parts follow their flow."""
+    return tuple(flow.split(PART))
+
+
+def why_not_applied(flow: str) -> str:
+    """Empty for a flow that a person may apply."""
+    return (
+        f"{flow} is an isolated part of flow {whole_of(flow)}: apply that" if is_part(flow) else ""
+    )

@@ -1,0 +1,44 @@
+"""The options of the source ``flow``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from flumeng.platform.options.option import option
+from flumeng.platform.options.patterns import check_name
+
+
+@dataclass(frozen=True)
+class FlowSource:
+    """Reads what another flow has accepted, under a cursor of its own: nothing is copied, and
+    neither of the two waits for the other. What this flow has not read yet the other's journals
+    keep, up to their `max_bytes`: then senders wait.
+
+    The events are as they arrive at the other flow's filters, or as these leave them, with their
+    identity.
+    """
+
+    name: str = option(doc="The flow to read.", check=check_name, example="web-logs")
+    start_from: Literal["earliest", "latest"] = option(
+        doc="Where a journal begins that is there when this flow is: at the first event that it "
+        "still keeps, or behind the last. All that come later are read whole.",
+        default="earliest",
+    )
+    after: Literal["sources", "filters"] = option(
+        doc="Whether events are as they arrive at that flow's filters, or go through its "
+        "`multiline` and `filters` first, but not through its branches. When those change, this "
+        "flow gets a new revision in the same transaction.",
+        default="sources",
+    )
+    discovery_seconds: float = option(
+        doc="How often to look for new journals of that flow.",
+        unit="seconds",
+        minimum=0.5,
+        maximum=3600,
+        default=5.0,
+    )
+
+    def arrival(self) -> str:
+        behind = f", through the filters of {self.name}" if self.after == "filters" else ""
+        return f"each event that {self.name} has accepted and still keeps is taken once{behind}"

@@ -1,0 +1,284 @@
+"""The functions of Spark SQL that a flow may call: pure, of one event, bounded in time and space.
+
+What is not here is refused, so a function that a newer Spark brings is refused until somebody has
+looked at it. A function is here only when it gives the same for the same event, does not look at
+anything else (files, settings, the clock, tables), cannot be made to raise by what an event holds,
+and makes no more of its arguments than ``growth`` says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from flumeng.config import sql_patterns
+
+TEXT, BINARY, INTEGER, FRACTION, BOOLEAN = "string", "binary", "integer", "fraction", "boolean"
+TIMESTAMP, DATE, VOID = "timestamp", "date", "void"
+ATOMIC = frozenset({TEXT, BINARY, INTEGER, FRACTION, BOOLEAN, TIMESTAMP, DATE, VOID})
+PADDED_CHARACTERS = 1000
+DAYS = 100_000
+TIME_PATTERN = re.compile(
+    r"(?:y{1,4}|M{1,4}|d{1,2}|D{1,3}|H{1,2}|h{1,2}|m{1,2}|s{1,2}|S{1,9}|a|E{1,4}|X{1,3}"
+    r"|'[^'\"]*'|[ _.,:;/T\[\]\-])+"
+)
+URL_PARTS = ("HOST", "PATH", "QUERY", "REF", "PROTOCOL", "FILE", "AUTHORITY", "USERINFO")
+
+Literal = str | int | None
+"""What stands there, of a constant text or whole number; None of anything else."""
+
+_ACCEPTED: Mapping[str, frozenset[str]] = {
+    "S": ATOMIC,
+    "U": ATOMIC - {BINARY},
+    "s": frozenset({TEXT}),
+    "N": frozenset({INTEGER, FRACTION, TEXT, VOID}),
+    "I": frozenset({INTEGER}),
+    "B": frozenset({BINARY, TEXT, VOID}),
+    "H": frozenset({INTEGER, BINARY, TEXT}),
+    "P": frozenset({TEXT, TIMESTAMP, DATE}),
+    "t": frozenset({TIMESTAMP}),
+    "i": frozenset({INTEGER}),
+    "n": frozenset({FRACTION}),
+    "o": frozenset({BOOLEAN}),
+    "G": ATOMIC - {VOID},
+    "M": frozenset({"map"}),
+    "A": frozenset({"array"}),
+    "L": frozenset({"map", "array", "other map", "other array"}),
+    "K": frozenset({TEXT}),
+    "R": frozenset({TEXT}),
+    "C": frozenset({INTEGER}),
+}
+"""What a letter of a signature takes. ``X`` takes anything, each ``E`` of a call the same as all
+others. ``K``, ``R`` and ``C`` are constants: a text, a regular expression, a whole number."""
+
+_SIGNATURES = """
+upper lower ucase lcase initcap trim ltrim rtrim make_valid_utf8: S -> string
+reverse: U -> string
+length char_length character_length len octet_length bit_length ascii: S -> integer
+is_valid_utf8: S -> boolean
+md5 sha1 sha: B -> string
+crc32: B -> integer
+sha2: B C -> string
+hex: H -> string
+base64: B -> string
+unhex unbase64: S -> binary
+url_encode try_url_decode: S -> string
+substr substring: U I I? -> string
+left right: U I -> string
+substring_index: S S I -> string
+instr: S S -> integer
+locate position: S S I? -> integer
+startswith endswith contains: S S -> boolean
+concat: S* -> string
+concat_ws: S S* -> string
+replace: S K K? -> string
+translate: S K K -> string
+lpad rpad: U C K? -> string
+split_part: S K C -> string
+split: S R C? -> array
+rlike regexp regexp_like: S R -> boolean
+regexp_extract: S R C? -> string
+regexp_replace: S R K -> string
+get_json_object: s K -> string
+parse_url: s K K? -> string
+coalesce: E* -> =
+nvl ifnull nullif: E E -> =
+nvl2: X E E -> =
+if: o E E -> =
+greatest least: E E E* -> =
+isnull isnotnull: X -> boolean
+isnan: n -> boolean
+abs sqrt exp ln log10 log2 sign signum ceil ceiling floor: N -> fraction
+pow power mod: N N -> fraction
+log: N N? -> fraction
+round bround: N C? -> fraction
+year month day dayofmonth dayofweek dayofyear weekofyear quarter: P -> integer
+hour minute second: P -> integer
+date_trunc: K P -> timestamp
+trunc: P K -> date
+date_format: P K -> string
+to_timestamp: P K? -> timestamp
+to_date: P K? -> date
+unix_timestamp: P K? -> integer
+from_unixtime: I K? -> string
+unix_seconds unix_millis unix_micros: t -> integer
+timestamp_micros: i -> timestamp
+date_add date_sub: P C -> date
+datediff: P P -> integer
+last_day: P -> date
+hash xxhash64: G G* -> integer
+size cardinality: L -> integer
+array_contains: A s -> boolean
+map_contains_key: M s -> boolean
+map_keys map_values: M -> array
+"""
+
+
+@dataclass(frozen=True)
+class Function:
+    """``parameters`` are letters of ``_ACCEPTED``; the last one may repeat. ``result`` is a kind,
+    or ``=`` for that of the arguments that have to be alike."""
+
+    name: str
+    parameters: tuple[str, ...]
+    least: int
+    repeats: bool
+    result: str
+
+    def check(self, kinds: Sequence[str], literals: Sequence[Literal]) -> str:
+        """The kind of a call with such arguments; ``literals`` has those that are constant.
+
+        Raises ValueError, which says what is expected.
+        """
+        most = len(kinds) if self.repeats else len(self.parameters)
+        if not self.least <= len(kinds) <= most:
+            wanted = f"{self.least}" if self.least == most else f"{self.least} to {most}"
+            wanted = f"at least {self.least}" if self.repeats else wanted
+            raise ValueError(f"{self.name} takes {wanted} arguments, not {len(kinds)}")
+        letters = [self.parameters[min(n, len(self.parameters) - 1)] for n in range(len(kinds))]
+        for number, (letter, kind, literal) in enumerate(
+            zip(letters, kinds, literals, strict=True)
+        ):
+            if letter in "KRC" and literal is None:
+                raise ValueError(f"argument {number + 1} of {self.name} has to be a constant")
+            if letter in _ACCEPTED and kind not in _ACCEPTED[letter]:
+                raise ValueError(f"argument {number + 1} of {self.name} cannot be a {kind}")
+            if letter == "R":
+                sql_patterns.check(str(literal))
+        if self.name in _CHECKS:
+            _CHECKS[self.name](literals)
+        if self.name == "sum" and kinds[0] == INTEGER:
+            return INTEGER
+        if self.name == "concat" and set(kinds) == {BINARY}:
+            return BINARY
+        if self.result != "=":
+            return self.result
+        if self.name == "nullif" and kinds[0] == VOID:
+            return VOID
+        return common([k for k, letter in zip(kinds, letters, strict=True) if letter == "E"])
+
+    def growth(self, of_arguments: Sequence[int], literals: Sequence[Literal]) -> int:
+        """How many times as large as an event the result may be, when the arguments are."""
+        total = sum(of_arguments)
+        if self.result not in (TEXT, BINARY, "array", "="):
+            return 0
+        if self.name in ("hex", "base64", "lpad", "rpad"):
+            return 2 * total
+        if self.name == "url_encode":
+            return 3 * total
+        if self.name in ("replace", "regexp_replace"):
+            replacement = str(literals[2]) if len(literals) > 2 else ""
+            return total * (len(replacement) + 1)
+        return total
+
+
+def common(kinds: Sequence[str]) -> str:
+    """The kind of values of which one is taken. Raises ValueError when they are not alike."""
+    found = dict.fromkeys(kind for kind in kinds if kind != VOID)
+    if not found:
+        return VOID
+    if found.keys() <= {INTEGER, FRACTION}:
+        return FRACTION if FRACTION in found else INTEGER
+    if len(found) > 1:
+        raise ValueError(f"these have to be alike, not {' and '.join(found)}: CAST one")
+    (kind,) = found
+    if kind not in ATOMIC:
+        raise ValueError(f"a {kind} cannot be chosen from")
+    return kind
+
+
+def find(name: str) -> Function | None:
+    return FUNCTIONS.get(name.lower())
+
+
+def read(signatures: str) -> dict[str, Function]:
+    """Functions by their names, from lines of signatures."""
+    found = {}
+    for line in signatures.strip().splitlines():
+        names, _, rest = line.partition(":")
+        taken, _, result = rest.partition("->")
+        parts = taken.split()
+        repeats = bool(parts) and parts[-1].endswith("*")
+        least = sum(not part.endswith(("?", "*")) for part in parts)
+        least = max(1 if parts else 0, least)
+        letters = tuple(part[0] for part in parts)
+        for name in names.split():
+            found[name] = Function(name, letters, least, repeats, result.strip())
+    return found
+
+
+def _whole(literal: Literal, least: int, most: int) -> None:
+    if not isinstance(literal, int) or not least <= literal <= most or (literal == 0 and least > 0):
+        raise ValueError(f"expected a number from {least} to {most}")
+
+
+def _optional(literals: Sequence[Literal], place: int) -> Literal:
+    return literals[place] if len(literals) > place else None
+
+
+def _check_time_pattern(place: int) -> Callable[[Sequence[Literal]], None]:
+    def check(literals: Sequence[Literal]) -> None:
+        given = _optional(literals, place)
+        if given is not None and not TIME_PATTERN.fullmatch(str(given)):
+            raise ValueError(f"expected a time pattern like 'yyyy-MM-dd HH:mm:ss', not {given!r}")
+
+    return check
+
+
+def _check_padded(literals: Sequence[Literal]) -> None:
+    _whole(literals[1], 0, PADDED_CHARACTERS)
+
+
+def _check_days(literals: Sequence[Literal]) -> None:
+    _whole(literals[1], -DAYS, DAYS)
+
+
+def _check_part_number(literals: Sequence[Literal]) -> None:
+    if not literals[1] or not literals[2]:
+        raise ValueError("split_part needs a separator and a number other than 0")
+
+
+def _check_group(literals: Sequence[Literal]) -> None:
+    groups = sql_patterns.groups(str(literals[1]))
+    number = literals[2] if len(literals) > 2 else 1
+    if not isinstance(number, int) or not 0 <= number <= groups:
+        raise ValueError(
+            f"there is no group {number} in the regular expression, which has {groups}"
+        )
+
+
+def _check_replacement(literals: Sequence[Literal]) -> None:
+    sql_patterns.check_replacement(str(literals[2]), sql_patterns.groups(str(literals[1])))
+
+
+def _check_url_part(literals: Sequence[Literal]) -> None:
+    if literals[1] not in URL_PARTS:
+        raise ValueError(f"expected one of {', '.join(URL_PARTS)}")
+    if len(literals) > 2 and not re.fullmatch("[A-Za-z0-9_.-]+", str(literals[2])):
+        raise ValueError("expected the name of a parameter of letters, digits, _, . and -")
+
+
+def _check_scale(literals: Sequence[Literal]) -> None:
+    if len(literals) > 1:
+        _whole(literals[1], -18, 18)
+
+
+_CHECKS: Mapping[str, Callable[[Sequence[Literal]], None]] = {
+    "bround": _check_scale,
+    "date_add": _check_days,
+    "date_format": _check_time_pattern(1),
+    "date_sub": _check_days,
+    "from_unixtime": _check_time_pattern(1),
+    "lpad": _check_padded,
+    "parse_url": _check_url_part,
+    "regexp_extract": _check_group,
+    "regexp_replace": _check_replacement,
+    "round": _check_scale,
+    "rpad": _check_padded,
+    "split_part": _check_part_number,
+    "to_date": _check_time_pattern(1),
+    "to_timestamp": _check_time_pattern(1),
+    "unix_timestamp": _check_time_pattern(1),
+}
+FUNCTIONS: Mapping[str, Function] = read(_SIGNATURES)

@@ -1,0 +1,138 @@
+"""Grok: regular expressions with names for the parts that logs are made of.
+
+``%{IPORHOST:client}`` is what IPORHOST stands for, in a group ``client``; ``%{NUMBER:bytes:int}``
+has a type too. A pattern is written out as one expression of RE2, in which groups have numbers,
+since a field may stand in several branches of it. Patterns are written for Oniguruma, in which the
+flag ``m`` is RE2's ``s``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from flumeng.platform.options.patterns import check_regex
+from flumeng.platform.options.problems import nearest
+
+TYPES = {
+    "string": "STRING",
+    "int": "BIGINT",
+    "long": "BIGINT",
+    "float": "DOUBLE",
+    "double": "DOUBLE",
+    "boolean": "BOOLEAN",
+    "timestamp": "TIMESTAMP",
+}
+_MOST_CHARACTERS = 32_768
+_MOST_LEVELS = 32
+_PARTS = re.compile(
+    r"%\{(?P<name>[A-Za-z0-9_]+)(?::(?P<field>[^:}]+))?(?::(?P<type>[^}]*))?\}"
+    r"|(?P<escape>\\.)"
+    r"|(?P<set>\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\])"
+    r"|\(\?P?<(?P<group>[A-Za-z_]\w*)>"
+    r"|\(\?(?P<flags>[A-Za-z-]+)(?=[:)])"
+    r"|(?P<plain>\((?!\?))"
+    r"|(?P<wrong>%\{)",
+    re.DOTALL,
+)
+_FIELD = re.compile("[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Grok:
+    """``regex`` has a group ``f0`` for the first of ``fields``, each the name of a column, and so
+    on; ``types`` are those of columns in Spark DDL."""
+
+    regex: str
+    fields: tuple[str, ...]
+    types: Mapping[str, str]
+
+
+@cache
+def library() -> Mapping[str, str]:
+    lines = files("flumeng.config").joinpath("grok_patterns.txt").read_text("utf-8").splitlines()
+    pairs = (line.partition(" ") for line in lines if line and not line.startswith("#"))
+    return {name: pattern for name, _, pattern in pairs}
+
+
+def check_name(text: str) -> None:
+    if not re.fullmatch("[A-Za-z0-9_]+", text):
+        raise ValueError("expected a name of letters, digits and _")
+
+
+def written_out(pattern: str, more: Mapping[str, str]) -> Grok:
+    """``more`` are patterns beside those of the library. Raises ValueError."""
+    writer = _Writer({**library(), **more})
+    regex = "".join(writer.parts(pattern, ()))
+    if not writer.fields:
+        raise ValueError("expected a field, like %{IPORHOST:client}")
+    check_regex(regex)
+    return Grok(regex, tuple(writer.fields), writer.types)
+
+
+class _Writer:
+    def __init__(self, patterns: Mapping[str, str]) -> None:
+        self._patterns = patterns
+        self._characters = 0
+        self.fields: list[str] = []
+        self.types: dict[str, str] = {}
+
+    def parts(self, pattern: str, within: tuple[str, ...]) -> Iterator[str]:
+        at = 0
+        for part in _PARTS.finditer(pattern):
+            yield self._counted(pattern[at : part.start()])
+            at = part.end()
+            if part["name"]:
+                yield from self._named(part["name"], part["field"], part["type"], within)
+            elif part["group"]:
+                yield self._group(part["group"], None)
+            elif part["flags"]:
+                yield "(?" + part["flags"].replace("m", "s")
+            elif part["plain"]:
+                yield "(?:"
+            elif part["wrong"]:
+                raise ValueError(f"expected %{{NAME}}, not {pattern[part.start() :][:20]}")
+            else:
+                yield self._counted(part[0])
+        yield self._counted(pattern[at:])
+
+    def _named(
+        self, name: str, field: str | None, kind: str | None, within: tuple[str, ...]
+    ) -> Iterator[str]:
+        if name not in self._patterns:
+            raise ValueError(f"unknown pattern {name}; {nearest(name, self._patterns)}")
+        if name in within or len(within) > _MOST_LEVELS:
+            raise ValueError(f"the pattern {name} stands within itself")
+        yield self._group(field, kind) if field else self._counted("(?:")
+        yield from self.parts(self._patterns[name], (*within, name))
+        yield ")"
+
+    def _group(self, field: str, kind: str | None) -> str:
+        if not _FIELD.fullmatch(field):
+            raise ValueError(f"expected a field of letters, digits and _, not {field}")
+        if kind is not None and kind not in TYPES:
+            raise ValueError(f"unknown type {kind}; {nearest(kind, TYPES)}")
+        found = TYPES[kind or "string"]
+        if self.types.setdefault(field, found) != found:
+            raise ValueError(f"the field {field} has two types")
+        self.fields.append(field)
+        return f"(?P<f{len(self.fields) - 1}>"
+
+    def _counted(self, text: str) -> str:
+        self._characters += len(text)
+        if self._characters > _MOST_CHARACTERS:
+            raise ValueError(f"written out it has over {_MOST_CHARACTERS} characters")
+        return text
+
+
+def all_types(patterns: tuple[str, ...], more: Mapping[str, str]) -> dict[str, str]:
+    """The columns of several patterns, with their types. Raises ValueError."""
+    found: dict[str, str] = {}
+    for pattern in patterns:
+        for field, kind in written_out(pattern, more).types.items():
+            if found.setdefault(field, kind) != kind:
+                raise ValueError(f"the field {field} has two types")
+    return found

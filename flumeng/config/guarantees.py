@@ -1,0 +1,378 @@
+"""What a flow may promise, given its parts: a promise that they cannot keep is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flumeng.config import isolation, registry
+from flumeng.config.branch import Located
+from flumeng.config.component import DEAD_LETTER, DROP, Component
+from flumeng.config.flow import FlowSpec, JournalOptions, TaskRange
+from flumeng.config.flow_source import FlowSource
+from flumeng.config.kafka_source import KafkaSource
+from flumeng.config.objects_source import ObjectsSource
+from flumeng.config.sinks import decided, exactly_once, makes_files, members, numbered
+
+SURVIVES = {
+    "disk": "survives that a process is killed and that power is lost",
+    "spill": "survives that a process is killed; a power cut may take the last second or so",
+    "memory": "is lost when the ingest worker is killed, and survives an orderly stop",
+    "replicated": "is on the disks of all nodes in sync, and survives while one of those is left",
+}
+LOSES = {"spill": "a power cut", "memory": "the end of their process"}
+DELIVERS = {
+    "at-most-once": "reaches the sinks once or, after a failure, never",
+    "at-least-once": "reaches the sinks once or, after a failure, more than once",
+    "exactly-once": "shows in the sinks exactly once",
+}
+
+
+def promise(spec: FlowSpec) -> tuple[str, ...]:
+    """What results for the events of a flow, in sentences: before they are accepted, after that,
+    and in the sinks."""
+    again = {e.name for e in registry.entries("source") if "replayable" in e.guarantees}
+    names = dict.fromkeys(source.name for source in spec.sources)
+    replayed = [name for name in names if name in again]
+    arrivals = dict.fromkeys((s.name, s.options.arrival()) for s in spec.sources)
+    which = "An event that survives" if spec.pinned else "A message that is read"
+    sentences = [
+        *(f"{name}: {arrival}." for name, arrival in arrivals),
+        *_kept(spec),
+        f"{which} {DELIVERS[spec.delivery]} (delivery {spec.delivery}).",
+    ]
+    if spec.pinned and spec.durability in LOSES and replayed:
+        sentences.append(f"What is lost nevertheless is read again by {', '.join(replayed)}.")
+    sentences += _unprocessed(spec)
+    sentences += _parting(spec)
+    sentences += _apart(spec)
+    if paths := local_paths(spec):
+        sentences.append(_one_host(spec, paths))
+    sentences += _of_sinks(spec)
+    if sinks := sum(makes_files(leaf.sink.options) for leaf in spec.leaves):
+        sentences.append(_files_a_day(spec, sinks))
+    return tuple(sentences)
+
+
+def _kept(spec: FlowSpec) -> Iterator[str]:
+    """What may happen to events that were accepted, until they are in the sinks."""
+    if spec.journal.kafka is not None:
+        yield (
+            f"An accepted event is in all replicas in sync of {spec.journal.kafka.topic}, and is "
+            "lost when Kafka deletes it before it is read."
+        )
+    elif spec.pinned:
+        yield f"An accepted event {SURVIVES[spec.durability]} (durability {spec.durability})."
+
+
+def _unprocessed(spec: FlowSpec) -> Iterator[str]:
+    """What happens to events that a filter cannot process."""
+    for part in spec.all_filters:
+        if part.on_error == DROP:
+            yield f"An event that {part.name} cannot process is dropped, and counted."
+        elif part.on_error == DEAD_LETTER:
+            yield f"An event that {part.name} cannot process goes to dead_letters."
+
+
+def _parting(spec: FlowSpec) -> Iterator[str]:
+    """What happens to events that no branch takes."""
+    for one in spec.segments:
+        branches = one.segment.branches
+        if not branches or any(branch.when is None for branch in branches):
+            continue
+        names = [branch.name for branch in branches]
+        of = f"the branches of {one.name}" if one.name else "the branches"
+        which = f"An event that none of {of} takes ({', '.join(names)})"
+        if one.segment.sinks:
+            yield f"{which} goes into {', '.join(sink.name for sink in one.segment.sinks)} only."
+        else:
+            yield f"{which} is dropped: a last branch with `otherwise: true` would take it."
+
+
+def _apart(spec: FlowSpec) -> Iterator[str]:
+    """What it means that sinks and branches are isolated."""
+    for part in isolation.parts(spec):
+        yield (
+            f"{part.path} is isolated, as the flow {part.flow}: nobody waits for it, until a "
+            "journal is full of what it has not read."
+        )
+
+
+def local_paths(spec: FlowSpec) -> list[str]:
+    """Where its sinks write on the disk of the host that collects."""
+    return [s.options.path for s in spec.targets if getattr(s.options, "local", False)]
+
+
+def _one_host(spec: FlowSpec, paths: list[str]) -> str:
+    where = f"{', '.join(paths)} is on the disk of each host that collects the flow"
+    if spec.delivery != "exactly-once":
+        return f"{where} (`shared: true` when all see the same files there)."
+    return f"{where}: only one may, unless all see the same files there (`shared: true`)."
+
+
+ONCE = {
+    "staged": "its files show together with the acks",
+    "by event": "an event that is written again replaces itself",
+    "by batch": "it remembers the last batch that it took",
+}
+"""Why a sink can take part in exactly-once delivery."""
+
+
+def _of_sinks(spec: FlowSpec) -> Iterator[str]:
+    """What its sinks can beside what all of the flow is promised."""
+    how = {sink.name: exactly_once(sink.options) for sink in spec.all_sinks}
+    whole = spec.delivery == "exactly-once"
+    unsteady = _unsteady(spec)
+    for name, way in how.items():
+        if way == "by event" and name in unsteady:
+            yield (
+                f"{name}: where an event goes depends on {unsteady[name]}, which comes from a "
+                "table; when the table has changed, an event that is written again is there twice."
+            )
+        elif way is not None and (whole or (way == "by event" and spec.delivery != "at-most-once")):
+            even = "" if whole else " even so"
+            yield f"{name}: each event once{even}, since {ONCE[way]}."
+    for name in dict.fromkeys(s.name for s in spec.all_sinks if numbered(s.options)):
+        yield f"{name}: a batch that is repeated has the number that it had, and the same events."
+    for sink in spec.all_sinks:
+        if members(sink.options):
+            yield _into_one(spec, sink)
+    weak = [name for name, way in how.items() if way is None]
+    if weak and len(weak) < len(how):
+        yield (
+            f"A flow promises what its weakest sink can: {', '.join(weak)} cannot tell what it has "
+            "had before, so exactly-once is not to be had."
+        )
+
+
+def _unsteady(spec: FlowSpec) -> dict[str, str]:
+    """The sinks whose place for an event comes from a table, each with the column."""
+    if not any(getattr(part.options, "looks_up", False) for part in spec.all_filters):
+        return {}
+    from flumeng.config import columns, lineage  # noqa: PLC0415  # loads sqlglot
+
+    found = lineage.unsteady_places(Located(spec), columns.read(spec))
+    return {sink.name: column for _, sink, column in found}
+
+
+def _into_one(spec: FlowSpec, group: Component) -> str:
+    names = ", ".join(part.name for part in members(group.options))
+    told = f"{group.name} ({names}): an event goes into one of them"
+    if exactly_once(group.options) is None and spec.delivery != "at-most-once":
+        return f"{told}; when one fails in the middle, it may be in the next one too."
+    return f"{told}."
+
+
+def _files_a_day(spec: FlowSpec, sinks: int) -> str:
+    """How many files a flow with so many sinks ``files`` makes while events come all the time."""
+    seconds, given = spec.batch_seconds, spec.place.collect.tasks
+    tasks = None if isinstance(given, TaskRange) else given
+    whose = "each task" if tasks is None else "its task" if tasks == 1 else f"its {tasks} tasks"
+    if seconds == 0:
+        return f"Any number of files a day from {whose}: no batch waits for more events."
+    count = round(86_400 / seconds) * (tasks or 1) * sinks
+    return (
+        f"About {count:,} files a day from {whose}: one for each batch, every {seconds:g} s "
+        "(`batch.seconds`); more where a batch is of several directories, or has over 20,000 "
+        "events."
+    )
+
+
+def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield ``(path, message)`` for what the parts cannot promise together.
+
+    ``parts`` maps paths to what stands there. Parts that are wrong by themselves are absent, so
+    that an author hears of these problems together with all others.
+    """
+    components = [(path, part) for path, part in parts.items() if isinstance(part, Component)]
+    durability = parts.get("durability", "disk")
+    if parts.get("delivery") == "exactly-once" and durability in LOSES:
+        yield (
+            "durability",
+            f"exactly-once delivery needs events that are never taken back: with {durability} they "
+            f"do not survive {LOSES[durability]}; use durability disk, or delivery at-least-once",
+        )
+    if "multiline" in parts and parts.get("delivery") == "at-most-once":
+        yield (
+            "multiline",
+            "how far a batch may be acked is known when its lines are read, and at-most-once acks "
+            "before that: use delivery at-least-once or exactly-once",
+        )
+    journal = parts.get("journal")
+    if durability != "replicated" and "replicas" in parts:
+        yield "replicas", "only events with `durability: replicated` have copies: say that too"
+    yield from _of_kafka(parts, components, durability, journal)
+    yield from _of_queues(components)
+    yield from _of_flow_source(parts, components)
+    yield from _of_delivered(parts, components, journal)
+    if durability == "memory" and journal and (journal.retain_seconds or journal.retain_bytes):
+        yield "journal", "durability memory retains nothing: leave retain_* out, or use spill"
+    if isinstance(parts.get("place.collect.tasks"), TaskRange) and _has_no_discovery(parts):
+        yield (
+            "place.collect.tasks",
+            "a range is for flows with a discovery task, which sees how late they are, as those "
+            "with kafka have: give a number, or nothing for one task for each 16 journals",
+        )
+    grouped = {id(one) for _, part in components for one in members(part.options)}
+    for path, component in components:
+        if id(component) in grouped:
+            continue
+        if component.kind == "sink" and (wrong := _delivery_problem(parts, path, component)):
+            yield path, wrong
+    taken: dict[str, str] = {}
+    for path, component in components:
+        claims = component.options.claims() if hasattr(component.options, "claims") else ()
+        for name, what in claims:
+            owner = taken.setdefault(what, path)
+            if owner != path:
+                yield f"{path}.{name}", f"{owner} has {what} already"
+
+
+def _of_queues(components: list[tuple[str, Component]]) -> Iterator[tuple[str, str]]:
+    """A flow has one work queue: of objects, or of due times."""
+    queued = [
+        (path, part)
+        for path, part in components
+        if isinstance(part.options, ObjectsSource) or _polls(part)
+    ]
+    for path, part in queued[1:]:
+        first, before = queued[0]
+        if part.name == before.name == "objects":
+            yield path, f"{first} reads objects too: give that one more paths, or make two flows"
+        else:
+            yield path, f"{first} has the one work queue of this flow: make two flows"
+
+
+def _polls(part: Component) -> bool:
+    if part.kind != "source" or registry.placing(part.name, part.options) == "pinned":
+        return False
+    return bool(registry.get("source", part.name).poll)
+
+
+def _of_kafka(
+    parts: Mapping[str, Any],
+    components: list[tuple[str, Component]],
+    durability: str,
+    journal: JournalOptions | None,
+) -> Iterator[tuple[str, str]]:
+    """What does not go together with Kafka as the source or as the journal."""
+    in_kafka = journal is not None and journal.kafka is not None
+    readers = [path for path, part in components if isinstance(part.options, KafkaSource)]
+    for path in readers[1:]:
+        yield path, f"{readers[0]} is one already: make a flow of each, or name all topics in one"
+    if not in_kafka:
+        return
+    assert journal is not None
+    if readers:
+        yield "journal.kafka", f"{readers[0]} reads Kafka too: make a flow of each"
+    if durability == "replicated":
+        yield "durability", "a journal in Kafka has the copies that its topic says: use disk"
+    elif durability != "disk":
+        yield "durability", f"a journal in Kafka is as durable as disk, never {durability}"
+    for name in ("max_bytes", "retain_seconds", "retain_bytes"):
+        if f"journal.{name}" in parts:
+            yield f"journal.{name}", "of a journal in Kafka, the topic's own settings say that"
+    for path, part in components:
+        if part.kind == "source" and getattr(part.options, "keeps_place", False):
+            yield (
+                path,
+                f"{part.name} keeps its place in a journal on disk, and not in Kafka: take it into "
+                "a flow of its own, or leave journal.kafka out",
+            )
+
+
+def _of_flow_source(
+    parts: Mapping[str, Any], components: list[tuple[str, Component]]
+) -> Iterator[tuple[str, str]]:
+    """What does not go together with reading another flow."""
+    readers = [path for path, part in components if isinstance(part.options, FlowSource)]
+    if readers and len(parts.get("sources", ())) > 1:
+        yield readers[0], "a flow that reads a flow has no other source: make a flow of each"
+    for path in readers:
+        if parts[path].options.name == parts.get("flow"):
+            yield f"{path}.name", "a flow cannot read itself"
+
+
+def too_late(spec: FlowSpec) -> Iterator[tuple[str, str]]:
+    """Yield ``(path, message)`` for sources whose senders give up before a small batch is written.
+
+    ``spec`` is the flow as its own tasks run it: nobody waits for what is isolated.
+    """
+    for number, source in enumerate(spec.sources):
+        seconds = getattr(source.options, "delivered_within_seconds", None)
+        if seconds is not None and seconds <= spec.batch_seconds:
+            yield (
+                f"sources[{number}].{source.name}.ack",
+                f"a small batch gathers events for {spec.batch_seconds:g} s, so that answers after "
+                f"delivery come too late for {seconds:g} s: set a lower `batch.seconds`, or wait "
+                "longer",
+            )
+
+
+def _of_delivered(
+    parts: Mapping[str, Any],
+    components: list[tuple[str, Component]],
+    journal: JournalOptions | None,
+) -> Iterator[tuple[str, str]]:
+    """What does not go together with answers after delivery."""
+    for path, part in components:
+        if getattr(part.options, "delivered_within_seconds", None) is None:
+            continue
+        if parts.get("delivery") == "at-most-once":
+            yield (
+                f"{path}.ack",
+                "at-most-once acks before the sinks write, so nobody knows what is delivered: use "
+                "delivery at-least-once or exactly-once, or ack: journaled",
+            )
+        if journal is not None and journal.kafka is not None:
+            yield (
+                f"{path}.ack",
+                "of a journal in Kafka the worker does not know which offsets its events have: use "
+                "ack: journaled, or leave journal.kafka out",
+            )
+
+
+def _has_no_discovery(parts: Mapping[str, Any]) -> bool:
+    """Whether all sources are known, and none has partitions that are discovered."""
+    placings = {registry.placing(part.name, part.options) for part in parts.get("sources", ())}
+    journal = parts.get("journal")
+    return placings == {"pinned"} and (journal is None or journal.kafka is None)
+
+
+def _delivery_problem(parts: Mapping[str, Any], where: str, sink: Component) -> str | None:
+    """Why a flow with these parts cannot deliver to the sink as it says."""
+    delivery, options = parts.get("delivery"), sink.options
+    if delivery == "at-most-once" and decided(options, delivery):
+        return (
+            f"{sink.name} knows batches by their numbers, which are given to batches that can be "
+            "repeated: use delivery at-least-once or exactly-once"
+        )
+    if delivery != "exactly-once":
+        return None
+    if exactly_once(options) is None and members(options):
+        return (
+            "a member that fails in the middle may have a part of what the next one gets, unless "
+            "all members stage what they write, as files does: use delivery at-least-once"
+        )
+    if exactly_once(options) is None:
+        return (
+            f"{sink.name} with these options cannot tell what it has had before, and a flow "
+            "promises no more than its weakest sink can: use delivery at-least-once"
+        )
+    looks_up = any(
+        getattr(part.options, "looks_up", False)
+        for path, part in parts.items()
+        if isinstance(part, Component) and _is_before(path, where)
+    )
+    if looks_up and getattr(options, "cut_by_content", False):
+        return (
+            f"{sink.name} cuts a batch by what is in its events, and a table that was read again "
+            "changes that in a repeat: use delivery at-least-once, or no table"
+        )
+    return None
+
+
+def _is_before(path: str, sink: str) -> bool:
+    """Whether the events of a sink have been in the filter at ``path``; dead letters come from
+    everywhere."""
+    return sink.startswith(("dead_letters", path.rpartition("filters[")[0]))

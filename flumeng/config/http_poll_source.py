@@ -1,0 +1,308 @@
+"""The options of the source ``http_poll``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+from flumeng.config.client_tls import ClientTls
+from flumeng.config.json_paths import check_path, check_single
+from flumeng.config.kafka_source import time_of
+from flumeng.config.poll_templates import Template, unknown
+from flumeng.config.polls import Answers, KeepsAnswers, Schedule, answers_option, schedule_option
+from flumeng.config.sinks.elasticsearch import with_port
+from flumeng.config.sinks.http import check_url
+from flumeng.platform.options.option import option
+from flumeng.platform.options.patterns import SECRET
+
+Format = Literal["json", "ndjson", "lines", "text"]
+PagedBy = Literal["link", "url", "cursor", "page", "offset"]
+TrackedType = Literal["time", "number", "text"]
+_OURS = frozenset(
+    {
+        "accept-encoding", "connection", "content-length", "host", "if-modified-since",
+        "if-none-match", "te", "transfer-encoding", "upgrade",
+    }
+)  # fmt: skip
+_SECRET = frozenset({"authorization", "cookie", "proxy-authorization"})
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+
+
+def check_polled(text: str) -> None:
+    """Raises ValueError."""
+    check_url(text)
+    if "{" in text or "}" in text:
+        raise ValueError("expected nothing in braces: what changes goes into `query`")
+
+
+def check_header(name: str) -> None:
+    """Raises ValueError."""
+    if not _HEADER.fullmatch(name):
+        raise ValueError("expected the name of a header, like Accept")
+    if name.lower() in _OURS:
+        raise ValueError("this header is made by flumeng")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OAuth2:
+    """A token by the grant `client_credentials`, kept until it expires."""
+
+    token_url: str = option(
+        doc="Where tokens are had.", check=check_polled, example="https://login.example/oauth/token"
+    )
+    client_id: str = option(doc="The id of the client.", example="flumeng")
+    client_secret: str = option(
+        doc="The client's secret.", secret=True, example="${secret:api-client}"
+    )
+    credentials_in: Literal["header", "body"] = option(
+        doc="Where the server looks for both: in the header `Authorization`, or in the form.",
+        default="header",
+    )
+    parameters: Mapping[str, str] = option(
+        doc="What else the form says.", example="{scope: logs.read}", factory=dict
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpAuth:
+    """Who asks: a user with a password, the bearer of a token, or a client of OAuth 2."""
+
+    username: str | None = option(doc="The user.", example="flumeng", default=None)
+    password: str | None = option(
+        doc="The user's password.", secret=True, example="${secret:api-password}", default=None
+    )
+    bearer: str | None = option(
+        doc="A token that does not expire.",
+        secret=True,
+        example="${secret:api-token}",
+        default=None,
+    )
+    oauth2: OAuth2 | None = option(doc="Tokens by client credentials.", default=None)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if (self.username is None) != (self.password is None):
+            yield "", "expected username and password together"
+        ways = [one for one in (self.username, self.bearer, self.oauth2) if one is not None]
+        if len(ways) != 1:
+            yield "", "expected one of username with password, bearer, and oauth2"
+        if self.username is not None and ":" in self.username:
+            yield "username", "expected a user without a colon"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paging:
+    """How what follows a page is asked for, until there is no more; all under one due time."""
+
+    by: PagedBy = option(
+        doc='`link`: the URL in the header `Link` with `rel="next"` (RFC 8288). `url`: the URL at '
+        "`path`. `cursor`: `{cursor}` is what was at `path`. `page`: `{page}` is the number of the "
+        "page. `offset`: `{offset}` is how many records came before."
+    )
+    path: str | None = option(
+        doc="Where the next URL or cursor is in an answer of JSON. The last page has none there: "
+        "nothing, null, false, 0 or an empty text.",
+        check=check_single,
+        example="meta.next_cursor",
+        default=None,
+    )
+    first: int = option(
+        doc="The number of the first page.", minimum=0, maximum=1_000_000, default=1
+    )
+    size: int | None = option(
+        doc="With `page` and `offset`: a page of fewer records is the last one. Without it that is "
+        "a page without records, which takes a request more.",
+        minimum=1,
+        maximum=1_000_000,
+        default=None,
+    )
+
+    @property
+    def variable(self) -> str | None:
+        """What the request has to have in it."""
+        return self.by if self.by in ("cursor", "page", "offset") else None
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if (self.by in ("url", "cursor")) != (self.path is not None):
+            yield "", "expected path with by: url and by: cursor, and only there"
+        if self.size is not None and self.by not in ("page", "offset"):
+            yield "size", "expected only with by: page and by: offset"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackField:
+    """A value that grows from record to record, like the time of the last change."""
+
+    path: str = option(
+        doc="Where it is in a record of JSON. A record without it always passes.",
+        check=check_single,
+        example="updated_at",
+    )
+    type: TrackedType = option(
+        doc="How values are ordered: as times of ISO 8601 (UTC without a zone), as numbers, or "
+        "letter by letter."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpPollSource(KeepsAnswers):
+    """Asks a URL at the due times of a schedule; what is answered becomes events.
+
+    In `query` and `body`, `{due}` is the due time and `{last}` how far the last answer reached: the
+    greatest value of `track`, without it the `{due}` of that time. Times are ISO 8601 in UTC, or as
+    `{due:unix}`, `{due:unix_ms}` and `{due:%Y-%m-%d}` say.
+    """
+
+    url: str = option(
+        doc="What is asked.", check=check_polled, example="https://api.example/v1/events"
+    )
+    method: Literal["GET", "POST"] = option(doc="The method of requests.", default="GET")
+    query: Mapping[str, str] = option(
+        doc="Parameters behind those of `url`; with variables, and references to secrets. One is "
+        "left out while a variable in it has no value.",
+        example='{since: "{last}", until: "{due}", limit: "100"}',
+        factory=dict,
+    )
+    headers: Mapping[str, str] = option(
+        doc="Headers of each request; a value may have references to secrets in it.",
+        check=check_header,
+        example='{X-Api-Key: "${secret:api-key}"}',
+        factory=dict,
+    )
+    body: str | None = option(
+        doc="What a POST sends, with variables and references to secrets: JSON, unless a header "
+        "`Content-Type` says otherwise. A variable without a value is an empty text.",
+        example='{"from": "{last}", "to": "{due}"}',
+        default=None,
+    )
+    auth: HttpAuth | None = option(doc="Who asks.", default=None)
+    tls: ClientTls | None = option(
+        doc="How TLS is talked where that needs more than the host's authorities.", default=None
+    )
+    timeout_seconds: float = option(
+        doc="How long a request may take until all of its answer is there.",
+        unit="seconds",
+        minimum=0.1,
+        maximum=60,
+        default=30.0,
+    )
+    redirect_to: tuple[str, ...] = option(
+        doc="Below which URLs of other servers redirections and next pages may lead; these get "
+        "neither `auth` nor `headers`.",
+        check=check_polled,
+        maximum=20,
+        example='["https://cdn.example/exports"]',
+        default=(),
+    )
+    format: Format = option(
+        doc="What an event is: a record of JSON (`json`), a line (`lines`, or `ndjson` without the "
+        "empty ones), or all of an answer (`text`).",
+        default="json",
+    )
+    records: str | None = option(
+        doc="Where the records are in JSON: the elements of an array there, or the object there; "
+        "none if it is null. A `?` behind a step says that it may be missing. All of the answer "
+        "without it.",
+        check=check_path,
+        example="data.items",
+        default=None,
+    )
+    paging: Paging | None = option(doc="Answers come in pages.", default=None)
+    track: TrackField | None = option(
+        doc="What `{last}` is. A record with a lower value is known and is dropped, as is one with "
+        "the same value that came before.",
+        default=None,
+    )
+    start_from: str | None = option(
+        doc="What `{last}` is at first; without `track` a time.",
+        example="2026-11-22T08:00:00Z",
+        default=None,
+    )
+    settle_seconds: float = option(
+        doc="`{due}` is so much before the due time: for servers where records show up late.",
+        unit="seconds",
+        minimum=0,
+        maximum=86_400,
+        default=0.0,
+    )
+    schedule: Schedule = schedule_option()
+    answers: Answers = answers_option()
+
+    @property
+    def templates(self) -> Mapping[str, str]:
+        """What has variables, by the option where it stands."""
+        found = {f"query.{name}": text for name, text in self.query.items()}
+        return found if self.body is None else {**found, "body": self.body}
+
+    def needs(self) -> Iterator[tuple[str, str]]:
+        urls = [self.url, *self.redirect_to]
+        if self.auth is not None and self.auth.oauth2 is not None:
+            urls.append(self.auth.oauth2.token_url)
+        for url in urls:
+            yield "input", with_port(url)
+        if self.tls is not None:
+            yield from self.tls.needs()
+        yield "output", self.answers.path
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        for name, value in self.headers.items():
+            if name.lower() in _SECRET and not SECRET.search(value):
+                yield f"headers.{name}", "expected a reference to a secret, like ${secret:NAME}"
+            if name.lower() == "authorization" and self.auth is not None:
+                yield f"headers.{name}", "expected either this header or auth"
+            if not value.isascii() or not value.isprintable():
+                yield f"headers.{name}", "expected printable ASCII characters"
+        if self.body is not None and self.method != "POST":
+            yield "body", "expected with method: POST"
+        if self.tls is not None and urlsplit(self.url).scheme != "https":
+            yield "tls", f"expected https in {self.url}"
+        yield from self._problems_of_json()
+        yield from self._problems_of_templates()
+
+    def _problems_of_json(self) -> Iterator[tuple[str, str]]:
+        if self.format != "json" and self.records is not None:
+            yield "records", "expected only with format: json"
+        if self.format not in ("json", "ndjson") and self.track is not None:
+            yield "track", "expected with format: json or ndjson, whose records have fields"
+        if self.paging is not None and self.paging.path and self.format != "json":
+            yield "paging", f"by: {self.paging.by} needs format: json"
+        if self.start_from is None:
+            return
+        if self.track is None or self.track.type == "time":
+            try:
+                time_of(self.start_from)
+            except ValueError:
+                yield "start_from", "expected a time with its zone, like 2026-11-22T08:00:00Z"
+        elif self.track.type == "number" and not re.fullmatch(
+            r"-?[0-9]{1,100}(\.[0-9]{1,100})?", self.start_from, re.ASCII
+        ):
+            yield "start_from", "expected a number, as track.type says"
+
+    def _problems_of_templates(self) -> Iterator[tuple[str, str]]:
+        used: set[str] = set()
+        wanted = self.paging.variable if self.paging else None
+        for place, text in self.templates.items():
+            if place != "body" and (braces := unknown(text)):
+                yield place, f"nothing is called {braces}: expected {{last}} or {{due}}"
+            try:
+                template = Template.of(text)
+            except ValueError as error:
+                yield place, str(error)
+                continue
+            used |= template.variables
+            for name in sorted(template.variables - {"last", "due", wanted}):
+                yield place, f"{{{name}}} needs paging with by: {name}"
+            if self.track is not None and re.search(r"\{last:", text):
+                yield place, "{last} is the value of track as it came: expected no form of a time"
+        if wanted is not None and wanted not in used:
+            yield "paging", f"expected {{{wanted}}} in query or body"
+        if self.start_from is not None and self.track is None and "last" not in used:
+            yield "start_from", "expected with {last} in query or body, or with track"
+
+    def arrival(self) -> str:
+        kept = "each answer is kept before it is read, and read once"
+        if self.track is not None:
+            return f"{kept}; of what was asked for again, a record that has come is dropped"
+        return f"{kept}; what the server answers twice comes twice"

@@ -1,0 +1,248 @@
+"""Isolated sinks and branches: each runs as a flow of its own, made from the text of its flow.
+
+That flow, its *part*, reads what its flow reads under a cursor of its own, through the filters on
+the way, and has nothing of the tree but that way. The flow itself runs the tree without its parts.
+
+Rules
+1. An event goes where it went if nothing were isolated: a branch ``otherwise`` whose siblings are
+   left out says what they say.
+2. A filter on the way also runs in what the part is taken out of, which writes its dead letters:
+   each is written once, so the part drops those events. For that, nothing is left empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import yaml
+
+from flumeng.config import document, nodes
+from flumeng.config.branch import Branch, Segment
+from flumeng.config.component import DEAD_LETTER, DROP
+from flumeng.config.flow import FlowSpec
+from flumeng.config.flow_names import check_flow_name, part_name
+from flumeng.config.flow_source import FlowSource
+
+ISOLATED = "isolated"
+
+
+@dataclass(frozen=True)
+class Part:
+    """An isolated sink or branch. ``flow``: the name of its flow; ``steps``: the numbers of the
+    branches on the way to it, its own the last; ``sink``: its number, of a sink."""
+
+    flow: str
+    steps: tuple[int, ...] = ()
+    sink: int | None = None
+
+    @property
+    def path(self) -> str:
+        """Where it stands in the text."""
+        way = ".".join(f"branches[{number}]" for number in self.steps)
+        if self.sink is None:
+            return way
+        return f"{way}.sinks[{self.sink}]" if way else f"sinks[{self.sink}]"
+
+
+def parts(spec: FlowSpec) -> tuple[Part, ...]:
+    """Of a flow as it is written, depth first."""
+    return tuple(_parts(spec, (spec.flow,), ()))
+
+
+def _parts(segment: Segment, words: tuple[str, ...], steps: tuple[int, ...]) -> Iterator[Part]:
+    for number, sink in enumerate(segment.sinks):
+        if sink.isolated:
+            yield Part(part_name(*words, sink.name), steps, number)
+    for number, branch in enumerate(segment.branches):
+        inner = (*words, branch.name), (*steps, number)
+        if branch.isolated:
+            yield Part(part_name(*inner[0]), inner[1])
+        yield from _parts(branch, *inner)
+
+
+def problems(spec: FlowSpec) -> Iterator[tuple[str, str]]:
+    """What does not go together with isolated parts, by its place in the text."""
+    found = parts(spec)
+    if not found:
+        return
+    taken: dict[str, Part] = {}
+    for part in found:
+        where = f"{part.path}.{ISOLATED}"
+        if part.flow in taken:
+            yield where, _said_twice(part, taken[part.flow])
+        taken.setdefault(part.flow, part)
+        try:
+            check_flow_name(part.flow)
+        except ValueError as error:
+            yield where, f"it would be the flow {part.flow}: {error}"
+    for path, segment in _segments(spec, ""):
+        if all(sink.isolated for sink in segment.sinks) and all(
+            branch.isolated for branch in segment.branches
+        ):
+            yield path or f"{found[0].path}.{ISOLATED}", _left_empty(path)
+    if any(not isinstance(part.options, FlowSource) for part in spec.partitioned):
+        yield (
+            f"{found[0].path}.{ISOLATED}",
+            "what Kafka keeps every flow reads at its own pace: make another flow that reads the "
+            "same topics",
+        )
+    if spec.rollout is not None:
+        yield (
+            "rollout",
+            "while some tasks run the revision before, what becomes isolated would go both ways: "
+            "leave rollout out",
+        )
+
+
+def _said_twice(part: Part, other: Part) -> str:
+    return (
+        f"{other.path} would be the flow {part.flow} too: put it into a branch with a name of its "
+        "own"
+    )
+
+
+def _left_empty(path: str) -> str:
+    if not path:
+        return "all sinks and branches are isolated, and one has to stay: leave `isolated` out"
+    return "all that is in it is isolated, and one has to stay: say `isolated` of the branch alone"
+
+
+def _segments(segment: Segment, path: str) -> Iterator[tuple[str, Segment]]:
+    yield path, segment
+    for number, branch in enumerate(segment.branches):
+        inner = f"{path}.branches[{number}]" if path else f"branches[{number}]"
+        yield from _segments(branch, inner)
+
+
+def kept_text(root: yaml.Node, spec: FlowSpec) -> str:
+    """The text of the flow without its isolated parts. ``spec`` is the flow as it is written in
+    ``root``."""
+    return str(yaml.serialize(_kept(root, spec)))
+
+
+def part_text(root: yaml.Node, spec: FlowSpec, part: Part) -> str:
+    """The text of a part; ``spec`` as above."""
+    tree = _way(root, spec, part.steps, part.sink)
+    replaced: dict[str, yaml.Node] = {"flow": nodes.text(part.flow)}
+    if not any(isinstance(source.options, FlowSource) for source in spec.sources):
+        named = nodes.mapping([(nodes.text("name"), nodes.text(spec.flow))])
+        replaced["sources"] = nodes.listed([nodes.mapping([(nodes.text("flow"), named)])])
+    return str(yaml.serialize(_with(tree, replaced)))
+
+
+def together(node: yaml.Node) -> yaml.Node:
+    """A flow or a branch with nothing isolated in it."""
+    said = document.items(node)
+    inner = {"sinks": _plain, "branches": lambda branch: _plain(together(branch))}
+    return _with(
+        node,
+        {
+            key: nodes.listed(map(change, said[key].value))
+            for key, change in inner.items()
+            if key in said
+        },
+    )
+
+
+def _way(node: yaml.Node, segment: Segment, steps: Sequence[int], sink: int | None) -> yaml.Node:
+    """A segment with nothing but the way to the part, and the part itself."""
+    if not steps and sink is None:
+        return _kept(node, segment)
+    if not steps:
+        assert sink is not None
+        end = {"sinks": _some(node, "sinks", [sink], _plain), "branches": None}
+    else:
+        number, *rest = steps
+        inner = _inner(node, "branches", number)
+        branch = segment.branches[number]
+        way = _way(inner, branch, rest, sink)
+        end = {
+            "sinks": None,
+            "branches": nodes.listed([_alone(way, branch, segment.branches, [branch])]),
+        }
+    filters = document.items(node).get("filters")
+    shared = () if filters is None else map(without_letters, filters.value)
+    return _with(
+        node, {**end, "filters": nodes.listed(shared) if filters else None, ISOLATED: None}
+    )
+
+
+def _kept(node: yaml.Node, segment: Segment) -> yaml.Node:
+    """A segment without what is isolated in it."""
+    sinks = [number for number, sink in enumerate(segment.sinks) if not sink.isolated]
+    stay = [branch for branch in segment.branches if not branch.isolated]
+    branches = [
+        _alone(_kept(inner, branch), branch, segment.branches, stay)
+        for number, branch in enumerate(segment.branches)
+        for inner in [_inner(node, "branches", number)]
+        if not branch.isolated
+    ]
+    return _with(
+        node,
+        {
+            "sinks": _some(node, "sinks", sinks, lambda one: one) if sinks else None,
+            "branches": nodes.listed(branches) if branches else None,
+            ISOLATED: None,
+        },
+    )
+
+
+def _alone(
+    node: yaml.Node, branch: Branch, siblings: Sequence[Branch], stay: Sequence[Branch]
+) -> yaml.Node:
+    """A branch of whose siblings only some ``stay``."""
+    if not branch.otherwise or len(stay) == len(siblings):
+        return node
+    others = [one.when for one in siblings if one.when is not None]
+    return _with(node, {"otherwise": None, "when": nodes.text(none_of(others)) if others else None})
+
+
+def none_of(conditions: Sequence[str]) -> str:
+    """A condition that is true where none of these is true: each is false or null. Arrow computes
+    it where it computes these."""
+    return " AND ".join(f"(NOT ({one}) OR ({one}) IS NULL)" for one in map(str.strip, conditions))
+
+
+def without_letters(entry: yaml.Node) -> yaml.Node:
+    """A filter that drops the events of which another flow, which runs it too, writes dead
+    letters."""
+    said = document.items(entry).get("on_error")
+    if said is None or said.value != DEAD_LETTER:
+        return entry
+    return _with(entry, {"on_error": nodes.text(DROP)})
+
+
+def _plain(entry: yaml.Node) -> yaml.Node:
+    return _with(entry, {ISOLATED: None})
+
+
+def _inner(node: yaml.Node, key: str, number: int) -> yaml.Node:
+    found: yaml.Node = document.items(node)[key].value[number]
+    return found
+
+
+def _some(
+    node: yaml.Node, key: str, numbers: Sequence[int], change: Callable[[yaml.Node], yaml.Node]
+) -> yaml.Node:
+    return nodes.listed([change(_inner(node, key, number)) for number in numbers])
+
+
+def _with(mapping: yaml.Node, values: Mapping[str, yaml.Node | None]) -> yaml.Node:
+    """A copy of the mapping with other values, each in the place of the one before, or last;
+    without those that are None. An entry that is a name alone has nothing to change."""
+    if not isinstance(mapping, yaml.MappingNode):
+        return mapping
+    known = {str(key.value): (key, value) for key, value in mapping.value}
+    for name, value in values.items():
+        if value is None:
+            known.pop(name, None)
+        else:
+            known[name] = (known[name][0] if name in known else nodes.text(name), value)
+    return yaml.MappingNode(
+        mapping.tag,
+        list(known.values()),
+        mapping.start_mark,
+        mapping.end_mark,
+        flow_style=mapping.flow_style,
+    )

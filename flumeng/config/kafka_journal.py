@@ -1,0 +1,36 @@
+"""A flow's journal in a topic of Kafka, for hosts without a disk to trust."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from flumeng.config.kafka_brokers import KafkaBrokers
+from flumeng.config.kafka_source import KafkaSource, check_topic
+from flumeng.platform.options.option import option
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaJournal(KafkaBrokers):
+    """Ingest workers produce what they receive, one message an event, and collect tasks read the
+    topic. Senders are answered when all replicas in sync have their events.
+
+    A message has the body as its value, the host as its key, and an attribute an header; its time
+    is the event's, to the millisecond. How long messages are kept is set in Kafka: longer than the
+    flow may ever be behind.
+    """
+
+    topic: str = option(
+        doc="The topic, which has to be there, and is written by nobody else.",
+        check=check_topic,
+        example="flumeng-web-logs",
+    )
+    compression: Literal["zstd", "lz4", "snappy", "gzip", "none"] = option(
+        doc="How messages are compressed.", default="lz4"
+    )
+
+    @property
+    def source(self) -> KafkaSource:
+        """What reads it."""
+        shared = {field.name: getattr(self, field.name) for field in fields(KafkaBrokers)}
+        return KafkaSource(topics=(self.topic,), **shared)

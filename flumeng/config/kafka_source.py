@@ -1,0 +1,133 @@
+"""The options of the source ``kafka``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from flumeng.config.kafka_brokers import KafkaBrokers
+from flumeng.platform.options.option import option
+
+TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", re.ASCII)
+PARTITION = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})\.(?P<number>[0-9]{1,9})", re.ASCII)
+
+
+def check_topic(text: str) -> None:
+    if not TOPIC.fullmatch(text):
+        raise ValueError("expected the name of a topic, of letters, digits, ., _ and -")
+
+
+def check_pattern(text: str) -> None:
+    try:
+        re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"expected a regular expression: {error}") from None
+
+
+def check_partition(text: str) -> None:
+    if not PARTITION.fullmatch(text):
+        raise ValueError("expected a topic and the number of a partition, like orders.3")
+
+
+def check_start(text: str) -> None:
+    if text not in ("earliest", "latest"):
+        time_of(text)
+
+
+def time_of(text: str) -> datetime:
+    """The moment that ``start_from`` names, with its zone. Raises ``ValueError``."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ValueError(
+            "expected earliest, latest, or a time with its zone, like 2026-11-22T08:00:00Z"
+        )
+    return moment
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaSource(KafkaBrokers):
+    """Reads topics of Kafka, each message once, by offsets that flumeng keeps itself.
+
+    An event's body is the message's value, and its time the message's. Its columns `topic`,
+    `partition`, `key` and `headers` are the message's too, and `seq` is its offset.
+    """
+
+    topics: tuple[str, ...] = option(
+        doc="The topics, by name.", check=check_topic, example="[orders, payments]", default=()
+    )
+    pattern: str | None = option(
+        doc="All topics whose whole name this regular expression describes, also those that appear "
+        "later.",
+        check=check_pattern,
+        example="logs[.].*",
+        default=None,
+    )
+    start_from: str = option(
+        doc="Where a partition begins that was never read: `earliest`, `latest`, or a time. One "
+        "that appears later is read from its beginning.",
+        check=check_start,
+        example='"2026-11-22T08:00:00Z"',
+        default="earliest",
+    )
+    start_offsets: Mapping[str, int] = option(
+        doc="Partitions that begin at an offset instead.",
+        check=check_partition,
+        example="{orders.0: 1200, orders.1: 0}",
+        factory=dict,
+    )
+    end_offsets: Mapping[str, int] = option(
+        doc="Partitions that end before an offset. With any, only these are read, and the flow "
+        "stops by itself when it has read them.",
+        check=check_partition,
+        example="{orders.0: 5000}",
+        factory=dict,
+    )
+    isolation: Literal["committed", "uncommitted"] = option(
+        doc="`committed` reads no message of a transaction that was aborted or is open.",
+        default="committed",
+    )
+    on_gone: Literal["fail", "earliest"] = option(
+        doc="When Kafka has deleted messages that were not read: `fail` stops the partition until "
+        "an operator decides, `earliest` goes on at the first that is left, and puts a record of "
+        "the gap among the dead letters.",
+        default="fail",
+    )
+    discovery_seconds: float = option(
+        doc="How often to look for new topics and partitions.",
+        unit="seconds",
+        minimum=0.5,
+        maximum=3600,
+        default=30.0,
+    )
+    client_id: str = option(
+        doc="What the brokers know this reader by, for their quotas.", default="flumeng"
+    )
+
+    def needs(self) -> Iterator[tuple[str, str]]:
+        for broker in self.brokers:
+            yield "input", f"kafka://{broker}"
+        if self.tls is not None:
+            yield from self.tls.needs()
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from super().problems()
+        if not self.topics and self.pattern is None:
+            yield "", "expected topics or a pattern"
+        for name, start in self.start_offsets.items():
+            if (end := self.end_offsets.get(name)) is not None and end < start:
+                yield "end_offsets", f"{name} would end at {end}, before it begins at {start}"
+
+    def reads(self, topic: str) -> bool:
+        """Whether the topic of this name is one of the source's."""
+        return topic in self.topics or (
+            self.pattern is not None and re.fullmatch(self.pattern, topic) is not None
+        )
+
+    def arrival(self) -> str:
+        return "each message that Kafka still has when it is read is taken once"

@@ -1,0 +1,106 @@
+"""What the columns of events are, as far as Spark SQL tells them apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from flumeng.config.functions import BINARY, BOOLEAN, DATE, INTEGER, TEXT, TIMESTAMP
+from flumeng.platform.options.problems import nearest
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What values are. ``name`` is one of ``flumeng.config.functions`` or map, array or struct;
+    ``inner`` are the fields of a struct, or what a map or array holds. ``growth`` is how many times
+    as large as an event a value may be."""
+
+    name: str
+    inner: tuple[tuple[str, Kind], ...] = ()
+    growth: int = 1
+
+
+Columns = Mapping[str, Kind]
+_TEXT = Kind(TEXT)
+RECEIVED: Columns = {
+    "body": Kind(BINARY),
+    "ts": Kind(TIMESTAMP),
+    "host": _TEXT,
+    "attrs": Kind("map", (("", _TEXT), ("", _TEXT))),
+}
+EVENT: Columns = {
+    **RECEIVED,
+    "journal": _TEXT,
+    "seq": Kind(INTEGER),
+    "replayed": Kind(BOOLEAN),
+}
+MESSAGE: Columns = {
+    "topic": _TEXT,
+    "partition": Kind(INTEGER),
+    "key": Kind(BINARY),
+    "headers": Kind("map", (("", _TEXT), ("", Kind(BINARY)))),
+}
+"""What events have beside that when their flow has a source ``kafka``."""
+
+IN_KEYS = frozenset({TEXT, BINARY, INTEGER, BOOLEAN, DATE, TIMESTAMP})
+"""What can be compared for equality alike wherever it is computed."""
+_COLUMN = re.compile(r"(?!__|_flumeng)[A-Za-z_][A-Za-z0-9_]{0,199}", re.ASCII)
+
+
+def check_column(text: str) -> None:
+    """A name for a column that a flow makes."""
+    if not _COLUMN.fullmatch(text):
+        raise ValueError(
+            "expected the name of a column: letters, digits and _, without __ in front"
+        )
+
+
+def require_new(columns: Iterable[str], more: Iterable[str]) -> None:
+    """Spark does not tell names apart by their case. Raises ValueError."""
+    taken = {name.lower() for name in columns}
+    for name in more:
+        if name.lower() in taken:
+            raise ValueError(f"there is a column {name} already")
+        taken.add(name.lower())
+
+
+def require_column(columns: Columns, name: str) -> Kind:
+    """Its kind. Raises ValueError when there is none."""
+    if name not in columns:
+        raise ValueError(f"there is no column {name}; {nearest(name, list(columns))}")
+    return columns[name]
+
+
+def either(passing: Columns, through: Columns) -> Columns:
+    """Of events of which some pass a filter by, and the others go ``through`` it: all columns of
+    both, null where an event has none. Raises ValueError."""
+    require_new(passing, [name for name in through if name not in passing])
+    found = {**passing, **through}
+    for name in passing.keys() & through.keys():
+        old, new = passing[name], through[name]
+        if not _alike(old, new):
+            other = "another" if new.name == old.name else "a"
+            raise ValueError(
+                f"{name} is a {old.name} of the events that pass by, for which `when` is not true, "
+                f"and {other} {new.name} of the others: CAST it, or give it another name"
+            )
+        found[name] = Kind(new.name, new.inner, max(old.growth, new.growth))
+    return found
+
+
+def _alike(one: Kind, other: Kind) -> bool:
+    """Whether they differ in nothing but how large they may grow."""
+    return (
+        one.name == other.name
+        and [name for name, _ in one.inner] == [name for name, _ in other.inner]
+        and all(_alike(a, b) for (_, a), (_, b) in zip(one.inner, other.inner, strict=True))
+    )
+
+
+def require_keys(columns: Columns, names: Iterable[str]) -> None:
+    """Raises ValueError when one of ``names`` is no column that can be a key."""
+    for name in names:
+        kind = require_column(columns, name).name
+        if kind not in IN_KEYS:
+            raise ValueError(f"{name} is a {kind}: expected one of {', '.join(sorted(IN_KEYS))}")

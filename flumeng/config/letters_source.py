@@ -1,0 +1,75 @@
+"""The options of the source ``letters``, which `flumeng flow dead replay` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from flumeng.platform.options.locations import (
+    Credentials,
+    check_location,
+    credential_problem,
+    located,
+    shared_option,
+)
+from flumeng.platform.options.option import option
+from flumeng.platform.options.patterns import check_name
+
+MOST_PARTS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class LettersSource:
+    """Reads dead letters as the events that they were, with `replayed`. `flumeng flow dead replay`
+    writes it, with the list of the letters; the flow stops by itself when it has read them.
+    """
+
+    path: str = option(
+        doc="Where the letters are: the path of the sink `files` that has written them.",
+        check=check_location,
+        example="/data/dead/web",
+    )
+    of: str = option(doc="The flow whose letters they are.", check=check_name, example="web")
+    replay: str = option(
+        doc="Which list of letters below `path` is read.",
+        check=check_name,
+        example="web-replay-1-5f2a90c1",
+    )
+    rows: tuple[int, ...] = option(
+        doc="How many rows each part of the list has: the parts are the partitions.",
+        minimum=1,
+        maximum=MOST_PARTS,
+        example="[1200, 80]",
+    )
+    messages: bool = option(
+        doc="The events were messages of Kafka, and have the columns of those.", default=False
+    )
+    shared: bool = shared_option()
+    credentials: Credentials | None = option(
+        doc="Who the source is to the store; without it, who the environment says.", default=None
+    )
+
+    @property
+    def location(self) -> str:
+        """Where the letters are, and as whom that is reached."""
+        return located(self.path, self.credentials)
+
+    @property
+    def local(self) -> bool:
+        """Whether only the host that has written them sees them."""
+        return not self.shared and self.path.startswith(("/", "file:"))
+
+    @property
+    def discovery_seconds(self) -> float:
+        """Nothing is ever added to the list."""
+        return 3600.0
+
+    def needs(self) -> Iterator[tuple[str, str]]:
+        yield "output", self.path
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if problem := credential_problem(self.path, self.credentials):
+            yield "credentials", problem
+
+    def arrival(self) -> str:
+        return f"each dead letter of {self.of} that the replay has chosen is taken once"

@@ -1,0 +1,345 @@
+"""The options of the source ``objects``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Literal
+
+from flumeng.config.kafka_source import time_of
+from flumeng.config.object_paths import check_objects, overlap
+from flumeng.platform.options.locations import (
+    Credentials,
+    check_location,
+    credential_problem,
+    located,
+    shared_option,
+    store_of,
+)
+from flumeng.platform.options.option import option
+
+Format = Literal["lines", "ndjson", "json", "csv", "parquet", "avro"]
+Order = Literal["name", "modified", "any"]
+MOST_LANES = 256
+MOST_COLUMNS = 10_000
+MOST_TAGS = 10
+"""S3 takes no more for one object."""
+_NAMED = {"tab": "\t", "space": " "}
+_TAG = re.compile(r"[\w .:/=+@-]*")
+_OF_FORMATS = {
+    "delimiter": ("csv",),
+    "quote": ("csv",),
+    "escape": ("csv",),
+    "header": ("csv",),
+    "names": ("csv",),
+    "records": ("json",),
+    "columns": ("csv", "parquet", "avro"),
+}
+"""Options, and the formats that have them."""
+
+
+def check_delimiter(text: str) -> None:
+    """Raises ValueError."""
+    if text not in _NAMED and not re.fullmatch(r"[ -~\t]", text):
+        raise ValueError("expected one character of ASCII, or the words tab or space")
+
+
+def check_quote(text: str) -> None:
+    """Raises ValueError."""
+    if not re.fullmatch(r"[!-/:-@\[-`{-~]?", text):
+        raise ValueError("expected one character such as \" or ', or nothing")
+
+
+def check_records(text: str) -> None:
+    """Raises ValueError."""
+    if "" in text.split("."):
+        raise ValueError("expected names with dots between them, like data.items")
+
+
+def check_tag(name: str) -> None:
+    """Raises ValueError."""
+    if not 1 <= len(name) <= 128 or name.startswith("aws:") or not _TAG.fullmatch(name):
+        raise ValueError(
+            "expected a tag of S3: 1 to 128 letters, digits, spaces or + - = . _ : / @"
+        )
+
+
+def check_time(text: str) -> None:
+    """Raises ValueError."""
+    try:
+        time_of(text)
+    except ValueError:
+        raise ValueError("expected a time with its zone, like 2026-11-22T08:00:00Z") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectsSource:
+    """Reads objects of stores and files of directories, each once: those that are there, and those
+    that appear later.
+
+    An event's body is a line, or a row as JSON. Its time is when the object was written last, and
+    its attribute `path` is the object's location.
+    """
+
+    paths: tuple[str, ...] = option(
+        doc="Where the objects are, as globs: `*` and `[...]` stand for what is within one "
+        "directory, `**` for any number of directories. On a disk `?` stands for one character; in "
+        "a URL it begins the parameters of the store.",
+        check=check_objects,
+        minimum=1,
+        maximum=100,
+        example='["s3a://logs/web/*/*.gz"]',
+    )
+    format: Format = option(
+        doc="What an event is: a line (`lines`, or `ndjson` without the empty ones), an element of "
+        "JSON arrays or of JSON texts one after the other (`json`), or a row (`csv`, `parquet`, "
+        "`avro`).",
+        default="lines",
+    )
+    archives: bool = option(
+        doc="Whether the members of tars and zips are read, each as an object of this format; else "
+        "an archive is read as what it is not.",
+        default=True,
+    )
+    delimiter: str = option(
+        doc="For `csv`: the character between values, or `tab` or `space`.",
+        check=check_delimiter,
+        example='";"',
+        default=",",
+    )
+    quote: str = option(
+        doc="For `csv`: the character around values; nothing when none is.",
+        check=check_quote,
+        example='"\'"',
+        default='"',
+    )
+    escape: str = option(
+        doc="For `csv`: the character before a quote, delimiter or line end that belongs to the "
+        "value, as Redshift and Spark write it; by default there is none, and a quote is doubled.",
+        check=check_quote,
+        example='"\\\\"',
+        default="",
+    )
+    header: bool | None = option(
+        doc="For `csv`: whether the first row has the names of the columns, and is no event. Not "
+        "said, it has, unless there are `names`.",
+        default=None,
+    )
+    names: tuple[str, ...] | None = option(
+        doc="For `csv`: the names of the columns. With `header: true` they stand for those of the "
+        "first row.",
+        minimum=1,
+        maximum=MOST_COLUMNS,
+        example="[time, user, bytes]",
+        default=None,
+    )
+    records: str | None = option(
+        doc="For `json`: where in each object the array is whose elements are the events, as names "
+        "with dots between them. An object there is one event, and `null` is none.",
+        check=check_records,
+        example="data.items",
+        default=None,
+    )
+    columns: tuple[str, ...] | None = option(
+        doc="For `csv`, `parquet` and `avro`: the columns to take, of those that an object has; "
+        "all when not given.",
+        minimum=1,
+        maximum=MOST_COLUMNS,
+        example="[time, user]",
+        default=None,
+    )
+    order: Order = option(
+        doc="What may be relied on. `name`: a new object comes after all others by name, so none "
+        "is listed twice. `modified`: it is younger than all that has settled. `any`: nothing; "
+        "what was seen is remembered object by object.",
+        default="any",
+    )
+    settle_seconds: float = option(
+        doc="An object is read when it has not changed for so long.",
+        unit="seconds",
+        minimum=0,
+        maximum=86_400,
+        default=10.0,
+    )
+    rewritten: Literal["read", "ignore"] = option(
+        doc="An object that was written anew under its name is read again, or not.",
+        default="read",
+    )
+    written_from: str | None = option(
+        doc="Only objects that were written at this time or later.",
+        check=check_time,
+        example="2026-11-22T08:00:00Z",
+        default=None,
+    )
+    written_before: str | None = option(
+        doc="Only objects that were written before this time. The flow is stopped when all of them "
+        "that were there are read. `flow backfill` says both.",
+        check=check_time,
+        example="2026-11-23T08:00:00Z",
+        default=None,
+    )
+    after: Literal["keep", "delete", "move", "tag"] = option(
+        doc="What becomes of an object when all of its events are acked. `tag` is for S3.",
+        default="keep",
+    )
+    tag: Mapping[str, str] | None = option(
+        doc="The tags that `after: tag` gives to an object beside those that it has; `flumeng: "
+        "done` when not given.",
+        check=check_tag,
+        example="{state: collected}",
+        default=None,
+    )
+    move_to: str | None = option(
+        doc="Where `after: move` moves objects to: a directory of the same store.",
+        check=check_location,
+        example="s3a://logs/done",
+        default=None,
+    )
+    seen_in: str | None = option(
+        doc="A directory or a part of a bucket for what was seen, where that is too much for "
+        "ZooKeeper: millions of objects with `order: any`.",
+        check=check_location,
+        example="s3a://logs-seen/web",
+        default=None,
+    )
+    lanes: int = option(
+        doc="Over how many partitions the objects are spread. It can only grow.",
+        minimum=1,
+        maximum=MOST_LANES,
+        default=8,
+    )
+    encoding: str = option(
+        doc="Of text. Another one than UTF-8 is not read in parts.", default="utf-8"
+    )
+    discovery_seconds: float = option(
+        doc="How often to look for new objects.",
+        unit="seconds",
+        minimum=0.5,
+        maximum=86_400,
+        default=10.0,
+    )
+    shared: bool = shared_option()
+    credentials: Credentials | None = option(
+        doc="Who the source is to the store; without it, who the environment says.", default=None
+    )
+
+    @property
+    def separator(self) -> str:
+        """The delimiter itself."""
+        return _NAMED.get(self.delimiter, self.delimiter)
+
+    @property
+    def named_by_row(self) -> bool:
+        """Whether the first row of CSV has names."""
+        return self.names is None if self.header is None else self.header
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        return self.tag or {"flumeng": "done"}
+
+    @property
+    def weighed(self) -> bool:
+        """Offsets of lanes are places in objects."""
+        return True
+
+    @property
+    def locations(self) -> tuple[str, ...]:
+        """The paths, and as whom they are reached; they hold references and no secret."""
+        return tuple(located(path, self.credentials) for path in self.paths)
+
+    @property
+    def seen_location(self) -> str | None:
+        """The same of ``seen_in``."""
+        return self.seen_in and located(self.seen_in, self.credentials)
+
+    @property
+    def local_path(self) -> str:
+        """A path that is another directory on each host; empty when there is none."""
+        places = (*self.paths, self.seen_in or "")
+        own = (place for place in places if place.startswith(("/", "file:")))
+        return "" if self.shared else next(own, "")
+
+    @property
+    def local(self) -> bool:
+        """Whether each host has directories of its own there."""
+        return bool(self.local_path)
+
+    @cached_property
+    def _written_us(self) -> tuple[float, float]:
+        """The first time, and that before which it ends, in microseconds since the epoch."""
+        bounds = (self.written_from, "-inf"), (self.written_before, "inf")
+        first, end = (time_of(text).timestamp() * 1e6 if text else float(no) for text, no in bounds)
+        return first, end
+
+    def wants(self, modified_us: int) -> bool:
+        """Whether it reads what was written then."""
+        first, end = self._written_us
+        return first <= modified_us < end
+
+    def needs(self) -> Iterator[tuple[str, str]]:
+        for path in self.paths:
+            yield "input", path
+        for place in (self.move_to, self.seen_in):
+            if place is not None:
+                yield "output", place
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        for path in filter(None, (*self.paths, self.seen_in)):
+            if problem := credential_problem(path, self.credentials):
+                yield "credentials", problem
+        if self.order != "any":
+            for number, path in enumerate(self.paths):
+                if same := next((p for p in self.paths[:number] if overlap(p, path)), ""):
+                    yield (
+                        "paths",
+                        f"{same} and {path} may mean the same object, which would be read twice "
+                        f"with `order: {self.order}`: say `order: any`, or let them mean others",
+                    )
+        if (self.after == "move") != (self.move_to is not None):
+            yield "move_to", "expected with `after: move`, and only there"
+        yield from self._problems_of_format()
+        yield from self._problems_of_tag()
+        for path in self.paths if self.move_to else ():
+            before, deep, _ = path.partition("**")
+            if deep and f"{self.move_to}/".startswith(before):
+                yield "move_to", f"what lies there is what {path} means, and would be read again"
+
+    def _problems_of_format(self) -> Iterator[tuple[str, str]]:
+        defaults = {field.name: field.default for field in fields(self)}
+        for name, formats in _OF_FORMATS.items():
+            if self.format not in formats and getattr(self, name) != defaults[name]:
+                yield name, f"expected with `format: {' or '.join(formats)}` only"
+        if self.header is False and self.names is None:
+            yield "names", "expected, as no row has them with `header: false`"
+        for name in ("names", "columns"):
+            said = getattr(self, name) or ()
+            if twice := next((one for one in said if said.count(one) > 1), None):
+                yield name, f"{twice} is there twice"
+        if self.names and self.columns and (unknown := sorted({*self.columns} - {*self.names})):
+            yield "columns", f"not in names: {', '.join(unknown)}"
+        if self.quote == self.separator:
+            yield "quote", "it is the delimiter too"
+        if self.escape and self.escape in (self.separator, self.quote):
+            yield "escape", "it is the delimiter or the quote too"
+
+    def _problems_of_tag(self) -> Iterator[tuple[str, str]]:
+        if self.after != "tag":
+            if self.tag is not None:
+                yield "tag", "expected with `after: tag` only"
+            return
+        for path in self.paths:
+            if store_of(path) != "s3":
+                yield "after", f"{path} is not in S3, which alone has tags: say delete or move"
+        if len(self.tags) > MOST_TAGS:
+            yield "tag", f"expected {MOST_TAGS} tags at most"
+        for name, value in self.tags.items():
+            if len(value) > 256 or not _TAG.fullmatch(value):
+                yield (
+                    "tag",
+                    f"{name}: expected up to 256 letters, digits, spaces or + - = . _ : / @",
+                )
+
+    def arrival(self) -> str:
+        return "each object that is there is read once"

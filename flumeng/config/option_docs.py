@@ -1,0 +1,124 @@
+"""The documentation of option classes, as data: one row an option.
+
+The reference page and ``flumeng components`` are made from it. Every text comes from the metadata
+of the option classes; this module adds no words about any single option.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from flumeng.config.component import Component
+from flumeng.platform.options.option import Option, Unit, default_of, described, is_required
+
+_UNITS: Mapping[Unit | None, tuple[tuple[str, float], ...]] = {
+    "bytes": (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1)),
+    "seconds": (("d", 86400), ("h", 3600), ("s", 1), ("ms", 0.001)),
+}
+_UNIT_NAMES = {
+    "bytes": "size",
+    "seconds": "duration",
+    "events": "number of events",
+    "ratio": "ratio",
+}
+
+
+@dataclass(frozen=True)
+class OptionRow:
+    """One option, in Markdown: ``value`` is its type and bounds, ``default`` may be `required`."""
+
+    name: str
+    value: str
+    default: str
+    meaning: str
+
+
+def option_rows(cls: type[Any]) -> Iterator[OptionRow]:
+    """The options of an option class, in the order in which they are declared."""
+    hints = get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        option = described(field)
+        meaning = option.doc
+        if option.example:
+            meaning += f" Example: `{option.example}`."
+        default = "required" if is_required(field) else _default(default_of(field), option)
+        yield OptionRow(field.name, _value(hints[field.name], option), default, meaning)
+
+
+def nested_options(cls: type[Any]) -> Iterator[tuple[str, type[Any]]]:
+    """The options whose value has options of its own, each with their class."""
+    hints = get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        for hint in _leaf_types(hints[field.name]):
+            if dataclasses.is_dataclass(hint) and hint is not Component:
+                yield field.name, hint
+
+
+def documentation(cls: type[Any]) -> str:
+    """The docstring of an option class: what the component or option is for."""
+    return inspect.cleandoc(cls.__doc__ or "")
+
+
+def _leaf_types(hint: Any) -> Iterator[type[Any]]:
+    if isinstance(hint, types.UnionType) or get_origin(hint) in (tuple, Mapping):
+        for arg in get_args(hint):
+            yield from _leaf_types(arg)
+    elif isinstance(hint, type):
+        yield hint
+
+
+def _value(hint: Any, option: Option) -> str:
+    if isinstance(hint, types.UnionType):
+        wanted = [arg for arg in get_args(hint) if arg is not type(None)]
+        return ", or ".join(_value(arg, option) for arg in wanted)
+    if get_origin(hint) is Literal:
+        return ", ".join(f"`{choice}`" for choice in get_args(hint))
+    if get_origin(hint) is tuple:
+        (item, _) = get_args(hint)
+        if dataclasses.is_dataclass(item):
+            return "list of components" if item is Component else "list, see below"
+        return "list of numbers" if item is int else "list of texts"
+    if get_origin(hint) is Mapping:
+        (_, item) = get_args(hint)
+        if dataclasses.is_dataclass(item):
+            return "by name, see below"
+        if get_origin(item) is tuple:
+            return "lists of texts by name"
+        return "texts by name" if item is str else "numbers by name"
+    if dataclasses.is_dataclass(hint):
+        return "see below"
+    if hint is bool:
+        return "`true` or `false`"
+    if hint in (int, float):
+        return f"{_UNIT_NAMES[option.unit] if option.unit else 'number'}{_bounds(option)}"
+    return "text"
+
+
+def _bounds(option: Option) -> str:
+    if option.minimum is None or option.maximum is None:
+        return ""
+    return f", {_quantity(option.minimum, option)} to {_quantity(option.maximum, option)}"
+
+
+def _default(value: Any, option: Option) -> str:
+    if value is None:
+        return "none"
+    if value in ("", (), {}) or dataclasses.is_dataclass(value):
+        return "empty"
+    if isinstance(value, tuple):
+        return f"`{', '.join(value)}`"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{_quantity(value, option)}`"
+
+
+def _quantity(value: Any, option: Option) -> str:
+    for unit, factor in _UNITS.get(option.unit, ()):
+        if value >= factor:
+            return f"{value / factor:g} {unit}"
+    return f"{value:_}" if isinstance(value, int) else str(value)

@@ -1,0 +1,84 @@
+"""What a flow's text says at its top, unchecked: for lists of very many flows.
+
+A text that was applied has been checked; reading all of it again takes several times as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import yaml
+
+from flumeng.config import FlowSpec, document
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The names of its sources and of all of its sinks, its delivery and its labels."""
+
+    delivery: str
+    sources: tuple[str, ...]
+    sinks: tuple[str, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, spec: FlowSpec) -> Outline:
+        return cls(
+            spec.delivery,
+            tuple(source.name for source in spec.sources),
+            tuple(leaf.sink.name for leaf in spec.leaves),
+            dict(spec.labels),
+        )
+
+
+def outline(text: str) -> Outline:
+    """Raises ``SpecError`` for what is not even YAML."""
+    found = document.items(document.compose(text))
+    delivery = found.get("delivery")
+    return Outline(
+        str(delivery.value) if isinstance(delivery, yaml.ScalarNode) else FlowSpec.delivery,
+        _names(_entries(found.get("sources"))),
+        tuple(_sinks(found)),
+        _labels(found.get("labels")),
+    )
+
+
+def _sinks(segment: Mapping[str, yaml.Node]) -> Iterator[str]:
+    """Of a flow or a branch, as ``spec.branch.leaves`` gives them; what is isolated is another
+    flow's."""
+    yield from _names(_own(segment.get("sinks")))
+    for branch in _own(segment.get("branches")):
+        if isinstance(branch, yaml.MappingNode):
+            yield from _sinks(document.items(branch))
+
+
+def _own(node: yaml.Node | None) -> list[yaml.Node]:
+    return [item for item in _entries(node) if not _is_isolated(item)]
+
+
+def _entries(node: yaml.Node | None) -> list[yaml.Node]:
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+def _is_isolated(entry: yaml.Node) -> bool:
+    said = document.items(entry).get("isolated")
+    return said is not None and said.value == "true"
+
+
+def _labels(node: yaml.Node | None) -> dict[str, str]:
+    pairs = document.items(node) if isinstance(node, yaml.MappingNode) else {}
+    return {
+        name: str(value.value)
+        for name, value in pairs.items()
+        if isinstance(value, yaml.ScalarNode)
+    }
+
+
+def _names(listed: Sequence[yaml.Node]) -> tuple[str, ...]:
+    return tuple(
+        str(item.value)
+        if isinstance(item, yaml.ScalarNode)
+        else next(iter(document.items(item)), "")
+        for item in listed
+    )

@@ -1,0 +1,52 @@
+"""A flow with problems, as far as it can be read: so that all of its problems are found at once.
+
+A component that cannot be read stands as one with the options ``Unreadable``, so that the others
+keep their numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from flumeng.config.branch import Branch
+from flumeng.config.component import Component
+from flumeng.config.decode import INVALID, Decoder
+from flumeng.config.flow import FlowSpec
+from flumeng.platform.options.option import is_required
+
+
+class Unreadable:
+    """The options of a component that has a problem."""
+
+
+def readable_flow(decoder: Decoder) -> FlowSpec:
+    """The flow that ``decoder`` has read; an option with a problem has its default."""
+    flow = _readable(decoder, FlowSpec, "")
+    assert isinstance(flow, FlowSpec)
+    return flow
+
+
+def _readable(decoder: Decoder, cls: type[Any], path: str) -> Any:
+    prefix = f"{path}." if path else ""
+    values = dict(decoder.values.get(path, {}))
+    for name in ("sources", "filters", "sinks"):
+        entries = decoder.entries.get(f"{prefix}{name}")
+        if name in values and entries is not None:
+            values[name] = tuple(map(_component, entries))
+    branches = decoder.entries.get(f"{prefix}branches")
+    if "branches" in values and branches is not None:
+        values["branches"] = tuple(
+            _readable(decoder, Branch, f"{prefix}branches[{number}]")
+            if branch is INVALID
+            else branch
+            for number, branch in enumerate(branches)
+        )
+    kept = {name: value for name, value in values.items() if value is not INVALID}
+    empty = {field.name: () for field in fields(cls) if is_required(field)}
+    return cls(**{**empty, **kept})
+
+
+def _component(entry: Any) -> Component:
+    unreadable = Component("filter", "?", Unreadable())
+    return unreadable if entry is INVALID else entry

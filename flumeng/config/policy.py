@@ -1,0 +1,438 @@
+"""What a node accepts from the cluster's flows: a file on its own disk, which no flow can change.
+
+Whoever may apply flows may run what the files of the nodes allow, and no more. What a flow asks for
+beyond that fails on that node with the reason, and nothing else does.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from flumeng.config import Component, registry
+from flumeng.config.decode import Decoder
+from flumeng.config.document import compose
+from flumeng.config.sinks.python import check_module
+from flumeng.config.sinks.spark import FILE_FORMATS, check_format
+from flumeng.config.spark import SparkOptions, check_conf
+from flumeng.platform.errors import UserError
+from flumeng.platform.options.locations import place_of
+from flumeng.platform.options.option import option
+from flumeng.platform.options.patterns import (
+    NETWORK_SCHEMES,
+    SECRET,
+    check_lake_path,
+    check_name,
+    check_target,
+    fixed_part,
+    split_query,
+)
+from flumeng.platform.options.problems import SpecError, nearest
+from flumeng.platform.options.quantities import check_absolute, check_address
+from flumeng.platform.secrets import SecretBackend
+from flumeng.platform.security.identity import NAME
+from flumeng.platform.security.signing import check_signer
+
+DEFAULT_FILE = Path("/etc/flumeng/node.yaml")
+_ANY_MORE = "*"
+_ANYWHERE = "*"
+_WILDCARDS = set("*?[")
+_SOURCES = tuple(entry.name for entry in registry.entries("source"))
+
+
+def check_source(text: str) -> None:
+    if text not in _SOURCES:
+        raise ValueError(f"expected the name of a source; {nearest(text, _SOURCES)}")
+
+
+def check_listen(text: str) -> None:
+    host, _, ports = text.rpartition(":")
+    for port in ports.split("-", 1):
+        try:
+            check_address(f"{'0.0.0.0' if host == '*' else host}:{port}")
+        except ValueError:
+            raise ValueError(
+                'expected host:port, like "*:5514" or "127.0.0.1:1024-65535"'
+            ) from None
+
+
+def check_command(text: str) -> None:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"expected a command line: {error}") from error
+    if not words or not words[0].startswith("/"):
+        raise ValueError('expected a command line with an absolute path, like "/usr/bin/df -P"')
+
+
+def check_output(text: str) -> None:
+    if text != _ANYWHERE:
+        if text.partition("://")[0] in NETWORK_SCHEMES:
+            check_target(text)
+            return
+        check_lake_path(text)
+        if fixed_part(text) != text:
+            raise ValueError("expected a directory or URL without patterns")
+
+
+def check_secret(text: str) -> None:
+    if not SECRET.fullmatch(f"${{secret:{text}}}"):
+        raise ValueError("expected the NAME of ${secret:NAME}: letters, digits, _ and -")
+
+
+def check_tapped(text: str) -> None:
+    if text != _ANYWHERE:
+        check_name(text)
+
+
+def check_subscribed(text: str) -> None:
+    """The name of a subscriber or of a flow."""
+    if text != _ANYWHERE and not NAME.fullmatch(text):
+        raise ValueError("expected the name of a flow, or * for all, of a subscriber's certificate")
+
+
+def check_bound(text: str) -> None:
+    if not text or _WILDCARDS & set(text.removesuffix("*")):
+        raise ValueError("expected a text, or the beginning of one with a * behind it")
+
+
+def check_conf_bound(text: str) -> None:
+    beginning = text.removesuffix("*")
+    check_conf(f"{beginning}any" if beginning.endswith(".") else beginning)
+
+
+@dataclass(frozen=True)
+class SparkBounds:
+    """What the cluster's settings of Spark may do on this node: its collector runs what they name.
+    An entry that ends in `*` stands for all that begin so, with the symlinks of directories
+    resolved; a path with `..` begins with none."""
+
+    masters: tuple[str, ...] = option(
+        doc="The masters that may be used, besides those of the node's own host.",
+        check=check_bound,
+        example='["spark://spark-1:7077", "k8s://*"]',
+        default=(),
+    )
+    packages: tuple[str, ...] = option(
+        doc="The Maven coordinates of packages that may be loaded.",
+        check=check_bound,
+        example='["org.postgresql:postgresql:*"]',
+        default=(),
+    )
+    jars: tuple[str, ...] = option(
+        doc="The jars that may be loaded.",
+        check=check_bound,
+        example='["/opt/jdbc/*"]',
+        default=(),
+    )
+    python: tuple[str, ...] = option(
+        doc="The Pythons that executors may run; `python3` may always be.",
+        check=check_bound,
+        example='["/opt/data/bin/python3"]',
+        default=(),
+    )
+    conf: tuple[str, ...] = option(
+        doc="The further settings that may be made. Those that name classes, options of Java or "
+        "files can run anything.",
+        check=check_conf_bound,
+        default=(
+            "spark.default.parallelism",
+            "spark.dynamicAllocation.*",
+            "spark.executor.instances",
+            "spark.executor.memoryOverhead",
+            "spark.network.timeout",
+            "spark.speculation*",
+            "spark.sql.adaptive.advisoryPartitionSizeInBytes",
+            "spark.sql.adaptive.autoBroadcastJoinThreshold",
+            "spark.sql.adaptive.coalescePartitions.*",
+            "spark.sql.adaptive.enabled",
+            "spark.sql.adaptive.localShuffleReader.enabled",
+            "spark.sql.adaptive.skewJoin.*",
+            "spark.sql.autoBroadcastJoinThreshold",
+            "spark.sql.shuffle.partitions",
+            "spark.task.maxFailures",
+        ),
+    )
+
+    def require(self, options: SparkOptions) -> None:
+        """Raises UserError for the first thing that is not allowed."""
+        if not options.local:
+            self._require("masters", (options.master,))
+        if options.python is not None:
+            self._require("python", (options.python,))
+        self._require("packages", options.packages)
+        self._require("jars", options.jars)
+        self._require("conf", tuple(options.conf))
+
+    def _require(self, kind: str, wanted: Sequence[str]) -> None:
+        for text in wanted:
+            if not any(_begins(entry, text) for entry in getattr(self, kind)):
+                raise UserError(
+                    f"this node's policy file does not allow Spark's {text}: name it in "
+                    f"spark.{kind} there"
+                )
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What flows may do on this node. What is left out stays as it is without a file."""
+
+    sources: tuple[str, ...] = option(
+        doc="The sources that may run.",
+        check=check_source,
+        example="[syslog, tail]",
+        default=_SOURCES,
+    )
+    paths: tuple[str, ...] = option(
+        doc="The directories below which files may be read, with symlinks resolved: those of "
+        "`tail` and of `tls`, and tables that are looked up.",
+        check=check_absolute,
+        example="[/var/log, /etc/flumeng/tls]",
+        default=("/",),
+    )
+    listen: tuple[str, ...] = option(
+        doc="The addresses on which may be listened: a host, or `*` for all, and a port or range.",
+        check=check_listen,
+        example='["*:5514", "127.0.0.1:1024-65535"]',
+        default=("*:0-65535",),
+    )
+    commands: tuple[str, ...] = option(
+        doc="The command lines that `exec` may run, word for word; `*` as the last word stands for "
+        "any further arguments.",
+        check=check_command,
+        example='["/usr/bin/df -P", "/opt/probes/run *"]',
+        default=(),
+    )
+
+    outputs: tuple[str, ...] = option(
+        doc="Below which directories and URLs sinks may write: paths with symlinks resolved; URLs "
+        "with their host or bucket and their query, letter by letter; `*` for anywhere.",
+        check=check_output,
+        example='[/data/lake, "s3a://lake/web", "hdfs://namenode:8020/logs"]',
+        default=("*",),
+    )
+    inputs: tuple[str, ...] = option(
+        doc="From which URLs and databases tables for `lookup` and `sql` may be read, and which "
+        "brokers the source `kafka` may ask, as `outputs` has them, and which URLs `http_poll`, "
+        "with their port; those on a disk are bounded by `paths`.",
+        check=check_output,
+        example='["s3a://lake/apps", "postgresql://db.example/shop", "kafka://kafka-1.example:9092"]',
+        default=("*",),
+    )
+    spark_formats: tuple[str, ...] = option(
+        doc="The formats that the sink `spark` may write. `outputs` bounds its paths, and nothing "
+        "what another format than the files of Spark itself does with its options.",
+        check=check_format,
+        example="[parquet, iceberg, jdbc]",
+        default=FILE_FORMATS,
+    )
+    python: tuple[str, ...] = option(
+        doc="The modules with functions that the filter and the sink `python` may call in the "
+        "collector.",
+        check=check_module,
+        example="[company.sinks]",
+        default=(),
+    )
+    tap: tuple[str, ...] = option(
+        doc="The flows whose events people may look at with `flumeng flow tap` in the journals of "
+        "this node; `*` for all, an empty list for none.",
+        check=check_tapped,
+        example="[web-logs]",
+        default=("*",),
+    )
+    signers: tuple[str, ...] = option(
+        doc="Run only flows whose current revision is signed with one of these keys, as `flumeng "
+        "cluster secure signing-key` prints them. Without any, a revision needs no signature.",
+        check=check_signer,
+        example='["k1Wc6Vb0X0q3v0m5XJm2bq5z2mWl7y8lqk0T7v7M3dE="]',
+        default=(),
+    )
+    subscribers: Mapping[str, tuple[str, ...]] = option(
+        doc="Which flows subscribers may read in the journals of this node, by the name in their "
+        "certificates; `*` for all. Those that are not named may read nothing. In a cluster "
+        "without certificates everybody may read everything.",
+        check=check_subscribed,
+        example='{research: [web-logs, app-logs], audit: ["*"]}',
+        factory=dict,
+    )
+    journal_bytes: int | None = option(
+        doc="What all journals of this node together may hold on its disk; at that, senders wait. "
+        "Each ingest worker has an equal part of it.",
+        unit="bytes",
+        minimum=2**26,
+        maximum=2**60,
+        default=None,
+    )
+
+    secrets: Mapping[str, SecretBackend] = option(
+        doc="Where this node finds the secrets to which flows refer by name. A secret that is not "
+        "named here is the environment variable `FLUMENG_SECRET_NAME`, or the file `NAME` in the "
+        "directory `FLUMENG_SECRETS`.",
+        check=check_secret,
+        example="{search: {file: /etc/flumeng/secrets/search}, kafka: {env: KAFKA_PASSWORD}}",
+        factory=dict,
+    )
+
+    spark: SparkBounds = option(
+        doc="What the cluster's settings of Spark may do on this node.", default=SparkBounds()
+    )
+
+    def require(self, part: Component) -> None:
+        """Raises UserError when a source or sink needs more than is allowed. Looks at the disk."""
+        if part.kind == "source" and part.name not in self.sources:
+            raise UserError(f"this node's policy file does not allow the source {part.name}")
+        needs = part.options.needs() if hasattr(part.options, "needs") else ()
+        for kind, what in needs:
+            self._require(kind, what)
+
+    def _require(self, kind: str, what: Any) -> None:
+        if kind == "listen" and not any(_covers(entry, what) for entry in self.listen):
+            raise UserError(f"this node's policy file does not allow to listen on {what}")
+        if kind == "path" and not self.allows_file(_fixed_part(what)):
+            raise UserError(f"this node's policy file does not allow to read {what}")
+        if kind == "output":
+            self.require_output(what)
+        if kind == "input" and not _is_in(self.inputs, what):
+            raise UserError(f"this node's policy file does not allow to read {place_of(what)}")
+        if kind == "spark format" and what not in self.spark_formats:
+            raise UserError(f"this node's policy file does not allow the format {what} of Spark")
+        if kind == "python module" and what not in self.python:
+            raise UserError(f"this node's policy file does not allow functions of {what}")
+        if kind == "command" and not any(_matches(entry, what) for entry in self.commands):
+            raise UserError(
+                f"this node's policy file does not allow the command {shlex.join(what)}"
+            )
+
+    def require_output(self, uri: str) -> None:
+        """Raises UserError when a sink may not write where ``uri`` leads to now."""
+        if not _is_in(self.outputs, uri):
+            raise UserError(f"this node's policy file does not allow to write to {place_of(uri)}")
+
+    def may_tap(self, flow: str) -> bool:
+        """Whether people may look at the flow's events here."""
+        return flow in self.tap or _ANYWHERE in self.tap
+
+    def granted(self, subscriber: str) -> frozenset[str]:
+        """The flows that the subscriber of that name may read here, ``*`` for all."""
+        return frozenset(self.subscribers.get(subscriber, ()))
+
+    def allows_file(self, path: str) -> bool:
+        """Whether what ``path`` leads to now may be read."""
+        real = os.path.realpath(path)
+        return any(_is_below(real, os.path.realpath(root)) for root in self.paths)
+
+
+UNRESTRICTED = Policy()
+
+
+def find(given: Path | None) -> Path | None:
+    """The file to use: the given one, or the default where there is one."""
+    return DEFAULT_FILE if given is None and DEFAULT_FILE.exists() else given
+
+
+def load(path: Path | None) -> Policy:
+    """The policy in a file; without one, all is allowed but commands, functions of Python and
+    formats of Spark that are not its own. Raises UserError."""
+    if path is None:
+        return UNRESTRICTED
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UserError(f"cannot read the policy file {path}: {reason}") from error
+    return parse(text, str(path))
+
+
+def parse(text: str, name: str) -> Policy:
+    decoder = Decoder()
+    try:
+        policy = decoder.mapping(Policy, compose(text), "")
+        if decoder.problems:
+            raise SpecError(decoder.problems)
+    except SpecError as error:
+        lines = "\n".join(f"{name}: {problem}" for problem in error.problems)
+        raise UserError(lines) from error
+    assert isinstance(policy, Policy)
+    return policy
+
+
+def _covers(entry: str, place: str) -> bool:
+    host, _, ports = entry.rpartition(":")
+    wanted_host, _, port = place.rpartition(":")
+    first, dash, last = ports.partition("-")
+    if not int(first) <= int(port) <= int(last if dash else first):
+        return False
+    return host == "*" or _same_host(host) == _same_host(wanted_host)
+
+
+def _same_host(host: str) -> str:
+    try:
+        return str(ipaddress.ip_address(host.strip("[]")))
+    except ValueError:
+        return host.lower()
+
+
+def _is_in(entries: Sequence[str], uri: str) -> bool:
+    place = place_of(uri)
+    return any(entry == _ANYWHERE or _holds(entry, place) for entry in entries)
+
+
+def _holds(entry: str, uri: str) -> bool:
+    """Whether ``uri`` is ``entry`` or lies below it."""
+    (root, root_query), (place, query) = split_query(entry), split_query(uri)
+    if ".." in place.split("/"):
+        return False
+    root, place = (text.removeprefix("file://").rstrip("/") or "/" for text in (root, place))
+    if root.startswith("/") != place.startswith("/"):
+        return False
+    if place.startswith("/"):
+        return _is_below(os.path.realpath(place), os.path.realpath(root))
+    root, place = (re.sub("^s3[an]://", "s3://", text) for text in (root, place))
+    return query == root_query and _is_below(place, root)
+
+
+def _fixed_part(pattern: str) -> str:
+    """The path down to the first part with a wildcard; all of a path without one."""
+    return "/".join(_until_wildcard(pattern.split("/"))) or "/"
+
+
+def _until_wildcard(parts: Sequence[str]) -> Iterator[str]:
+    for part in parts:
+        if _WILDCARDS & set(part):
+            return
+        yield part
+
+
+def _matches(entry: str, command: Sequence[str]) -> bool:
+    words = shlex.split(entry)
+    if words[-1] == _ANY_MORE and len(words) > 1:
+        return list(command[: len(words) - 1]) == words[:-1]
+    return list(command) == words
+
+
+def _begins(entry: str, text: str) -> bool:
+    if not entry.endswith("*"):
+        return text == entry
+    leads_out = ".." in unquote(text).replace("\\", "").split("/")
+    return not leads_out and _resolved(text).startswith(_resolved(entry[:-1]))
+
+
+def _resolved(text: str) -> str:
+    """A path with the symlinks of its directory resolved: what is a file there is its owner's
+    choice, and the Python of a virtual environment is a symlink. Another text as it is."""
+    path = text.removeprefix("file://")
+    if not path.startswith("/"):
+        return text
+    directory, _, name = path.rpartition("/")
+    return f"{os.path.realpath(directory or '/').rstrip('/')}/{name}"
+
+
+def _is_below(path: str, root: str) -> bool:
+    return root in ("/", path) or path.startswith(root + "/")

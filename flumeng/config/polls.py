@@ -1,0 +1,190 @@
+"""The options that all pollers share: when one asks, and where its answers lie until they are read.
+
+A due time is a moment of the schedule and names a poll for good, so it is asked once in the whole
+cluster, whoever asks, and however late.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Literal, Protocol
+from zlib import crc32
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from flumeng.platform.options.locations import (
+    Credentials,
+    check_location,
+    credential_problem,
+    located,
+    shared_option,
+)
+from flumeng.platform.options.option import option
+from flumeng.platform.options.patterns import check_timezone
+
+CatchUp = Literal["last", "all", "none"]
+
+
+def check_cron(text: str) -> None:
+    """Raises ValueError, also for one that is never due."""
+    try:
+        next(CronSim(text, datetime(2000, 1, 1, tzinfo=UTC)))
+    except CronSimError as error:
+        raise ValueError(
+            'expected the five fields of a cron expression, like "*/5 * * * *", or six with the '
+            f"seconds in front: {error}"
+        ) from None
+    except StopIteration:
+        raise ValueError("this is never due") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """When a poller asks. A due time is asked once in the cluster, whoever does it."""
+
+    cron: str | None = option(
+        doc="A cron expression of five fields, or of six with the seconds in front. Where clocks "
+        "are changed it is due as in Debian's cron: what lies in the hour that is left out is due "
+        "behind it, and nothing is due twice in an hour that comes twice, unless its hour is `*`.",
+        check=check_cron,
+        example='"*/5 * * * *"',
+        default=None,
+    )
+    every_seconds: float | None = option(
+        doc="So often instead, counted from 1970 on: each whole minute with 60.",
+        unit="seconds",
+        minimum=1,
+        maximum=31_536_000,
+        default=None,
+    )
+    time_zone: str = option(
+        doc="In which zone a cron expression is meant.",
+        check=check_timezone,
+        example="Europe/Berlin",
+        default="UTC",
+    )
+    jitter_seconds: float = option(
+        doc="Each due time is up to so much later, always by as much for one flow, and by more or "
+        "less for others with the same schedule.",
+        unit="seconds",
+        minimum=0,
+        maximum=86_400,
+        default=0.0,
+    )
+    catch_up: CatchUp = option(
+        doc="Which due times are asked that have passed while nobody could ask, or while the one "
+        "before took longer: `all` of them, the `last` one, or `none` that is over a minute old.",
+        default="last",
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if (self.cron is None) == (self.every_seconds is None):
+            yield "cron", "expected either cron or every_seconds"
+        if self.cron is None and self.time_zone != "UTC":
+            yield "time_zone", "needs a cron expression"
+
+    def due_after(self, moment: datetime, flow: str) -> Iterator[datetime]:
+        """The due times of ``flow`` behind ``moment``, in UTC and in order; without an end, or
+        until the cron expression has none."""
+        late = self._late(flow)
+        moments = self._moments(moment - late, back=False)
+        return (due + late for due in moments if due + late > moment)
+
+    def last_due(self, moment: datetime, flow: str) -> datetime | None:
+        """The last due time of ``flow`` that is not behind ``moment``."""
+        late = self._late(flow)
+        moments = self._moments(moment - late + timedelta(seconds=1), back=True)
+        return next((due + late for due in moments if due + late <= moment), None)
+
+    def _late(self, flow: str) -> timedelta:
+        return timedelta(seconds=self.jitter_seconds * crc32(flow.encode()) / 2**32)
+
+    def _moments(self, moment: datetime, *, back: bool) -> Iterator[datetime]:
+        """Those that are due from about ``moment`` on, or before it."""
+        if self.cron is not None:
+            local = moment.astimezone(ZoneInfo(self.time_zone))
+            yield from (due.astimezone(UTC) for due in CronSim(self.cron, local, reverse=back))
+            return
+        assert self.every_seconds is not None
+        first = math.floor(moment.timestamp() / self.every_seconds)
+        for number in count(first, -1 if back else 1):
+            yield datetime.fromtimestamp(number * self.every_seconds, UTC)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """Where answers lie from when they are given until they are in all sinks. So an answer stays
+    what it was, whoever goes on with it."""
+
+    path: str = option(
+        doc="A directory, or a part of a bucket, that all hosts see which may collect the flow.",
+        check=check_location,
+        example="s3a://logs-polls/tickets",
+    )
+    shared: bool = shared_option()
+    credentials: Credentials | None = option(
+        doc="Who the poller is to the store; without it, who the environment says.", default=None
+    )
+
+    @property
+    def location(self) -> str:
+        """The path, and as whom it is reached; it holds references and no secret."""
+        return located(self.path, self.credentials)
+
+    @property
+    def local(self) -> bool:
+        """Whether each host has a directory of its own there."""
+        return not self.shared and self.path.startswith(("/", "file:"))
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if problem := credential_problem(self.path, self.credentials):
+            yield "credentials", problem
+
+
+class KeepsAnswers:
+    """What planning wants to know of options that may have ``answers``."""
+
+    answers: Answers | None
+
+    @property
+    def weighed(self) -> bool:
+        """Offsets of its lane are places in files of answers."""
+        return self.answers is not None
+
+    @property
+    def local_path(self) -> str:
+        """A path that is another directory on each host; empty when there is none."""
+        return self.answers.path if self.answers is not None and self.answers.local else ""
+
+    @property
+    def local(self) -> bool:
+        """Whether each host has a directory of its own there."""
+        return bool(self.local_path)
+
+
+class Poller(Protocol):
+    """The options of a source that asks at due times."""
+
+    @property
+    def schedule(self) -> Schedule: ...
+
+    @property
+    def answers(self) -> Answers: ...
+
+
+def schedule_option() -> Schedule:
+    found: Schedule = option(doc="When to ask.", example="{every_seconds: 60}")
+    return found
+
+
+def answers_option() -> Answers:
+    found: Answers = option(
+        doc="Where answers lie until they are in all sinks.",
+        example='{path: "s3a://logs-polls/tickets"}',
+    )
+    return found

@@ -1,0 +1,41 @@
+"""On how many nodes the events of a flow are, and which nodes those may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from flumeng.platform.options.option import option
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """How journals of `durability: replicated` are kept. Senders are answered when every copy in
+    sync has their events on its disk."""
+
+    copies: int = option(
+        doc="So many nodes hold each journal, the one that takes the events among them.",
+        minimum=1,
+        maximum=5,
+        default=2,
+    )
+    min_in_sync: int = option(
+        doc="With fewer copies in sync than this a journal takes no events, and senders wait.",
+        minimum=1,
+        maximum=5,
+        default=2,
+    )
+    spread: Literal["zone", "host"] = option(
+        doc="Keep the copies in other zones than the first while there are nodes in such, or only "
+        "on other hosts.",
+        default="zone",
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.min_in_sync > self.copies:
+            yield (
+                "min_in_sync",
+                f"expected at most {self.copies}, which is `copies`: with fewer copies no event is "
+                "ever taken; say `min_in_sync` as well, or more `copies`",
+            )

@@ -1,0 +1,107 @@
+"""Who may send to a source that listens, and how much."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from flumeng.config.server_tls import Tls, canonical
+from flumeng.platform.options.option import option
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,62}", re.ASCII)
+
+
+def check_sender(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError("expected 1 to 63 letters, digits and any of _.@- after the first")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerLimits:
+    """What one peer address (of IPv6: one /64 network) may have of each ingest worker.
+
+    Who sends faster is read more slowly; over `http` it is answered with 429 and `Retry-After`.
+    Behind a proxy all senders have its address.
+    """
+
+    connections: int | None = option(
+        doc="More are closed at once and counted.", minimum=1, maximum=10**6, default=None
+    )
+    bytes_per_second: int | None = option(
+        doc="As received, with framing.", unit="bytes", minimum=1024, maximum=2**40, default=None
+    )
+    events_per_second: int | None = option(
+        doc="Counted as they are received, empty lines too.",
+        unit="events",
+        minimum=1,
+        maximum=10**9,
+        default=None,
+    )
+
+
+NO_LIMITS = PeerLimits()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SenderAuth:
+    """Who may send events, with a token (`Authorization: Bearer`), as a user (`Basic`), or with a
+    certificate that `tls` lets in.
+
+    A sender that names neither is answered with 401 before its body is read, one that may not use
+    the path with 403. With `tokens` or `users` a certificate alone is not enough.
+    """
+
+    tokens: Mapping[str, str] = option(
+        doc="Tokens by the names that events have as `client`. Each may be two, the old one and "
+        "the new one, while senders change over.",
+        example='{shop: "${secret:shop-token}"}',
+        check=check_sender,
+        factory=dict,
+        secret=True,
+    )
+    users: Mapping[str, str] = option(
+        doc="Passwords by user.",
+        example='{ann: "${secret:ann-password}"}',
+        check=check_sender,
+        factory=dict,
+        secret=True,
+    )
+    paths: Mapping[str, tuple[str, ...]] = option(
+        doc="Who may send to a path and all below it, by the names of tokens and users, or, "
+        "without these, as `tls.clients` has them. The longest path counts; others are for nobody. "
+        "Without it everybody may send to each.",
+        example="{/shop: [shop, ann]}",
+        factory=dict,
+        minimum=1,
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        for name in self.tokens.keys() & self.users.keys():
+            yield f"users.{name}", "there is a token of that name: expected another one"
+        for path in self.paths:
+            if not path.startswith("/") or (path.endswith("/") and path != "/"):
+                yield f"paths.{path}", "expected a path like /shop, without a slash at its end"
+
+    def problems_with(self, tls: Tls | None) -> Iterator[tuple[str, str]]:
+        """What does not go together with the TLS of the source."""
+        known = {*self.tokens, *self.users}
+        if not known:
+            if tls is None or tls.client_ca is None:
+                yield "", "expected tokens, users, or tls with client_ca"
+                return
+            known = {canonical(client) for client in tls.clients}
+        for path, senders in self.paths.items():
+            for name in senders:
+                if self.name_of(name) not in known:
+                    named = ", ".join(sorted(known)) or "none: name them in tls.clients"
+                    yield f"paths.{path}", f'unknown sender "{name}"; known here: {named}'
+
+    def name_of(self, sender: str) -> str:
+        """As it is compared: of a certificate in one spelling."""
+        if self.tokens or self.users:
+            return sender
+        try:
+            return canonical(sender)
+        except ValueError:
+            return sender

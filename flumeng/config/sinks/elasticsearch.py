@@ -1,0 +1,216 @@
+"""The options of the sink ``elasticsearch``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+from flumeng.config.sinks import ExactlyOnce
+from flumeng.platform.options.option import option
+from flumeng.platform.options.patterns import TIME_PATTERNS
+from flumeng.platform.options.quantities import check_absolute
+
+MIB = 2**20
+INDEX_PART = re.compile(r"(%[YmdHM])|\{(\w+)\}")
+"""What stands for something else in the name of an index: a part of the time, or a column."""
+RESERVED = frozenset(
+    (
+        "_data_stream_timestamp",
+        "_field_names",
+        "_id",
+        "_ignored",
+        "_ignored_source",
+        "_index",
+        "_nested_path",
+        "_primary_term",
+        "_routing",
+        "_seq_no",
+        "_source",
+        "_tier",
+        "_version",
+    )
+)
+"""Field names of metadata, which no document may have."""
+_FIXED = re.compile(r"[a-z0-9._-]*")
+
+
+def check_host(text: str) -> None:
+    url = urlsplit(text)
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise ValueError('expected a URL, like "https://search.example:9200"')
+    try:
+        _ = url.port
+    except ValueError as error:
+        raise ValueError("expected a port from 1 to 65535") from error
+    if url.username or url.password:
+        raise ValueError("expected no credentials in the URL: they have options of their own")
+    if url.query or url.fragment:
+        raise ValueError("expected a URL without a query")
+
+
+def with_port(host: str) -> str:
+    """The URL ``host``, checked, as the policy of a node has it."""
+    url = urlsplit(host)
+    port = url.port or (443 if url.scheme == "https" else 80)
+    name = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
+    return f"{url.scheme}://{name}:{port}{url.path.rstrip('/')}"
+
+
+def check_index(text: str) -> None:
+    fixed = INDEX_PART.sub("", text)
+    if not _FIXED.fullmatch(fixed):
+        wanted = f"a-z 0-9 . _ -, the patterns {' '.join(TIME_PATTERNS)} and {{column}}"
+        raise ValueError(f"expected only {wanted}")
+    if not re.match("[a-z0-9.]", text) or text in (".", ".."):
+        raise ValueError('expected a lower-case letter or a digit first, like "logs-%Y.%m.%d"')
+    if len(text) > 100:
+        raise ValueError("expected at most 100 characters")
+
+
+def check_fingerprint(text: str) -> None:
+    if not re.fullmatch("[0-9a-fA-F]{64}", text.replace(":", "")):
+        raise ValueError("expected the SHA-256 of a certificate, 64 hexadecimal digits")
+
+
+@dataclass(frozen=True)
+class Elasticsearch:
+    """Indexes each event as a document. An event that is written again replaces itself: its
+    `_id` is its journal and its number there, its index follows from its own time."""
+
+    hosts: tuple[str, ...] = option(
+        doc="URLs of nodes of the cluster; requests go to them in turn.",
+        check=check_host,
+        minimum=1,
+        example='["https://search1.example:9200", "https://search2.example:9200"]',
+    )
+    index: str = option(
+        doc="The index: `%Y %m %d %H %M` come from the event's time in UTC, `{column}` from a "
+        "column, as far as an index may be called so. With `data_stream` the data stream.",
+        check=check_index,
+        example='"logs-{app}-%Y.%m.%d"',
+    )
+    data_stream: bool = option(
+        doc="`index` names a data stream. The time is `@timestamp` there, and an event that is "
+        "written again after a rollover is there twice.",
+        default=False,
+    )
+    id: Literal["event", "none"] = option(
+        doc="`event`: the `_id` is that of the event, so that it is there once; `none`: the "
+        "cluster makes one up, which indexes faster.",
+        default="event",
+    )
+    op: Literal["index", "create"] = option(
+        doc="What happens to a document that is there: `index` replaces it, `create` leaves it.",
+        default="index",
+    )
+    pipeline: str | None = option(
+        doc="An ingest pipeline of the cluster.", example="geoip", default=None
+    )
+    routing: str | None = option(
+        doc="The column by whose value documents are shared out to shards.",
+        example="host",
+        default=None,
+    )
+    template: bool = option(
+        doc="An index template with types for flumeng's columns is installed, unless the cluster "
+        "has one of that name.",
+        default=False,
+    )
+
+    api_key: str | None = option(
+        doc="An API key, as the cluster shows it encoded.",
+        secret=True,
+        example='"${secret:search-api-key}"',
+        default=None,
+    )
+    username: str | None = option(doc="The user.", example="flumeng", default=None)
+    password: str | None = option(
+        doc="The user's password.",
+        secret=True,
+        example='"${secret:search-password}"',
+        default=None,
+    )
+    ca: str | None = option(
+        doc="The file of the CA that has signed the cluster's certificates, on each host that "
+        "collects; without one the host's own CAs.",
+        check=check_absolute,
+        example="/etc/flumeng/tls/search-ca.pem",
+        default=None,
+    )
+    certificate: str | None = option(
+        doc="The file of a client certificate, on each host that collects.",
+        check=check_absolute,
+        example="/etc/flumeng/tls/flumeng.pem",
+        default=None,
+    )
+    key: str | None = option(
+        doc="The file of the client certificate's key.",
+        check=check_absolute,
+        example="/etc/flumeng/tls/flumeng.key",
+        default=None,
+    )
+    fingerprint: str | None = option(
+        doc="The SHA-256 of the cluster's certificate, instead of a CA.",
+        check=check_fingerprint,
+        example='"ab:cd:..."',
+        default=None,
+    )
+
+    compression: Literal["gzip", "none"] = option(
+        doc="How requests are compressed.", default="none"
+    )
+    request_bytes: int = option(
+        doc="How large a request becomes at most, before compression. The sink finds out how much "
+        "of that the cluster takes.",
+        unit="bytes",
+        minimum=64 * 1024,
+        maximum=100 * MIB,
+        default=8 * MIB,
+    )
+    timeout: float = option(
+        doc="How long an answer is waited for.",
+        unit="seconds",
+        minimum=1,
+        maximum=600,
+        default=30.0,
+    )
+
+    @property
+    def exactly_once(self) -> ExactlyOnce | None:
+        return "by event" if self.id == "event" and not self.data_stream else None
+
+    @property
+    def one_row_an_event(self) -> bool:
+        return self.id == "event"
+
+    @property
+    def placed_by(self) -> tuple[str, ...]:
+        found = [column or "ts" for _, column in INDEX_PART.findall(self.index)]
+        return tuple(dict.fromkeys([*found, *([self.routing] if self.routing else [])]))
+
+    def needs(self) -> Iterator[tuple[str, str]]:
+        for host in self.hosts:
+            yield "output", with_port(host)
+        for path in (self.ca, self.certificate, self.key):
+            if path is not None:
+                yield "path", path
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.password is not None and self.username is None:
+            yield "password", "expected the username too"
+        if self.username is not None and self.password is None:
+            yield "username", "expected the password too"
+        if self.api_key is not None and self.username is not None:
+            yield "api_key", "expected either an API key or a user"
+        if (self.certificate is None) != (self.key is None):
+            given = "key" if self.certificate is None else "certificate"
+            yield given, "expected certificate and key together"
+        if self.ca is not None and self.fingerprint is not None:
+            yield "fingerprint", "expected either a CA or a fingerprint"
+        plain = [host for host in self.hosts if host.startswith("http:")]
+        secured = "fingerprint" if self.fingerprint else "certificate" if self.certificate else "ca"
+        if plain and (self.ca or self.fingerprint or self.certificate):
+            yield secured, f"expected https in {plain[0]}"

@@ -1,0 +1,102 @@
+"""The options of the sinks ``first_of`` and ``one_of``, which are groups of other sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from flumeng.config import registry
+from flumeng.config.component import Component
+from flumeng.config.sinks import ExactlyOnce, exactly_once, in_driver, makes_files, one_row_an_event
+from flumeng.platform.options.option import option
+
+EXAMPLE = (
+    '[http: {url: "https://hooks-1.example/events"}, http: {url: "https://hooks-2.example/events"}]'
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """What the two have in common."""
+
+    sinks: tuple[Component, ...] = option(
+        doc="Its members: two or more sinks.", minimum=1, example=EXAMPLE
+    )
+    backoff_seconds: float = option(
+        doc="A member that has failed is left alone for so long, and for twice as long after each "
+        "further failure.",
+        unit="seconds",
+        minimum=0.1,
+        maximum=86_400,
+        default=10.0,
+    )
+    max_backoff_seconds: float = option(
+        doc="It is never left alone for longer.",
+        unit="seconds",
+        minimum=0.1,
+        maximum=86_400,
+        default=300.0,
+    )
+
+    bare: ClassVar[str] = "sinks"
+
+    @property
+    def members(self) -> tuple[Component, ...]:
+        return self.sinks
+
+    @property
+    def exactly_once(self) -> ExactlyOnce | None:
+        """A member that fails may have taken a part of what the next one gets, unless nobody sees
+        that part."""
+        return "staged" if self._all(lambda one: exactly_once(one) == "staged") else None
+
+    @property
+    def makes_files(self) -> bool:
+        return any(makes_files(one.options) for one in self.sinks)
+
+    @property
+    def one_row_an_event(self) -> bool:
+        return any(one_row_an_event(one.options) for one in self.sinks)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if len(self.sinks) == 1:
+            yield "", f"expected two sinks or more: {self.sinks[0].name} alone needs no group"
+        for one in self.sinks:
+            if isinstance(one.options, Group):
+                yield "", f"{one.name} is a group, and no member of one: name its sinks here"
+            elif in_driver(one.options):
+                yield (
+                    "",
+                    f"{one.name} writes in the driver of the collector, and a group chooses in the "
+                    f"executors: its members are {', '.join(_possible())}",
+                )
+        if self.backoff_seconds > self.max_backoff_seconds:
+            yield "", "expected backoff_seconds to be at most max_backoff_seconds"
+
+    def _all(self, is_so: Callable[[Any], bool]) -> bool:
+        return all(is_so(one.options) for one in self.sinks)
+
+
+@dataclass(frozen=True)
+class FirstOf(Group):
+    """Failover: events go into the first of several sinks that takes them.
+
+    The order of the list is the priority. While a member fails the next one has the events, and it
+    is tried again when its back-off is over.
+    """
+
+
+@dataclass(frozen=True)
+class OneOf(Group):
+    """Load balancing: each split of a batch goes into one of several sinks, which take turns.
+
+    A member that fails is passed over until its back-off is over, and others have its share.
+    """
+
+
+def _possible() -> Iterator[str]:
+    for entry in registry.entries("sink"):
+        cls = entry.options_class()
+        if not in_driver(cls) and not issubclass(cls, Group):
+            yield entry.name

@@ -1,0 +1,111 @@
+"""The options of the sink ``http``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+from urllib.parse import urlsplit
+
+from flumeng.config.sinks import ExactlyOnce
+from flumeng.platform.options.option import option
+from flumeng.platform.options.patterns import SECRET
+from flumeng.platform.options.quantities import check_absolute
+
+PORTS = {"http": 80, "https": 443}
+IDEMPOTENCY_KEY = "Idempotency-Key"
+_OURS = ("content-encoding", "content-length", "content-type", "host", "transfer-encoding")
+_SECRET = ("authorization", "cookie", "proxy-authorization")
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+
+
+def check_url(text: str) -> None:
+    parts = urlsplit(text)
+    if parts.scheme not in PORTS or not parts.hostname or not text.isascii() or " " in text:
+        raise ValueError('expected a URL, like "https://hooks.example/events"')
+    if "@" in parts.netloc:
+        raise ValueError("expected no user or password in it: use headers with a ${secret:NAME}")
+    if parts.port == 0:
+        raise ValueError("expected a port from 1 to 65535")
+    if parts.fragment:
+        raise ValueError("expected nothing behind #")
+
+
+def check_header(name: str) -> None:
+    if not _TOKEN.fullmatch(name):
+        raise ValueError("expected the name of a header, like X-Source")
+    if name.lower() in (*_OURS, IDEMPOTENCY_KEY.lower()):
+        raise ValueError("this header is made by flumeng")
+
+
+@dataclass(frozen=True)
+class Http:
+    """Sends events as JSON to a URL, many in a request.
+
+    Each request has a header `Idempotency-Key`, which is the same when the request is repeated.
+    """
+
+    url: str = option(
+        doc="Where requests go.", check=check_url, example='"https://hooks.example/events"'
+    )
+    method: Literal["POST", "PUT"] = option(doc="The method of requests.", default="POST")
+    format: Literal["ndjson", "json"] = option(
+        doc="`ndjson`: each event is a line; `json`: a request is one array.", default="ndjson"
+    )
+    compression: Literal["none", "gzip", "zstd"] = option(
+        doc="How requests are compressed, said in `Content-Encoding`.", default="none"
+    )
+    headers: Mapping[str, str] = option(
+        doc="Headers of each request; a value may have references to secrets in it.",
+        check=check_header,
+        example='{Authorization: "Bearer ${secret:hooks}"}',
+        factory=dict,
+    )
+    request_bytes: int = option(
+        doc="How large a request is at most, before it is compressed; one event may be larger.",
+        unit="bytes",
+        default=2**20,
+        minimum=2**10,
+        maximum=2**26,
+    )
+    idempotent: bool = option(
+        doc="The receiver takes a request whose `Idempotency-Key` it has had as done, without "
+        "doing it again. Exactly-once delivery needs that.",
+        default=False,
+    )
+    timeout_seconds: float = option(
+        doc="How long the receiver may take for an answer.",
+        unit="seconds",
+        default=30.0,
+        minimum=0.1,
+        maximum=600,
+    )
+    ca: str | None = option(
+        doc="A file with the certificates of authorities that are trusted, instead of those of "
+        "the host.",
+        check=check_absolute,
+        example="/etc/flumeng/tls/hooks-ca.pem",
+        default=None,
+    )
+
+    cut_by_content: ClassVar[bool] = True
+
+    @property
+    def exactly_once(self) -> ExactlyOnce | None:
+        return "by batch" if self.idempotent else None
+
+    def needs(self) -> Iterator[tuple[str, str]]:
+        parts = urlsplit(self.url)
+        port = parts.port or PORTS[parts.scheme]
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        yield "output", f"{parts.scheme}://{host}:{port}{parts.path}"
+        if self.ca is not None:
+            yield "path", self.ca
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        for name, value in self.headers.items():
+            if name.lower() in _SECRET and not SECRET.search(value):
+                yield f"headers.{name}", "expected a reference to a secret, like ${secret:NAME}"
+            if not value.isascii() or not value.isprintable():
+                yield f"headers.{name}", "expected printable ASCII characters"

@@ -1,0 +1,76 @@
+"""The options of the sink ``kafka``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from flumeng.config.kafka_brokers import KafkaBrokers
+from flumeng.platform.options.option import option
+
+COLUMN = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def check_topic(text: str) -> None:
+    if not TOPIC.fullmatch(COLUMN.sub("x", text)):
+        raise ValueError(
+            "expected the name of a topic of letters, digits, ., _ and -, perhaps with columns in "
+            'braces, like "logs.{app}"'
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kafka(KafkaBrokers):
+    """Produces each event as a message into Kafka, at least once.
+
+    Brokers answer when all replicas in sync have a message. A batch that is repeated repeats its
+    messages; `event_id` lets consumers tell them.
+    """
+
+    topic: str = option(
+        doc="The topic. `{column}` stands for the text in that column; an event that makes no name "
+        "of a topic that is there is refused.",
+        check=check_topic,
+        example='"logs.{app}"',
+    )
+    value: Literal["json", "body"] = option(
+        doc="What a message holds: the whole event as JSON, or the body as it is.", default="json"
+    )
+    key: str | None = option(
+        doc="The column with the key, for which messages of one key go into one partition.",
+        example="host",
+        default=None,
+    )
+    headers: tuple[str, ...] = option(
+        doc="Columns that become headers of their name; a map such as `attrs`, a header an entry.",
+        example="[host, attrs]",
+        default=(),
+    )
+    event_id: bool = option(
+        doc="A header `event_id` with the event's journal and number: the same in each repetition.",
+        default=False,
+    )
+    partitioner: Literal["murmur2_random", "consistent_random", "random"] = option(
+        doc="How the partition is chosen; `murmur2_random` is that of Java's clients, "
+        "`consistent_random` that of librdkafka.",
+        default="murmur2_random",
+    )
+    compression: Literal["zstd", "lz4", "snappy", "gzip", "none"] = option(
+        doc="How messages are compressed.", default="lz4"
+    )
+    timeout_seconds: float = option(
+        doc="How long brokers may take for a message, with all attempts.",
+        unit="seconds",
+        minimum=1,
+        maximum=50,
+        default=30,
+    )
+
+    def needs(self) -> Iterator[tuple[str, str]]:
+        for broker in self.brokers:
+            yield "output", f"kafka://{broker}"
+        if self.tls is not None:
+            yield from self.tls.needs()

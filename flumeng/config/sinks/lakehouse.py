@@ -1,0 +1,282 @@
+"""The options of the sinks ``delta`` and ``iceberg``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal, cast
+from urllib.parse import urlsplit
+
+from flumeng.config.sinks import ExactlyOnce
+from flumeng.platform.options.locations import (
+    Credentials,
+    InStore,
+    check_location,
+    credential_problem,
+    shared_option,
+    store_of,
+)
+from flumeng.platform.options.option import option
+from flumeng.platform.options.patterns import fixed_part
+
+_PARTITION = re.compile(r"(?:(year|month|day|hour)\((\w+)\)|(\w+))")
+_NAME = re.compile(r"\w[\w-]*(\.\w[\w-]*)+")
+
+Compression = Literal["zstd", "snappy", "gzip", "none"]
+Evolution = Literal["add", "fixed"]
+Transform = Literal["identity", "year", "month", "day", "hour"]
+
+
+def partition(text: str) -> tuple[str, Transform]:
+    """The column and the transform of an entry of ``partition_by`` that was checked."""
+    found = _PARTITION.fullmatch(text)
+    assert found is not None
+    return found[2] or found[3], cast(Transform, found[1] or "identity")
+
+
+def check_partition(text: str) -> None:
+    if not _PARTITION.fullmatch(text):
+        raise ValueError("expected a column or year, month, day or hour of one, like day(ts)")
+
+
+def check_day_partition(text: str) -> None:
+    check_partition(text)
+    if partition(text)[1] not in ("identity", "day"):
+        raise ValueError("expected a column or the day of one, like day(ts)")
+
+
+def check_directory(text: str) -> None:
+    check_location(text)
+    if fixed_part(text) != text:
+        raise ValueError("expected a directory without patterns: see partition_by")
+
+
+def check_table_name(text: str) -> None:
+    if not _NAME.fullmatch(text):
+        raise ValueError("expected a namespace and a name, like web.events")
+
+
+_URIS = {
+    "rest": '"https://catalog.example/api"',
+    "sql": '"postgresql://flumeng@db.example/catalog" or "sqlite:////data/catalog.db"',
+}
+
+
+def check_catalog_uri(text: str) -> None:
+    uri = urlsplit(text)
+    if uri.scheme.partition("+")[0] not in ("http", "https", "postgresql", "sqlite"):
+        raise ValueError(f"expected an address, like {_URIS['rest']} or {_URIS['sql']}")
+    if uri.password is not None:
+        raise ValueError("expected no password in the address: it has an option of its own")
+
+
+def check_endpoint(text: str) -> None:
+    uri = urlsplit(text)
+    if uri.scheme not in ("http", "https") or not uri.hostname or uri.path.strip("/"):
+        raise ValueError("expected a server, like https://s3.example:9000")
+
+
+@dataclass(frozen=True)
+class Delta(InStore):
+    """Appends to a Delta Lake table, which remembers the last batch of each flow: a reader of it
+    sees each event exactly once. Needs `flumeng[delta]`."""
+
+    path: str = option(
+        doc="The table's directory, a path or a URL; the table is made when there is none.",
+        check=check_directory,
+        example='"s3a://lake/web"',
+    )
+    partition_by: tuple[str, ...] = option(
+        doc="By which columns a new table is partitioned; `day(ts)` makes a column `ts_day`. A "
+        "table that is there keeps its own.",
+        check=check_day_partition,
+        example='["day(ts)", app]',
+        default=(),
+    )
+    schema: Evolution = option(
+        doc="Whether columns that the table does not have are added to it, or an error.",
+        default="add",
+    )
+    compression: Compression = option(doc="How files are compressed.", default="zstd")
+    shared: bool = shared_option()
+    credentials: Credentials | None = option(
+        doc="Who the sink is to its store, S3; without it, who the environment says.",
+        default=None,
+    )
+
+    makes_files: ClassVar[bool] = True
+    exactly_once: ClassVar[ExactlyOnce] = "by batch"
+    in_driver: ClassVar[bool] = True
+
+    def claims(self) -> Iterator[tuple[str, str]]:
+        """Two sinks of a flow would take each other's batches for their own in one table."""
+        yield "path", re.sub("^s3[an]:", "s3:", self.path.rstrip("/"))
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        problem = credential_problem(self.path, self.credentials)
+        if problem is None and self.credentials is not None:
+            problem = _unusual(self.credentials, store_of(self.path))
+        if problem is not None:
+            yield "credentials", problem
+
+
+def _unusual(credentials: Credentials, store: str) -> str | None:
+    """What the libraries that commit cannot do."""
+    if store != "s3":
+        return "only for S3: let the environment of the collector say it"
+    if credentials.role or credentials.ca:
+        return "role and ca: let the environment of the collector say it"
+    return None
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Where an Iceberg table is registered."""
+
+    type: Literal["rest", "sql"] = option(
+        doc="An Iceberg REST catalog, or a database: PostgreSQL, or SQLite to try it on one host."
+    )
+    uri: str = option(
+        doc="The catalog's address.",
+        check=check_catalog_uri,
+        example='"https://catalog.example/api"',
+    )
+    name: str = option(
+        doc="What the catalog calls itself; in a `sql` catalog it is a part of each table's key.",
+        default="default",
+    )
+    warehouse: str | None = option(
+        doc="Where a `sql` catalog puts new tables, a path or a URL; or what a `rest` catalog "
+        "calls the warehouse.",
+        default=None,
+        example='"s3://lake/warehouse"',
+    )
+    token: str | None = option(
+        doc="The bearer token for a `rest` catalog.",
+        secret=True,
+        default=None,
+        example='"${secret:catalog-token}"',
+    )
+    credential: str | None = option(
+        doc="Or what it gives tokens for, `id:secret`.",
+        secret=True,
+        default=None,
+        example='"${secret:catalog-credential}"',
+    )
+    password: str | None = option(
+        doc="The password for a `sql` catalog; the user is in its address.",
+        secret=True,
+        default=None,
+        example='"${secret:catalog-password}"',
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if (self.type == "rest") != self.uri.startswith(("http://", "https://")):
+            yield "uri", f"expected the address of a {self.type} catalog, like {_URIS[self.type]}"
+        if self.type == "sql" and self.warehouse is None:
+            yield "", "a sql catalog needs a warehouse"
+
+
+@dataclass(frozen=True)
+class Snapshots:
+    """Which snapshots of a table are kept. Each one that is kept makes every commit slower."""
+
+    expire: bool = option(
+        doc="Whether the sink expires snapshots: those of flumeng's own commits, behind which rows "
+        "were only appended, so that no row is lost. `false` leaves that to the table's own "
+        "maintenance.",
+        default=True,
+    )
+    seconds: float | None = option(
+        doc="Younger snapshots are kept. When not given, by the table's "
+        "`history.expire.max-snapshot-age-ms`; without that those of the last hour.",
+        unit="seconds",
+        default=None,
+        minimum=0,
+    )
+    least: int | None = option(
+        doc="So many of the newest are kept, however old. When not given, by the table's "
+        "`history.expire.min-snapshots-to-keep`; without that 20.",
+        default=None,
+        minimum=1,
+    )
+
+
+@dataclass(frozen=True)
+class Iceberg:
+    """Appends to an Apache Iceberg table, which remembers the last batch of each flow: a reader of
+    it sees each event exactly once. Needs `flumeng[iceberg]`."""
+
+    catalog: Catalog = option(
+        doc="Where the table is registered.",
+        example='{type: rest, uri: "https://catalog.example/api"}',
+    )
+    table: str = option(
+        doc="Its namespace and name; the table is made when there is none.",
+        check=check_table_name,
+        example="web.events",
+    )
+    partition_by: tuple[str, ...] = option(
+        doc="By which columns, or the year, month, day or hour of which, a new table is "
+        "partitioned. A table that is there keeps its own.",
+        check=check_partition,
+        example='["day(ts)", app]',
+        default=(),
+    )
+    schema: Evolution = option(
+        doc="Whether columns that the table does not have are added to it and its numbers grow "
+        "where those of the events are wider, or an error.",
+        default="add",
+    )
+    compression: Compression = option(doc="How files are compressed.", default="zstd")
+    snapshots: Snapshots = option(
+        doc="Which snapshots of flumeng's commits are kept: by default as the table says, else "
+        "those of the last hour, and the newest 20. Those of other writers are always kept.",
+        example="{seconds: 86400}",
+        factory=Snapshots,
+    )
+    endpoint: str | None = option(
+        doc="The S3 server that has the tables, where that is not Amazon's.",
+        check=check_endpoint,
+        example='"https://s3.example:9000"',
+        default=None,
+    )
+    region: str | None = option(
+        doc="The region of the S3 server.", example="eu-central-1", default=None
+    )
+    credentials: Credentials | None = option(
+        doc="Who the sink is to S3; without it, who the environment says.", default=None
+    )
+
+    makes_files: ClassVar[bool] = True
+    exactly_once: ClassVar[ExactlyOnce] = "by batch"
+    in_driver: ClassVar[bool] = True
+
+    @property
+    def local(self) -> bool:
+        """Whether each host has a catalog of its own."""
+        return self.catalog.uri.startswith("sqlite")
+
+    @property
+    def path(self) -> str:
+        return urlsplit(self.catalog.uri).path[1:]
+
+    def claims(self) -> Iterator[tuple[str, str]]:
+        """Two sinks of a flow would take each other's batches for their own in one table."""
+        yield "table", f"{self.table} of {self.catalog.uri}"
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        problem = None if self.credentials is None else _unusual(self.credentials, "s3")
+        if problem is not None:
+            yield "credentials", problem
+
+    def needs(self) -> Iterator[tuple[str, str]]:
+        uri = urlsplit(self.catalog.uri)
+        if uri.scheme.startswith("sqlite"):
+            yield "output", self.path
+        else:
+            host = uri.netloc.rpartition("@")[2]
+            yield "output", f"{uri.scheme.partition('+')[0]}://{host}"
+        if self.catalog.type == "sql" and self.catalog.warehouse is not None:
+            yield "output", self.catalog.warehouse

@@ -1,0 +1,71 @@
+"""The options of the sink ``python``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flumeng.config.sinks import ExactlyOnce
+from flumeng.platform.options.option import option
+
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_MODULE = re.compile(rf"{_NAME}(\.{_NAME})*")
+_FUNCTION = re.compile(rf"{_NAME}(\.{_NAME})*:{_NAME}")
+
+
+def check_module(text: str) -> None:
+    if not _MODULE.fullmatch(text):
+        raise ValueError("expected a module, like company.sinks")
+
+
+def check_function(text: str) -> None:
+    if not _FUNCTION.fullmatch(text):
+        raise ValueError('expected a module and a function, like "company.sinks:to_warehouse"')
+
+
+def check_argument(name: str) -> None:
+    if not re.fullmatch(_NAME, name):
+        raise ValueError("expected the name of an argument")
+
+
+@dataclass(frozen=True)
+class Python:
+    """Calls a function with each batch, `(DataFrame, batch_id)`, as `foreachBatch` of Spark does.
+
+    After a crash the same number comes with the same events. The module is one that is installed
+    where the node collects, and that the node's policy names.
+    """
+
+    function: str = option(
+        doc="The module and the function in it.",
+        check=check_function,
+        example='"company.sinks:to_warehouse"',
+    )
+    options: Mapping[str, str] = option(
+        doc="Further arguments by name, which are texts; a value may have references to secrets "
+        "in it.",
+        check=check_argument,
+        example='{table: events, password: "${secret:warehouse}"}',
+        factory=dict,
+    )
+    idempotent: bool = option(
+        doc="The function does nothing for a number that it has had. Exactly-once delivery needs "
+        "that.",
+        default=False,
+    )
+
+    numbered: ClassVar[bool] = True
+    in_driver: ClassVar[bool] = True
+
+    @property
+    def exactly_once(self) -> ExactlyOnce | None:
+        return "by batch" if self.idempotent else None
+
+    @property
+    def module(self) -> str:
+        return self.function.partition(":")[0]
+
+    def needs(self) -> Iterator[tuple[str, str]]:
+        yield "python module", self.module

@@ -1,0 +1,122 @@
+"""The options of the sink ``spark``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from flumeng.platform.options.option import option
+from flumeng.platform.options.patterns import SECRET, SECRET_NAME, check_lake_path, fixed_part
+
+OWN = ("path", "paths", "table")
+"""Options that would lead past what the policy of a node bounds."""
+FILE_FORMATS = ("parquet", "orc", "json", "csv", "text")
+"""Spark's own. Their options with a dot in the name are settings of Hadoop too."""
+OWN_CATALOGS = ("default", "spark_catalog")
+"""The session's own: what they hold lies in a directory that is emptied when a collector starts."""
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
+_TABLE = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*){1,3}", re.ASCII)
+_FORMAT = re.compile(r"[A-Za-z_][\w.$-]*", re.ASCII)
+
+
+def check_format(text: str) -> None:
+    if not _FORMAT.fullmatch(text):
+        raise ValueError("expected the name of a data source of Spark, like parquet or jdbc")
+
+
+def check_option(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError("expected the name of an option, like compression")
+    if name.lower() in OWN:
+        raise ValueError("expected the place in the sink's own path or table")
+
+
+def check_table(text: str) -> None:
+    if not _TABLE.fullmatch(text):
+        raise ValueError("expected a table of a catalog, like lake.web.events")
+    if text.partition(".")[0].lower() in OWN_CATALOGS:
+        raise ValueError(
+            "expected a table of a catalog of yours, like lake.web.events: what is in Spark's own "
+            "is gone when the collector starts anew"
+        )
+
+
+def check_path(text: str) -> None:
+    check_lake_path(text)
+    if fixed_part(text) != text or "?" in text:
+        raise ValueError("expected a directory without patterns and without a query")
+
+
+@dataclass(frozen=True)
+class Spark:
+    """Hands each batch to a DataFrame writer of Spark: any format for which the session has a data
+    source. At least once: a batch that is repeated after a crash is there twice."""
+
+    format: str = option(
+        doc="The data source; the `spark_formats` of the node's policy have to name it.",
+        check=check_format,
+        example="parquet",
+    )
+    path: str | None = option(
+        doc="Where it writes, a path or a URL as Hadoop knows it.",
+        check=check_path,
+        example='"hdfs://namenode:8020/logs/web"',
+        default=None,
+    )
+    table: str | None = option(
+        doc="Or the table into which it writes, of a catalog that `spark.conf` sets up with "
+        "`spark.sql.catalog.NAME`.",
+        check=check_table,
+        example="lake.web.events",
+        default=None,
+    )
+    mode: Literal["append", "overwrite"] = option(
+        doc="`overwrite` replaces with each batch what was there, or what of it the format says.",
+        default="append",
+    )
+    partition_by: tuple[str, ...] = option(
+        doc="By which columns it partitions.", example="[app]", default=()
+    )
+    shared: bool = option(
+        doc="A path without a host is the same directory on all hosts that collect the flow, such "
+        "as a mounted NFS. A URL like `hdfs://` always is.",
+        default=False,
+    )
+    options: Mapping[str, str] = option(
+        doc="What the writer takes; a value may have references to secrets in it. Names with a "
+        "dot are not for Spark's own file formats.",
+        check=check_option,
+        example='{url: "jdbc:postgresql://db.example/logs", password: "${secret:logs-db}"}',
+        factory=dict,
+    )
+
+    in_driver: ClassVar[bool] = True
+
+    @property
+    def local(self) -> bool:
+        """Whether each host has files of its own there."""
+        return not self.shared and (self.path or "").startswith(("/", "file:"))
+
+    @property
+    def catalog(self) -> str | None:
+        """The name of the table's."""
+        return None if self.table is None else self.table.partition(".")[0]
+
+    def needs(self) -> Iterator[tuple[str, str]]:
+        yield "spark format", self.format
+        if self.path is not None:
+            yield "output", self.path
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.path is not None and self.table is not None:
+            yield "table", "expected path or table, not both"
+        for name, value in self.options.items():
+            if SECRET_NAME.search(name) and not SECRET.search(value):
+                yield f"options.{name}", "expected a reference to a secret, like ${secret:NAME}"
+            if "." in name and self.format.lower() in FILE_FORMATS:
+                yield (
+                    f"options.{name}",
+                    f"expected a name without a dot: for {self.format} others are Hadoop's",
+                )

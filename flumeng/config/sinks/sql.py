@@ -1,0 +1,121 @@
+"""The options of the sink ``sql``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+from flumeng.config.sinks import ExactlyOnce
+from flumeng.platform.options.option import option
+from flumeng.platform.options.quantities import check_absolute
+
+SCHEME = "postgresql"
+DEFAULT_PORT = 5432
+SYSTEM = "system"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}")
+
+
+def check_url(text: str) -> None:
+    parts = urlsplit(text)
+    if "@" in parts.netloc:
+        raise ValueError("expected no user or password in it: use username and password")
+    if parts.port == 0:
+        raise ValueError("expected a port from 1 to 65535")
+    if parts.scheme != SCHEME or not parts.hostname or not re.fullmatch("/[^/]+", parts.path):
+        raise ValueError('expected a database, like "postgresql://db.example:5432/logs"')
+    if parts.query or parts.fragment:
+        raise ValueError("expected nothing behind the name of the database")
+
+
+def check_table(text: str) -> None:
+    names = text.split(".")
+    if len(names) > 2 or not all(_NAME.fullmatch(name) for name in names):
+        raise ValueError('expected a table, like "events" or "logs.events"')
+
+
+def check_root_certificate(text: str) -> None:
+    if text != SYSTEM:
+        check_absolute(text)
+
+
+@dataclass(frozen=True)
+class Sql:
+    """Copies events into a table of PostgreSQL, each column into the column of its name.
+
+    `append` is exactly once by batch: the table `flumeng_batches` beside the table remembers, in
+    the transaction of the events, which batch they were. `upsert` is exactly once by event: the
+    columns `journal` and `seq` are the key, and an event that comes again replaces itself.
+    """
+
+    url: str = option(
+        doc="The database; without a port 5432.",
+        check=check_url,
+        example='"postgresql://db.example:5432/logs"',
+    )
+    table: str = option(
+        doc="The table, letter by letter; without a schema that is `public`.",
+        check=check_table,
+        example="logs.events",
+    )
+    username: str = option(doc="Who writes.", example="flumeng")
+    password: str | None = option(
+        doc="The password of `username`; without one the server must not ask for it.",
+        default=None,
+        secret=True,
+        example='"${secret:logs-db}"',
+    )
+    sslmode: Literal["verify-full", "verify-ca", "require", "prefer", "disable"] = option(
+        doc="How the connection is secured, in the words of libpq.", default="verify-full"
+    )
+    sslrootcert: str = option(
+        doc="The certificates of authorities that `verify-full` and `verify-ca` trust: a file on "
+        "each host that collects, or `system` for those of its system.",
+        default=SYSTEM,
+        check=check_root_certificate,
+        example="/etc/flumeng/tls/db-ca.pem",
+    )
+    mode: Literal["append", "upsert"] = option(
+        doc="`append` adds rows; `upsert` replaces the row of the same event.", default="append"
+    )
+    create: bool = option(doc="Create the table when it is missing.", default=False)
+    schema: Literal["fixed", "add"] = option(
+        doc="What happens to a column that the table lacks: the task fails and says so, or it is "
+        "added to the table.",
+        default="fixed",
+    )
+    timeout_seconds: float = option(
+        doc="How long the server may take for one statement, also waiting for a lock.",
+        unit="seconds",
+        default=30.0,
+        minimum=1,
+        maximum=600,
+    )
+
+    @property
+    def exactly_once(self) -> ExactlyOnce:
+        return "by event" if self.mode == "upsert" else "by batch"
+
+    @property
+    def one_row_an_event(self) -> bool:
+        return self.mode == "upsert"
+
+    @property
+    def address(self) -> tuple[str, int, str]:
+        """Host, port and database."""
+        parts = urlsplit(self.url)
+        return parts.hostname or "", parts.port or DEFAULT_PORT, parts.path.removeprefix("/")
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The schema and the name of the table."""
+        schema, _, name = self.table.rpartition(".")
+        return schema or "public", name
+
+    def needs(self) -> Iterator[tuple[str, str]]:
+        host, port, database = self.address
+        yield "output", f"{SCHEME}://{host}:{port}/{database}"
+        if self.sslrootcert != SYSTEM:
+            yield "path", self.sslrootcert

@@ -1,0 +1,244 @@
+"""The settings of Spark: where a node's batches run, with what, and on how many cores.
+
+They lie in ZooKeeper as texts by key, of the cluster and of single nodes, which count before it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from flumeng.config import document
+from flumeng.config.decode import Decoder
+from flumeng.platform.errors import UserError
+from flumeng.platform.options.option import described, option
+from flumeng.platform.options.patterns import SECRET, SECRET_NAME
+from flumeng.platform.options.problems import SpecError
+from flumeng.platform.options.quantities import check_address
+
+LOCAL = re.compile(r"local(\[(\*|[1-9][0-9]{0,3})\])?", re.ASCII)
+OWN_CONF = (
+    "spark.app.name",
+    "spark.master",
+    "spark.jars",
+    "spark.jars.packages",
+    "spark.cores.max",
+    "spark.executor.cores",
+    "spark.executor.memory",
+    "spark.driver.host",
+    "spark.driver.bindAddress",
+    "spark.pyspark.python",
+    "spark.pyspark.driver.python",
+    "spark.scheduler.mode",
+    "spark.ui.enabled",
+    "spark.ui.killEnabled",
+    "spark.ui.port",
+    "spark.ui.proxyBase",
+    "spark.ui.proxyRedirectUri",
+)
+"""What other settings say, or flumeng itself."""
+OWN_SQL = "spark.sql."
+CATALOG = "spark.sql.catalog."
+FREE_SQL = (
+    "spark.sql.shuffle.",
+    "spark.sql.adaptive.",
+    "spark.sql.autoBroadcastJoinThreshold",
+    CATALOG,
+)
+"""How SQL computes may be set and into which catalogs sinks write, and not what SQL means: flows
+would mean something else elsewhere."""
+_MEMORY = re.compile("[1-9][0-9]{0,6}[mg]", re.ASCII)
+_PACKAGE = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+", re.ASCII)
+
+
+def check_master(text: str) -> None:
+    scheme, _, place = text.partition("://")
+    if LOCAL.fullmatch(text) or text == "yarn" or (scheme == "k8s" and place):
+        return
+    if scheme != "spark":
+        raise ValueError(
+            'expected local[*], local[4], yarn, "spark://host:7077" or "k8s://https://host:443"'
+        )
+    for address in place.split(","):
+        check_address(address)
+
+
+def check_memory(text: str) -> None:
+    if not _MEMORY.fullmatch(text):
+        raise ValueError("expected a size as Spark takes it, like 2g or 1536m")
+
+
+def check_package(text: str) -> None:
+    if not _PACKAGE.fullmatch(text):
+        raise ValueError('expected Maven coordinates, like "org.postgresql:postgresql:42.7.4"')
+
+
+def check_jar(text: str) -> None:
+    if not (text.startswith("/") or re.match("[a-z0-9]+://", text)) or "," in text:
+        raise ValueError("expected an absolute path or a URL")
+
+
+def check_python(text: str) -> None:
+    if not PurePosixPath(text).is_absolute():
+        raise ValueError("expected an absolute path, like /opt/data/bin/python3")
+
+
+def check_ui_url(text: str) -> None:
+    if not re.fullmatch(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~-]+)*/?", text, re.ASCII):
+        raise ValueError('expected a URL without a query, like "https://ops.example.org/spark/n1"')
+
+
+def check_conf(text: str) -> None:
+    if not re.fullmatch(r"spark(\.[A-Za-z0-9_-]+)+", text, re.ASCII):
+        raise ValueError("expected the name of a setting of Spark, like spark.speculation")
+    if text in OWN_CONF or (text.startswith(OWN_SQL) and not text.startswith(FREE_SQL)):
+        raise ValueError("flumeng sets this one by itself or by a setting of its own")
+
+
+@dataclass(frozen=True)
+class SparkOptions:
+    """Where the batches of a node run. A change takes hold when its collector has been started
+    again, which the node does by itself."""
+
+    master: str = option(
+        doc="Spark's master. `local[*]` is the node's own host with all of its cores.",
+        check=check_master,
+        example='"spark://spark-1:7077,spark-2:7077"',
+        default="local[*]",
+    )
+    cores: int | None = option(
+        doc="How many cores of the cluster the node takes at most. Tasks go where cores are, "
+        "unless nodes declare capacities. Without it all that are free.",
+        minimum=1,
+        maximum=100_000,
+        default=None,
+    )
+    executor_cores: int | None = option(
+        doc="Cores of an executor. Without it what the cluster gives: standalone all of a worker, "
+        "YARN and Kubernetes one.",
+        minimum=1,
+        maximum=1000,
+        default=None,
+    )
+    executor_memory: str | None = option(
+        doc="Memory of an executor's JVM, as Spark takes it. Python takes about 200 MB a core "
+        "beside it.",
+        check=check_memory,
+        example="2g",
+        default=None,
+    )
+    python: str | None = option(
+        doc="The Python of executors elsewhere, with the data libraries and without flumeng, which "
+        "is sent to it. Without it `python3`.",
+        check=check_python,
+        example="/opt/data/bin/python3",
+        default=None,
+    )
+    packages: tuple[str, ...] = option(
+        doc="Maven coordinates of what is on the class path besides Spark, such as JDBC drivers.",
+        check=check_package,
+        example='["org.postgresql:postgresql:42.7.4"]',
+        default=(),
+    )
+    jars: tuple[str, ...] = option(
+        doc="Jars on the class path: paths on the node's host, or URLs.",
+        check=check_jar,
+        example="[/opt/jdbc/postgresql.jar]",
+        default=(),
+    )
+    ui: bool = option(
+        doc="Whether collectors serve Spark's own interface, on their host's loopback only and for "
+        "looking only. `flow show` and `node show` link it.",
+        default=False,
+    )
+    ui_port: int = option(
+        doc="Its port; the next ones when that is taken. 0 stands for one that is free.",
+        minimum=0,
+        maximum=65535,
+        default=0,
+    )
+    ui_url: str | None = option(
+        doc="Where a proxy of yours serves it, with its path. Set it for each node.",
+        check=check_ui_url,
+        example="https://ops.example.org/spark/n1",
+        default=None,
+    )
+    conf: Mapping[str, str] = option(
+        doc="Further settings of Spark. A value may be a reference to a secret, and has to be one "
+        "where the name says so.",
+        check=check_conf,
+        example="{spark.speculation: true, spark.driver.port: 7400}",
+        factory=dict,
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        for name, value in self.conf.items():
+            if SECRET_NAME.search(name) and not SECRET.fullmatch(value):
+                yield f"conf.{name}", "expected a reference to a secret, like ${secret:NAME}"
+
+    def has_catalog(self, name: str) -> bool:
+        return f"{CATALOG}{name}" in self.conf
+
+    @property
+    def local(self) -> bool:
+        """Whether executors are the driver's own process."""
+        return LOCAL.fullmatch(self.master) is not None
+
+    @property
+    def standalone(self) -> bool:
+        """Whether the cluster is one of Spark's own kind."""
+        return self.master.startswith("spark://")
+
+
+KEYS = {field.name: field for field in dataclasses.fields(SparkOptions)}
+
+
+def read(texts: Mapping[str, str]) -> SparkOptions:
+    """The settings of these texts by key. Raises UserError; what a newer flumeng knows is one."""
+    text = "".join(f"{json.dumps(key)}: {value}\n" for key, value in texts.items())
+    decoder = Decoder()
+    try:
+        options = decoder.mapping(SparkOptions, document.compose(text or "{}"), "")
+        if decoder.problems:
+            raise SpecError(decoder.problems)
+    except SpecError as error:
+        told = "; ".join(f"spark.{problem.path}: {problem.message}" for problem in error.problems)
+        raise UserError(told) from error
+    assert isinstance(options, SparkOptions)
+    return options
+
+
+def known(texts: Mapping[str, str]) -> Mapping[str, str]:
+    """Without the settings that only a newer flumeng knows."""
+    return {key: text for key, text in texts.items() if key in KEYS}
+
+
+def normal(key: str, text: str) -> str:
+    """The text of a setting on one line, as it is kept. Raises UserError for one that it does not
+    take."""
+    return _text(getattr(read({key: " ".join(text.split())}), key))
+
+
+def default(key: str) -> str | None:
+    """The text of a setting's default; None when it has none."""
+    value = getattr(SparkOptions(), key)
+    return None if value is None else _text(value)
+
+
+def effective(cluster: Mapping[str, str], node: Mapping[str, str]) -> Mapping[str, str]:
+    """What holds for a node: its own settings before those of the cluster."""
+    return {**cluster, **node}
+
+
+def doc_of(key: str) -> str:
+    return described(KEYS[key]).doc
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(dict(value) if isinstance(value, Mapping) else value)

@@ -1,0 +1,181 @@
+"""What is to be done in a site, from what it should hold, what it has, and what pushes know. Pure.
+
+Three values of each resource are compared: the one that is *wanted*, the one that is *there*, and
+the one that the last push left (its digest). What is there and is not what the push left was
+changed by hand: that is *drift*, and an operator says what becomes of it. What no push made or
+adopted is never changed and never removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from flumeng.fleet.resources import CHOKE, FLOW, Resources, digest, kind_of, name_of
+from flumeng.fleet.site_state import SiteState
+
+Verb = Literal["make", "change", "delete", "take", "confirm", "forget"]
+"""``take``: it is there already and is as wanted, pushes look after it from now on. ``confirm``: it
+is as wanted, and went back to that by itself: it no longer counts as a rollout that failed.
+``forget``: pushes look after it no more. None of these changes the resource."""
+DriftPolicy = Literal["refuse", "keep", "overwrite"]
+BEING_DELETED = "the flow of that name is being deleted: push again when it is gone"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One resource: the value ``before`` (None: not there) and ``after``; what pushes know of it
+    before and after, as digests (None: it is none of theirs)."""
+
+    key: str
+    verb: Verb
+    before: str | None
+    after: str | None
+    owned_before: str | None
+    owned_after: str | None
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A resource that was changed by hand, or removed (``there`` is None), since the last push."""
+
+    key: str
+    wanted: str | None
+    there: str | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``conflicts``: key -> why it cannot be done; while there are any, nothing is done in the
+    site. ``waiting``: key -> what it waits for. ``left``: the keys of what pushes look after and
+    the inventory does not have any more; they go with ``prune``."""
+
+    changes: tuple[Change, ...] = ()
+    drift: tuple[Drift, ...] = ()
+    conflicts: Mapping[str, str] = field(default_factory=dict)
+    waiting: Mapping[str, str] = field(default_factory=dict)
+    left: tuple[str, ...] = ()
+    unchanged: int = 0
+
+
+def compare(
+    wanted: Resources, state: SiteState, *, prune: bool = False, policy: DriftPolicy = "refuse"
+) -> Comparison:
+    """What brings the site to ``wanted``; what pushes made and it does not have goes with
+    ``prune``."""
+    return _Comparing(state, policy).compare(wanted, prune=prune)
+
+
+def restore(
+    before: Mapping[str, tuple[str | None, str | None]],
+    state: SiteState,
+    *,
+    policy: DriftPolicy = "refuse",
+) -> Comparison:
+    """What gives each resource the value, and pushes the digest, that they had ``before``."""
+    comparing = _Comparing(state, policy)
+    for key, (value, owned) in sorted(before.items()):
+        comparing.bring(key, value, owned)
+    return comparing.result()
+
+
+class _Comparing:
+    """Collects what is found of one site."""
+
+    def __init__(self, state: SiteState, policy: DriftPolicy) -> None:
+        self._state = state
+        self._policy = policy
+        self._changes: list[Change] = []
+        self._drift: list[Drift] = []
+        self._conflicts: dict[str, str] = {}
+        self._waiting: dict[str, str] = {}
+        self._left: list[str] = []
+        self._unchanged = 0
+
+    def compare(self, wanted: Resources, *, prune: bool) -> Comparison:
+        for key in sorted({*wanted, *self._state.owned}):
+            value = wanted.get(key)
+            there = self._state.resources.get(key)
+            if value is None and there is not None and not prune:
+                self._left.append(key)
+                self._tell_drift(key, None)
+            elif key not in self._state.owned and there not in (None, value):
+                self._conflicts[key] = (
+                    "it is there, and no push made it: `flumeng push adopt` puts it under the "
+                    "inventory"
+                )
+            else:
+                self.bring(key, value, None if value is None else digest(value))
+        return self.result()
+
+    def bring(self, key: str, value: str | None, owned: str | None) -> None:
+        """To this value, and let pushes know it under this digest."""
+        why = self._why_not(key, value)
+        if why:
+            self._conflicts[key] = why
+            return
+        waits = "" if value is None else self._state.why_waits(key)
+        if waits:
+            self._waiting[key] = waits
+            return
+        there, known = self._state.resources.get(key), self._state.owned.get(key)
+        if there != value and self._tell_drift(key, value) and self._policy != "overwrite":
+            if self._policy == "refuse":
+                self._conflicts[key] = "it was changed by hand since the last push"
+            return
+        returned = value is not None and key in self._state.returned
+        if there == value and known == owned and not returned:
+            self._unchanged += value is not None
+            return
+        verb = _verb(there, value, known, owned)
+        self._changes.append(Change(key, verb, there, value, known, owned))
+        if verb == "delete" and kind_of(key) == FLOW:
+            self._changes += self._chokes_of(name_of(key))
+
+    def result(self) -> Comparison:
+        last = {change.key: change for change in self._changes}
+        return Comparison(
+            tuple(last.values()),
+            tuple(self._drift),
+            self._conflicts,
+            self._waiting,
+            tuple(self._left),
+            self._unchanged,
+        )
+
+    def _why_not(self, key: str, value: str | None) -> str:
+        unknown = self._state.why_unknown(key)
+        if unknown:
+            return f"nobody can tell what it is: {unknown}"
+        if value is not None and kind_of(key) == FLOW and name_of(key) in self._state.ending:
+            return BEING_DELETED
+        return ""
+
+    def _tell_drift(self, key: str, value: str | None) -> bool:
+        """Whether there is another value than the last push left; ``value`` is the wanted one."""
+        there, known = self._state.resources.get(key), self._state.owned.get(key)
+        drifted = known is not None and (there is None or digest(there) != known)
+        if key in self._state.went_back:
+            return False  # not by hand
+        if value is None and there is None:
+            return False  # removed by hand, as it is to be
+        if drifted:
+            self._drift.append(Drift(key, value, there))
+        return drifted
+
+    def _chokes_of(self, flow: str) -> Iterable[Change]:
+        """They go with their flow, whoever set them."""
+        for key, there in self._state.resources.items():
+            if kind_of(key) == CHOKE and name_of(key).partition("@")[0] == flow:
+                yield Change(key, "delete", there, None, self._state.owned.get(key), None)
+
+
+def _verb(there: str | None, value: str | None, known: str | None, owned: str | None) -> Verb:
+    if there == value and known == owned:
+        return "confirm"
+    if there == value:
+        return "forget" if owned is None else "take"
+    if there is None:
+        return "make"
+    return "delete" if value is None else "change"

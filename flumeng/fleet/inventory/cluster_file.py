@@ -1,0 +1,142 @@
+"""What a ``cluster.yaml`` says: settings and chokes of a cluster, labels and capacities of its
+nodes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from flumeng.config import document
+from flumeng.config.decode import INVALID, Decoder
+from flumeng.control.commands.settings import SETTINGS
+from flumeng.fleet import resources
+from flumeng.fleet.resources import CAPACITY, CHOKE, LABEL, SETTING, Resources
+from flumeng.platform.errors import UserError
+from flumeng.platform.options.option import option
+from flumeng.platform.options.patterns import check_name
+from flumeng.platform.options.problems import Problem, SpecError, nearest
+from flumeng.platform.options.quantities import size
+from zkschema.records import Cluster
+from zkschema.table import NAME
+
+T = TypeVar("T")
+
+
+def check_setting(text: str) -> None:
+    if text not in SETTINGS:
+        raise ValueError(f"unknown setting; {nearest(text, SETTINGS)}")
+
+
+def check_node(text: str) -> None:
+    if not NAME.fullmatch(text):
+        raise ValueError("expected the name of a node")
+
+
+def check_choke(text: str) -> None:
+    flow, at, node = text.partition("@")
+    check_name(flow)
+    if at:
+        check_node(node)
+
+
+@dataclass(frozen=True)
+class NodeOptions:
+    """A node of the site."""
+
+    labels: Mapping[str, str] = option(
+        doc="The node's labels.", factory=dict, example="{role: web}"
+    )
+    capacity: Mapping[str, float] = option(
+        doc="How much fits on the node in each dimension.", factory=dict, example="{slots: 4}"
+    )
+
+
+@dataclass(frozen=True)
+class ClusterFile:
+    """What holds in the cluster besides its flows. What is not named here is left alone."""
+
+    settings: Mapping[str, str] = option(
+        doc="Settings of the cluster, those of `flumeng cluster show`.",
+        factory=dict,
+        check=check_setting,
+        example="{grace_seconds: 60}",
+    )
+    chokes: Mapping[str, str] = option(
+        doc="How many bytes per second each node may take in of a flow, by the flow's name, or one "
+        "node, by FLOW@NODE.",
+        factory=dict,
+        check=check_choke,
+        example="{web: 10 MB, web@n1: 1 MB}",
+    )
+    nodes: Mapping[str, NodeOptions] = option(
+        doc="Labels and capacities of nodes, by the node's name.",
+        factory=dict,
+        check=check_node,
+        example="{n1: {labels: {role: web}}}",
+    )
+
+
+@dataclass(frozen=True)
+class ClusterResources:
+    """``choke_lines`` says for each choke, by its name, where in the text it stands."""
+
+    resources: Resources
+    choke_lines: Mapping[str, int]
+
+
+def read(text: str) -> ClusterResources:
+    """Raises ``SpecError``."""
+    decoder = Decoder()
+    file = decoder.mapping(ClusterFile, document.compose(text), "")
+    if file is INVALID:
+        raise SpecError(decoder.problems)
+    assert isinstance(file, ClusterFile)
+
+    def parsed(
+        part: str, values: Mapping[str, str], parse: Callable[[str, str], T]
+    ) -> dict[str, T]:
+        found = {}
+        for name, value in values.items():
+            try:
+                found[name] = parse(name, value)
+            except (UserError, ValueError) as error:
+                path = f"{part}.{name}"
+                decoder.problems.append(Problem(decoder.lines[path], path, str(error)))
+        return found
+
+    settings = parsed("settings", file.settings, lambda key, value: SETTINGS[key].parse(value))
+    chokes = parsed("chokes", file.chokes, lambda _, value: _rate(value))
+    if not decoder.problems:
+        _check_maintenance(settings, decoder)
+    if decoder.problems:
+        raise SpecError(decoder.problems)
+    found = {f"{SETTING}/{key}": resources.setting_text(value) for key, value in settings.items()}
+    found |= {f"{CHOKE}/{key}": resources.number_text(number) for key, number in chokes.items()}
+    for node, options in file.nodes.items():
+        found |= {f"{LABEL}/{node}/{name}": value for name, value in options.labels.items()}
+        found |= {
+            f"{CAPACITY}/{node}/{name}": resources.number_text(number)
+            for name, number in options.capacity.items()
+        }
+    return ClusterResources(found, {name: decoder.lines[f"chokes.{name}"] for name in chokes})
+
+
+def _rate(text: str) -> int:
+    rate = size(text)
+    if rate <= 0:
+        raise ValueError("expected a rate above 0: to let nothing through, suspend the flow")
+    return rate
+
+
+def _check_maintenance(settings: Mapping[str, Any], decoder: Decoder) -> None:
+    """Maintenance that ends above where it begins would end and begin again at once; what is not
+    given counts with its default."""
+    limits = Cluster().maintenance_limits
+    leave = settings.get("maintenance_leave", limits.leave)
+    enter = settings.get("maintenance_enter", limits.enter)
+    if leave > enter:
+        given = "leave" if "maintenance_leave" in settings else "enter"
+        path = f"settings.maintenance_{given}"
+        told = f"maintenance_leave ({leave:g}) may not be above maintenance_enter ({enter:g})"
+        decoder.problems.append(Problem(decoder.lines[path], path, told))

@@ -1,0 +1,141 @@
+"""An inventory of what sites hold: what most of them have alike in the base. Pure.
+
+What is rendered of it is what the sites hold, byte for byte. So a flow is never cut into a text and
+a patch: the base has a flow that at least `SHARE` of the sites have with the very same text, the
+others have theirs as a whole, marked ``layers.VERBATIM``, or remove that of the base. The base has
+those settings, chokes, labels and capacities that all sites have alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import yaml
+
+from flumeng.config import document
+from flumeng.control.commands.settings import SPARK
+from flumeng.fleet.inventory import layers, overlays, variables
+from flumeng.fleet.resources import (
+    CAPACITY,
+    CHOKE,
+    FLOW,
+    LABEL,
+    SETTING,
+    Resources,
+    kind_of,
+    name_of,
+    of_node,
+)
+from flumeng.platform.options.problems import SpecError
+
+SHARE = Fraction(2, 3)
+_UNFOLDED = 2**20
+_ABOUT = """\
+# What these sites held when `flumeng push export` looked: base/ has what they have alike, sites/
+# what is of one site only. They are pushed one after the other, in one wave: put those that may
+# be the first into a wave before it, and sites that have something in common into groups.
+"""
+_KEEP_LINE_ENDS = "*.yaml -text\n"
+
+
+def export(
+    sites: Mapping[str, Resources], inventory: str, zookeepers: Mapping[str, str]
+) -> Mapping[str, str]:
+    """The files of an inventory of that name, by their path within it: text to be written as UTF-8
+    without any change of line ends. ``zookeepers`` has the connect string of each of the ``sites``.
+    What the sites hold is taken as it is, whether or not this flumeng finds it valid, or an
+    inventory can say it: a label named ``$patch`` it cannot."""
+    files = {"sites.yaml": _ABOUT + _yaml(_sites(inventory, zookeepers))}
+    flows = {
+        site: {name_of(key): text for key, text in held.items() if kind_of(key) == FLOW}
+        for site, held in sites.items()
+    }
+    base = _common_flows(flows)
+    files |= {f"{layers.BASE}/flows/{flow}.yaml": _kept(text) for flow, text in base.items()}
+    for site, own in flows.items():
+        files |= {f"sites/{site}/flows/{name}": text for name, text in _over(base, own).items()}
+
+    others = [
+        {key: value for key, value in held.items() if kind_of(key) != FLOW}
+        for held in sites.values()
+    ]
+    common = dict(set.intersection(*(set(held.items()) for held in others))) if others else {}
+    if common:
+        files[f"{layers.BASE}/cluster.yaml"] = _cluster(common)
+    for site, held in zip(sites, others, strict=True):
+        own = {key: value for key, value in held.items() if key not in common}
+        if own:
+            files[f"sites/{site}/cluster.yaml"] = _cluster(own)
+    if any("\r" in text for text in files.values()):
+        files[".gitattributes"] = _KEEP_LINE_ENDS
+    return dict(sorted(files.items()))
+
+
+def _sites(inventory: str, zookeepers: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "inventory": inventory,
+        "sites": {site: {"zookeeper": servers} for site, servers in zookeepers.items()},
+        "waves": [{"wave": "all", "rest": True}],
+    }
+
+
+def _common_flows(flows: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Of each flow the text that is the same in enough sites, where there is one."""
+    count = Counter(pair for own in flows.values() for pair in own.items())
+    return {flow: text for (flow, text), sites in count.items() if sites >= SHARE * len(flows)}
+
+
+def _over(base: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """The flow files of a site that make what it holds of what is in the base."""
+    files = {
+        f"{flow}.yaml": _yaml({"flow": flow, overlays.DIRECTIVE: overlays.DELETE})
+        for flow in base
+        if flow not in own
+    }
+    for flow, text in own.items():
+        if flow not in base:
+            files[f"{flow}.yaml"] = _kept(text)
+        elif base[flow] != text:
+            files[f"{flow}.yaml"] = layers.marked_verbatim(text)
+    return files
+
+
+def _kept(text: str) -> str:
+    """The file that is rendered as this text when nothing is below it."""
+    try:
+        root = document.compose(text)
+    except SpecError:
+        return text
+    changes = variables.usage(root).changes or overlays.has_directives(root)
+    is_marked = layers.verbatim(text) is not None
+    return layers.marked_verbatim(text) if changes or is_marked else text
+
+
+def _cluster(held: Resources) -> str:
+    numbers: dict[str, dict[str, int | float | str]] = {SETTING: {}, CHOKE: {}}
+    nodes: dict[str, dict[str, dict[str, Any]]] = {}
+    for key, value in sorted(held.items()):
+        kind = kind_of(key)
+        if kind in numbers:
+            name = name_of(key)
+            of_spark = kind == SETTING and name.startswith(SPARK)
+            numbers[kind][name] = value.replace("${", "$${") if of_spark else _number(value)
+            continue
+        node, name = of_node(key)
+        part = {LABEL: "labels", CAPACITY: "capacity"}[kind]
+        told = value.replace("${", "$${") if kind == LABEL else _number(value)
+        nodes.setdefault(node, {}).setdefault(part, {})[name] = told
+    parts = {"settings": numbers[SETTING], "chokes": numbers[CHOKE], "nodes": nodes}
+    return _yaml({name: part for name, part in parts.items() if part})
+
+
+def _number(text: str) -> int | float:
+    return int(text) if text.lstrip("-").isdigit() else float(text)
+
+
+def _yaml(value: Any) -> str:
+    text: str = yaml.safe_dump(value, allow_unicode=True, sort_keys=False, width=_UNFOLDED)
+    return text

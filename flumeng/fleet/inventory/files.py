@@ -1,0 +1,248 @@
+"""An inventory's directory, read as a whole: all its problems are told at once.
+
+::
+
+    sites.yaml                  the sites, their groups, and the waves
+    base/flows/*.yaml           the flows of all sites
+    base/cluster.yaml           settings, chokes, and labels and capacities of nodes
+    groups/GROUP/...            the same for a group's sites, laid over what is below
+    sites/SITE/...              the same for one site
+
+Names that begin with a dot, and ``*.md``, are no part of it; any other file is a problem. A
+symbolic link has to stay within the directory. The name of a flow's file is free. One whose first
+line is ``# flumeng: verbatim`` is, below that line, the flow byte for byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import yaml
+
+from flumeng.config import document
+from flumeng.config.flow_files import Unfit, content_of
+from flumeng.fleet.inventory import (
+    Inventory,
+    InventoryError,
+    InventoryProblem,
+    layers,
+    overlays,
+    sites_file,
+)
+from flumeng.fleet.inventory.layers import Layer, LayerFile
+from flumeng.fleet.inventory.sites_file import Sites
+from flumeng.platform.options.patterns import check_name
+from flumeng.platform.options.problems import SpecError, nearest
+
+SITES = "sites.yaml"
+CLUSTER = "cluster.yaml"
+GIT_SECONDS = 10.0
+
+
+def read_inventory(directory: Path) -> Inventory:
+    """Raises ``InventoryError`` with every problem of every file. Whether what results for a site
+    is valid is told by ``rendering``."""
+    tree = _Tree(directory)
+    if not directory.is_dir():
+        raise InventoryError([InventoryProblem(str(directory), 0, "", "is no directory")])
+    top = tree.look("", {SITES, layers.BASE, "groups", "sites"})
+    sites = _sites(tree) if SITES in top else None
+    if sites is None and not tree.problems:
+        tree.report(SITES, 0, "is missing: it names the inventory and its sites")
+    known: dict[str, Layer] = {}
+    if layers.BASE in top:
+        known[layers.BASE] = _layer(tree, layers.BASE)
+    for folder in ("groups", "sites"):
+        for name in tree.look(folder) if folder in top else ():
+            known[f"{folder}/{name}"] = _layer(tree, f"{folder}/{name}")
+            declared = sites.declared[folder] if sites else [name]
+            if name not in declared:
+                hint = nearest(name, declared) if declared else "there are none"
+                tree.report(f"{folder}/{name}", 0, f"{SITES} has no {folder[:-1]} {name}; {hint}")
+    if tree.problems or sites is None:
+        raise InventoryError(tree.problems)
+    return Inventory(
+        name=sites.name,
+        directory=directory,
+        sites=sites.sites,
+        waves=sites.waves,
+        digest=_digest(tree.files),
+        revision=revision(directory),
+        layers=known,
+    )
+
+
+def revision(directory: Path) -> str:
+    """The commit of the git checkout that the directory is in, with ``+`` behind it when something
+    below the directory differs; empty when there is none, or git does not tell in time."""
+    head = _git(directory, "rev-parse", "--verify", "HEAD")
+    changes = _git(directory, "status", "--porcelain", "--", ".") if head else None
+    if not head or changes is None:
+        return ""
+    return head.strip() + ("+" if changes else "")
+
+
+class _Tree:
+    """The directory, of which nothing outside is read. ``files`` has what was read, by path."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.root = Path(os.path.realpath(directory))
+        self.files: dict[str, bytes] = {}
+        self.problems: list[InventoryProblem] = []
+
+    def report(self, name: str, line: int, message: str, path: str = "") -> None:
+        self.problems.append(InventoryProblem(name, line, path, message))
+
+    def look(self, name: str, known: set[str] | None = None) -> list[str]:
+        """The names in a directory that are part of the inventory, sorted; what is not among those
+        ``known`` is a problem."""
+        try:
+            with os.scandir(self.directory / name) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+        except OSError as error:
+            self.report(name, 0, f"cannot be read: {error.strerror}")
+            return []
+        kept = []
+        for entry in found:
+            if entry.name.startswith(".") or entry.name.endswith(".md"):
+                continue
+            place = f"{name}/{entry.name}" if name else entry.name
+            if not entry.name.isprintable():
+                self.report(repr(place), 0, "has a name that cannot be printed")
+            elif known is not None and entry.name not in known:
+                hint = nearest(entry.name, sorted(known))
+                self.report(place, 0, f"is no part of an inventory; {hint}")
+            elif entry.is_symlink() and not self._is_within(place):
+                self.report(place, 0, "leads out of the directory, or to nothing")
+            else:
+                kept.append(entry.name)
+        return kept
+
+    def _is_within(self, name: str) -> bool:
+        try:
+            target = (self.directory / name).resolve(strict=True)
+        except (OSError, RuntimeError):
+            return False
+        return target.is_relative_to(self.root)
+
+    def compose(self, name: str, most_bytes: int, most_nodes: int) -> tuple[str, yaml.Node] | None:
+        """The text of a file and its tree, which is without faults of its own; None when there is
+        a problem."""
+        before = len(self.problems)
+        try:
+            content = content_of(self.directory / name, most_bytes)
+            self.files[name] = content
+            text = content.decode()
+            root = document.compose(text, file=name, max_bytes=most_bytes, max_nodes=most_nodes)
+        except OSError as error:
+            self.report(name, 0, f"cannot be read: {error.strerror}")
+        except Unfit as error:
+            self.report(name, 0, str(error))
+        except UnicodeDecodeError as error:
+            self.report(name, error.object.count(b"\n", 0, error.start) + 1, "is not UTF-8")
+        except SpecError as error:
+            for problem in error.problems:
+                said = problem.message + _quoting(text, problem.line)
+                self.report(name, problem.line, said, problem.path)
+        else:
+            self.problems += overlays.check(root)
+            return (text, root) if len(self.problems) == before else None
+        return None
+
+
+def _quoting(text: str, line: int) -> str:
+    """The end of a sentence about a line that is not YAML: braces of a variable may be why."""
+    here = text.splitlines()[line - 1 : line]
+    return "; within {} and [] quote a value that has ${...}" if "${" in "".join(here) else ""
+
+
+def _sites(tree: _Tree) -> Sites | None:
+    found = tree.compose(SITES, sites_file.MAX_BYTES, sites_file.MAX_NODES)
+    if found is None:
+        return None
+    sites = sites_file.read(found[1])
+    for problem in sites.problems:
+        tree.report(SITES, problem.line, problem.message, problem.path)
+    return sites
+
+
+def _layer(tree: _Tree, name: str) -> Layer:
+    there = tree.look(name, {"flows", CLUSTER})
+    cluster = _file(tree, f"{name}/{CLUSTER}") if CLUSTER in there else None
+    flows: dict[str, LayerFile] = {}
+    for entry in tree.look(f"{name}/flows") if "flows" in there else ():
+        place = f"{name}/flows/{entry}"
+        if not entry.endswith(".yaml"):
+            tree.report(place, 0, "is no part of an inventory: a flow's file ends in .yaml")
+            continue
+        file = _flow_file(tree, place)
+        flow = file and _flow_name(tree, file)
+        if not file or not flow:
+            continue
+        if flow in flows:
+            line = document.line(document.items(file.root)["flow"])
+            tree.report(place, line, f"flow {flow} is also in {flows[flow].name}", "flow")
+        flows.setdefault(flow, file)
+    return Layer(flows, cluster)
+
+
+def _file(tree: _Tree, name: str) -> LayerFile | None:
+    found = tree.compose(name, document.MAX_BYTES, document.MAX_NODES)
+    if found is None:
+        return None
+    text, root = found
+    if not isinstance(root, yaml.MappingNode):
+        tree.report(name, document.line(root), "expected a mapping of options")
+        return None
+    return LayerFile(name, text, root)
+
+
+def _flow_file(tree: _Tree, name: str) -> LayerFile | None:
+    file = _file(tree, name)
+    text = layers.verbatim(file.text) if file else None
+    return file if file is None or text is None else replace(file, text=text, is_verbatim=True)
+
+
+def _flow_name(tree: _Tree, file: LayerFile) -> str | None:
+    """The flow that the file is, or patches; it is told by its name, which holds no variables."""
+    node = document.items(file.root).get("flow")
+    if node is None:
+        tree.report(file.name, 1, 'missing "flow": the name of the flow that it is, or patches')
+        return None
+    name = node.value if isinstance(node, yaml.ScalarNode) else ""
+    try:
+        check_name(name)
+    except ValueError as error:
+        told = f"{error}; found {document.describe(node)}"
+        tree.report(file.name, document.line(node), told, "flow")
+        return None
+    return str(name)
+
+
+def _digest(files: Mapping[str, bytes]) -> str:
+    found = hashlib.sha256()
+    for name, content in sorted(files.items()):
+        found.update(f"{name}\0{len(content)}\0".encode())
+        found.update(content)
+    return found.hexdigest()[:32]
+
+
+def _git(directory: Path, *words: str) -> str | None:
+    """What git answers; None when it fails, or does not answer in time."""
+    try:
+        done = subprocess.run(
+            ("git", "--no-optional-locks", "-C", str(directory), *words),
+            capture_output=True,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            timeout=GIT_SECONDS,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode(errors="replace")

@@ -1,0 +1,267 @@
+"""Overlays: how a patch is laid over what is below it. Pure.
+
+The rules are those of the strategic merge patch of Kubernetes, on the tree of a YAML file:
+
+1. Mappings are merged key by key. A scalar replaces what is below it. ``null`` removes its key.
+2. ``$patch: replace`` in a mapping: it replaces the one below as a whole. ``$patch: delete``: it
+   removes it; at the top of a file, the whole flow.
+3. The lists of components (``sources``, ``filters``, ``sinks``) are merged by the component's name:
+   ``- files: {...}`` patches the entry ``files`` below, and ``- files: {$patch: delete}`` removes
+   it. A name that is not there below is added at the end. Where a name is there several times the
+   list has to be replaced.
+4. ``- $patch: replace`` as the first entry of a list: it replaces the list below.
+5. Any other list replaces the one below.
+6. Removing what is not there is no fault, so that a patch applied twice is as applied once.
+
+Nodes keep their marks, so that each says from which file and line it came. A collection from which
+a patch removed something has the mark of what removed it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+import yaml
+
+from flumeng.config import document
+from flumeng.fleet.inventory import InventoryProblem
+
+DIRECTIVE = "$patch"
+REPLACE, DELETE = "replace", "delete"
+COMPONENT_LISTS = ("sources", "filters", "sinks")
+
+C = TypeVar("C", bound=yaml.CollectionNode)
+Problems = list[InventoryProblem]
+Origin = tuple[str, int]
+
+
+def problem(node: yaml.Node, path: str, message: str) -> InventoryProblem:
+    return InventoryProblem(node.start_mark.name, document.line(node), path, message)
+
+
+def origin(node: yaml.Node) -> Origin:
+    """The file and the line, from 1, that a node came from."""
+    return node.start_mark.name, document.line(node)
+
+
+def directive(node: yaml.Node) -> str | None:
+    """What ``$patch`` says in a mapping; None without it."""
+    found = document.items(node).get(DIRECTIVE)
+    return None if found is None else str(found.value)
+
+
+def check(root: yaml.Node) -> Iterator[InventoryProblem]:
+    """What is wrong with a file whatever it is laid over: keys that are no names or are given
+    twice, and directives that are none. Nothing else here is called with one that has any."""
+    pending = [(root, "")]
+    while pending:
+        node, path = pending.pop()
+        if isinstance(node, yaml.MappingNode):
+            yield from _check_keys(node, path)
+            if directive(node) not in (None, REPLACE, DELETE):
+                told = f'expected "{DIRECTIVE}: {REPLACE}" or "{DIRECTIVE}: {DELETE}"'
+                yield problem(node, path, told)
+            pending += [(value, _below(path, str(key.value))) for key, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            for index, entry in enumerate(node.value):
+                place = f"{path}[{index}]"
+                if directive(entry) is None:
+                    pending.append((entry, place))
+                elif index or directive(entry) != REPLACE or len(entry.value) > 1:
+                    told = f'a list takes "- {DIRECTIVE}: {REPLACE}", as its first entry, only'
+                    yield problem(entry, place, told)
+
+
+def lay(trees: Iterable[yaml.Node], problems: Problems) -> yaml.Node | None:
+    """The trees laid over each other, the lowest first; None when the last of them removes what is
+    below. No node is there twice, and a collection stands on one line only if all of it came from
+    one line, so that each line of its text has one origin."""
+    result: yaml.Node | None = None
+    for tree in trees:
+        is_patch = result is not None or has_directives(tree)
+        result = _laid(result, tree, "", problems) if is_patch else _copy(tree)
+    if result is not None:
+        _spread(result)
+    return result
+
+
+def has_directives(root: yaml.Node) -> bool:
+    return directive(root) is not None or any(map(has_directives, parts(root)))
+
+
+def parts(node: yaml.Node) -> list[yaml.Node]:
+    """What is in a collection: entries, or keys and values; nothing in a scalar."""
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+def _copy(node: yaml.Node) -> yaml.Node:
+    if isinstance(node, yaml.MappingNode):
+        return _with(node, [(_copy(key), _copy(value)) for key, value in node.value])
+    if isinstance(node, yaml.SequenceNode):
+        return _with(node, [_copy(entry) for entry in node.value])
+    return _scalar(node)
+
+
+def _check_keys(node: yaml.MappingNode, path: str) -> Iterator[InventoryProblem]:
+    first: dict[str, int] = {}
+    for key, _ in node.value:
+        name = str(key.value)
+        if not isinstance(key, yaml.ScalarNode):
+            yield problem(key, path, f"expected a name, found {document.describe(key)}")
+        elif name in first:
+            told = f"given twice; the first is in line {first[name]}"
+            yield problem(key, _below(path, name), told)
+        else:
+            first[name] = document.line(key)
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _laid(
+    below: yaml.Node | None, patch: yaml.Node, path: str, problems: Problems
+) -> yaml.Node | None:
+    """``patch`` over ``below``; None when it removes it."""
+    if isinstance(patch, yaml.MappingNode):
+        if directive(patch) == DELETE:
+            return None
+        if directive(patch) == REPLACE or not isinstance(below, yaml.MappingNode):
+            below = None
+        return _mapping(below, patch, path, problems)
+    if isinstance(patch, yaml.SequenceNode):
+        replaces = bool(patch.value) and directive(patch.value[0]) == REPLACE
+        entries = patch.value[1:] if replaces else patch.value
+        if not _are_components(path, entries):
+            return _with(patch, [_entry(entry, path, problems) for entry in entries])
+        if replaces or not isinstance(below, yaml.SequenceNode):
+            below = None
+        return _components(below, patch, entries, path, problems)
+    if document.is_null(patch):
+        return None
+    assert isinstance(patch, yaml.ScalarNode)
+    return below if _is_same(below, patch) else _scalar(patch)
+
+
+def _is_same(below: yaml.Node | None, patch: yaml.ScalarNode) -> bool:
+    """Whether a scalar says what is below it: then it came from there."""
+    return (
+        isinstance(below, yaml.ScalarNode) and below.value == patch.value and below.tag == patch.tag
+    )
+
+
+def _mapping(
+    below: yaml.MappingNode | None, patch: yaml.MappingNode, path: str, problems: Problems
+) -> yaml.MappingNode:
+    result = _with(patch if below is None else below, [])
+    pairs = {} if below is None else {key.value: (key, value) for key, value in below.value}
+    for key, value in patch.value:
+        name = key.value
+        if name == DIRECTIVE:
+            continue
+        before = pairs.get(name)
+        laid = _laid(before and before[1], value, _below(path, name), problems)
+        if laid is not None:
+            pairs[name] = (before[0] if before else _scalar(key), laid)
+        elif pairs.pop(name, None):
+            result.start_mark = key.start_mark
+    result.value = list(pairs.values())
+    return result
+
+
+def _components(
+    below: yaml.SequenceNode | None,
+    patch: yaml.SequenceNode,
+    entries: list[yaml.Node],
+    path: str,
+    problems: Problems,
+) -> yaml.SequenceNode:
+    """``entries`` over those below, by the name of the component."""
+    result = _with(patch if below is None else below, [])
+    there: list[yaml.Node] = [] if below is None else list(below.value)
+    names = [_name(entry) for entry in there]
+    own = Counter(map(_name, entries))
+    for index, entry in enumerate(entries):
+        name = _name(entry)
+        place = f"{path}[{index}]"
+        known = names.count(name)
+        if known and (known > 1 or own[name] > 1):
+            told = (
+                f'there are several "{name}", and which is meant cannot be told: '
+                f'say "- {DIRECTIVE}: {REPLACE}" and give the whole list'
+            )
+            problems.append(problem(entry, place, told))
+        elif known:
+            at = names.index(name)
+            laid = _component(there[at], entry, place, problems)
+            if laid is None:
+                del there[at], names[at]
+                result.start_mark = entry.start_mark
+            else:
+                there[at] = laid
+        elif (laid := _component(None, entry, place, problems)) is not None:
+            there.append(laid)
+    result.value = there
+    return result
+
+
+def _are_components(path: str, entries: list[yaml.Node]) -> bool:
+    return path.rpartition(".")[2] in COMPONENT_LISTS and None not in map(_name, entries)
+
+
+def _name(entry: yaml.Node) -> str | None:
+    """Of ``- name: options`` or ``- name``."""
+    if isinstance(entry, yaml.MappingNode):
+        return str(entry.value[0][0].value) if len(entry.value) == 1 else None
+    is_name = isinstance(entry, yaml.ScalarNode) and not document.is_null(entry)
+    return str(entry.value) if is_name else None
+
+
+def _component(
+    below: yaml.Node | None, entry: yaml.Node, path: str, problems: Problems
+) -> yaml.Node | None:
+    """An entry of a name over one of the same name; a name alone has no options, and changes
+    none."""
+    if not isinstance(entry, yaml.MappingNode):
+        return below or _copy(entry)
+    ((name, options),) = entry.value
+    if document.is_null(options):
+        return below or _copy(entry)
+    if not isinstance(below, yaml.MappingNode):
+        below = _with(entry, [(_scalar(name), None)])
+    ((known, before),) = below.value
+    laid = _laid(before, options, _below(path, name.value), problems)
+    return None if laid is None else _with(below, [(known, laid)])
+
+
+def _entry(node: yaml.Node, path: str, problems: Problems) -> yaml.Node:
+    """An entry of a list that is replaced as a whole: nothing is below it, ``null`` is a value."""
+    if isinstance(node, yaml.ScalarNode):
+        return _scalar(node)
+    assert isinstance(node, yaml.CollectionNode)
+    return _laid(None, node, path, problems) or _with(node, [])
+
+
+def _with(node: C, value: list[Any]) -> C:
+    """Such a collection, with another content."""
+    return type(node)(node.tag, value, node.start_mark, node.end_mark, node.flow_style)
+
+
+def _scalar(node: yaml.Node) -> yaml.ScalarNode:
+    assert isinstance(node, yaml.ScalarNode)
+    return yaml.ScalarNode(node.tag, node.value, node.start_mark, node.end_mark, node.style)
+
+
+def _spread(node: yaml.Node) -> Origin | None:
+    """Lets a collection of several origins take a line for each; gives the one origin of others."""
+    one: Origin | None = origin(node)
+    for part in parts(node):
+        if _spread(part) != origin(node):
+            one = None
+    if one is None and isinstance(node, yaml.CollectionNode):
+        node.flow_style = False
+    return one

@@ -1,0 +1,248 @@
+"""What a push would do in each site, and whether it is still that when it is applied. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, get_args
+
+from flumeng.control.commands import preview
+from flumeng.control.commands.preview import Move
+from flumeng.control.zookeeper import Expected
+from flumeng.fleet import site_state, undo, writes
+from flumeng.fleet.comparison import Change, Comparison, Drift, DriftPolicy, compare, restore
+from flumeng.fleet.inventory import Inventory
+from flumeng.fleet.resources import FLOW, Resources, kind_of, name_of
+from flumeng.fleet.site_copy import Shape, SiteCopy
+from flumeng.platform.errors import ConflictError, FlumengError, UserError
+from zkschema import paths, records
+from zkschema.records import PushEntry
+
+FORMAT = 1
+NOTHING, FAILED, CONFLICT, CHANGES = 0, 1, 3, 5
+"""Exit codes of a plan; 2 is wrong input."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What saves whoever goes on from here a look: at which version ``/push`` is, and what there is
+    to ask for."""
+
+    push_version: Expected
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class SitePlan:
+    """``error``: why nothing can be said of the site, or done in it. ``recomposed``: flow ->
+    why it gets a new revision although the push does not name it. ``moves``: what masters would do
+    with tasks. ``unproven``: why the last push there is not done although nothing is left to
+    write; a site is seen to be well before it is. ``push``: what the site knows of pushes."""
+
+    site: str
+    comparison: Comparison = field(default_factory=Comparison)
+    recomposed: Mapping[str, str] = field(default_factory=dict)
+    moves: tuple[Move, ...] = ()
+    error: str = ""
+    unproven: str = ""
+    push: records.Push = field(default_factory=records.Push)
+    seen: Seen | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.comparison.changes or self.unproven)
+
+
+@dataclass(frozen=True)
+class PushPlan:
+    """``digest`` and ``revision`` are those of the inventory that it was made from."""
+
+    inventory: str
+    digest: str
+    revision: str
+    prune: bool
+    policy: DriftPolicy
+    sites: Mapping[str, SitePlan]
+
+    @property
+    def exit_code(self) -> int:
+        """The worst of what was found."""
+        found = self.sites.values()
+        if any(site.error for site in found):
+            return FAILED
+        refuses = self.policy == "refuse"
+        if any(site.comparison.conflicts or (refuses and site.comparison.drift) for site in found):
+            return CONFLICT
+        return CHANGES if any(site.has_work for site in found) else NOTHING
+
+
+def plan_site(
+    site: str, wanted: Resources, copy: SiteCopy, *, prune: bool, policy: DriftPolicy
+) -> SitePlan:
+    """What brings the site to what it should hold."""
+    why = site_state.why_not_pushed(copy)
+    if why:
+        return SitePlan(site, error=why)
+    comparison = compare(wanted, site_state.state_of(copy), prune=prune, policy=policy)
+    return with_moves(site, comparison, copy)
+
+
+def plan_undo(
+    site: str, entries: Sequence[PushEntry], copy: SiteCopy, *, policy: DriftPolicy
+) -> SitePlan:
+    """What gives the site back what it had before these entries, which are its newest."""
+    why = site_state.why_not_pushed(copy)
+    if why:
+        return SitePlan(site, error=why)
+    comparison = restore(undo.before(entries), site_state.state_of(copy), policy=policy)
+    return with_moves(site, comparison, copy)
+
+
+def with_moves(site: str, comparison: Comparison, copy: SiteCopy) -> SitePlan:
+    """The plan of a site in which this is to be done, or why it cannot be."""
+    push = site_state.push_of(copy)
+    refused = writes.refused_flows(copy, comparison.changes)
+    comparison = replace(
+        comparison,
+        conflicts={**comparison.conflicts, **refused},
+        changes=tuple(change for change in comparison.changes if change.key not in refused),
+    )
+    seen = Seen(writes.version_of(copy, paths.push()), copy.shape)
+    plan = SitePlan(site, comparison, unproven=unproven(push), push=push, seen=seen)
+    not_now = site_state.why_not_now(copy)
+    if comparison.changes and not_now:
+        return replace(plan, error=not_now)
+    try:
+        recomposed = writes.recomposed_flows(copy, comparison.changes)
+        return replace(plan, recomposed=recomposed, moves=_moves(comparison.changes, copy))
+    except FlumengError as error:
+        return replace(plan, error=f"what masters would do cannot be told: {error}")
+
+
+def unproven(push: records.Push) -> str:
+    """Why the last push of a site is not done; empty when it is."""
+    if push.state == "applied" or push.source is None:
+        return ""
+    if push.state == "failed":
+        return f"push {push.source.push} failed: {push.why}"
+    return f"push {push.source.push} was written, and nobody saw that the site is well"
+
+
+def moved_since(before: PushPlan, now: PushPlan) -> list[str]:
+    """What is not as the plan saw it, a line each: an apply of the plan would do something else."""
+    lines = []
+    for name, old in before.sites.items():
+        new = now.sites.get(name)
+        if new is None:
+            lines.append(f"site {name} is not there any more")
+            continue
+        if new.error != old.error:
+            lines.append(f"site {name}: {new.error or 'it can be reached now'}")
+            continue
+        was = {change.key: change for change in old.comparison.changes}
+        is_ = {change.key: change for change in new.comparison.changes}
+        lines += [
+            f"site {name}: {key} was changed since the plan was made"
+            for key in sorted({*was, *is_})
+            if was.get(key) != is_.get(key)
+        ]
+        lines += [
+            f"site {name}: flow {flow} reads other flows than when the plan was made"
+            for flow in sorted({*old.recomposed, *new.recomposed})
+            if old.recomposed.get(flow) != new.recomposed.get(flow)
+        ]
+    return lines
+
+
+def to_json(plan: PushPlan) -> dict[str, Any]:
+    """As ``push plan --json`` prints it, and ``--out`` keeps it."""
+    return {
+        "v": FORMAT,
+        "inventory": plan.inventory,
+        "digest": plan.digest,
+        "revision": plan.revision,
+        "prune": plan.prune,
+        "drift_policy": plan.policy,
+        "exit_code": plan.exit_code,
+        "sites": {name: _site_json(site) for name, site in plan.sites.items()},
+    }
+
+
+def _site_json(site: SitePlan) -> dict[str, Any]:
+    return {
+        "error": site.error,
+        "unproven": site.unproven,
+        "changes": [asdict(change) for change in site.comparison.changes],
+        "drift": [asdict(drift) for drift in site.comparison.drift],
+        "conflicts": dict(site.comparison.conflicts),
+        "waiting": dict(site.comparison.waiting),
+        "left": list(site.comparison.left),
+        "unchanged": site.comparison.unchanged,
+        "recomposed": dict(site.recomposed),
+        "moves": [asdict(move) for move in site.moves],
+    }
+
+
+def from_json(document: Any) -> PushPlan:
+    """A plan that ``to_json`` gave. Raises ``UserError`` for anything else."""
+    if not isinstance(document, dict) or document.get("v") != FORMAT:
+        raise UserError(
+            f"this is no plan of format {FORMAT}: make one with `flumeng push plan --out FILE`"
+        )
+    try:
+        sites = {name: _site_from(name, site) for name, site in document["sites"].items()}
+        policy, prune = document["drift_policy"], document["prune"]
+        if not sites or policy not in get_args(DriftPolicy) or not isinstance(prune, bool):
+            raise ValueError("no sites, drift_policy or prune")
+        return PushPlan(
+            str(document["inventory"]),
+            str(document["digest"]),
+            str(document["revision"]),
+            prune,
+            policy,
+            sites,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"the plan is damaged ({error!r}): make it anew") from error
+
+
+def _site_from(name: str, site: Mapping[str, Any]) -> SitePlan:
+    comparison = Comparison(
+        tuple(_change_from(change) for change in site["changes"]),
+        tuple(Drift(**drift) for drift in site["drift"]),
+        site["conflicts"],
+        site["waiting"],
+        tuple(site["left"]),
+        site["unchanged"],
+    )
+    moves = tuple(Move(**move) for move in site["moves"])
+    recomposed = site["recomposed"]
+    return SitePlan(name, comparison, recomposed, moves, site["error"], site["unproven"])
+
+
+def _change_from(change: Mapping[str, Any]) -> Change:
+    if not isinstance(change["key"], str):
+        raise TypeError("a key that is no text")
+    return Change(**change)
+
+
+def expect_same_inventory(plan: PushPlan, inventory: Inventory) -> None:
+    """Raises ``ConflictError`` when the plan is of another content."""
+    if (plan.inventory, plan.digest) != (inventory.name, inventory.digest):
+        raise ConflictError(
+            f"the plan is of inventory {plan.inventory} {plan.digest}, the directory holds "
+            f"{inventory.name} {inventory.digest}: make the plan anew"
+        )
+
+
+def _moves(changes: Sequence[Change], copy: SiteCopy) -> tuple[Move, ...]:
+    texts = writes.texts_of(changes)
+    ended = [
+        name_of(change.key)
+        for change in changes
+        if kind_of(change.key) == FLOW and change.verb == "delete"
+    ]
+    nodes = writes.nodes_of(copy, changes)
+    if not (texts or ended or nodes):
+        return ()
+    return preview.apply(copy, texts, ended=ended, nodes=nodes).moves

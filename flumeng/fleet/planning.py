@@ -1,0 +1,157 @@
+"""Plans of many sites: all are read at the same time, and one that is away is said to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import closing, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from flumeng.control.zookeeper import Store
+from flumeng.fleet import plan as plans
+from flumeng.fleet.comparison import DriftPolicy
+from flumeng.fleet.everywhere import in_sites
+from flumeng.fleet.inventory import Inventory, Site, Wave
+from flumeng.fleet.plan import PushPlan, SitePlan
+from flumeng.fleet.resources import Resources
+from flumeng.fleet.site_copy import SiteCopy, copy_site
+from flumeng.platform.errors import FlumengError, UserError
+from flumeng.platform.options.problems import nearest
+from zkschema.records import PushSource
+
+R = TypeVar("R")
+
+ID_TIME = "%Y%m%dT%H%M%S"
+Connect = Callable[[Site], Store]
+
+
+def chosen(inventory: Inventory, only: Collection[str]) -> list[Site]:
+    """The sites that are named, also by a group or a label (``tier=one``); all without a name.
+
+    Raises ``UserError`` for a name that there is not.
+    """
+    names: set[str] = set()
+    known = {name for site in inventory.sites.values() for name in _names(site)}
+    for name in only:
+        if name not in known:
+            raise UserError(
+                f'there is no site, group or label "{name}"; {nearest(name, sorted(known))}'
+            )
+        names |= {site.name for site in inventory.sites.values() if name in _names(site)}
+    return [site for site in inventory.sites.values() if not only or site.name in names]
+
+
+def _names(site: Site) -> tuple[str, ...]:
+    labels = (f"{key}={value}" for key, value in site.labels.items())
+    return (site.name, *site.groups, *labels)
+
+
+def waves_of(inventory: Inventory, sites: Iterable[str]) -> tuple[Wave, ...]:
+    """The inventory's waves with these sites only."""
+    wanted = set(sites)
+    waves = (
+        replace(wave, sites=tuple(name for name in wave.sites if name in wanted))
+        for wave in inventory.waves
+    )
+    return tuple(wave for wave in waves if wave.sites)
+
+
+def look(
+    sites: Iterable[Site], connect: Connect, work: Callable[[Site, Store, SiteCopy], R]
+) -> dict[str, R | FlumengError]:
+    """What ``work`` makes of each site, or why the site cannot be read."""
+
+    def one(site: Site) -> R:
+        with closing(connect(site)) as store:
+            return work(site, store, copy_site(store))
+
+    return in_sites(sites, one)
+
+
+def plan_push(
+    inventory: Inventory,
+    rendered: Mapping[str, Resources],
+    connect: Connect,
+    *,
+    only: Collection[str] = (),
+    prune: bool = False,
+    policy: DriftPolicy = "refuse",
+) -> PushPlan:
+    """What brings the sites to what the inventory says. Raises ``UserError`` for a name in ``only``
+    that there is not."""
+    sites = chosen(inventory, only)
+    found = look(
+        sites,
+        connect,
+        lambda site, _store, copy: plans.plan_site(
+            site.name, rendered[site.name], copy, prune=prune, policy=policy
+        ),
+    )
+    return PushPlan(
+        inventory.name,
+        inventory.digest,
+        inventory.revision,
+        prune,
+        policy,
+        said(found),
+    )
+
+
+def source_of(plan: PushPlan, *, who: str, reason: str, now: float, suffix: str) -> PushSource:
+    """Who pushes what, under a new id; nobody else has the ``suffix``.
+
+    Ids begin with a time and sort in the order of pushes: with a clock that is behind, the new one
+    is a second later than the newest that these sites know.
+    """
+    known = (site.push.source.push for site in plan.sites.values() if site.push.source)
+    later = [moment + 1 for moment in map(_time_of, known) if moment is not None]
+    moment = datetime.fromtimestamp(max([now, *later]), UTC)
+    return PushSource(
+        push=f"{moment.strftime(ID_TIME)}-{suffix}",
+        inventory=plan.inventory,
+        digest=plan.digest,
+        revision=plan.revision,
+        author=who,
+        reason=reason,
+        time=now,
+        sites=tuple(name for name, site in plan.sites.items() if site.has_work or site.error),
+    )
+
+
+def _time_of(push: str) -> float | None:
+    with suppress(ValueError):
+        moment = datetime.strptime(push.partition("-")[0], ID_TIME).replace(tzinfo=UTC)
+        return moment.timestamp()
+    return None
+
+
+def begun(plan: PushPlan) -> PushSource | None:
+    """The push of the same content that did not come to its end in all its sites, to be gone on
+    with as that; None when there is none."""
+    sources = {
+        source.push: source
+        for site in plan.sites.values()
+        if (source := site.push.source) is not None
+        and (source.inventory, source.digest) == (plan.inventory, plan.digest)
+    }
+    newest = sources[max(sources)] if sources else None
+    if newest is None or not any(_lacks(plan.sites.get(name), newest) for name in newest.sites):
+        return None
+    return newest
+
+
+def _lacks(site: SitePlan | None, source: PushSource) -> bool:
+    """Whether the push is still to come to the site, or to be seen to its end there."""
+    if site is None:
+        return False
+    last = site.push.source.push if site.push.source else ""
+    return last < source.push or (last == source.push and bool(site.unproven))
+
+
+def said(found: Mapping[str, SitePlan | FlumengError]) -> dict[str, SitePlan]:
+    """Each site's plan, or one that says why there is none."""
+    return {
+        name: one if isinstance(one, SitePlan) else SitePlan(name, error=str(one))
+        for name, one in found.items()
+    }

@@ -1,0 +1,258 @@
+"""A site as it was at one moment: read in few round trips, then looked at as often as one likes.
+
+All that views, previews and writes want to know of a cluster is read in three waits, level by
+level. Whatever in it an operator may change is read once more with the last level, and if it is not
+as it was, all is read again. So between the first and the last of these reads nothing that a push
+compares or writes was changed. Acks and what nodes say of themselves change all the time: they are
+as they were at some point in between.
+
+Whoever has looked before knows what to ask for: all of that is read in one wait, and only what is
+new in more. Each znode is as it was at some point of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from flumeng.control.snapshot import discovered, journal_registry, queues
+from flumeng.control.zookeeper import Found, Path, Store, Unreadable, Versioned, readable
+from flumeng.control.zookeeper.transaction import Scale
+from flumeng.platform.errors import ConflictError
+from zkschema import paths
+from zkschema.bootstrap import CURSOR_MAIN
+from zkschema.records import Flow, Partitions, Plan, Record
+from zkschema.table import ZPath
+
+R = TypeVar("R", bound=Record)
+
+ATTEMPTS = 5
+TOPS = (paths.schema(), paths.cluster(), paths.push())
+FOLDERS = (
+    paths.flows(),
+    paths.nodes(),
+    paths.live_nodes(),
+    paths.live_masters(),
+    paths.journals(),
+    paths.push(),
+    paths.audits(),
+    paths.leases(),
+    paths.queues(),
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What there was to ask for in a site."""
+
+    znodes: tuple[Path, ...]
+    folders: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class SiteCopy:
+    """Reads as a ``Store`` does, from memory. What was never looked for is a fault of ours: it
+    raises ``KeyError``, and is not taken for absent."""
+
+    znodes: Mapping[str, Found[Any]]
+    folders: Mapping[str, Sequence[str]]
+    shape: Shape
+    scale: Scale
+
+    def read(self, path: ZPath[R]) -> Versioned[R] | None:
+        return readable(self._found(path))
+
+    def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
+        return [self.read(path) for path in wanted]
+
+    def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
+        return [self._found(path) for path in wanted]
+
+    def children(self, path: Path) -> list[str]:
+        if str(path) not in self.folders and self._is_absent(str(path)):
+            return []
+        return list(self.folders[str(path)])
+
+    def children_many(self, wanted: Sequence[Path]) -> list[list[str]]:
+        return [self.children(path) for path in wanted]
+
+    def exists(self, path: Path) -> bool:
+        return self._found(path) is not None
+
+    def _found(self, path: ZPath[R]) -> Found[R]:
+        if str(path) not in self.znodes and self._is_absent(str(path)):
+            return None
+        found: Found[R] = self.znodes[str(path)]
+        return found
+
+    def _is_absent(self, path: str) -> bool:
+        """Whether it, or what it lies below, is not among the names that were listed."""
+        while "/" in path[1:]:
+            parent, _, name = path.rpartition("/")
+            if parent in self.folders and name not in self.folders[parent]:
+                return True
+            path = parent
+        return False
+
+
+def copy_site(store: Store) -> SiteCopy:
+    """The site at one moment.
+
+    Raises ``UnavailableError``, ``ConflictError`` when the site never holds still.
+    """
+    for _ in range(ATTEMPTS):
+        reading = _Reading(store)
+        if reading.read_at_once():
+            return reading.copy()
+    raise ConflictError("the site was changed while it was read, again and again: try again")
+
+
+def look_again(store: Store, shape: Shape) -> SiteCopy:
+    """The site as it is now, of one that had this shape; in one wait when it still has it.
+
+    Raises ``UnavailableError``.
+    """
+    reading = _Reading(store)
+    reading.read_again(shape)
+    return reading.copy()
+
+
+class _Reading:
+    """``_wanted`` and ``_listed`` are what belongs to the site."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._znodes: dict[str, Found[Any]] = {}
+        self._folders: dict[str, list[str]] = {}
+        self._wanted: dict[str, Path] = {}
+        self._listed: dict[str, Path] = {}
+
+    def read_at_once(self) -> bool:
+        """Whether nothing was changed meanwhile."""
+        self._look_for(TOPS, FOLDERS)
+        heads = self._heads()
+        self._look_for(*self._second_level())
+        before = self._versions(heads)
+        others = self._other_cursors()
+        again = [*heads, *TOPS]
+        self._look_for(self._third_level(), [paths.flows(), paths.nodes(), *others], again)
+        if others:
+            self._look_for([ack for cursor in others for ack in self._acks(cursor)], [])
+        return self._versions(heads) == before
+
+    def read_again(self, shape: Shape) -> None:
+        self._look(shape.znodes, shape.folders)
+        self._look_for(TOPS, FOLDERS)
+        self._look_for(*self._second_level())
+        others = self._other_cursors()
+        self._look_for(self._third_level(), others)
+        self._look_for([ack for cursor in others for ack in self._acks(cursor)], [])
+
+    def copy(self) -> SiteCopy:
+        shape = Shape(tuple(self._wanted.values()), tuple(self._listed.values()))
+        return SiteCopy(
+            {path: self._znodes[path] for path in self._wanted},
+            {path: self._folders[path] for path in self._listed},
+            shape,
+            self._store.scale,
+        )
+
+    def _look_for(
+        self, wanted: Sequence[Path], folders: Sequence[Path], again: Sequence[Path] = ()
+    ) -> None:
+        """At those of these that were not looked at before, and at some of them ``again``."""
+        self._wanted |= {str(path): path for path in wanted}
+        self._listed |= {str(path): path for path in folders}
+        missing = [path for path in wanted if str(path) not in self._znodes]
+        unlisted = [path for path in folders if again or str(path) not in self._folders]
+        if missing or unlisted or again:
+            self._look([*missing, *again], unlisted)
+
+    def _look(self, wanted: Sequence[Path], folders: Sequence[Path]) -> None:
+        found, listed = self._store.look(wanted, folders)
+        self._znodes |= zip(map(str, wanted), found, strict=True)
+        self._folders |= zip(map(str, folders), listed, strict=True)
+
+    def _heads(self) -> list[Path]:
+        """What operators change; it tells of all that they change."""
+        return [
+            *(paths.flow(name) for name in self._names(paths.flows())),
+            *(paths.node(name) for name in self._names(paths.nodes())),
+        ]
+
+    def _versions(self, heads: Iterable[Path]) -> list[object]:
+        found = [self._znodes[str(path)] for path in (*heads, *TOPS)]
+        listed = [self._names(paths.flows()), self._names(paths.nodes())]
+        return [*listed, *((one.created, one.version) if one else None for one in found)]
+
+    def _second_level(self) -> tuple[list[Path], list[Path]]:
+        flows, nodes = self._names(paths.flows()), self._names(paths.nodes())
+        live = self._names(paths.live_nodes())
+        wanted: list[Path] = [paths.moves()]
+        wanted += [
+            row(flow) for flow in flows for row in (paths.flow, paths.plan, paths.partitions)
+        ]
+        wanted += [
+            row(node) for node in nodes for row in (paths.node, paths.assignment, paths.status)
+        ]
+        wanted += [paths.status(node) for node in live if node not in set(nodes)]
+        wanted += [paths.live_node(node) for node in sorted({*live, *nodes})]
+        wanted += [paths.live_master(name) for name in self._names(paths.live_masters())]
+        wanted += [paths.journal(name) for name in self._names(paths.journals())]
+        folders: list[Path] = [
+            row(flow)
+            for flow in flows
+            for row in (paths.revisions, paths.acks, paths.commits, paths.intents)
+        ]
+        folders += [paths.cursor(flow, CURSOR_MAIN) for flow in flows]
+        folders += [paths.queue_failures(flow) for flow in self._names(paths.queues())]
+        return wanted, folders
+
+    def _third_level(self) -> list[Path]:
+        wanted: list[Path] = []
+        for flow in self._names(paths.flows()):
+            numbers = [self._value(paths.flow(flow)), self._value(paths.plan(flow))]
+            revisions = {str(one.revision) for one in numbers if isinstance(one, Flow | Plan)}
+            wanted += [paths.revision(flow, number) for number in sorted(revisions - {"0"})]
+            plan = self._value(paths.plan(flow))
+            buckets = plan.buckets if isinstance(plan, Plan) else 0
+            wanted += [paths.plan_bucket(flow, str(number)) for number in range(buckets)]
+            found = self._value(paths.partitions(flow))
+            wanted += discovered.buckets_of(flow, found) if isinstance(found, Partitions) else []
+            wanted += self._acks(paths.cursor(flow, CURSOR_MAIN))
+            wanted += [paths.intent(flow, task) for task in self._names(paths.intents(flow))]
+        for flow in self._names(paths.queues()):
+            failed = self._names(paths.queue_failures(flow))[: queues.FAILURES_READ]
+            wanted += [paths.queue_failure(flow, name) for name in failed]
+        for name in self._names(paths.journals()):
+            path = paths.journal(name)
+            journal = self._znodes[str(path)]
+            if journal is not None:
+                own = journal_registry.as_known(path, journal)
+                cursors = self._folders.get(str(paths.acks(own.flow)), [CURSOR_MAIN])
+                wanted += [paths.ack(own.flow, cursor, name) for cursor in cursors]
+        for node in self._names(paths.nodes()):
+            assignment = self._value(paths.assignment(node))
+            pages = assignment.pages if assignment else 0
+            wanted += [paths.assignment_page(node, str(number)) for number in range(pages)]
+        return list(dict.fromkeys(wanted))
+
+    def _other_cursors(self) -> list[Path]:
+        return [
+            paths.cursor(flow, cursor)
+            for flow in self._names(paths.flows())
+            for cursor in self._names(paths.acks(flow))
+            if cursor != CURSOR_MAIN
+        ]
+
+    def _acks(self, cursor: Path) -> list[Path]:
+        flow = cursor.path.split("/")[2]
+        return [paths.ack(flow, cursor.name, partition) for partition in self._names(cursor)]
+
+    def _names(self, folder: Path) -> Sequence[str]:
+        return self._folders[str(folder)]
+
+    def _value(self, path: Path) -> Any:
+        found = self._znodes[str(path)]
+        return None if found is None or isinstance(found, Unreadable) else found.value

@@ -1,0 +1,169 @@
+"""Which resources a site has, and which of them pushes look after. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from flumeng.config.flow_names import is_part
+from flumeng.control.commands.settings import SETTINGS
+from flumeng.control.zookeeper import Unreadable, Versioned
+from flumeng.fleet.resources import (
+    CAPACITY,
+    CHOKE,
+    FLOW,
+    LABEL,
+    SETTING,
+    Resources,
+    kind_of,
+    name_of,
+    number_text,
+    of_node,
+    setting_text,
+)
+from flumeng.fleet.site_copy import SiteCopy
+from zkschema import paths, records, table
+
+DELETED = "deleted"
+
+
+@dataclass(frozen=True)
+class SiteState:
+    """``resources`` are all that there are; settings that have their default are none, unless a
+    push looks after them. ``owned``: key -> digest of the value that it got from a push, or was
+    adopted with. ``ending``: flows that are being deleted. ``nodes``: those that are registered.
+    ``unreadable``: a key, or the kinds and names that start with it -> why nobody can tell.
+    ``returned``: the keys of flows whose rollout ended at the revision before; ``went_back``: those
+    of them for which it did so by itself."""
+
+    resources: Resources
+    owned: Mapping[str, str] = field(default_factory=dict)
+    ending: frozenset[str] = frozenset()
+    nodes: frozenset[str] = frozenset()
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    returned: frozenset[str] = frozenset()
+    went_back: frozenset[str] = frozenset()
+
+    def why_unknown(self, key: str) -> str:
+        """Why nobody can tell what the resource is; empty when it is known."""
+        kind = kind_of(key)
+        starts = (key, kind, f"{kind}/{of_node(key)[0]}")
+        return next((self.unreadable[start] for start in starts if start in self.unreadable), "")
+
+    def why_waits(self, key: str) -> str:
+        """Which node has to register before the resource can be there; empty for none."""
+        kind = kind_of(key)
+        if kind in (LABEL, CAPACITY):
+            node = of_node(key)[0]
+        else:
+            node = name_of(key).partition("@")[2] if kind == CHOKE else ""
+        return f"node {node} has not registered yet" if node and node not in self.nodes else ""
+
+
+def push_of(copy: SiteCopy) -> records.Push:
+    """What the site knows of pushes. Raises ``CorruptError``, or ``UserError`` when it is newer."""
+    found = copy.read(paths.push())
+    return found.value if found else records.Push()
+
+
+def why_not_pushed(copy: SiteCopy) -> str:
+    """Why nothing can be pushed to the site; empty when it can."""
+    schema = copy.znodes[str(paths.schema())]
+    if schema is None:
+        return "there is no flumeng cluster: run `flumeng schema init`"
+    if isinstance(schema, Unreadable):
+        return str(schema)
+    version = schema.value.version
+    if version > table.VERSION:
+        return f"it has schema version {version}, this flumeng knows {table.VERSION}: upgrade it"
+    if version < table.VERSION:
+        return (
+            f"it has schema version {version}, pushes need {table.VERSION}: "
+            "run `flumeng schema migrate --finish` there"
+        )
+    push = copy.znodes[str(paths.push())]
+    return str(push) if isinstance(push, Unreadable) else ""
+
+
+def why_not_now(copy: SiteCopy) -> str:
+    """Why nothing is changed in the site now; empty when it can be."""
+    cluster = copy.znodes[str(paths.cluster())]
+    maintenance = cluster.value.maintenance if isinstance(cluster, Versioned) else None
+    return f"maintenance mode, by {maintenance.who}: {maintenance.why}" if maintenance else ""
+
+
+def state_of(copy: SiteCopy) -> SiteState:
+    """The state of a site to which something can be pushed."""
+    owned = push_of(copy).resources
+    unreadable: dict[str, str] = {}
+    resources = {
+        **dict(_flows(copy, unreadable)),
+        **dict(_of_cluster(copy, owned, unreadable)),
+        **dict(_of_nodes(copy, unreadable)),
+    }
+    flows = {
+        name: found.value
+        for name in copy.children(paths.flows())
+        if isinstance(found := copy.znodes[str(paths.flow(name))], Versioned)
+    }
+    return SiteState(
+        resources,
+        owned,
+        frozenset(name for name, flow in flows.items() if flow.state == DELETED),
+        frozenset(copy.children(paths.nodes())),
+        unreadable,
+        frozenset(f"{FLOW}/{name}" for name, flow in flows.items() if flow.went_back),
+        frozenset(
+            f"{FLOW}/{name}"
+            for name, flow in flows.items()
+            if flow.went_back and not flow.went_back.startswith(records.ABORTED)
+        ),
+    )
+
+
+def _flows(copy: SiteCopy, unreadable: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Isolated parts are none: they follow from the text of their flow."""
+    for name in copy.children(paths.flows()):
+        if is_part(name):
+            continue
+        key = f"{FLOW}/{name}"
+        flow = copy.znodes[str(paths.flow(name))]
+        if isinstance(flow, Unreadable):
+            unreadable[key] = str(flow)
+        if not isinstance(flow, Versioned) or flow.value.state == DELETED:
+            continue
+        path = paths.revision(name, str(flow.value.revision))
+        text = copy.znodes[str(path)]
+        if isinstance(text, Versioned):
+            yield key, text.value.text
+        else:
+            unreadable[key] = str(text) if text else f"{path} is not there"
+
+
+def _of_cluster(
+    copy: SiteCopy, owned: Mapping[str, str], unreadable: dict[str, str]
+) -> Iterator[tuple[str, str]]:
+    found = copy.znodes[str(paths.cluster())]
+    if not isinstance(found, Versioned):
+        why = str(found) if found else f"{paths.cluster()} is not there"
+        unreadable[SETTING] = unreadable[CHOKE] = why
+        return
+    for name, setting in SETTINGS.items():
+        key, value = f"{SETTING}/{name}", setting.get(found.value)
+        unset = value == setting.get(records.Cluster())
+        if value is not None and (key in owned or not unset):
+            yield key, setting_text(value)
+    for name, rate in found.value.chokes.items():
+        yield f"{CHOKE}/{name}", number_text(rate)
+
+
+def _of_nodes(copy: SiteCopy, unreadable: dict[str, str]) -> Iterator[tuple[str, str]]:
+    for name in copy.children(paths.nodes()):
+        found = copy.znodes[str(paths.node(name))]
+        if isinstance(found, Unreadable):
+            unreadable[f"{LABEL}/{name}"] = unreadable[f"{CAPACITY}/{name}"] = str(found)
+        elif found is not None:
+            for label, value in found.value.labels.items():
+                yield f"{LABEL}/{name}/{label}", value
+            for dimension, amount in found.value.capacity.items():
+                yield f"{CAPACITY}/{name}/{dimension}", number_text(amount)

@@ -1,0 +1,170 @@
+"""What is where: what each site holds against the inventory, who pushed it, and how it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flumeng.fleet import plan as plans
+from flumeng.fleet.claim import HasEnded
+from flumeng.fleet.comparison import compare
+from flumeng.fleet.resources import FLOW, Resources
+from flumeng.fleet.site_copy import SiteCopy
+from flumeng.fleet.site_state import push_of, state_of, why_not_pushed
+from zkschema import paths
+from zkschema.records import PushClaim, PushEntry
+
+OK, DEGRADED = "ok", "degraded"
+
+
+@dataclass(frozen=True)
+class FlowCell:
+    """One flow in one site. ``revision`` is None when it is not there; ``marks`` say in which ways
+    it is not as the inventory has it: ``differs``, ``drift``, ``foreign`` (no push made it)."""
+
+    revision: int | None
+    state: str
+    lag: int
+    marks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SiteStatus:
+    """``behind``: so many resources are not as the inventory has them. ``error``: why nothing of
+    the rest can be told."""
+
+    site: str
+    error: str = ""
+    push: str = ""
+    digest: str = ""
+    revision: str = ""
+    time: float = 0.0
+    author: str = ""
+    unproven: str = ""
+    pushed_by: str = ""
+    behind: int = 0
+    drift: tuple[str, ...] = ()
+    health: str = ""
+    causes: tuple[str, ...] = ()
+    lag: int = 0
+    versions: tuple[str, ...] = ()
+    flows: Mapping[str, FlowCell] = field(default_factory=dict)
+
+
+def site_status(
+    site: str,
+    wanted: Resources,
+    copy: SiteCopy,
+    health: Mapping[str, Any],
+    has_ended: HasEnded,
+) -> SiteStatus:
+    """``health`` is what ``flumeng status`` shows of the site."""
+    why = why_not_pushed(copy)
+    if why:
+        return SiteStatus(site, why)
+    push, state = push_of(copy), state_of(copy)
+    comparison = compare(wanted, state, prune=True, policy="keep")
+    drift = {one.key for one in comparison.drift}
+    behind = {*drift, *comparison.conflicts, *(one.key for one in comparison.changes)}
+    rows = {row["flow"]: row for row in health["flows"]}
+    names = {key.partition("/")[2] for key in wanted if key.startswith(f"{FLOW}/")} | rows.keys()
+    live = [paths.live_node(name) for name in copy.children(paths.live_nodes())]
+    versions = {node.value.version for node in copy.read_many(live) if node}
+    source = push.source
+    return SiteStatus(
+        site,
+        push=source.push if source else "",
+        digest=source.digest if source else "",
+        revision=source.revision if source else "",
+        time=source.time if source else 0.0,
+        author=source.author if source else "",
+        unproven=plans.unproven(push),
+        pushed_by=_pushed_by(push.claim, has_ended),
+        behind=len(behind),
+        drift=tuple(sorted(drift)),
+        health=health["health"],
+        causes=tuple(cause["what"] for cause in health["causes"]),
+        lag=sum(row["lag"] for row in rows.values()),
+        versions=tuple(sorted(versions)),
+        flows={
+            name: _cell(f"{FLOW}/{name}", rows.get(name), state.owned, behind, drift)
+            for name in sorted(names)
+        },
+    )
+
+
+def _pushed_by(claim: PushClaim | None, has_ended: HasEnded) -> str:
+    """Who pushes, as far as anybody knows: a killed process leaves its claim."""
+    if claim is None or has_ended(claim.boot, claim.pid):
+        return ""
+    return claim.who
+
+
+def _cell(
+    key: str,
+    row: Mapping[str, Any] | None,
+    owned: Mapping[str, str],
+    behind: set[str],
+    drift: set[str],
+) -> FlowCell:
+    marks = [
+        *(["drift"] if key in drift else ["differs"] if key in behind else []),
+        *(["foreign"] if row is not None and key not in owned else []),
+    ]
+    if row is None:
+        return FlowCell(None, "", 0, tuple(marks))
+    return FlowCell(row["revision"], row["state"], row["lag"], tuple(marks))
+
+
+@dataclass(frozen=True)
+class PushRow:
+    """One push over all sites that keep an entry of it."""
+
+    push: str
+    verb: str
+    time: float
+    author: str
+    inventory: str
+    digest: str
+    revision: str
+    undoes: str
+    sites: tuple[str, ...]
+    changes: int
+    reason: str
+
+
+def history(entries: Mapping[str, Sequence[PushEntry]]) -> list[PushRow]:
+    """The pushes that sites remember, the oldest first; ``entries`` by site."""
+    sites: dict[str, list[str]] = {}
+    changes: dict[str, int] = {}
+    newest: dict[str, PushEntry] = {}
+    for site, own in entries.items():
+        for entry in own:
+            push = entry.source.push
+            newest[push] = entry
+            changes[push] = changes.get(push, 0) + len(entry.changes)
+            if site not in sites.setdefault(push, []):
+                sites[push].append(site)
+    return [
+        PushRow(
+            push,
+            entry.verb,
+            entry.source.time,
+            entry.source.author,
+            entry.source.inventory,
+            entry.source.digest,
+            entry.source.revision,
+            entry.source.undoes or entry.source.returns_to,
+            tuple(sites[push]),
+            changes[push],
+            entry.source.reason,
+        )
+        for push, entry in sorted(newest.items(), key=_moment)
+    ]
+
+
+def _moment(row: tuple[str, PushEntry]) -> tuple[str, bool, str]:
+    """Sorts by time; a push and the one that takes it back may be of the same second."""
+    push, entry = row
+    return push.partition("-")[0], bool(entry.source.undoes), push

@@ -1,0 +1,241 @@
+"""One site's turn in a push: write what was planned, see that the site takes it well, let it go.
+
+Each step looks first what of it is done, so it may be begun anew at any point: after a connection
+that broke, a reply that was lost, or by another process after this one was killed. A resource is
+written only while it is what the plan saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from flumeng.control.commands.chains import composed_with
+from flumeng.control.queries import conditions
+from flumeng.control.zookeeper import Store, Versioned
+from flumeng.fleet import claim as claims
+from flumeng.fleet import site_state, writes
+from flumeng.fleet.comparison import Change
+from flumeng.fleet.inventory import Site
+from flumeng.fleet.link import Clocks, Link
+from flumeng.fleet.site_copy import Shape, SiteCopy, copy_site, look_again
+from flumeng.platform.errors import ConflictError, FlumengError, UserError
+from zkschema import paths
+from zkschema.records import Push, PushClaim, PushSource
+
+ATTEMPTS = 10
+LOOKS_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 10.0)
+"""Before a look at a site, from the first one on; the last one again and again."""
+SOAK_LOOKS = 10
+HOLD_SECONDS = 10.0
+"""A connection is let go when nothing is asked for longer than this."""
+
+Health = Callable[[SiteCopy], Mapping[str, str]]
+"""What is wrong in a site: a name that stays the same -> a sentence."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a turn is to do. ``verb`` as in ``PushEntry``; ``shape`` is the site's at the last look,
+    if there was one."""
+
+    site: Site
+    changes: tuple[Change, ...]
+    verb: str
+    source: PushSource
+    claim: PushClaim
+    settle_seconds: float
+    soak_seconds: float
+    shape: Shape | None = None
+
+
+class Turn:
+    """``touched``: whether something of the push is in the site, or may be."""
+
+    def __init__(
+        self,
+        task: Task,
+        link: Link,
+        health: Health,
+        clocks: Clocks,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.touched = False
+        self._task = task
+        self._link = link
+        self._health = health
+        self._clocks = clocks
+        self._tell = tell
+        self._baseline: frozenset[str] = frozenset()
+        self._shape = task.shape
+        self._unseen: set[str] = set()
+        self._seen: Versioned[Push] | None = None
+
+    def write(self) -> None:
+        """Raises ``ConflictError`` for what is not as the plan saw it, ``UnavailableError``."""
+        refused = 0
+        while True:
+            try:
+                if self._link.do(self._write_part):
+                    return
+            except _Lost as error:
+                refused += 1
+                if refused == ATTEMPTS:
+                    raise ConflictError(str(error)) from error
+                self._clocks.sleep(LOOKS_SECONDS[0])
+
+    def watch(self, settled: Callable[[], None]) -> None:
+        """Until the site was well for as long as it is to be; ``settled`` is called when it is so
+        for the first time. Raises ``FlumengError`` when it is not in time."""
+        task = self._task
+        deadline = self._clocks.monotonic() + task.settle_seconds + task.soak_seconds
+        well_since: float | None = None
+        said: Sequence[str] = ()
+        looks, has_settled = 0, False
+        wait = LOOKS_SECONDS[0]
+        while True:
+            self._clocks.sleep(wait)
+            missing = self._link.do(lambda store: self._missing(self._look(store)))
+            now = self._clocks.monotonic()
+            if not missing and not has_settled:
+                settled()
+                has_settled = True
+            well_since = None if missing else now if well_since is None else well_since
+            if well_since is not None and now - well_since >= task.soak_seconds:
+                return
+            if now >= deadline:
+                raise FlumengError(
+                    f"not well within {task.settle_seconds:g} s: "
+                    + ("; ".join(missing) or "it was not for long enough")
+                )
+            if missing and missing != said:
+                self._tell(f"waits: {missing[0]}" + _more(len(missing) - 1))
+            said = missing
+            looks += 1
+            wait = LOOKS_SECONDS[min(looks, len(LOOKS_SECONDS) - 1)]
+            if well_since is not None:
+                wait = max(wait, task.soak_seconds / SOAK_LOOKS)
+                wait = min(wait, well_since + task.soak_seconds - now)
+            if wait > HOLD_SECONDS:
+                self._link.close()
+
+    def end(self, why: str = "") -> None:
+        """Let the site go: it has what it was to have, or failed (``why``)."""
+        self._link.do(lambda store: self._end(store, why))
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _write_part(self, store: Store) -> bool:
+        """Whether all is written."""
+        copy = self._look(store)
+        push = self._own_push(copy)
+        self._begin(copy, push)
+        changes = remaining(self._task.changes, copy)
+        if not changes:
+            return True
+        not_now = site_state.why_not_now(copy)
+        if not_now:
+            raise ConflictError(not_now)
+        baseline = tuple(sorted(self._baseline))
+        push = replace(push, state="applying", why="", baseline=baseline)
+        how = (push, self._task.source, self._task.verb)
+        part = writes.first_part(copy, changes, *how)
+        transaction = writes.transaction(copy, part, *how)
+        before, self.touched = self.touched, True  # also when the reply is lost
+        try:
+            store.commit(transaction)
+        except ConflictError as error:
+            self.touched = before
+            raise _Lost(str(error)) from error
+        except UserError:
+            self.touched = before  # refused before anything was sent
+            raise
+        self._tell(f"{len(part)} of {len(changes)} changes are written")
+        return len(part) == len(changes)
+
+    def _look(self, store: Store) -> SiteCopy:
+        """As little as can be asked for; a write that rests on it is refused when it is stale."""
+        copy = copy_site(store) if self._shape is None else look_again(store, self._shape)
+        self._shape = copy.shape
+        self._seen = copy.read(paths.push())
+        return copy
+
+    def _own_push(self, copy: SiteCopy) -> Push:
+        """Raises ``ConflictError`` when somebody took over."""
+        why = site_state.why_not_pushed(copy)
+        if why:
+            raise ConflictError(why)
+        push = site_state.push_of(copy)
+        if not claims.is_held_by(push, self._task.claim):
+            held = push.claim
+            raise ConflictError(f"{held.who} took over" if held else "the push was taken away")
+        return push
+
+    def _begin(self, copy: SiteCopy, push: Push) -> None:
+        """A push that was not seen to its end leaves what was wrong before it: with that the site
+        is compared, and not with what the push may have made of it."""
+        if push.source is not None and push.source.push == self._task.source.push:
+            self.touched = True
+        if push.state == "applied":
+            self._baseline = self._baseline or frozenset(self._health(copy))
+        else:
+            self._baseline = frozenset(push.baseline)
+
+    def _missing(self, copy: SiteCopy) -> list[str]:
+        """What is not as it is to be, or is worse than before; a line each."""
+        self._own_push(copy)
+        lines: list[str] = []
+        applied = list(writes.texts_of(self._task.changes))
+        for name in (*applied, *composed_with(copy, applied)):
+            flow = copy.read(paths.flow(name))
+            if flow is None or flow.value.state == "running":
+                lines += conditions.flow_rolled_out(copy, name)
+            elif name not in self._unseen:
+                self._unseen.add(name)
+                self._tell(
+                    f"flow {name} is {flow.value.state}: nobody sees whether it runs before it "
+                    "is resumed"
+                )
+        worse = self._health(copy)
+        lines += [what for about, what in worse.items() if about not in self._baseline]
+        return list(dict.fromkeys(lines))
+
+    def _end(self, store: Store, why: str) -> None:
+        """Nothing to do when somebody took over."""
+        found, self._seen = self._seen or store.read(paths.push()), None
+        if found is None or not claims.is_held_by(found.value, self._task.claim):
+            return
+        push = replace(found.value, claim=None)
+        if not why:
+            push = replace(push, source=self._task.source, state="applied", why="", baseline=())
+        elif self.touched:
+            push = replace(push, state="failed", why=why)
+        try:
+            store.write(paths.push(), push, found.version)
+        except ConflictError:
+            self._end(store, why)
+
+
+class _Lost(ConflictError):  # noqa: N818  a compare-and-set, to be looked at again
+    """Somebody else wrote first."""
+
+
+def remaining(changes: Sequence[Change], copy: SiteCopy) -> list[Change]:
+    """Those that are not done yet. Raises ``ConflictError`` for one of which neither the value
+    before nor the one after is there."""
+    state = site_state.state_of(copy)
+    left = []
+    for change in changes:
+        there = (state.resources.get(change.key), state.owned.get(change.key))
+        unconfirmed = change.verb == "confirm" and change.key in state.returned
+        if there == (change.after, change.owned_after) and not unconfirmed:
+            continue
+        if there != (change.before, change.owned_before):
+            raise ConflictError(f"{change.key} was changed meanwhile: plan again")
+        left.append(change)
+    return left
+
+
+def _more(count: int) -> str:
+    return f" and {count} more" if count > 0 else ""

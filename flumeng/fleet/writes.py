@@ -1,0 +1,266 @@
+"""From changes to one transaction on the site that they were compared with. Pure.
+
+Every write expects what the copy has, and so does that of ``/push``: of two who change a site at
+the same moment one is done and the other refused. With the changes goes an entry of what was
+there before, and one for the audit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from flumeng.control.commands import audit
+from flumeng.control.commands.next_revision import RefusedError
+from flumeng.control.commands.parts import deletion, parts_there
+from flumeng.control.commands.revisions import next_revisions, revision_writes
+from flumeng.control.commands.settings import SETTINGS
+from flumeng.control.commands.subscriptions import why_not_deleted
+from flumeng.control.zookeeper import ABSENT, ANY, Check, Expected, Path, Put, Remove, Write
+from flumeng.control.zookeeper.transaction import first_that_fit
+from flumeng.fleet.comparison import Change
+from flumeng.fleet.resources import CAPACITY, CHOKE, FLOW, LABEL, SETTING, kind_of, name_of, of_node
+from flumeng.fleet.site_copy import SiteCopy
+from zkschema import paths, records
+from zkschema.records import PushEntry, PushSource, ResourceChange
+
+V = TypeVar("V")
+
+KEEP_ENTRIES = 100
+REMOVED_AT_ONCE = 20
+CONFIRMING = ("take", "confirm")
+
+
+def first_part(
+    copy: SiteCopy,
+    changes: Sequence[Change],
+    push: records.Push,
+    source: PushSource,
+    verb: str,
+) -> Sequence[Change]:
+    """As many of the changes as fit into one ``transaction``; in almost all cases all. Raises
+    ``RefusedError``."""
+
+    def fits(some: Sequence[Change]) -> bool:
+        return copy.scale.fits(transaction(copy, some, push, source, verb))
+
+    return first_that_fit(changes, fits)
+
+
+def recomposed_flows(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, str]:
+    """The flows that get a new revision although no change names them, and why. Raises
+    ``RefusedError``."""
+    return {
+        one.flow: one.because
+        for one in next_revisions(copy, texts_of(changes))
+        if one.because and one.changed
+    }
+
+
+def refused_flows(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, str]:
+    """Key -> why the flow may not get that text there now, or not go."""
+    refused: dict[str, str] = {}
+    try:
+        next_revisions(copy, texts_of(changes))
+    except RefusedError as error:
+        refused = error.refused
+    for change in changes:
+        if kind_of(change.key) == FLOW and change.verb == "delete":
+            name = name_of(change.key)
+            if why := why_not_deleted(copy, name):
+                refused[name] = why
+    return {f"{FLOW}/{name}": why for name, why in refused.items()}
+
+
+def transaction(
+    copy: SiteCopy,
+    changes: Sequence[Change],
+    push: records.Push,
+    source: PushSource,
+    verb: str,
+) -> list[Write]:
+    """What carries the changes out and lets the site know. ``push`` is what ``/push`` is to say
+    besides. Raises ``ConflictError``."""
+    known = {**push.resources}
+    for change in changes:
+        if change.owned_after is None:
+            known.pop(change.key, None)
+        else:
+            known[change.key] = change.owned_after
+    made_by = push.source if verb == "adopt" and push.source else source
+    after = replace(push, source=made_by, resources=known, next_entry=push.next_entry + 1)
+    entry = PushEntry(
+        verb=verb,
+        source=source,
+        changes={
+            change.key: ResourceChange(
+                before=change.before, after=change.owned_after, owned_before=change.owned_before
+            )
+            for change in changes
+        },
+    )
+    said = ", ".join(f"{change.verb} {change.key}" for change in changes)
+    content = f"inventory {source.inventory} {source.digest}"
+    content += f", revision {source.revision}" if source.revision else ""
+    command = f"push {verb} {source.push} ({content}): {said}"
+    told = records.Audit(who=source.author, command=command, reason=source.reason, time=source.time)
+    return [
+        *_schema(copy),
+        Put(paths.push(), after, version_of(copy, paths.push())),
+        Put(paths.push_entry(entry_name(push.next_entry)), entry, ABSENT),
+        *_flows(copy, changes, source),
+        *_cluster(copy, changes),
+        *_nodes(copy, changes),
+        *_old(copy),
+        audit.put(told),
+    ]
+
+
+def entry_name(number: int) -> str:
+    """So that names sort by number."""
+    return f"{number:010d}"
+
+
+def _schema(copy: SiteCopy) -> list[Write]:
+    schema = copy.read(paths.schema())
+    assert schema is not None
+    return [Check(paths.schema(), schema.version)]
+
+
+def _flows(copy: SiteCopy, changes: Sequence[Change], source: PushSource) -> Iterable[Write]:
+    schema = copy.read(paths.schema())
+    assert schema is not None
+    wanted = next_revisions(copy, texts_of(changes))
+    revised = revision_writes(wanted, schema, source.author, _reason(source), source.time)
+    changed = {one.flow for one in wanted if one.changed}
+    confirmed = {
+        str(put.path): put for put in _confirmed(copy, changes) if put.path.name not in changed
+    }
+    composed = {str(write.path) for write in revised}
+    yield from (confirmed.get(str(write.path), write) for write in revised)
+    yield from (put for path, put in confirmed.items() if path not in composed)
+    for change in changes:
+        if kind_of(change.key) == FLOW and change.verb == "delete":
+            name = name_of(change.key)
+            flow = copy.read(paths.flow(name))
+            assert flow is not None
+            yield from deletion({name: flow, **parts_there(copy, [name])})
+
+
+def _reason(source: PushSource) -> str:
+    return f"push {source.push}: {source.reason}" if source.reason else f"push {source.push}"
+
+
+def _confirmed(copy: SiteCopy, changes: Iterable[Change]) -> Iterable[Put]:
+    """Flows whose revision is wanted no longer say that they went back to it."""
+    for change in changes:
+        if kind_of(change.key) != FLOW or change.verb not in CONFIRMING:
+            continue
+        name = name_of(change.key)
+        flow = copy.read(paths.flow(name))
+        every = {**({name: flow} if flow else {}), **parts_there(copy, [name])}
+        for one, found in every.items():
+            if found.value.went_back:
+                yield Put(paths.flow(one), replace(found.value, went_back=""), found.version)
+
+
+def texts_of(changes: Iterable[Change]) -> dict[str, str]:
+    """Flow -> the text that it gets."""
+    return {
+        name_of(change.key): change.after
+        for change in _real(changes)
+        if kind_of(change.key) == FLOW and change.after is not None
+    }
+
+
+def _cluster(copy: SiteCopy, changes: Sequence[Change]) -> Iterable[Write]:
+    """Settings and chokes. Of what a choke is for somebody could take it away meanwhile."""
+    found = copy.read(paths.cluster())
+    own = [change for change in _real(changes) if kind_of(change.key) in (SETTING, CHOKE)]
+    if found is None:
+        return
+    if not own:
+        yield Check(paths.cluster(), found.version)  # maintenance may begin
+        return
+    cluster = found.value
+    chokes = dict(cluster.chokes)
+    for change in own:
+        name = name_of(change.key)
+        if kind_of(change.key) == CHOKE:
+            chokes.pop(name, None)
+            if change.after is not None:
+                chokes[name] = float(change.after)
+                yield from _still_there(copy, changes, name)
+        else:
+            setting = SETTINGS[name]
+            cluster = (
+                setting.unset(cluster)
+                if change.after is None
+                else setting.put(cluster, setting.parse(change.after))
+            )
+    yield Put(paths.cluster(), replace(cluster, chokes=chokes), found.version)
+
+
+def _still_there(copy: SiteCopy, changes: Sequence[Change], choke: str) -> Iterable[Write]:
+    """Checks the flow of the choke, and its node, unless this transaction writes them."""
+    flow, _, node = choke.partition("@")
+    written = {change.key for change in _real(changes)}
+    written.update(f"{FLOW}/{put.path.name}" for put in _confirmed(copy, changes))
+    written_nodes = {of_node(key)[0] for key in written if kind_of(key) in (LABEL, CAPACITY)}
+    if f"{FLOW}/{flow}" not in written and flow in copy.children(paths.flows()):
+        found = copy.read(paths.flow(flow))
+        if found is not None:
+            yield Check(paths.flow(flow), found.version)
+    if node and node not in written_nodes:
+        registered = copy.read(paths.node(node))
+        if registered is not None:
+            yield Check(paths.node(node), registered.version)
+
+
+def nodes_of(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, records.Node]:
+    """Node -> its record with the labels and capacities of the changes."""
+    nodes: dict[str, records.Node] = {}
+    for change in _real(changes):
+        if kind_of(change.key) not in (LABEL, CAPACITY):
+            continue
+        node, name = of_node(change.key)
+        found = copy.read(paths.node(node))
+        assert found is not None, f"{node} waits to be registered"
+        record = nodes.get(node, found.value)
+        if kind_of(change.key) == LABEL:
+            record = replace(record, labels=_with(record.labels, name, change.after))
+        else:
+            amount = None if change.after is None else float(change.after)
+            record = replace(record, capacity=_with(record.capacity, name, amount))
+        nodes[node] = record
+    return nodes
+
+
+def _nodes(copy: SiteCopy, changes: Sequence[Change]) -> Iterable[Write]:
+    for node, record in nodes_of(copy, changes).items():
+        found = copy.read(paths.node(node))
+        assert found is not None
+        yield Put(paths.node(node), record, found.version)
+
+
+def _with(before: Mapping[str, V], name: str, value: V | None) -> dict[str, V]:
+    others = {key: other for key, other in before.items() if key != name}
+    return others if value is None else {**others, name: value}
+
+
+def _real(changes: Iterable[Change]) -> list[Change]:
+    """Those that change the resource itself."""
+    return [change for change in changes if change.verb in ("make", "change", "delete")]
+
+
+def _old(copy: SiteCopy) -> Iterable[Write]:
+    """What goes so that entries stay bounded; of the audit, masters take away."""
+    for name in copy.children(paths.push())[: -KEEP_ENTRIES + 1][:REMOVED_AT_ONCE]:
+        yield Remove(paths.push_entry(name), ANY)
+
+
+def version_of(copy: SiteCopy, path: Path) -> Expected:
+    """What a write of it expects."""
+    found = copy.znodes[str(path)]
+    return found.version if found else ABSENT

@@ -1,0 +1,42 @@
+"""How the library deltalake reaches the store of a table, from a location as pyarrow takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flumeng.platform.options.locations import parameters, store_of
+from flumeng.platform.options.patterns import split_query
+from flumeng.platform.scrubbing import Secret
+
+TIME_OUTS = {
+    "connect_timeout": "5s",
+    "timeout": "10s",
+    "max_retries": "2",
+    "retry_timeout": "20s",
+}
+STORAGE = {
+    "region": "AWS_REGION",
+    "access_key": "AWS_ACCESS_KEY_ID",
+    "secret_key": "AWS_SECRET_ACCESS_KEY",
+    "session_token": "AWS_SESSION_TOKEN",
+}
+
+
+def of(location: str, secrets: Mapping[str, Secret]) -> tuple[str, dict[str, str]]:
+    """The table's URI, and how its store is reached, out of a location as pyarrow takes it."""
+    place, query = split_query(location)
+    if not (store := store_of(place)):
+        return place.removeprefix("file://"), {}
+    if store != "s3":
+        return place, dict(TIME_OUTS)
+    given = parameters(query)
+    storage = TIME_OUTS | {
+        name: secrets.get(given[option], given[option])
+        for option, name in STORAGE.items()
+        if option in given
+    }
+    if "endpoint_override" in given:
+        protocol = given.get("scheme", "https")
+        storage["AWS_ENDPOINT_URL"] = f"{protocol}://{given['endpoint_override']}"
+        storage["AWS_ALLOW_HTTP"] = str(protocol == "http").lower()
+    return f"s3://{place.partition('://')[2]}", storage

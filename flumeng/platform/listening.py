@@ -1,0 +1,92 @@
+"""Sockets to receive on: bound, and with the reason in one sentence when that cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import resource
+import socket
+from typing import Literal
+
+from flumeng.platform.errors import UserError
+
+BACKLOG = 4096
+RESERVED_FILES = 256
+_REASONS = {
+    errno.EADDRINUSE: "the port is in use",
+    errno.EACCES: "not permitted; ports below 1024 need the capability CAP_NET_BIND_SERVICE",
+    errno.EADDRNOTAVAIL: "this host does not have that address",
+}
+
+
+async def listen(place: str, protocol: Literal["tcp", "udp"], *, share: bool) -> socket.socket:
+    """A bound socket that does not block. ``share``: other workers of the node bind the same
+    address, and the kernel spreads senders over them.
+
+    Raises UserError.
+    """
+    family, kind, found = await resolve(place, protocol)
+    try:
+        return _bind(family, kind, found, share=share)
+    except OSError as error:
+        raise _cannot_listen(place, protocol, error) from error
+
+
+async def resolve(
+    place: str, protocol: Literal["tcp", "udp"]
+) -> tuple[int, socket.SocketKind, tuple[object, ...]]:
+    """The address that ``place`` means: its family, kind and how the kernel names it.
+
+    Raises UserError.
+    """
+    host, _, port = place.rpartition(":")
+    kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host.strip("[]") or None, int(port), type=kind, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        raise _cannot_listen(place, protocol, error) from error
+    return found[0][0], kind, found[0][4]
+
+
+def _cannot_listen(place: str, protocol: str, error: OSError) -> UserError:
+    reason = _REASONS.get(error.errno or 0, error.strerror)
+    return UserError(f"cannot listen on {place} ({protocol}): {reason}")
+
+
+def takes_reserve(transport: asyncio.BaseTransport) -> bool:
+    """Whether a connection has one of the last descriptors that this process may open. They are for
+    the journals and for who reads them. (A new descriptor is the lowest that is free.)"""
+    return is_reserved(transport.get_extra_info("socket").fileno())
+
+
+def is_reserved(descriptor: int) -> bool:
+    """Whether it is one of those that are kept for the journals."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return descriptor >= most - reserved_files(most)
+
+
+def reserved_files(most: int) -> int:
+    """How many of the descriptors that a process may have are kept for its journals."""
+    return min(RESERVED_FILES, most // 4)
+
+
+def _bind(
+    family: int, kind: socket.SocketKind, place: tuple[object, ...], *, share: bool
+) -> socket.socket:
+    bound = socket.socket(family, kind)
+    try:
+        if share:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if kind is socket.SOCK_STREAM:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it
+        bound.setblocking(False)
+        bound.bind(place)
+        if kind is socket.SOCK_STREAM:
+            bound.listen(BACKLOG)
+    except OSError:
+        bound.close()
+        raise
+    return bound

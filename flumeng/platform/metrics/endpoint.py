@@ -1,0 +1,140 @@
+"""The HTTP endpoint of a process: ``/metrics``, ``/healthz`` and ``/readyz``.
+
+``/healthz`` answers 503 when the process's main loop is stuck, ``/readyz`` also when something that
+it or a process below it needs is not there, each reason on a line of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import socketserver
+import sys
+import threading
+from collections import deque
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+from flumeng.platform.errors import UserError
+from flumeng.platform.metrics.instruments import Instruments
+from flumeng.platform.metrics.page import CONTENT_TYPE
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS = 4
+"""At once; who comes then ends the oldest, so that a client that is slow keeps no other out. So
+many at once may also wait for what children say: that may take longer than their clients stay."""
+BUSY = b"others wait for the same already: ask again in some seconds\n"
+
+REQUEST_SECONDS = 10.0
+PLAIN = "text/plain; charset=utf-8"
+
+
+class Endpoint:
+    """Serves from threads of its own until the process ends, or ``close``.
+
+    ``listen`` is ``host:port``, port 0 taking a free one; ``address`` is the one that it has.
+    Raises UserError when it cannot be had.
+    """
+
+    def __init__(self, listen: str, instruments: Instruments) -> None:
+        host, _, port = listen.rpartition(":")
+        try:
+            self._server = _Server((host.strip("[]"), int(port)), instruments)
+        except OSError as error:
+            raise UserError(
+                f"cannot serve metrics on {listen}: {error.strerror or error}"
+            ) from error
+        self.address = f"{host}:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}/metrics"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Server(socketserver.ThreadingMixIn, HTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], instruments: Instruments) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self.instruments = instruments
+        self.asking = threading.BoundedSemaphore(CONNECTIONS)
+        self._open: deque[Any] = deque()
+        self._changing = threading.Lock()
+        super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        """Without what HTTPServer adds: it asks the DNS for this host's name."""
+        socketserver.TCPServer.server_bind(self)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._changing:
+            self._open.append(request)
+            if len(self._open) > CONNECTIONS:
+                _end(self._open.popleft())
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._changing:
+            if request in self._open:
+                self._open.remove(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, *_: Any) -> None:
+        """A client that is gone or too slow is no event of ours; anything else is a fault."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            log.exception("a request for metrics failed")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = REQUEST_SECONDS
+    server: _Server
+
+    def do_GET(self) -> None:
+        health = self.server.instruments.health
+        path = self.path.partition("?")[0]
+        if path == "/healthz":
+            self._say([health.stuck] if health.stuck else [])
+        elif path not in ("/metrics", "/readyz"):
+            self._answer(HTTPStatus.NOT_FOUND, b"only /metrics, /healthz and /readyz are here\n")
+        elif self.server.asking.acquire(blocking=False):
+            try:
+                self._ask(path)
+            finally:
+                self.server.asking.release()
+        else:
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, BUSY)
+
+    def _ask(self, path: str) -> None:
+        if path == "/metrics":
+            self._answer(HTTPStatus.OK, self.server.instruments.metrics(), CONTENT_TYPE)
+        else:
+            self._say(self.server.instruments.unready())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Scrapes are no events of ours."""
+
+    def _say(self, reasons: list[str]) -> None:
+        status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
+        self._answer(status, "".join(f"{line}\n" for line in reasons or ["ok"]).encode())
+
+    def _answer(self, status: HTTPStatus, body: bytes, kind: str = PLAIN) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def _end(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return

@@ -1,0 +1,76 @@
+"""All that one process tells of itself and of its children: metrics, and whether it is well."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from flumeng.platform.metrics import channel, table
+from flumeng.platform.metrics.channel import Channel
+from flumeng.platform.metrics.health import Health
+from flumeng.platform.metrics.page import Page, Readings, merged
+from flumeng.platform.metrics.table import Reading
+
+ASK_SECONDS = 3.0
+"""Prometheus waits ten seconds for all of a host, by default."""
+METRICS, HEALTH = "metrics", "health"
+
+
+class Instruments:
+    """``children`` gives the channels of the processes that were started and run. Each has
+    ``ask_seconds`` to answer, all of them at once. Any thread may ask."""
+
+    def __init__(
+        self,
+        process: str,
+        health: Health,
+        readings: Readings,
+        children: Callable[[], Mapping[str, Channel]] = dict,
+        ask_seconds: float = ASK_SECONDS,
+    ) -> None:
+        self.health = health
+        self.page = Page(process)
+        self.page.add(self._readings)
+        self.page.add(readings)
+        self._children = children
+        self._ask_seconds = ask_seconds
+        self._answered: dict[str, bool] = {}
+        self._lock = threading.Lock()
+
+    def metrics(self) -> bytes:
+        """This process's page and those of the children that answer."""
+        with self._lock:
+            pages = self._ask(METRICS)
+            self._answered = {child: page is not None for child, page in pages.items()}
+            return merged([self.page.text(), *filter(None, pages.values())])
+
+    def unready(self) -> list[str]:
+        """Why this process or one below it is not ready, in a sentence each."""
+        with self._lock:
+            answers = self._ask(HEALTH)
+        reasons = self.health.unready
+        for child, said in answers.items():
+            lines = ["it does not answer"] if said is None else said.decode().splitlines()
+            reasons += [f"{child}: {line}" for line in lines]
+        return reasons
+
+    def serve_parent(self, descriptor: int) -> None:
+        """Answer the process that started this one, over the channel that it gave along."""
+        channel.serve(
+            descriptor,
+            {METRICS: self.metrics, HEALTH: lambda: "\n".join(self.unready()).encode()},
+        )
+
+    def _ask(self, what: str) -> dict[str, bytes | None]:
+        children = dict(self._children())
+        for asked in children.values():
+            asked.ask(what)
+        deadline = time.monotonic() + self._ask_seconds
+        return {name: asked.answer(what, deadline) for name, asked in children.items()}
+
+    def _readings(self) -> Iterator[Reading]:
+        yield table.TURN_AGE.of(self.health.turn_age_seconds)
+        yield table.READY.of(not self.health.unready)
+        for child, answered in self._answered.items():
+            yield table.CHILD_UP.of(answered, child)

@@ -1,0 +1,133 @@
+"""Prometheus' text format out of readings: the one adapter to ``prometheus_client``.
+
+A page is made of blocks, one for each metric: its ``# HELP`` and ``# TYPE`` lines and its samples.
+Pages of several processes become one by putting the samples of each metric together.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from flumeng import __version__
+from flumeng.platform.metrics import table
+from flumeng.platform.metrics.flow_labels import FlowLabels
+from flumeng.platform.metrics.histogram import Histogram
+from flumeng.platform.metrics.table import Metric, Reading
+
+log = logging.getLogger(__name__)
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+PROCESS = "process"
+"""The label that every sample has: which process of the host tells it."""
+
+Readings = Callable[[], Iterable[Reading]]
+_BLOCK = re.compile(rb"^(?=# HELP )", re.MULTILINE)
+
+
+class Page(Collector):
+    """All that one process tells; ``text`` may be called from any thread."""
+
+    def __init__(self, process: str) -> None:
+        self._process = process
+        self._readings: list[Readings] = [_own]
+        self._processes = [ProcessCollector(registry=None)]
+        self._flows = FlowLabels()
+        self._failed: set[Readings] = set()
+        self._lock = threading.Lock()
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def add(self, readings: Readings) -> None:
+        """Ask ``readings`` at each scrape, from the thread that serves it."""
+        self._readings.append(readings)
+
+    def add_process(self, namespace: str, pid: int) -> None:
+        """Tell memory, descriptors and processor time of another process too."""
+        other = ProcessCollector(namespace=namespace, pid=lambda: pid, registry=None)
+        self._processes.append(other)
+
+    def text(self) -> bytes:
+        with self._lock:
+            return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Family]:
+        """What ``prometheus_client`` asks for; see ``text``."""
+        families: dict[str, Family] = {}
+        readings = (reading for part in self._readings for reading in self._read(part))
+        for metric, labels, value in self._flows.merge(readings):
+            family = families.get(metric.name)
+            if family is None:
+                family = families[metric.name] = _family(metric)
+            _add(family, [self._process, *labels], value)
+        for process in self._processes:
+            families |= {family.name: family for family in map(self._with_label, process.collect())}
+        yield from families.values()
+
+    def describe(self) -> Iterator[Family]:
+        yield from ()
+
+    def _read(self, readings: Readings) -> list[Reading]:
+        """What cannot be read is left out, and the fault is logged once."""
+        try:
+            return list(readings())
+        except Exception:
+            if readings not in self._failed:
+                self._failed.add(readings)
+                log.exception("some metrics of %s cannot be read", self._process)
+            return []
+
+    def _with_label(self, family: Family) -> Family:
+        family.samples = [
+            sample._replace(labels={PROCESS: self._process, **sample.labels})
+            for sample in family.samples
+        ]
+        return family
+
+
+def merged(pages: Iterable[bytes]) -> bytes:
+    """One page of several."""
+    blocks: dict[bytes, list[bytes]] = {}
+    for page in pages:
+        for block in filter(None, _BLOCK.split(page)):
+            text, kind, *samples = block.splitlines(keepends=True)
+            blocks.setdefault(text + kind, []).extend(samples)
+    return b"".join(head + b"".join(samples) for head, samples in blocks.items())
+
+
+def _own() -> Iterator[Reading]:
+    yield table.BUILD_INFO.of(1, __version__)
+    yield table.PROCESS_THREADS.of(len(os.listdir("/proc/self/task")))  # noqa: PTH208  # a name each
+
+
+def _family(metric: Metric) -> Family:
+    labels = [PROCESS, *metric.labels]
+    if metric.kind == "counter":
+        return CounterMetricFamily(metric.name, metric.doc, labels=labels)
+    if metric.kind == "gauge":
+        return GaugeMetricFamily(metric.name, metric.doc, labels=labels)
+    return HistogramMetricFamily(metric.name, metric.doc, labels=labels)
+
+
+def _add(family: Family, labels: list[str], value: float | Histogram) -> None:
+    if isinstance(family, HistogramMetricFamily):
+        assert isinstance(value, Histogram)
+        buckets, total = value.read()
+        family.add_metric(labels, buckets, total)
+    else:
+        assert isinstance(family, CounterMetricFamily | GaugeMetricFamily)
+        assert not isinstance(value, Histogram)
+        family.add_metric(labels, value)

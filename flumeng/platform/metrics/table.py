@@ -1,0 +1,533 @@
+"""The one table of all metrics; the page in the docs, and what a process may tell, derive from it.
+
+Names keep to Prometheus' conventions: ``flumeng_<area>_<what>_<unit>``, base units, ``_total`` for
+what only grows. Labels are bounded: flows by ``flow_labels``, everything else by its nature. Every
+sample has the label ``process`` besides. Standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from flumeng.platform.metrics.histogram import Histogram
+
+Kind = Literal["counter", "gauge", "histogram"]
+FLOW = "flow"
+LABELS = {
+    FLOW: "the flow; `_other` stands for all beyond 200",
+    "source": "the kind of source, as in the flow's text",
+    "child": "which process the teller has started",
+    "version": "that of flumeng",
+    "outcome": "how it ended",
+    "state": "what the task is in",
+    "kind": "of what kind it is",
+    "stage": "which part of the work",
+    "cause": "why",
+    "sink": "its place in the flow's text, with the names of branches",
+    "filter": "its place in the flow's text, with the names of branches",
+    "branch": "its name, behind those of the branches that it is in",
+}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """``area`` says which processes tell it. ``largest``: of readings with the same labels, and of
+    flows that have no label of their own, the largest counts and not the sum."""
+
+    name: str
+    kind: Kind
+    area: str
+    doc: str
+    labels: tuple[str, ...] = ()
+    largest: bool = False
+
+    def of(self, value: float | Histogram, *labels: str) -> Reading:
+        assert len(labels) == len(self.labels), f"{self.name} has the labels {self.labels}"
+        return Reading(self, value, labels)
+
+    def join(self, one: float | Histogram, other: float | Histogram) -> float:
+        assert not isinstance(one, Histogram), f"{self.name} is told twice"
+        assert not isinstance(other, Histogram), f"{self.name} is told twice"
+        return max(one, other) if self.largest else one + other
+
+
+class Reading(NamedTuple):
+    """What a metric is now."""
+
+    metric: Metric
+    value: float | Histogram
+    labels: tuple[str, ...] = ()
+
+
+METRICS: list[Metric] = []
+
+
+def _counter(name: str, area: str, doc: str, *labels: str) -> Metric:
+    return _enter(Metric(name, "counter", area, doc, labels))
+
+
+def _gauge(name: str, area: str, doc: str, *labels: str, largest: bool = False) -> Metric:
+    return _enter(Metric(name, "gauge", area, doc, labels, largest))
+
+
+def _histogram(name: str, area: str, doc: str, *labels: str) -> Metric:
+    return _enter(Metric(name, "histogram", area, doc, labels))
+
+
+def _enter(metric: Metric) -> Metric:
+    METRICS.append(metric)
+    return metric
+
+
+EVERY, ZOOKEEPER, NODE, INGEST, COLLECT, MASTER, STANDALONE = (
+    "every process",
+    "master, node, collector",
+    "node",
+    "ingest worker",
+    "collector",
+    "master",
+    "standalone",
+)
+
+BUILD_INFO = _gauge("flumeng_build_info", EVERY, "Always 1; which flumeng this is.", "version")
+TURN_AGE = _gauge(
+    "flumeng_loop_age_seconds", EVERY, "How long ago the process's main loop last turned."
+)
+READY = _gauge(
+    "flumeng_ready", EVERY, "1 when what the process depends on is there, as in /readyz."
+)
+_gauge("process_resident_memory_bytes", EVERY, "Resident memory size in bytes.")
+_gauge("process_virtual_memory_bytes", EVERY, "Virtual memory size in bytes.")
+_gauge("process_start_time_seconds", EVERY, "Start time of the process since unix epoch.")
+_counter("process_cpu_seconds_total", EVERY, "Total user and system CPU time spent in seconds.")
+_gauge("process_open_fds", EVERY, "Number of open file descriptors.")
+_gauge("process_max_fds", EVERY, "Maximum number of open file descriptors.")
+PROCESS_THREADS = _gauge("process_threads", EVERY, "Number of threads of the process.")
+
+ZOOKEEPER_CONNECTED = _gauge(
+    "flumeng_zookeeper_connected", ZOOKEEPER, "1 while the session is there and surely lives."
+)
+ZOOKEEPER_TRANSACTIONS = _counter(
+    "flumeng_zookeeper_transactions_total",
+    ZOOKEEPER,
+    "Transactions; of a conflict somebody else was first, unavailable has no known outcome.",
+    "outcome",
+)
+ZOOKEEPER_SECONDS = _histogram(
+    "flumeng_zookeeper_transaction_seconds", ZOOKEEPER, "How long transactions took."
+)
+ZOOKEEPER_READ = _counter("flumeng_zookeeper_znodes_read_total", ZOOKEEPER, "Znodes read.")
+
+TICKS = _counter(
+    "flumeng_master_ticks_total",
+    MASTER,
+    "Ticks of the loop; of a conflict another master was first, failed means that it cannot plan.",
+    "outcome",
+)
+PLAN_SECONDS = _histogram(
+    "flumeng_master_plan_seconds", MASTER, "How long the planner took for a plan."
+)
+MOVES = _counter(
+    "flumeng_master_moves_total",
+    MASTER,
+    "Tasks that got a node: that had none (placed), from one that is away (recovery), or from one "
+    "that let it go (handoff).",
+    "kind",
+)
+ACTIONS = _counter(
+    "flumeng_master_actions_total", MASTER, "Decisions that were carried out.", "kind"
+)
+RECORDS_SET_ASIDE = _gauge(
+    "flumeng_master_records_set_aside", MASTER, "Records in ZooKeeper that cannot be read."
+)
+TROUBLES = _gauge(
+    "flumeng_master_troubles",
+    MASTER,
+    "Flows and nodes for which this master cannot do something, as `flumeng status` names them.",
+)
+FLOWS = _gauge("flumeng_master_flows", MASTER, "Flows that the master saw last.")
+NODES_LIVE = _gauge("flumeng_master_nodes_live", MASTER, "Nodes that are registered and live.")
+NODES_MISSING = _gauge(
+    "flumeng_master_nodes_missing", MASTER, "Nodes that are registered and not live."
+)
+
+TASKS = _gauge(
+    "flumeng_node_tasks", NODE, "Tasks that the node should run, or still runs.", "state"
+)
+CHILD_UP = _gauge(
+    "flumeng_child_up",
+    f"{NODE}, {STANDALONE}",
+    "1 when the process that was started answered this scrape in time.",
+    "child",
+)
+CHILD_HANGS = _counter(
+    "flumeng_child_hangs_total",
+    NODE,
+    "How often the child was ended since nothing was heard of its work.",
+    "child",
+)
+CHILD_STARTS = _counter(
+    "flumeng_child_starts_total",
+    f"{NODE}, {STANDALONE}",
+    "How often the process was started; more than 1 means that it ended and was started again.",
+    "child",
+)
+
+INGEST_EVENTS = _counter(
+    "flumeng_ingest_events_total", INGEST, "Events that were taken.", FLOW, "source"
+)
+INGEST_BYTES = _counter(
+    "flumeng_ingest_bytes_total",
+    INGEST,
+    "Bytes that were taken, as received, with framing.",
+    FLOW,
+    "source",
+)
+INGEST_TRUNCATED = _counter(
+    "flumeng_ingest_truncated_events_total",
+    INGEST,
+    "Events that were too long and were cut.",
+    FLOW,
+    "source",
+)
+INGEST_DISCARDED = _counter(
+    "flumeng_ingest_discarded_bytes_total",
+    INGEST,
+    "Bytes that were received and are in no event: the rest of messages that were too long, "
+    "unfinished messages of connections that broke or were closed, and what could not be stored.",
+    FLOW,
+    "source",
+)
+INGEST_MALFORMED = _counter(
+    "flumeng_ingest_malformed_total",
+    INGEST,
+    "What could not be told apart or read.",
+    FLOW,
+    "source",
+)
+INGEST_REFUSED = _counter(
+    "flumeng_ingest_refused_total",
+    INGEST,
+    "Connections that were refused, and requests that were answered with 429 or 503.",
+    FLOW,
+    "source",
+)
+INGEST_UNAUTHORIZED = _counter(
+    "flumeng_ingest_unauthorized_total",
+    INGEST,
+    "Connections that were closed, and requests that were answered with 401 or 403, since their "
+    "senders are not let in.",
+    FLOW,
+    "source",
+)
+INGEST_UNDELIVERED = _counter(
+    "flumeng_ingest_undelivered_requests_total",
+    INGEST,
+    "Requests that were answered with 504: journaled, and not delivered in time.",
+    FLOW,
+    "source",
+)
+INGEST_IDLE = _counter(
+    "flumeng_ingest_idle_connections_total",
+    INGEST,
+    "Connections that were closed since nothing came for too long.",
+    FLOW,
+    "source",
+)
+INGEST_OVERFULL = _counter(
+    "flumeng_ingest_overfull_connections_total",
+    INGEST,
+    "Connections that were closed since unfinished messages took too much memory.",
+    FLOW,
+    "source",
+)
+INGEST_DROPPED = _counter(
+    "flumeng_ingest_dropped_datagrams_total",
+    INGEST,
+    "Datagrams that found the kernel's buffer full: they are lost.",
+    FLOW,
+    "source",
+)
+INGEST_SKIPPED = _counter(
+    "flumeng_ingest_skipped_files_total",
+    INGEST,
+    "Files that were not read, since they are compressed.",
+    FLOW,
+    "source",
+)
+INGEST_CUT = _counter(
+    "flumeng_ingest_cut_files_total",
+    INGEST,
+    "Files that were cut short or written anew, and what was not read yet was in no copy.",
+    FLOW,
+    "source",
+)
+INGEST_MISSED = _counter(
+    "flumeng_ingest_missed_files_total",
+    INGEST,
+    "Files that were gone or compressed before they were read to the end: lines are lost.",
+    FLOW,
+    "source",
+)
+INGEST_UNREAD = _gauge(
+    "flumeng_ingest_unread_bytes",
+    INGEST,
+    "Bytes in followed files that are not taken yet.",
+    FLOW,
+    "source",
+)
+INGEST_HELD = _enter(
+    Metric(
+        "flumeng_ingest_held_seconds_total",
+        "counter",
+        INGEST,
+        "Back-pressure: for how long nothing of the flow was taken, since its journal was behind "
+        "or full, or the flow is choked.",
+        (FLOW,),
+        largest=True,
+    )
+)
+INGEST_HELD_AGE = _gauge(
+    "flumeng_ingest_hold_age_seconds",
+    INGEST,
+    "For how long a source of the flow is held now; 0 while all of them take events. `flumeng flow "
+    "counters` says by what.",
+    FLOW,
+    largest=True,
+)
+JOURNAL_BYTES = _gauge(
+    "flumeng_journal_bytes", INGEST, "What the flow's journals hold on this node.", FLOW
+)
+JOURNAL_LIMIT = _gauge(
+    "flumeng_journal_limit_bytes",
+    INGEST,
+    "At how many bytes a journal of the flow takes nothing more until something is acked.",
+    FLOW,
+    largest=True,
+)
+JOURNAL_EVENTS = _gauge(
+    "flumeng_journal_events", INGEST, "Events that the flow's journals keep on this node.", FLOW
+)
+JOURNAL_UNACKED = _gauge(
+    "flumeng_journal_unacked_events",
+    INGEST,
+    "The lag in events: those in the flow's journals on this node that are in no sink yet.",
+    FLOW,
+)
+JOURNAL_LAG_SECONDS = _gauge(
+    "flumeng_journal_lag_seconds",
+    INGEST,
+    "The lag in time: how long the oldest event that is in no sink yet has waited, to within "
+    "five seconds.",
+    FLOW,
+    largest=True,
+)
+JOURNAL_UNREADABLE = _gauge(
+    "flumeng_journal_unreadable_events",
+    INGEST,
+    "Events behind damage or a loss that nobody has accepted: readers stand still before them.",
+    FLOW,
+)
+JOURNALS = _gauge("flumeng_journals", INGEST, "Journals that the worker serves.")
+JOURNALS_BROKEN = _gauge(
+    "flumeng_journals_broken", INGEST, "Journals that could not be opened, or have failed."
+)
+JOURNAL_SYNC_SECONDS = _histogram(
+    "flumeng_journal_sync_seconds", INGEST, "How long the disk took to sync a file of a journal."
+)
+JOURNAL_DISK_FREE = _gauge(
+    "flumeng_journal_disk_free_bytes", INGEST, "Free bytes of the disk on which journals lie."
+)
+
+FLOW_LAG_EVENTS = _gauge(
+    "flumeng_flow_lag_events",
+    COLLECT,
+    "The lag in events of a flow, or of an isolated part (`FLOW~PART`), whatever its input: those "
+    "between its acks and the ends of its partitions. Of objects and polls each counts as one.",
+    FLOW,
+)
+FLOW_LAG_SECONDS = _gauge(
+    "flumeng_flow_lag_seconds",
+    COLLECT,
+    "The lag in time of a flow, or of an isolated part: everything that had arrived so long ago is "
+    "delivered, or the end of a partition has been unknown for so long. At most a quarter too "
+    "large. It begins again with 0 when a task moves to another node.",
+    FLOW,
+    largest=True,
+)
+COLLECT_EVENTS = _counter(
+    "flumeng_collect_events_total", COLLECT, "Events that are in all sinks and acked.", FLOW
+)
+COLLECT_DEAD_LETTERS = _counter(
+    "flumeng_collect_dead_letters_total",
+    COLLECT,
+    "Events that went to the flow's dead letters, since a sink refused them for good or a filter "
+    "could not process them.",
+    FLOW,
+)
+COLLECT_LETTER_FILES_DELETED = _counter(
+    "flumeng_collect_dead_letter_files_deleted_total",
+    COLLECT,
+    "Files of dead letters that were older, or more, than the flow keeps (`keep`).",
+    FLOW,
+)
+COLLECT_GONE = _counter(
+    "flumeng_collect_gone_total",
+    COLLECT,
+    "Offsets of events that the input had deleted before they were read, and that were passed over "
+    "as the flow says.",
+    FLOW,
+)
+COLLECT_FAILED_EVENTS = _counter(
+    "flumeng_collect_filter_failed_total",
+    COLLECT,
+    "Events that a filter with `on_error: drop` could not process, and dropped.",
+    FLOW,
+    "filter",
+)
+COLLECT_BRANCH_EVENTS = _counter(
+    "flumeng_collect_branch_events_total",
+    COLLECT,
+    "Events that went into a branch of the flow that has a condition.",
+    FLOW,
+    "branch",
+)
+COLLECT_LINES_CLOSED = _counter(
+    "flumeng_collect_multiline_closed_total",
+    COLLECT,
+    "Events of several lines that ended for another reason than that the next one began, as their "
+    "attribute `multiline_closed` says.",
+    FLOW,
+    "cause",
+)
+COLLECT_REFUSED = _counter(
+    "flumeng_collect_times_refused_total",
+    COLLECT,
+    "Events whose own time lies too far from their receipt (`ts_refused`), seen by `files` sinks.",
+    FLOW,
+)
+COLLECT_BATCHES = _counter(
+    "flumeng_collect_batches_total", COLLECT, "Batches that were committed.", FLOW
+)
+COLLECT_LAST_SUCCESS = _gauge(
+    "flumeng_collect_last_success_timestamp_seconds",
+    COLLECT,
+    "When a batch was committed last, in seconds since the epoch; an idle flow commits none.",
+    FLOW,
+    largest=True,
+)
+COLLECT_FAILURES = _counter(
+    "flumeng_collect_failures_total",
+    COLLECT,
+    "How often a task had to begin anew, by what had happened.",
+    FLOW,
+    "cause",
+)
+SINK_RETRIES = _counter(
+    "flumeng_sink_retries_total",
+    COLLECT,
+    "How often a batch has to be written again since the sink did not take it in time: its server "
+    "is away, or overloaded. `flumeng flow show` has the last error.",
+    FLOW,
+    "sink",
+)
+FLOW_LATENCY_SECONDS = _histogram(
+    "flumeng_flow_latency_seconds",
+    COLLECT,
+    "How old events were when they were acked, counted from their receipt by a node, the time of "
+    "their message in Kafka, the change of their object, or the time at which their poll was due. "
+    "The events of a batch count by their mean.",
+    FLOW,
+)
+SINK_WRITE_SECONDS = _histogram(
+    "flumeng_sink_write_seconds",
+    COLLECT,
+    "How long a sink took for a split of a batch, without filters and reading; not of sinks that "
+    "take DataFrames.",
+    FLOW,
+    "sink",
+)
+COLLECT_BATCH_EVENTS = _histogram(
+    "flumeng_collect_batch_events", COLLECT, "How many events a batch had."
+)
+COLLECT_BATCH_SECONDS = _histogram(
+    "flumeng_collect_batch_seconds",
+    COLLECT,
+    "How long a batch took: to wait for a slot, to be fetched, filtered and written (one Spark "
+    "job, perhaps shared), to be committed.",
+    "stage",
+)
+COLLECT_JOBS = _gauge("flumeng_collect_jobs", COLLECT, "Spark jobs that run now.")
+COLLECT_WAITING = _gauge("flumeng_collect_waiting_tasks", COLLECT, "Tasks that wait for a slot.")
+COLLECT_ACKS = _counter("flumeng_collect_acks_total", COLLECT, "Acks that were written.")
+COLLECT_ACK_TRANSACTIONS = _counter(
+    "flumeng_collect_ack_transactions_total", COLLECT, "Transactions in which acks were written."
+)
+SPARK_RUN_SECONDS = _counter(
+    "flumeng_flow_spark_run_seconds_total",
+    COLLECT,
+    "How long Spark tasks ran, added up; of a job that flows share, by their events.",
+    FLOW,
+)
+SPARK_CPU_SECONDS = _counter(
+    "flumeng_flow_spark_cpu_seconds_total",
+    COLLECT,
+    "Processor time of Spark tasks in the JVM; that of their Python is not in it.",
+    FLOW,
+)
+SPARK_GC_SECONDS = _counter(
+    "flumeng_flow_spark_gc_seconds_total",
+    COLLECT,
+    "How long the JVM of Spark tasks collected garbage while they ran; tasks that ran beside each "
+    "other count it each.",
+    FLOW,
+)
+SPARK_SPILLED_BYTES = _counter(
+    "flumeng_flow_spark_spilled_bytes_total",
+    COLLECT,
+    "What Spark tasks wrote to disk since it did not fit into memory.",
+    FLOW,
+)
+SPARK_FAILED_TASKS = _counter(
+    "flumeng_flow_spark_failed_tasks_total",
+    COLLECT,
+    "Spark tasks that failed, those included that were run again; of a job that flows share, a "
+    "part by their events.",
+    FLOW,
+)
+SPARK_PEAK_MEMORY_BYTES = _gauge(
+    "flumeng_flow_spark_peak_memory_bytes",
+    COLLECT,
+    "Memory that the tasks of one stage took for sorting, grouping and joining: the most so far.",
+    FLOW,
+    largest=True,
+)
+_gauge("flumeng_spark_process_resident_memory_bytes", COLLECT, "Resident memory of Spark's JVM.")
+_gauge("flumeng_spark_process_virtual_memory_bytes", COLLECT, "Virtual memory of Spark's JVM.")
+_gauge("flumeng_spark_process_start_time_seconds", COLLECT, "When Spark's JVM was started.")
+_counter("flumeng_spark_process_cpu_seconds_total", COLLECT, "Processor time of Spark's JVM.")
+_gauge("flumeng_spark_process_open_fds", COLLECT, "Open file descriptors of Spark's JVM.")
+_gauge("flumeng_spark_process_max_fds", COLLECT, "At most so many are open.")
+
+
+def to_markdown() -> str:
+    """The page of the docs."""
+    lines = [
+        "Every sample also has the label `process`: which process of the host tells it (`master`, "
+        "`node`, `ingest.0`, `collect`, `discover`, `standalone`). Of a histogram there are "
+        "`_bucket`, `_sum` and `_count`.",
+        "",
+        "| label | what it says |",
+        "|---|---|",
+        *(f"| `{name}` | {doc} |" for name, doc in LABELS.items()),
+    ]
+    for area in dict.fromkeys(metric.area for metric in METRICS):
+        lines += ["", f"## {area.capitalize()}", ""]
+        lines += ["| metric | type | labels | meaning |", "|---|---|---|---|"]
+        lines += [
+            f"| `{m.name}` | {m.kind} | {', '.join(f'`{label}`' for label in m.labels)} | {m.doc} |"
+            for m in METRICS
+            if m.area == area
+        ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,151 @@
+"""Where a lake is, and as whom it is reached: one URI, whose query never holds a secret.
+
+The query of a lake's URL says how its store is reached. The credentials of the sink are put into it
+too, as the references that they are: whoever finds a location in a commit record can open it, when
+the secrets are on that host. They say nothing of where the location is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from flumeng.platform.options.option import option
+from flumeng.platform.options.patterns import check_lake_path, split_query
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Who the sink is to its store, by reference. What is left out is looked for as the store's own
+    tools do: in environment variables, in files of the collector's user, at the cloud's own service
+    for its machines."""
+
+    access_key: str | None = option(
+        doc="S3: the id of the access key.", secret=True, example="${secret:lake-id}", default=None
+    )
+    secret_key: str | None = option(
+        doc="S3: the key itself.", secret=True, example="${secret:lake-key}", default=None
+    )
+    session_token: str | None = option(
+        doc="S3: the token of a key that expires.", secret=True, default=None
+    )
+    role: str | None = option(
+        doc="S3: the role to take on, with what else is known.",
+        example='"arn:aws:iam::123456789012:role/lake"',
+        default=None,
+    )
+    ca: str | None = option(
+        doc="S3: a file with the certificates to trust, on each host that collects.",
+        example="/etc/flumeng/ca.pem",
+        default=None,
+    )
+    account_key: str | None = option(
+        doc="Azure: the key of the storage account.", secret=True, default=None
+    )
+    sas_token: str | None = option(
+        doc="Azure: a shared access signature.", secret=True, default=None
+    )
+
+    def problems(self) -> Iterable[tuple[str, str]]:
+        if (self.access_key is None) != (self.secret_key is None):
+            yield "", "expected both access_key and secret_key, or neither"
+        if self.account_key and self.sas_token:
+            yield "", "expected account_key or sas_token, not both"
+
+    @property
+    def given(self) -> dict[str, str]:
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+NAMES = tuple(field.name for field in dataclasses.fields(Credentials))
+STORES = {
+    "s3": frozenset({"access_key", "secret_key", "session_token", "role", "ca"}),
+    "abfs": frozenset({"account_key", "sas_token"}),
+}
+"""Which credentials are for which kind of store; for the others there are none to give."""
+
+
+def check_location(text: str) -> None:
+    """A lake path without any credentials in it, which all who may see the flow would see."""
+    check_lake_path(text)
+    place, query = split_query(text)
+    user, at, _ = place.partition("://")[2].partition("/")[0].rpartition("@")
+    named = sorted(parameters(query).keys() & {*NAMES, "role_arn"})
+    if named or (at and ":" in user):
+        raise ValueError("expected credentials in the option credentials, not in the URL")
+
+
+class InStore:
+    """What sinks have in common whose ``path`` is a directory of a store or disk."""
+
+    path: str
+    shared: bool
+    credentials: Credentials | None
+
+    @property
+    def location(self) -> str:
+        """Where the sink writes, and as whom; it holds references and no secret."""
+        return located(self.path, self.credentials)
+
+    @property
+    def local(self) -> bool:
+        """Whether each host has a directory of its own there."""
+        return not self.shared and self.path.startswith(("/", "file:"))
+
+    def needs(self) -> Iterator[tuple[str, str]]:
+        yield "output", self.path
+
+
+def shared_option() -> Any:
+    return option(
+        doc="A path without a host is the same directory on all hosts that collect the flow, such "
+        "as a mounted NFS. A URL like `s3a://` always is.",
+        default=False,
+    )
+
+
+def located(path: str, credentials: Credentials | None) -> str:
+    """The location of ``path``, as whom it is reached included."""
+    if credentials is None:
+        return path
+    place, query = split_query(path)
+    return _joined(place, {**parameters(query), **credentials.given})
+
+
+def place_of(location: str) -> str:
+    """The same without credentials: what two locations of one place have in common."""
+    place, query = split_query(location)
+    kept = {name: value for name, value in parameters(query).items() if name not in NAMES}
+    return _joined(place, kept) if len(kept) < len(parameters(query)) else location
+
+
+def parameters(query: str) -> dict[str, str]:
+    """What a query says, with or without its question mark."""
+    return dict(parse_qsl(query.removeprefix("?"), keep_blank_values=True))
+
+
+def credential_problem(path: str, credentials: Credentials | None) -> str | None:
+    """What is wrong with them for ``path``."""
+    if credentials is None:
+        return None
+    store = store_of(path)
+    wrong = sorted(credentials.given.keys() - STORES.get(store, frozenset()))
+    if not wrong:
+        return None
+    return f"{', '.join(wrong)}: not for {store or 'a path without a host'}"
+
+
+def store_of(path: str) -> str:
+    """The kind of store behind a path or URL; nothing for one without a host."""
+    scheme, separator, _ = path.partition("://")
+    if not separator or scheme == "file":
+        return ""
+    return {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "gcs": "gs"}.get(scheme, scheme)
+
+
+def _joined(place: str, query: Mapping[str, str]) -> str:
+    return f"{place}?{urlencode(query, safe='${}:/')}" if query else place

@@ -1,0 +1,54 @@
+"""What is wrong with a flow file, all at once.
+
+A problem is never raised alone: whoever reads the file collects them, so that its author sees
+everything in one go. The path is written as the author would look for it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from flumeng.platform.errors import UserError
+
+NAMES = 30
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """One thing to change: ``line`` from 1, ``path`` like ``sources[0].syslog.listen``.
+
+    Line 0 and an empty path stand for the file as a whole.
+    """
+
+    line: int
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        line = f"line {self.line}" if self.line else ""
+        return ": ".join(part for part in (line, self.path, self.message) if part)
+
+
+class SpecError(UserError):
+    """A flow file that cannot be used; ``problems`` is never empty and is sorted by line."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(sorted(problems))
+        assert self.problems
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown ``word``: the nearest right one, or what there is."""
+    names = list(known)
+    folded = {name.lower().replace("_", "-"): name for name in names}
+    wanted = word.lower().replace("_", "-")
+    close = difflib.get_close_matches(wanted, folded, n=1)
+    if not close and len(wanted) > 2:
+        close = [name for name in folded if name.startswith(wanted)][:1]
+    if close:
+        return f'did you mean "{folded[close[0]]}"?'
+    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+    return f"known here: {', '.join(names[:NAMES])}{more}"

@@ -1,0 +1,96 @@
+"""The directory in which a process keeps its data: only its user enters it, whatever the umask is
+and whoever has made it.
+
+Events, cursors and references lie there. What a process makes in it, it makes with mode 0600 and
+0700; what is there already from another time is closed when the process starts. Only what is named
+is touched beside the directory itself, so never the output of a flow that somebody lets write into
+it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pwd
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from flumeng.platform.errors import UserError
+
+log = logging.getLogger(__name__)
+
+OTHERS = 0o077
+DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
+
+
+def make_private(directory: Path, names: Iterable[str]) -> None:
+    """Make the directory if it is not there, and close it and all below ``names`` in it to others.
+
+    Raises UserError when it belongs to another user, unless this process is root's, and when it
+    cannot be had.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
+        owner = directory.stat().st_uid
+        if owner != os.geteuid() and os.geteuid() != 0:
+            raise UserError(
+                f"the data directory {directory} belongs to {_user(owner)}, and this process runs "
+                f"as {_user(os.geteuid())}: give it a directory of its own, or chown this one"
+            )
+        closed = [directory] if _close(directory.resolve()) else []
+        closed += [path for name in names for path in _below(directory / name) if _close(path)]
+    except OSError as error:
+        raise UserError(
+            f"cannot write to the data directory {directory}: {error.strerror}"
+        ) from error
+    if closed:
+        log.warning(
+            "the data directory %s was open to other users: %d files and directories in it, such "
+            "as %s, are closed to them now",
+            directory,
+            len(closed),
+            closed[-1],
+        )
+
+
+def open_private(path: str, flags: int) -> int:
+    """The ``opener`` of a file that only its user may read."""
+    return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+
+
+def write_private(file: Path, text: str) -> None:
+    """As ``Path.write_text``; neither whole nor durable after a crash, see ``whole_files``."""
+    with open(file, "w", encoding="utf-8", opener=open_private) as handle:
+        handle.write(text)
+
+
+def _below(path: Path) -> Iterator[Path]:
+    """The path itself, where a link leads to, and all below it."""
+    top = path.resolve()
+    yield top
+    for directory, directories, files in os.walk(top):
+        for name in (*directories, *files):
+            yield Path(directory) / name
+
+
+def _close(path: Path) -> bool:
+    """Whether others could do anything with it. A link is left alone, and so is what is gone."""
+    with suppress(FileNotFoundError):
+        mode = path.lstat().st_mode
+        if (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) and mode & OTHERS:
+            opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                os.fchmod(opened, stat.S_IMODE(mode) & ~OTHERS)
+            finally:
+                os.close(opened)
+            return True
+    return False
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"

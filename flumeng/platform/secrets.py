@@ -1,0 +1,207 @@
+"""Secrets, which inventories and flows only refer to: ``${secret:NAME}``.
+
+A secret is looked up on the host that uses it: where the node's policy file says, else in the
+environment variable ``FLUMENG_SECRET_<NAME>``, in capitals and with underscores for dashes, else in
+the file NAME of the directory that ``FLUMENG_SECRETS`` names. No message here shows one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from flumeng.platform.errors import UserError
+from flumeng.platform.options.option import option
+from flumeng.platform.options.patterns import SECRET
+from flumeng.platform.options.quantities import check_absolute
+from flumeng.platform.scrubbing import Secret
+
+DIRECTORY = "FLUMENG_SECRETS"
+PREFIX = "FLUMENG_SECRET_"
+MAX_BYTES = 64 * 1024
+COMMAND_SECONDS = 10.0
+KEEP_SECONDS = 30.0
+"""What a command said is used for so long, so that many tasks that begin at once run it once."""
+
+
+@dataclass(frozen=True)
+class SecretBackend:
+    """Where a secret is found on a host."""
+
+    file: str | None = option(
+        doc="A file that only its owner may read; a line end behind the secret is no part of it.",
+        check=check_absolute,
+        example="/etc/flumeng/secrets/search",
+        default=None,
+    )
+    env: str | None = option(
+        doc="An environment variable of the node.", example="SEARCH_PASSWORD", default=None
+    )
+    command: tuple[str, ...] = option(
+        doc="A command, with an absolute path and without a shell, that prints the secret within "
+        "10 s. What it printed is used for 30 s.",
+        example='["/usr/bin/vault", "read", "-field=password", "secret/search"]',
+        default=(),
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        given = [self.file is not None, self.env is not None, bool(self.command)]
+        if sum(given) != 1:
+            yield "", "expected one of file, env and command"
+        if self.command and not self.command[0].startswith("/"):
+            yield "command", "expected a command with an absolute path"
+
+
+_backends: dict[str, SecretBackend] = {}
+
+
+def use(backends: Mapping[str, SecretBackend]) -> None:
+    """Look these up where the policy file of this process's node says."""
+    _backends.clear()
+    _backends.update(backends)
+
+
+def resolve(reference: str) -> Secret:
+    """The secret that ``${secret:NAME}`` refers to, without the line end of its file. Raises
+    ``UserError``: it is nowhere, cannot be read, or its file is open to others."""
+    form = SECRET.fullmatch(reference)
+    if form is None:
+        raise UserError("expected a reference to a secret, like ${secret:fra-zookeeper}")
+    name = form[1]
+    backend = _backends.get(name)
+    return _anywhere(name) if backend is None else _from_backend(name, backend)
+
+
+def filled(values: Mapping[str, str]) -> dict[str, str]:
+    """``values`` with the secrets to which they refer. Raises ``UserError``."""
+    found = {}
+    for name, value in values.items():
+        whole = SECRET.sub(lambda reference: resolve(reference[0]), value)
+        found[name] = Secret(whole) if whole != value else value
+    return found
+
+
+def without(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that needs no secret: others see it in ``/proc``."""
+    return {name: text for name, text in environment.items() if not name.startswith(PREFIX)}
+
+
+def _anywhere(name: str) -> Secret:
+    variable = PREFIX + name.upper().replace("-", "_")
+    found = os.environ.get(variable)
+    directory = os.environ.get(DIRECTORY)
+    if not found and directory:
+        found = _content(Path(directory) / name)
+    if not found:
+        where = Path(directory) / name if directory else f"the file {name} in ${DIRECTORY}"
+        raise UserError(f"there is no secret {name}: set {variable}, or write it to {where}")
+    return Secret(found)
+
+
+def _from_backend(name: str, backend: SecretBackend) -> Secret:
+    if backend.file is not None:
+        found, where = _content(Path(backend.file)), backend.file
+    elif backend.env is not None:
+        found, where = os.environ.get(backend.env), f"the environment variable {backend.env}"
+    else:
+        where = f"the command {backend.command[0]}"
+        command = _commands.setdefault(backend.command, _Command(backend.command))
+        found = _text(command.output(name), f"the secret {name} of {where}")
+    if not found:
+        raise UserError(f"there is no secret {name} in {where}, where the policy file has it")
+    return Secret(found)
+
+
+def _content(path: Path) -> str | None:
+    """What is in the file of a secret; None when there is no such file."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123  at once
+            state = os.fstat(file.fileno())
+            content = file.read(MAX_BYTES + 1) if stat.S_ISREG(state.st_mode) else b""
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"the secret {path} cannot be read: {error.strerror}") from error
+    if state.st_mode & 0o077:
+        raise UserError(f"the secret {path} is open to others: chmod 600 {path}")
+    return _text(content, f"the secret {path}")
+
+
+def _text(content: bytes, what: str) -> str:
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        raise UserError(f"{what} is not UTF-8") from None
+    if len(content) > MAX_BYTES:
+        raise UserError(f"{what} is larger than {MAX_BYTES // 1024} KiB")
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+class _Command:
+    """Runs once at a time, and not again for a while."""
+
+    def __init__(self, words: tuple[str, ...]) -> None:
+        self._words = words
+        self._lock = threading.Lock()
+        self._until = 0.0
+        self._printed = b""
+        self._trouble = ""
+
+    def output(self, name: str) -> bytes:
+        """What it prints, at most MAX_BYTES + 1. Raises ``UserError``."""
+        with self._lock:
+            if time.monotonic() >= self._until:
+                self._printed, self._trouble = _run(self._words)
+                self._until = time.monotonic() + KEEP_SECONDS
+            if self._trouble:
+                raise UserError(
+                    f"there is no secret {name}: its command {self._words[0]} {self._trouble}"
+                )
+            return self._printed
+
+
+_commands: dict[tuple[str, ...], _Command] = {}
+
+
+def _run(words: tuple[str, ...]) -> tuple[bytes, str]:
+    """What the command has printed, and what went wrong with it."""
+    quiet = subprocess.DEVNULL
+    try:
+        process = subprocess.Popen(
+            words, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet, start_new_session=True
+        )
+    except OSError as error:
+        return b"", f"does not start: {error.strerror}"
+    expired = threading.Event()
+    late = threading.Timer(COMMAND_SECONDS, _expire, [process, expired])
+    late.start()
+    with process:
+        assert process.stdout is not None
+        printed = process.stdout.read(MAX_BYTES + 1)
+        if len(printed) > MAX_BYTES:
+            _kill(process)
+    late.cancel()
+    if expired.is_set():
+        return b"", f"did not end within {COMMAND_SECONDS:.0f} s"
+    if process.returncode and len(printed) <= MAX_BYTES:
+        return b"", f"ended with {process.returncode}"
+    return printed, ""
+
+
+def _expire(process: subprocess.Popen[bytes], expired: threading.Event) -> None:
+    expired.set()
+    _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """The command and what it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,162 @@
+"""The certificates and keys of one host or person, in one directory, and which of them to use.
+
+``DIR/ca.pem`` holds the authorities of the cluster, ``DIR/ROLE.pem`` a certificate with its chain,
+``DIR/ROLE.key`` its key. ``FLUMENG_IDENTITY`` names the directory to a process and to those that it
+starts; without it nothing is proven and nothing encrypted. Files are read again when they change,
+so a certificate is rotated by putting a new one there.
+"""
+
+from __future__ import annotations
+
+import stat
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flumeng.platform.errors import UserError
+from flumeng.platform.security.identity import Identity, identity_of
+from flumeng.platform.security.roles import DIRECTORY, Role, folder
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+CA_FILE = "ca.pem"
+ROTATION_SECONDS = 1.0
+"""While files are replaced, for a moment one is new and another is not."""
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What proves who a process is: PEM, as it was when it was read."""
+
+    ca: bytes
+    certificate: bytes
+    key: bytes
+
+    @cached_property
+    def leaf(self) -> x509.Certificate:
+        from cryptography import x509  # noqa: PLC0415  20 MB that an open cluster does not need
+
+        return x509.load_pem_x509_certificate(self.certificate)
+
+    @cached_property
+    def identity(self) -> Identity:
+        return identity_of(self.leaf)
+
+    @property
+    def expires(self) -> datetime:
+        return self.leaf.not_valid_after_utc
+
+    def __repr__(self) -> str:
+        return f"Credentials({self.identity})"
+
+
+@dataclass(frozen=True)
+class Keystore:
+    """Where the credentials of one role are."""
+
+    folder: Path
+    role: Role
+
+    @property
+    def ca(self) -> Path:
+        return self.folder / CA_FILE
+
+    @property
+    def certificate(self) -> Path:
+        return self.folder / f"{self.role}.pem"
+
+    @property
+    def key(self) -> Path:
+        return self.folder / f"{self.role}.key"
+
+    @property
+    def changed(self) -> tuple[int, ...]:
+        """Differs when a file was replaced; zeros for those that are not there."""
+        return tuple(map(_changed, (self.ca, self.certificate, self.key)))
+
+    def load(self) -> Credentials:
+        """Raises UserError, one sentence that names the file."""
+        deadline = time.monotonic() + ROTATION_SECONDS
+        while True:
+            found = self._read()
+            if _belong_together(found):
+                return found
+            if time.monotonic() > deadline:
+                raise UserError(f"{self.key} is not the key of {self.certificate}")
+            time.sleep(0.02)
+
+    def _read(self) -> Credentials:
+        _require_closed(self.key)
+        found = Credentials(*map(_content, (self.ca, self.certificate, self.key)))
+        try:
+            identity = found.identity
+        except ValueError as error:
+            raise UserError(f"{self.certificate} is no certificate in PEM: {error}") from error
+        except UserError as error:
+            raise UserError(f"{self.certificate}: {error}") from error
+        if identity.role != self.role:
+            raise UserError(f"{self.certificate} is that of {identity}, not of a {self.role}")
+        return found
+
+
+def keystore_of(*roles: Role) -> Keystore | None:
+    """The first of these roles whose certificate is here; None in an open cluster. Raises UserError
+    when there is a directory without any of them."""
+    where = folder()
+    if where is None:
+        return None
+    for role in roles:
+        keystore = Keystore(where, role)
+        if keystore.certificate.exists():
+            return keystore
+    raise UserError(f"{where}, which {DIRECTORY} names, has no certificate of {_any_of(roles)}")
+
+
+def load(*roles: Role) -> Credentials | None:
+    """See ``keystore_of`` and ``Keystore.load``."""
+    keystore = keystore_of(*roles)
+    return keystore.load() if keystore else None
+
+
+def _belong_together(found: Credentials) -> bool:
+    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415  as above
+        load_pem_private_key,
+    )
+
+    try:
+        key = load_pem_private_key(found.key, None)
+    except (ValueError, TypeError):
+        return False
+    return key.public_key() == found.leaf.public_key()
+
+
+def _any_of(roles: Sequence[Role]) -> str:
+    return " or ".join(f"{'an' if role[0] in 'aeo' else 'a'} {role} ({role}.pem)" for role in roles)
+
+
+def _changed(file: Path) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror}") from error
+
+
+def _require_closed(key: Path) -> None:
+    try:
+        mode = key.stat().st_mode
+    except OSError as error:
+        raise UserError(f"cannot read {key}: {error.strerror}") from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise UserError(f"{key} is open to others: chmod 600 {key}")

@@ -1,0 +1,120 @@
+"""Directories of certificates: that of the authority, and those it fills for hosts and people.
+
+The authority's directory has ``ca.pem``, ``ca.key`` and ``cluster``, the name that every
+certificate has in it. What is filled may be filled again, also while processes use it: that is how
+certificates are rotated.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from flumeng.platform.errors import UserError
+from flumeng.platform.security.authority import (
+    Authority,
+    load_authority,
+    new_authority,
+    private_pem,
+)
+from flumeng.platform.security.credentials import CA_FILE, Keystore
+from flumeng.platform.security.identity import Identity
+from flumeng.platform.security.roles import Role
+
+KEY_FILE = "ca.key"
+CLUSTER_FILE = "cluster"
+HOST_ROLES: tuple[Role, ...] = ("node", "discovery", "collector", "executor")
+"""What a host needs that runs a node; each of its processes proves no more than its own role."""
+SERVERS: frozenset[Role] = frozenset({"node", "discovery", "collector", "zookeeper"})
+"""Others connect to these, by a name that has to be in their certificate."""
+
+
+@dataclass(frozen=True)
+class ClusterAuthority:
+    """An authority with the name of its cluster."""
+
+    authority: Authority
+    cluster: str
+
+    def fill(
+        self,
+        folder: Path,
+        roles: Sequence[Role],
+        name: str,
+        hosts: Sequence[str],
+        *,
+        days: float,
+        now: datetime,
+    ) -> None:
+        """Put certificates for these roles there, each whole or not at all, instead of older ones.
+        Raises UserError."""
+        if not hosts and (servers := [role for role in roles if role in SERVERS]):
+            raise UserError(
+                f"others connect to a {servers[0]}: name the host names and addresses under which, "
+                "with --host"
+            )
+        identities = [Identity(self.cluster, role, name) for role in roles]
+        issued = [
+            (
+                Keystore(folder, identity.role),
+                self.authority.issue(identity, hosts, days=days, now=now),
+            )
+            for identity in identities
+        ]
+        _make_folder(folder)
+        _write(folder / CA_FILE, self.authority.pem + self.authority.chain)
+        for keystore, one in issued:
+            _write(keystore.key, one.key)
+            _write(keystore.certificate, one.certificate)
+
+
+def create_authority(
+    folder: Path, cluster: str, authority: Authority | None, now: datetime
+) -> ClusterAuthority:
+    """Begin there, with a new authority or with one that the user has. Raises UserError, also when
+    one has begun there."""
+    Identity(cluster, "admin", "name")
+    if (folder / KEY_FILE).exists():
+        raise UserError(f"{folder} has an authority already: it is used, or name another directory")
+    issuer = ClusterAuthority(authority or new_authority(cluster, now), cluster)
+    _make_folder(folder)
+    _write(folder / CLUSTER_FILE, f"{cluster}\n".encode())
+    _write(folder / CA_FILE, issuer.authority.pem + issuer.authority.chain)
+    _write(folder / KEY_FILE, private_pem(issuer.authority.key))
+    return issuer
+
+
+def open_authority(folder: Path) -> ClusterAuthority:
+    """Raises UserError."""
+    try:
+        cluster = (folder / CLUSTER_FILE).read_text().strip()
+        certificates = (folder / CA_FILE).read_bytes()
+        key = (folder / KEY_FILE).read_bytes()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"{folder} is no directory of an authority: `flumeng cluster secure init` makes one"
+        ) from error
+    return ClusterAuthority(load_authority(certificates, key), cluster)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise UserError(f"cannot make {folder}: {error.strerror}") from error
+
+
+def _write(file: Path, content: bytes) -> None:
+    draft = file.with_name(f".{file.name}.new")
+    try:
+        draft.unlink(missing_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as handle:
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
+        draft.rename(file)
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {error.strerror}") from error

@@ -1,0 +1,29 @@
+"""Who may reach what this process serves."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+from flumeng.platform.errors import UserError
+from flumeng.platform.security import roles
+
+
+def require_proof_beyond_loopback(host: str) -> None:
+    """Raises UserError when others than this host's processes could reach ``host``, and nobody has
+    to prove who he is."""
+    if roles.folder() is None and not _is_loopback(host):
+        raise UserError(
+            f"--host {host}: whoever reaches it could read all events of this node. Give it an "
+            "identity (`flumeng node enroll` makes one, FLUMENG_IDENTITY names it), or say "
+            "--insecure where nobody else can"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    """Of a name that nobody knows False."""
+    try:
+        found = {str(one[4][0]) for one in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(one.partition("%")[0]).is_loopback for one in found)

@@ -1,0 +1,95 @@
+"""Signed revisions: a host can be told to run only flows that somebody with a certain key applied.
+
+What is signed is the flow's name and the text that its tasks run (Ed25519, RFC 8032), so that no
+signature fits another flow, and whoever may write ZooKeeper cannot make one. An old revision keeps
+its signature: it can be made the current one again by whoever may write the flow.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from flumeng.platform.errors import UserError
+
+KEY = "FLUMENG_SIGNING_KEY"
+"""Names the file with the key of whoever applies flows."""
+PUBLIC_BYTES = 32
+
+
+def make_key(file: Path) -> str:
+    """Write a new key for its owner alone, and give its public half. Raises UserError."""
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  seldom needed
+    from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415  seldom needed
+
+    key = ed25519.Ed25519PrivateKey.generate()
+    text = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    try:
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as handle:
+            handle.write(text)
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {error.strerror}") from error
+    return base64.b64encode(key.public_key().public_bytes_raw()).decode()
+
+
+def signature(flow: str, text: str) -> str:
+    """By the key of this process; empty without one. Raises UserError."""
+    told = os.environ.get(KEY)
+    if not told:
+        return ""
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  seldom needed
+    from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415  seldom needed
+
+    try:
+        key = serialization.load_pem_private_key(Path(told).read_bytes(), None)
+    except OSError as error:
+        raise UserError(f"cannot read {told}, which {KEY} names: {error.strerror}") from error
+    except (ValueError, TypeError):
+        key = None
+    if not isinstance(key, ed25519.Ed25519PrivateKey):
+        raise UserError(
+            f"{told} holds no key that signs: `flumeng cluster secure signing-key` makes one"
+        )
+    return base64.b64encode(key.sign(_signed(flow, text))).decode()
+
+
+def is_signed(flow: str, text: str, by: str, signers: Sequence[str]) -> bool:
+    """Whether ``by`` is the signature of one of them."""
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415  seldom needed
+    from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415  seldom needed
+
+    try:
+        found = base64.b64decode(by, validate=True)
+    except ValueError:
+        return False
+    for signer in signers:
+        key = ed25519.Ed25519PublicKey.from_public_bytes(base64.b64decode(signer))
+        try:
+            key.verify(found, _signed(flow, text))
+        except InvalidSignature:
+            continue
+        return True
+    return False
+
+
+def check_signer(text: str) -> None:
+    """Raises ValueError."""
+    try:
+        right = len(base64.b64decode(text, validate=True)) == PUBLIC_BYTES
+    except ValueError:
+        right = False
+    if not right:
+        raise ValueError(
+            "expected a public key as `flumeng cluster secure signing-key` prints it: 44 "
+            "characters of base64"
+        )
+
+
+def _signed(flow: str, text: str) -> bytes:
+    return b"flumeng revision 1\0" + flow.encode() + b"\0" + text.encode()

@@ -1,0 +1,63 @@
+"""Functions of users that flows name: how one is found, and what is said when it raises."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from flumeng.platform.errors import FlumengError, UserError
+
+UserFunction = Callable[..., Any]
+
+
+class FunctionError(FlumengError):
+    """The function has raised something, or returned what it may not."""
+
+
+def imported(place: str) -> UserFunction:
+    """The function ``module:name``, which that module or one below it defines. Raises UserError."""
+    module, _, name = place.partition(":")
+    try:
+        found = getattr(import_module(module), name, None)
+    except Exception as error:
+        said = last_line(error, module)
+        raise UserError(f"python: importing {module} raised {said}") from error
+    if not callable(found):
+        raise UserError(f"python: there is no function {name} in {module}")
+    home = str(getattr(found, "__module__", None))
+    if home != module and not home.startswith(f"{module}."):
+        raise UserError(
+            f"python: {name} of {module} comes from {home}: name the module that defines it, or "
+            "define a function there that calls it"
+        )
+    function: UserFunction = found
+    return function
+
+
+def last_line(error: Exception, module: str) -> str:
+    """The error, and the deepest line of the user's package that has ``module``. Libraries that the
+    function calls are deeper. Without such a line the deepest one of all."""
+    said = " ".join("".join(traceback.format_exception_only(error)).split())
+    frames = traceback.extract_tb(error.__traceback__)
+    home = _home(module)
+    own = [frame for frame in frames if home and Path(frame.filename).is_relative_to(home)]
+    others = [frame for frame in frames if frame.filename != __file__]
+    if not (known := own or others):
+        return said
+    return f"{said} (line {known[-1].lineno} of {known[-1].filename})"
+
+
+def _home(module: str) -> Path | None:
+    """The folder of the package that has ``module``, or the file of a module without a package."""
+    try:
+        found = find_spec(module.partition(".")[0])
+    except (ImportError, ValueError):
+        return None
+    if found is None or found.origin is None:
+        return None
+    origin = Path(found.origin)
+    return origin.parent if found.submodule_search_locations else origin

@@ -1,0 +1,121 @@
+"""Ends a daemon whose main loop hangs, and reports each turn of the loop to systemd.
+
+A session in ZooKeeper is kept alive by a thread of the client, so it proves nothing about the loop.
+A loop that has made no turn within its limit ends its process: the session ends with it, and
+systemd or the parent starts the daemon again. Time in which the whole process stood still, such as
+after SIGSTOP, is no fault of the loop.
+
+systemd restarts what cannot run even this thread, by ``WatchdogSec`` in the units: see
+``sd_notify(3)``.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable, MutableMapping
+
+from flumeng.platform.garbage import current_frames
+from flumeng.platform.metrics.health import Health
+
+log = logging.getLogger(__name__)
+
+EXIT_CODE = 75
+"""Of a daemon that its watchdog has ended; nothing else ends with it."""
+CHECK_SECONDS = 1.0
+LATE_SECONDS = 1.0
+"""A check that comes so late after it was due: the process stood still."""
+REPORT_SECONDS = 1.0
+LOG_SECONDS = 2.0
+"""The hung thread may hold what logging needs; then the process ends without a log entry."""
+
+
+class ServiceManager:
+    """systemd as a unit with ``Type=notify`` sees it; without ``NOTIFY_SOCKET`` nothing is sent.
+
+    The address is taken out of ``environ``: it is not meant for children.
+    """
+
+    def __init__(self, environ: MutableMapping[str, str]) -> None:
+        address = environ.pop("NOTIFY_SOCKET", "")
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+
+    def notify(self, state: str) -> None:
+        if not self._address:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+                sender.setblocking(False)
+                sender.sendto(state.encode(), self._address)
+        except OSError as error:
+            log.debug("systemd does not take %s: %s", state, error)
+
+
+class Watchdog:
+    """Of the daemon ``name``, whose loop runs in the thread that makes this object and says in
+    ``health`` when it turns. ``clock`` gives seconds that only grow."""
+
+    def __init__(
+        self,
+        name: str,
+        health: Health,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        end: Callable[[int], object] = os._exit,
+    ) -> None:
+        self._name = name
+        self._health = health
+        self._clock = clock
+        self._end = end
+        self._loop = threading.get_ident()
+        self._manager = ServiceManager(os.environ)
+        self._is_ready = False
+        self._reported_at = float("-inf")
+        self._checked_at = clock()
+
+    def start(self) -> None:
+        """Watch until the process ends. SIGABRT, with which systemd ends a daemon, leaves the
+        stacks of all threads on standard error."""
+        faulthandler.enable()
+        self._health.on_turn(self._report)
+        threading.Thread(target=self._run, name="watchdog", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(CHECK_SECONDS)
+            self.check()
+
+    def check(self) -> None:
+        """To be called every ``CHECK_SECONDS``."""
+        now = self._clock()
+        stood_still = now - self._checked_at - CHECK_SECONDS
+        self._checked_at = now
+        if stood_still > LATE_SECONDS:
+            self._health.be_patient(stood_still)
+        if self._health.stuck:
+            self._give_up(self._health.stuck)
+
+    def _give_up(self, why: str) -> None:
+        logger = threading.Thread(target=self._log, args=[why], daemon=True)
+        logger.start()
+        logger.join(LOG_SECONDS)
+        self._end(EXIT_CODE)
+
+    def _log(self, why: str) -> None:
+        frame = current_frames().get(self._loop)
+        where = "".join(traceback.format_stack(frame)) if frame else "its thread has ended\n"
+        log.error("%s: %s; ending with exit code %d:\n%s", self._name, why, EXIT_CODE, where)
+
+    def _report(self) -> None:
+        """Called by the loop at each turn."""
+        now = self._clock()
+        if now - self._reported_at < REPORT_SECONDS:
+            return
+        self._reported_at = now
+        self._manager.notify("WATCHDOG=1" if self._is_ready else "READY=1\nWATCHDOG=1")
+        self._is_ready = True

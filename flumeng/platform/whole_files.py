@@ -1,0 +1,42 @@
+"""Small files that must be whole and there after a power cut."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from flumeng.platform.errors import CorruptError
+
+
+def write_durably(file: Path, text: str) -> None:
+    """Whole or not at all, also after a power cut; only for the user of this process to read."""
+    draft = file.with_suffix(".tmp")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+    draft.rename(file)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def read_object(file: Path) -> dict[str, object]:
+    """The JSON object in ``file``; empty when that is not there. Raises OSError, and CorruptError
+    for anything else than an object."""
+    try:
+        found = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (ValueError, RecursionError) as error:
+        raise _damaged(file, error) from error
+    if not isinstance(found, dict):
+        raise _damaged(file, "it holds no object")
+    return found
+
+
+def _damaged(file: Path, why: object) -> CorruptError:
+    return CorruptError(f"{file} is damaged: {why}; move it away to go on without it")
