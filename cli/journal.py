@@ -120,8 +120,8 @@ def verify(directory: Path, keys: tuple[str, ...], as_json: bool) -> None:
     Of events that are encrypted only checksums are checked without their key. Of a journal that a
     process has open, only what is on disk for certain is looked at.
     """
-    from flumeng.journal.encryption import Keyring  # noqa: PLC0415  loads pyarrow
-    from flumeng.journal.inspection import inspect  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.log.encryption import Keyring  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.log.inspection import inspect  # noqa: PLC0415  loads pyarrow
 
     found = inspect(directory, keyring=Keyring.resolve(keys))
     if as_json:
@@ -160,9 +160,9 @@ def dump(directory: Path, start: int, end: int | None, attrs: bool, keys: tuple[
     A body that is no UTF-8 text is given as "body_base64". What cannot be read is named on
     standard error, and the exit code is 1.
     """
-    from flumeng.journal.dump import dump as found_in  # noqa: PLC0415  loads pyarrow
-    from flumeng.journal.encryption import Keyring  # noqa: PLC0415  loads pyarrow
-    from flumeng.journal.inspection import Finding  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.log.dump import dump as found_in  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.log.encryption import Keyring  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.log.inspection import Finding  # noqa: PLC0415  loads pyarrow
 
     bad = False
     for found in found_in(directory, start, end, Keyring.resolve(keys)):
@@ -198,7 +198,7 @@ def repair(
     Of a replicated journal nothing is lost while another copy is in sync, which --zk tells: that
     one leads then, and the one in DIR is set aside, to be made anew.
     """
-    from flumeng.journal.repair import repair as run  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.log.repair import repair as run  # noqa: PLC0415  loads pyarrow
 
     if done_with := _left_to_others(click_context, directory, hosts):
         if as_json:
@@ -226,8 +226,8 @@ def repair(
 def _left_to_others(
     click_context: click.Context, directory: Path, hosts: str | None
 ) -> journal_copies.LeftToOthers | None:
-    from flumeng.journal import replica  # noqa: PLC0415  loads pyarrow
-    from flumeng.journal.inspection import inspect  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.log import replica  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.log.inspection import inspect  # noqa: PLC0415  loads pyarrow
 
     if not replica.exists(directory) or not inspect(directory).damaged:
         return None

@@ -16,8 +16,8 @@ from cli.options import reason_option
 from flumeng.control.commands import copies
 from flumeng.control.queries import journals
 from flumeng.control.zookeeper import Store
+from flumeng.journal.replication.membership import node_of
 from flumeng.platform.errors import ConflictError, UserError
-from flumeng.replication.membership import node_of
 
 journal_argument = click.argument("name", metavar="JOURNAL")
 node_argument = click.argument("node", type=Name("node"), metavar="NODE")
@@ -186,8 +186,8 @@ def leave_to_others(context: CliContext, store: Store, directory: Path) -> LeftT
     What this host began to write stays where it is: its node keeps from it, or from the copy that
     leads now, where the sources of the flow are to go on.
     """
-    from flumeng.journal import directory as directories  # noqa: PLC0415  loads pyarrow
-    from flumeng.journal import replica  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.log import directory as directories  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.log import replica  # noqa: PLC0415  loads pyarrow
 
     name = directory.name
     lock = directories.lock(directory)

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from cli.context import CliContext
 from cli.main import tree
 from flumeng.control.zookeeper import Store
-from flumeng.journal.account import Account
+from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import UnavailableError
 from flumeng.testing import FakeStore, FakeTree
 

@@ -38,7 +38,7 @@ from flumeng.agent.standalone import embedded
 from flumeng.agent.standalone.standalone import NODE
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.journal.client import JournalClient
+from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.security.credentials import Keystore
 from flumeng.platform.security.enrolment import HOST_ROLES, create_authority

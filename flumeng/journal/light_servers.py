@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from flumeng.journal.limits import Limits
-from flumeng.journal.memory import MemoryJournal
-from flumeng.journal.server import JournalServer
+from flumeng.journal.log.limits import Limits
+from flumeng.journal.log.memory import MemoryJournal
+from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.testing import numbered_events
 from flumeng.platform.processes import PYTHON
 from flumeng.platform.security import credentials

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flumeng.journal.disk import Disk
+from flumeng.journal.log.disk import Disk
 from flumeng.journal.schema import EVENT_SCHEMA
 
 

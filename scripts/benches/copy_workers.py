@@ -18,7 +18,7 @@ from queue import Empty
 
 from flumeng.agent.ingest.testing import WorkerProcess, flow_text
 from flumeng.agent.node.memberships import as_message, membership_of
-from flumeng.replication.membership import Membership
+from flumeng.journal.replication.membership import Membership
 
 PATIENCE_SECONDS = 120.0
 LOOK_SECONDS = 0.002

@@ -16,7 +16,7 @@ from statistics import median
 
 from benches.takeover import COLLECTORS, RATE, TASK, Cluster, cluster_of, until
 from flumeng.control.commands.tasks import move_task
-from flumeng.journal.client import JournalClient
+from flumeng.journal.serving.client import JournalClient
 from zkschema import paths
 
 BATCH_SECONDS = 1.0

@@ -29,12 +29,12 @@ import pyarrow as pa
 
 from benches import disk
 from benches.senders import LINE_BYTES, make_lines
-from flumeng.journal.client import JournalClient
-from flumeng.journal.frame import Payload
-from flumeng.journal.group_commit import GroupCommit
-from flumeng.journal.journal import SEGMENT_BYTES, Journal
+from flumeng.journal.log.frame import Payload
+from flumeng.journal.log.group_commit import GroupCommit
+from flumeng.journal.log.journal import SEGMENT_BYTES, Journal
 from flumeng.journal.schema import EVENT_SCHEMA
-from flumeng.journal.server import JournalServer
+from flumeng.journal.serving.client import JournalClient
+from flumeng.journal.serving.server import JournalServer
 
 ID = "bench.n1.0.0a1b2c3d"
 LINES = 100_000

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from flumeng.journal.journal import Journal
+from flumeng.journal.log.journal import Journal
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.sinks import chunks
 

@@ -17,7 +17,7 @@ from statistics import median
 from benches.copy_workers import FLOW, CopyWorkers
 from benches.replication_rates import ACK_CONNECTIONS, NAMES, p99_ms, place
 from benches.senders import LINE_BYTES, Sender
-from flumeng.journal.segment import SUFFIX
+from flumeng.journal.log.segment import SUFFIX
 
 ROUND_LINES = 100_000
 BESIDE_SECONDS, BESIDE_MB = 8, 400

@@ -27,7 +27,7 @@ from benches.takeover import FLUMENG, Cluster, until
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.journal.client import JournalClient
+from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import FlumengError
 from flumeng.testing import RealZooKeeper
 from zkschema import paths

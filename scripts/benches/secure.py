@@ -14,8 +14,8 @@ from typing import Any
 
 from benches import secure_links, secure_reads
 from benches.journal import FRAME_ROWS, ID, Lines
-from flumeng.journal.encryption import Key, Keyring
-from flumeng.journal.journal import Journal
+from flumeng.journal.log.encryption import Key, Keyring
+from flumeng.journal.log.journal import Journal
 
 KEYRING = Keyring({"${secret:bench}": Key.parse("5a" * 32, "bench")})
 

@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow as pa
 
 from benches.senders import LINE_BYTES, make_lines
-from flumeng.journal.client import JournalClient
-from flumeng.journal.journal import Journal
-from flumeng.journal.proof import Proof
+from flumeng.journal.log.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
-from flumeng.journal.server import JournalServer
+from flumeng.journal.serving.client import JournalClient
+from flumeng.journal.serving.proof import Proof
+from flumeng.journal.serving.server import JournalServer
 from flumeng.platform.security.credentials import Keystore, keystore_of
 from flumeng.platform.security.roles import DIRECTORY
 from flumeng.platform.security.testing import Certificates

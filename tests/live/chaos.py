@@ -21,9 +21,9 @@ from pyarrow import fs
 from flumeng.control.commands.tasks import restart_task
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.journal.account import Account
-from flumeng.journal.client import JournalClient
-from flumeng.journal.position import Position
+from flumeng.journal.log.position import Position
+from flumeng.journal.serving.account import Account
+from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import FlumengError, UnavailableError
 from flumeng.testing import RealZooKeeper
 from zkschema import paths

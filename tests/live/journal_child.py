@@ -19,9 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from flumeng.journal.checkpoint import Durability
-from flumeng.journal.errors import DiskFullError, JournalFailedError
-from flumeng.journal.journal import Journal
+from flumeng.journal.log.checkpoint import Durability
+from flumeng.journal.log.errors import DiskFullError, JournalFailedError
+from flumeng.journal.log.journal import Journal
 from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import FlumengError
 

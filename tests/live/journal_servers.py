@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from flumeng.journal.client import JournalClient
-from flumeng.journal.proof import Proof
-from flumeng.journal.tokens import Signer
+from flumeng.journal.serving.client import JournalClient
+from flumeng.journal.serving.proof import Proof
+from flumeng.journal.serving.tokens import Signer
 from flumeng.platform.errors import UnavailableError
 from flumeng.platform.scrubbing import Secret
 from flumeng.platform.security.authority import Authority
@@ -36,9 +36,9 @@ SERVE = f"""
     import os, sys
     from pathlib import Path
     import pyarrow as pa
-    from flumeng.journal.limits import Limits
-    from flumeng.journal.memory import MemoryJournal
-    from flumeng.journal.server import JournalServer
+    from flumeng.journal.log.limits import Limits
+    from flumeng.journal.log.memory import MemoryJournal
+    from flumeng.journal.serving.server import JournalServer
     from flumeng.journal.testing import numbered_events
     from flumeng.platform.security import credentials
 

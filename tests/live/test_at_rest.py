@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from flumeng.agent.node.home import KEPT
-from flumeng.journal.encryption import Key
+from flumeng.journal.log.encryption import Key
 from tests.live.chaos import Cluster, descendants
 
 FLUMENG = Path(sys.executable).with_name("flumeng")

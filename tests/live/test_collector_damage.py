@@ -33,10 +33,10 @@ from flumeng.inputs.journals.addresses import Addresses
 from flumeng.inputs.journals.positions import PositionWatcher, WatchedJournals
 from flumeng.inputs.journals.probes import Probes
 from flumeng.inputs.journals.reader import READ_SECONDS, JournalReader
-from flumeng.journal.journal import Journal
+from flumeng.journal.log.journal import Journal
+from flumeng.journal.log.repair import repair
 from flumeng.journal.names import node_of
-from flumeng.journal.repair import repair
-from flumeng.journal.server import JournalServer
+from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import CorruptError
 from flumeng.testing import FakeStore

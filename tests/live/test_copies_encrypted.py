@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.journal.encryption import Key
+from flumeng.journal.log.encryption import Key
 from tests.live.copy_hosts import PORT, Host, Hosts, can_make_hosts, running
 from tests.live.one_host import eventually
 from tests.live.test_copies_chaos import lake_of

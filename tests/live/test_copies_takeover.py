@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.replication.membership import node_of
+from flumeng.journal.replication.membership import node_of
 from tests.live.copy_hosts import PORT, SESSION_SECONDS, Host, Hosts, can_make_hosts, running
 from tests.live.one_host import eventually
 from tests.live.test_copies_chaos import lake_of

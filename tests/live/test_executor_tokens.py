@@ -38,9 +38,9 @@ from flumeng.inputs.journals.executor_tokens import ExecutorTokens
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.inputs.reading import Reader
 from flumeng.inputs.routing import RoutedReader
-from flumeng.journal.errors import DeniedError
-from flumeng.journal.journal import Journal
-from flumeng.journal.server import JournalServer
+from flumeng.journal.log.errors import DeniedError
+from flumeng.journal.log.journal import Journal
+from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import UserError
 from flumeng.platform.security.credentials import Keystore

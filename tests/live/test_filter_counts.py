@@ -16,9 +16,9 @@ from flumeng.agent.collector.work import Filtered, Work
 from flumeng.config import parse_flow
 from flumeng.inputs import Range
 from flumeng.inputs.journals.reader import JournalReader
-from flumeng.journal.journal import Journal
+from flumeng.journal.log.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
-from flumeng.journal.server import JournalServer
+from flumeng.journal.serving.server import JournalServer
 from flumeng.sinks import TaskRevision
 
 JOURNAL = "web.n1.0.00000000"

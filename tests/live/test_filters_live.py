@@ -25,9 +25,9 @@ from flumeng.filters.where import WhereFilter
 from flumeng.inputs import Range
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.inputs.reading import ReadSplits
-from flumeng.journal.journal import Journal
+from flumeng.journal.log.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA, READ_SCHEMA
-from flumeng.journal.server import JournalServer
+from flumeng.journal.serving.server import JournalServer
 from flumeng.platform.errors import UserError
 
 RECEIVED = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

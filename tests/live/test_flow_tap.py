@@ -24,11 +24,11 @@ from flumeng.agent.ingest.testing import flow_text
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.journal import taps
-from flumeng.journal.client import JournalClient
-from flumeng.journal.errors import TapsBusyError
-from flumeng.journal.journal import Journal
-from flumeng.journal.server import JournalServer
+from flumeng.journal.log.errors import TapsBusyError
+from flumeng.journal.log.journal import Journal
+from flumeng.journal.serving import taps
+from flumeng.journal.serving.client import JournalClient
+from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.testing import numbered_events
 from zkschema import paths
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.journal.journal import Journal
+from flumeng.journal.log.journal import Journal
 from flumeng.journal.testing import numbered_events
 from tests.live.power_cut import PowerCut
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flumeng.agent.ingest.testing import WorkerProcess, flow_text
-from flumeng.journal.account import Account
+from flumeng.journal.serving.account import Account
 
 LINES = 2000
 

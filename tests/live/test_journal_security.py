@@ -29,17 +29,17 @@ from pyarrow import flight
 from flumeng.inputs import Range
 from flumeng.inputs.journals.executor_tokens import ExecutorTokens
 from flumeng.inputs.journals.reader import JournalReader
-from flumeng.journal import service, watch_client
-from flumeng.journal.client import JournalClient
-from flumeng.journal.errors import DeniedError, TapDeniedError
-from flumeng.journal.limits import Limits
-from flumeng.journal.memory import MemoryJournal
-from flumeng.journal.proof import Proof
-from flumeng.journal.server import JournalServer
+from flumeng.journal.log.errors import DeniedError, TapDeniedError
+from flumeng.journal.log.limits import Limits
+from flumeng.journal.log.memory import MemoryJournal
+from flumeng.journal.serving import service, watch_client
+from flumeng.journal.serving.client import JournalClient
+from flumeng.journal.serving.proof import Proof
+from flumeng.journal.serving.server import JournalServer
+from flumeng.journal.serving.tokens import TOKEN_SECONDS, Claims
+from flumeng.journal.serving.watch import WatchRequest
+from flumeng.journal.serving.wire import FRAMES_SCHEMA, make_ticket
 from flumeng.journal.testing import numbered_events
-from flumeng.journal.tokens import TOKEN_SECONDS, Claims
-from flumeng.journal.watch import WatchRequest
-from flumeng.journal.wire import FRAMES_SCHEMA, make_ticket
 from flumeng.platform.errors import FlumengError, UnavailableError
 from flumeng.platform.security.authority import new_authority
 from flumeng.platform.security.credentials import Credentials, Keystore

@@ -23,16 +23,21 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from flumeng.journal.client import JournalClient
-from flumeng.journal.errors import AboveSafeError, BelowFloorError, DataLossError, NotServedError
-from flumeng.journal.journal import Journal
-from flumeng.journal.past import Note
-from flumeng.journal.position import Position
-from flumeng.journal.repair import repair
+from flumeng.journal.log.errors import (
+    AboveSafeError,
+    BelowFloorError,
+    DataLossError,
+    NotServedError,
+)
+from flumeng.journal.log.journal import Journal
+from flumeng.journal.log.past import Note
+from flumeng.journal.log.position import Position
+from flumeng.journal.log.repair import repair
 from flumeng.journal.schema import READ_SCHEMA
-from flumeng.journal.server import JournalServer
+from flumeng.journal.serving.client import JournalClient
+from flumeng.journal.serving.server import JournalServer
+from flumeng.journal.serving.wire import FRAMES_SCHEMA
 from flumeng.journal.testing import numbered_events
-from flumeng.journal.wire import FRAMES_SCHEMA
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 
 ID = "web.n1.0.0a1b2c3d"
@@ -248,10 +253,10 @@ WORKER = textwrap.dedent("""
     import sys, time
     from pathlib import Path
     import pyarrow as pa
-    from flumeng.journal.frame import Payload
-    from flumeng.journal.group_commit import GroupCommit
-    from flumeng.journal.journal import Journal
-    from flumeng.journal.server import JournalServer
+    from flumeng.journal.log.frame import Payload
+    from flumeng.journal.log.group_commit import GroupCommit
+    from flumeng.journal.log.journal import Journal
+    from flumeng.journal.serving.server import JournalServer
 
     directory = Path(sys.argv[1])
     batch = pa.ipc.open_stream(sys.stdin.buffer).read_next_batch()
@@ -370,8 +375,8 @@ def test_to_tell_an_event_s_age_loads_no_library(tmp_path: Path) -> None:
     journal.sync()
     journal.close()
     script = (
-        "import sys; from pathlib import Path; from flumeng.journal.journal import Journal; "
-        "from flumeng.journal.server import received_us; "
+        "import sys; from pathlib import Path; from flumeng.journal.log.journal import Journal; "
+        "from flumeng.journal.serving.server import received_us; "
         f"told = received_us(Journal.open(Path({str(tmp_path / ID)!r})), 2); "
         "print(told is not None, 'pandas' in sys.modules, 'pyarrow.compute' in sys.modules)"
     )

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from pyarrow import flight
 
-from flumeng.journal import server as servers
-from flumeng.journal import watch_client
-from flumeng.journal.client import JournalClient
-from flumeng.journal.journal import Journal
-from flumeng.journal.server import JournalServer
+from flumeng.journal.log.journal import Journal
+from flumeng.journal.serving import server as servers
+from flumeng.journal.serving import watch_client
+from flumeng.journal.serving.client import JournalClient
+from flumeng.journal.serving.server import JournalServer
+from flumeng.journal.serving.watch import WatchAnswer, WatchRequest
 from flumeng.journal.testing import numbered_events
-from flumeng.journal.watch import WatchAnswer, WatchRequest
 from flumeng.platform.errors import UnavailableError
 
 ID = "web.n1.0.0a1b2c3d"

@@ -24,12 +24,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import flight
 
-from flumeng.journal.client import JournalClient
-from flumeng.journal.frame import FrameHeader, identity
-from flumeng.journal.journal import Journal
-from flumeng.journal.server import JournalServer
+from flumeng.journal.log.frame import FrameHeader, identity
+from flumeng.journal.log.journal import Journal
+from flumeng.journal.serving.client import JournalClient
+from flumeng.journal.serving.server import JournalServer
+from flumeng.journal.serving.wire import ERROR_KINDS, FRAMES_SCHEMA
 from flumeng.journal.testing import numbered_events
-from flumeng.journal.wire import ERROR_KINDS, FRAMES_SCHEMA
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
 
 ID = "web.n1.0.0a1b2c3d"

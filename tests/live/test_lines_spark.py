@@ -18,9 +18,9 @@ from flumeng.agent.collector.work import Work
 from flumeng.config import parse_flow
 from flumeng.inputs import Progress, Range
 from flumeng.inputs.journals.reader import JournalReader
-from flumeng.journal.journal import Journal
+from flumeng.journal.log.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
-from flumeng.journal.server import JournalServer
+from flumeng.journal.serving.server import JournalServer
 
 JOURNALS = ("web.n1.0.00000000", "web.n1.0.00000001")
 BODIES = [b"a", b" a", b" a", b"b", b"c", b" c"]

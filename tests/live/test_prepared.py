@@ -28,8 +28,8 @@ from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.inputs.reading import Reader
-from flumeng.journal.journal import Journal
-from flumeng.journal.server import JournalServer
+from flumeng.journal.log.journal import Journal
+from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.testing import numbered_events
 
 JOURNAL = "web.n1.0.00000000"

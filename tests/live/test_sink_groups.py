@@ -27,9 +27,9 @@ from flumeng.agent.standalone.embedded import free_port
 from flumeng.config import check_flow
 from flumeng.inputs import Range
 from flumeng.inputs.journals.reader import JournalReader
-from flumeng.journal.journal import Journal
+from flumeng.journal.log.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
-from flumeng.journal.server import JournalServer
+from flumeng.journal.serving.server import JournalServer
 from flumeng.platform import file_store
 from flumeng.platform.errors import UnavailableError
 from flumeng.sinks import availability, groups

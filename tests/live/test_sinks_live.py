@@ -27,9 +27,9 @@ from flumeng.config.sinks.files import Files
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.journals.reader import JournalReader
-from flumeng.journal.journal import Journal
+from flumeng.journal.log.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
-from flumeng.journal.server import JournalServer
+from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.testing import numbered_events
 from flumeng.platform import file_store
 from flumeng.platform.errors import UserError

@@ -16,8 +16,8 @@ from flumeng.agent.collector.work import Work
 from flumeng.config import parse_flow
 from flumeng.inputs import Range
 from flumeng.inputs.journals.reader import JournalReader
-from flumeng.journal.journal import Journal
-from flumeng.journal.server import JournalServer
+from flumeng.journal.log.journal import Journal
+from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.testing import numbered_events
 from flumeng.platform import file_store
 from flumeng.sinks import TaskRevision

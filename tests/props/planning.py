@@ -24,7 +24,7 @@ from flumeng.control.planner.applied import applied
 from flumeng.control.planner.copies import is_lost
 from flumeng.control.snapshot.snapshot import UNDECIDED, FlowView, IntentView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
-from flumeng.replication.membership import node_of
+from flumeng.journal.replication.membership import node_of
 from zkschema.records import (
     COLLECT,
     Cluster,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from flumeng.replication import follower, membership, primary
+from flumeng.journal.replication import follower, membership, primary
 from flumeng.simulation.copies import host, world
 
 

@@ -20,11 +20,11 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flumeng.journal import segment
-from flumeng.journal.checkpoint import NAME, Checkpoint
-from flumeng.journal.encryption import Key, Keyring, Sealer
-from flumeng.journal.errors import KeyMissingError
-from flumeng.journal.frame import (
+from flumeng.journal.log import segment
+from flumeng.journal.log.checkpoint import NAME, Checkpoint
+from flumeng.journal.log.encryption import Key, Keyring, Sealer
+from flumeng.journal.log.errors import KeyMissingError
+from flumeng.journal.log.frame import (
     MAX_STATE_BYTES,
     BadFrameError,
     FrameHeader,
@@ -33,10 +33,10 @@ from flumeng.journal.frame import (
     identity,
     verify,
 )
-from flumeng.journal.journal import Journal
-from flumeng.journal.segment import SUFFIX
+from flumeng.journal.log.journal import Journal
+from flumeng.journal.log.segment import SUFFIX
+from flumeng.journal.serving.wire import parse_ticket
 from flumeng.journal.testing import FaultyDisk, numbered_events
-from flumeng.journal.wire import parse_ticket
 from flumeng.platform.errors import CorruptError, FlumengError, UserError
 
 EXAMPLES = int(os.environ.get("FLUMENG_TEST_EXAMPLES", "0"))

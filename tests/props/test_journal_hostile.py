@@ -19,9 +19,9 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
-from flumeng.journal import reading
-from flumeng.journal.dump import dump
-from flumeng.journal.frame import (
+from flumeng.journal.log import reading
+from flumeng.journal.log.dump import dump
+from flumeng.journal.log.frame import (
     HEADER_BYTES,
     MAX_UNPACKED_BYTES,
     FrameHeader,
@@ -30,9 +30,9 @@ from flumeng.journal.frame import (
     identity,
     padded,
 )
-from flumeng.journal.inspection import Finding, inspect
-from flumeng.journal.journal import Journal
-from flumeng.journal.repair import repair
+from flumeng.journal.log.inspection import Finding, inspect
+from flumeng.journal.log.journal import Journal
+from flumeng.journal.log.repair import repair
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import CorruptError, UserError

@@ -31,17 +31,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flumeng.journal import checkpoint as checkpoints
-from flumeng.journal.checkpoint import Durability
-from flumeng.journal.encryption import Key, Keyring
-from flumeng.journal.errors import (
+from flumeng.journal.log import checkpoint as checkpoints
+from flumeng.journal.log.checkpoint import Durability
+from flumeng.journal.log.encryption import Key, Keyring
+from flumeng.journal.log.errors import (
     AboveSafeError,
     BelowFloorError,
     DiskFullError,
     JournalFailedError,
 )
-from flumeng.journal.frame import ENCRYPTED, HEADER_BYTES, MAGIC, padded
-from flumeng.journal.journal import Journal
+from flumeng.journal.log.frame import ENCRYPTED, HEADER_BYTES, MAGIC, padded
+from flumeng.journal.log.journal import Journal
 from flumeng.journal.testing import FaultyDisk, KilledError, numbered_events
 from flumeng.platform.errors import UserError
 

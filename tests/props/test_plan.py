@@ -14,7 +14,7 @@ from flumeng.control.planner import plan, together
 from flumeng.control.planner.copies import is_lost
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
-from flumeng.replication.membership import node_of
+from flumeng.journal.replication.membership import node_of
 from tests.props.planning import (
     BOTH,
     FLOW_LABELS,

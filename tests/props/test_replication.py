@@ -13,8 +13,8 @@ from itertools import pairwise
 
 import pytest
 
-from flumeng.replication import follower
-from flumeng.replication.messages import Begin, Reset
+from flumeng.journal.replication import follower
+from flumeng.journal.replication.messages import Begin, Reset
 from flumeng.simulation.copies.world import World
 from tests.props.replication_mutants import FAULTS
 

@@ -62,8 +62,8 @@ from flumeng.inputs.objects.seen import MARK, seen
 from flumeng.inputs.objects.seen_hashes import SeenHashes
 from flumeng.inputs.polls import answers, http_body, http_client, http_records, sql_state
 from flumeng.inputs.polls.http_state import State
-from flumeng.journal import watch
-from flumeng.journal.wire import make_ticket, parse_ticket
+from flumeng.journal.serving import watch
+from flumeng.journal.serving.wire import make_ticket, parse_ticket
 from flumeng.platform import whole_files
 from flumeng.platform.errors import CorruptError, UserError
 from flumeng.platform.options import patterns, quantities

@@ -13,19 +13,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
-from flumeng.journal import copy_wire, reading
-from flumeng.journal.copy_wire import Envelope
-from flumeng.journal.disk import Disk
-from flumeng.journal.encryption import Keyring
-from flumeng.journal.errors import HeldError, JournalFailedError
-from flumeng.journal.journal_cipher import KeyReference
-from flumeng.journal.replica import Replica
-from flumeng.journal.replica_journal import ReplicaJournal
+from flumeng.journal.log import reading
+from flumeng.journal.log.disk import Disk
+from flumeng.journal.log.encryption import Keyring
+from flumeng.journal.log.errors import HeldError, JournalFailedError
+from flumeng.journal.log.journal_cipher import KeyReference
+from flumeng.journal.log.replica import Replica
+from flumeng.journal.log.replica_journal import ReplicaJournal
+from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
+from flumeng.journal.replication.membership import Membership, node_of
+from flumeng.journal.replication.messages import Begin, Frames, Reset, ToCopy
+from flumeng.journal.serving import copy_wire
+from flumeng.journal.serving.copy_wire import Envelope
+from flumeng.journal.serving.wire import FRAMES_SCHEMA, frames_of
 from flumeng.journal.testing import numbered_events
-from flumeng.journal.wire import FRAMES_SCHEMA, frames_of
-from flumeng.replication.membership import Membership, node_of
-from flumeng.replication.messages import Begin, Frames, Reset, ToCopy
 
 NAME = "web.n1.0.0a1b2c3d"
 NODES = ("n1", "n2", "n3")

@@ -11,7 +11,7 @@ import pytest
 from cli.testing import NOON, Shell
 from flumeng.control.commands.flows import apply_flows
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.journal.account import Account
+from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import UnavailableError
 from flumeng.testing import FakeStore
 from zkschema import paths, records

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli.main import tree
-from flumeng.journal.encryption import Keyring
-from flumeng.journal.journal import Journal
+from flumeng.journal.log.encryption import Keyring
+from flumeng.journal.log.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
 
 ID = "web.n1.0.0a1b2c3d"

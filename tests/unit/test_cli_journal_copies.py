@@ -17,9 +17,9 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.journal import directory as directories
-from flumeng.journal.replica import Replica
-from flumeng.journal.replica_journal import ReplicaJournal
+from flumeng.journal.log import directory as directories
+from flumeng.journal.log.replica import Replica
+from flumeng.journal.log.replica_journal import ReplicaJournal
 from flumeng.journal.testing import numbered_events
 from flumeng.testing import FakeStore
 from zkschema import paths, records

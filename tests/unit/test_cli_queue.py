@@ -15,7 +15,7 @@ from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.inputs.finding import Before, FindingTask
 from flumeng.inputs.objects.finder import ObjectsFinder
-from flumeng.journal.account import Account
+from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import UnavailableError
 from flumeng.testing import FakeStore
 from zkschema import paths, records

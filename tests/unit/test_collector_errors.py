@@ -6,7 +6,7 @@ import pytest
 
 from flumeng.agent.collector.pipeline import of_kind
 from flumeng.agent.collector.work import BatchFailedError
-from flumeng.journal.errors import NotServedError
+from flumeng.journal.log.errors import NotServedError
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.sinks.elasticsearch.cluster import OverloadedError
 

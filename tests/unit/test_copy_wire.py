@@ -6,11 +6,9 @@ import json
 
 import pytest
 
-from flumeng.journal.copy_wire import Envelope, decode, encode
-from flumeng.journal.journal_cipher import MOST_SECRETS, KeyReference
-from flumeng.platform.errors import CorruptError
-from flumeng.replication.history import Log, Start
-from flumeng.replication.messages import (
+from flumeng.journal.log.journal_cipher import MOST_SECRETS, KeyReference
+from flumeng.journal.replication.history import Log, Start
+from flumeng.journal.replication.messages import (
     Began,
     Begin,
     Frames,
@@ -19,6 +17,8 @@ from flumeng.replication.messages import (
     Reset,
     Unmatched,
 )
+from flumeng.journal.serving.copy_wire import Envelope, decode, encode
+from flumeng.platform.errors import CorruptError
 
 HISTORY = (Start(1, 0), Start(4, 17))
 MESSAGES = [

@@ -16,8 +16,8 @@ from flumeng.control.queries.offsets import ask_discovery, offsets
 from flumeng.control.queries.reading import Reading
 from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.inputs.finding import Before, Bounds, Findings, Offer
-from flumeng.journal.client import JournalClient
-from flumeng.journal.partition_server import PartitionServer
+from flumeng.journal.serving.client import JournalClient
+from flumeng.journal.serving.partition_server import PartitionServer
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.testing import FakeStore
 from zkschema import paths

@@ -12,7 +12,7 @@ from flumeng.config import TaskRange
 from flumeng.control.planner.scaling import Decision
 from flumeng.control.snapshot import discovered
 from flumeng.control.zookeeper import ABSENT, ANY, Put, Version, Write, tree
-from flumeng.journal.account import Account
+from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import ConflictError
 from flumeng.testing import FakeStore
 from zkschema import paths

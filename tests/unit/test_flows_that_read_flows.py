@@ -21,8 +21,8 @@ from flumeng.control.zookeeper import ABSENT, Path, tree
 from flumeng.fleet.site_copy import copy_site
 from flumeng.inputs.finding import Before, Offer
 from flumeng.inputs.flows.finder import FlowFinder
-from flumeng.journal.client import JournalClient
-from flumeng.journal.position import Position
+from flumeng.journal.log.position import Position
+from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
 from flumeng.testing import FakeStore
 from zkschema import paths, records

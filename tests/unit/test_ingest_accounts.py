@@ -8,8 +8,8 @@ from pathlib import Path
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.worker import Worker
 from flumeng.agent.node.protocol import Message
-from flumeng.journal.account import Account
-from flumeng.journal.client import JournalClient
+from flumeng.journal.serving.account import Account
+from flumeng.journal.serving.client import JournalClient
 from tests.unit.test_ingest_liveness import PATIENCE_SECONDS, configure, eventually
 
 

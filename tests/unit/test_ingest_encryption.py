@@ -9,9 +9,9 @@ import pytest
 from flumeng.agent.ingest import flow_journal
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.config import FlowSpec, parse_flow
-from flumeng.journal import reading
-from flumeng.journal.encryption import Key
-from flumeng.journal.errors import KeyMissingError
+from flumeng.journal.log import reading
+from flumeng.journal.log.encryption import Key
+from flumeng.journal.log.errors import KeyMissingError
 from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import FlumengError, UserError
 from flumeng.platform.options.problems import SpecError

@@ -24,8 +24,8 @@ from flumeng.agent.ingest.journal_appender import PENDING_BYTES, JournalAppender
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.agent.ingest.tailer import Tailer
-from flumeng.journal.errors import JournalFailedError
-from flumeng.journal.journal import Journal
+from flumeng.journal.log.errors import JournalFailedError
+from flumeng.journal.log.journal import Journal
 from flumeng.journal.names import flow_of
 from flumeng.platform.errors import CorruptError, UserError
 

@@ -12,7 +12,7 @@ import pytest
 from flumeng.agent.ingest import http, http_app, http_body, http_protocol, http_received_body
 from flumeng.agent.ingest.framing import Messages
 from flumeng.agent.ingest.http_body import RefusedError
-from flumeng.journal.frame import MAX_ROWS
+from flumeng.journal.log.frame import MAX_ROWS
 from tests.unit.http_sending import PATIENCE_SECONDS, Client, Journal, run, serving
 
 

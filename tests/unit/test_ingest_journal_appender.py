@@ -10,7 +10,7 @@ import uvloop
 from flumeng.agent.ingest.counters import Counters
 from flumeng.agent.ingest.journal_appender import JournalAppender
 from flumeng.agent.ingest.received_block import LineRules, Origin, ReceivedBlock
-from flumeng.journal.memory import MemoryJournal
+from flumeng.journal.log.memory import MemoryJournal
 
 RULES = LineRules(max_line_bytes=100, trailers=b"", keep_empty=False)
 GOOD = Origin("h", (("path", "/good"),), RULES)

@@ -14,7 +14,7 @@ from flumeng.agent.ingest import liveness
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.worker import Worker
 from flumeng.agent.node.protocol import Message
-from flumeng.journal.disk import TimedDisk
+from flumeng.journal.log.disk import TimedDisk
 from flumeng.journal.testing import numbered_events
 
 PATIENCE_SECONDS = 60.0
@@ -57,7 +57,7 @@ def test_a_sync_that_does_not_return_is_told(
     journal of durability spill, which does not wait for its disk otherwise, does so as well."""
     monkeypatch.setattr(liveness, "ALIVE_SECONDS", 0.05)
     monkeypatch.setattr(liveness, "HELD_SECONDS", 0.5)
-    monkeypatch.setattr("flumeng.journal.lazy.OVERDUE_SECONDS", 0.5)
+    monkeypatch.setattr("flumeng.journal.log.lazy.OVERDUE_SECONDS", 0.5)
     log = tmp_path / "app.log"
     said: list[Message] = []
     store, disk = JournalStore(tmp_path / "data", "here"), HangingDisk()

@@ -14,7 +14,7 @@ from flumeng.agent.ingest.flow import FlowRunner, Task
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.lag_clock import MOST_NOTES, LagClock
 from flumeng.agent.ingest.measures import TAKEN, Measures
-from flumeng.journal.log import Log
+from flumeng.journal.log.log import Log
 from flumeng.journal.testing import numbered_events
 from flumeng.platform.metrics import table
 from flumeng.platform.metrics.flow_labels import FlowLabels

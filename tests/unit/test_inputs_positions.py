@@ -16,8 +16,8 @@ from flumeng.inputs import Reach
 from flumeng.inputs.journals import positions
 from flumeng.inputs.journals.addresses import Addresses
 from flumeng.inputs.journals.positions import PositionWatcher, backoff_seconds, pace
-from flumeng.journal.position import Position
-from flumeng.journal.watch import WatchAnswer, WatchRequest
+from flumeng.journal.log.position import Position
+from flumeng.journal.serving.watch import WatchAnswer, WatchRequest
 from flumeng.platform.errors import CorruptError, UnavailableError
 from flumeng.testing import FakeStore
 from zkschema import paths

@@ -27,7 +27,7 @@ from flumeng.control.snapshot import discovered
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.snapshot.snapshot import FlowView, Snapshot
 from flumeng.control.zookeeper import ABSENT, ANY, Put, Version, Versioned, Write, tree
-from flumeng.journal.account import Account
+from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import ConflictError, UserError
 from flumeng.testing import FakeStore
 from zkschema import paths, records

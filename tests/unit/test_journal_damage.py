@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from flumeng.journal import checkpoint as checkpoints
-from flumeng.journal import frame, segment
-from flumeng.journal.journal import Journal
+from flumeng.journal.log import checkpoint as checkpoints
+from flumeng.journal.log import frame, segment
+from flumeng.journal.log.journal import Journal
 from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import CorruptError, UserError
 

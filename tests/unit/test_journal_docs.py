@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.journal import checkpoint, frame, segment
+from flumeng.journal.log import checkpoint, frame, segment
 
 PAGE = Path(__file__).parents[2] / "docs" / "journal.md"
 

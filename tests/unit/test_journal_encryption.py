@@ -12,18 +12,18 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
-from flumeng.journal.client import JournalClient
-from flumeng.journal.dump import dump
-from flumeng.journal.encryption import FRAMES_A_SALT, Key, Keyring, Sealer
-from flumeng.journal.errors import KeyMissingError
-from flumeng.journal.frame import FrameHeader, Payload, identity
-from flumeng.journal.inspection import Finding, inspect
-from flumeng.journal.journal import Journal
-from flumeng.journal.journal_cipher import FILE
-from flumeng.journal.memory import MemoryJournal
-from flumeng.journal.repair import repair
-from flumeng.journal.segment import Window
-from flumeng.journal.server import JournalServer
+from flumeng.journal.log.dump import dump
+from flumeng.journal.log.encryption import FRAMES_A_SALT, Key, Keyring, Sealer
+from flumeng.journal.log.errors import KeyMissingError
+from flumeng.journal.log.frame import FrameHeader, Payload, identity
+from flumeng.journal.log.inspection import Finding, inspect
+from flumeng.journal.log.journal import Journal
+from flumeng.journal.log.journal_cipher import FILE
+from flumeng.journal.log.memory import MemoryJournal
+from flumeng.journal.log.repair import repair
+from flumeng.journal.log.segment import Window
+from flumeng.journal.serving.client import JournalClient
+from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 
@@ -146,7 +146,7 @@ def test_a_counted_nonce_is_unique_whatever_chance_says() -> None:
 def test_a_salt_is_drawn_anew_before_a_cipher_has_had_too_much(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("flumeng.journal.encryption.FRAMES_A_SALT", 3)
+    monkeypatch.setattr("flumeng.journal.log.encryption.FRAMES_A_SALT", 3)
     assert FRAMES_A_SALT * (64 << 20) < 2**43, "far below the bounds of NIST SP 800-38D"
     payload = Payload.encode(numbered_events(0, 3))
     sealer = Sealer(Key.parse(OLD, REFERENCE), identity(ID))

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
-from flumeng.journal.frame import (
+from flumeng.journal.log.frame import (
     ALIGNMENT,
     HEADER_BYTES,
     MAX_ROWS,

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.journal.errors import JournalFailedError
-from flumeng.journal.frame import Payload
-from flumeng.journal.group_commit import GroupCommit
-from flumeng.journal.journal import Journal
+from flumeng.journal.log.errors import JournalFailedError
+from flumeng.journal.log.frame import Payload
+from flumeng.journal.log.group_commit import GroupCommit
+from flumeng.journal.log.journal import Journal
 from flumeng.journal.testing import FaultyDisk, numbered_events
 from flumeng.platform.errors import UnavailableError
 

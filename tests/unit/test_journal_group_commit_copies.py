@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from flumeng.journal import group_commit
-from flumeng.journal.errors import HeldError, JournalFailedError
-from flumeng.journal.group_commit import GroupCommit
+from flumeng.journal.log import group_commit
+from flumeng.journal.log.errors import HeldError, JournalFailedError
+from flumeng.journal.log.group_commit import GroupCommit
 from flumeng.platform.errors import UnavailableError
 
 TIMEOUT_SECONDS = 10.0

@@ -15,18 +15,18 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flumeng.journal import checkpoint as checkpoints
-from flumeng.journal.errors import (
+from flumeng.journal.log import checkpoint as checkpoints
+from flumeng.journal.log.errors import (
     AboveSafeError,
     BelowFloorError,
     DiskFullError,
     JournalFailedError,
 )
-from flumeng.journal.frame import MAX_ROWS
-from flumeng.journal.journal import ROLL_WORTH_BYTES, Journal
-from flumeng.journal.limits import Limits
+from flumeng.journal.log.frame import MAX_ROWS
+from flumeng.journal.log.journal import ROLL_WORTH_BYTES, Journal
+from flumeng.journal.log.limits import Limits
+from flumeng.journal.log.segment import SEGMENT_HEADER_BYTES
 from flumeng.journal.schema import READ_SCHEMA
-from flumeng.journal.segment import SEGMENT_HEADER_BYTES
 from flumeng.journal.testing import FaultyDisk, numbered_events
 from flumeng.platform.errors import CorruptError, UserError
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flumeng.journal import directory as directories
-from flumeng.journal.errors import BelowFloorError, DiskFullError, JournalFailedError
-from flumeng.journal.frame import Payload
-from flumeng.journal.group_commit import GroupCommit
-from flumeng.journal.journal import Journal
-from flumeng.journal.lazy import LazySync, Reached
-from flumeng.journal.limits import Limits, Room, no_limit
+from flumeng.journal.log import directory as directories
+from flumeng.journal.log.errors import BelowFloorError, DiskFullError, JournalFailedError
+from flumeng.journal.log.frame import Payload
+from flumeng.journal.log.group_commit import GroupCommit
+from flumeng.journal.log.journal import Journal
+from flumeng.journal.log.lazy import LazySync, Reached
+from flumeng.journal.log.limits import Limits, Room, no_limit
 from flumeng.journal.testing import FaultyDisk, numbered_events
 
 ID = "web.n1.0.0a1b2c3d"

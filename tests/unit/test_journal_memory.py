@@ -7,14 +7,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flumeng.journal.errors import AboveSafeError, BelowFloorError, DiskFullError
-from flumeng.journal.frame import Payload
-from flumeng.journal.group_commit import GroupCommit
-from flumeng.journal.journal import Journal
-from flumeng.journal.limits import Limits
-from flumeng.journal.log import Log
-from flumeng.journal.memory import MemoryJournal
-from flumeng.journal.reading import rows
+from flumeng.journal.log.errors import AboveSafeError, BelowFloorError, DiskFullError
+from flumeng.journal.log.frame import Payload
+from flumeng.journal.log.group_commit import GroupCommit
+from flumeng.journal.log.journal import Journal
+from flumeng.journal.log.limits import Limits
+from flumeng.journal.log.log import Log
+from flumeng.journal.log.memory import MemoryJournal
+from flumeng.journal.log.reading import rows
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.journal.testing import FaultyDisk, numbered_events
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.journal.places import STUCK, Places
+from flumeng.journal.log.places import STUCK, Places
 
 
 class Clock:

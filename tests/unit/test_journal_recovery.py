@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
-from flumeng.journal import checkpoint as checkpoints
-from flumeng.journal.frame import HEADER_BYTES
-from flumeng.journal.journal import Journal
+from flumeng.journal.log import checkpoint as checkpoints
+from flumeng.journal.log.frame import HEADER_BYTES
+from flumeng.journal.log.journal import Journal
 from flumeng.journal.testing import FaultyDisk, KilledError, numbered_events
 from flumeng.platform.errors import CorruptError, UserError
 

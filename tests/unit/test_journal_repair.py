@@ -14,14 +14,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flumeng.journal import checkpoint as checkpoints
-from flumeng.journal.dump import dump
-from flumeng.journal.errors import DataLossError
-from flumeng.journal.frame import identity
-from flumeng.journal.inspection import QUARANTINE, Finding, Part, frames, inspect
-from flumeng.journal.journal import Journal
-from flumeng.journal.repair import repair
-from flumeng.journal.segment import SEGMENT_HEADER_BYTES
+from flumeng.journal.log import checkpoint as checkpoints
+from flumeng.journal.log.dump import dump
+from flumeng.journal.log.errors import DataLossError
+from flumeng.journal.log.frame import identity
+from flumeng.journal.log.inspection import QUARANTINE, Finding, Part, frames, inspect
+from flumeng.journal.log.journal import Journal
+from flumeng.journal.log.repair import repair
+from flumeng.journal.log.segment import SEGMENT_HEADER_BYTES
 from flumeng.journal.testing import FaultyDisk, KilledError, numbered_events
 from flumeng.platform.errors import CorruptError, FlumengError, UserError
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flumeng.journal import group_commit, shared_threads
-from flumeng.journal.frame import Payload
-from flumeng.journal.group_commit import (
+from flumeng.journal.log import group_commit, shared_threads
+from flumeng.journal.log.frame import Payload
+from flumeng.journal.log.group_commit import (
     COMMITS_PER_SECOND,
     FEW_JOURNALS,
     GATHERED_BYTES,
@@ -22,8 +22,8 @@ from flumeng.journal.group_commit import (
     GroupCommit,
     gathering_seconds,
 )
-from flumeng.journal.journal import Journal
-from flumeng.journal.shared_threads import Job, SharedThreads
+from flumeng.journal.log.journal import Journal
+from flumeng.journal.log.shared_threads import Job, SharedThreads
 from flumeng.journal.testing import FaultyDisk, numbered_events
 from flumeng.platform.errors import UnavailableError
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from flumeng.config import policy
-from flumeng.journal import taps
-from flumeng.journal.errors import TapDeniedError, TapsBusyError
-from flumeng.journal.limits import Limits
-from flumeng.journal.memory import MemoryJournal
-from flumeng.journal.taps import Taps
+from flumeng.journal.log.errors import TapDeniedError, TapsBusyError
+from flumeng.journal.log.limits import Limits
+from flumeng.journal.log.memory import MemoryJournal
+from flumeng.journal.serving import taps
+from flumeng.journal.serving.taps import Taps
+from flumeng.journal.serving.wire import Ticket, make_ticket, parse_ticket
 from flumeng.journal.testing import numbered_events
-from flumeng.journal.wire import Ticket, make_ticket, parse_ticket
 from flumeng.platform.errors import UserError
 
 ID = "web.n1.0.0a1b2c3d"

@@ -10,15 +10,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flumeng.journal.checkpoint import Durability
-from flumeng.journal.errors import DiskFullError
-from flumeng.journal.journal import Journal
-from flumeng.journal.limits import Limits
-from flumeng.journal.log import Log
-from flumeng.journal.memory import MemoryJournal
-from flumeng.journal.position import Position
+from flumeng.journal.log.checkpoint import Durability
+from flumeng.journal.log.errors import DiskFullError
+from flumeng.journal.log.journal import Journal
+from flumeng.journal.log.limits import Limits
+from flumeng.journal.log.log import Log
+from flumeng.journal.log.memory import MemoryJournal
+from flumeng.journal.log.position import Position
+from flumeng.journal.serving.watch import (
+    MAX_REQUEST_BYTES,
+    Watch,
+    WatchAnswer,
+    WatchRequest,
+    parse_request,
+)
 from flumeng.journal.testing import numbered_events
-from flumeng.journal.watch import MAX_REQUEST_BYTES, Watch, WatchAnswer, WatchRequest, parse_request
 from flumeng.platform.errors import UserError
 
 A, B, C = (f"web.n1.0.0000000{number}" for number in range(3))

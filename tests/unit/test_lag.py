@@ -10,8 +10,8 @@ import pytest
 from cli.testing import NOON, Shell
 from flumeng.control.commands import flows
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.journal.account import Account
-from flumeng.journal.past import AGO_SECONDS, Past
+from flumeng.journal.log.past import AGO_SECONDS, Past
+from flumeng.journal.serving.account import Account
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

@@ -30,8 +30,8 @@ from flumeng.control.zookeeper import (
     Write,
     tree,
 )
+from flumeng.journal.replication.membership import Membership
 from flumeng.platform.errors import ConflictError, ForbiddenError
-from flumeng.replication.membership import Membership
 from flumeng.testing import FakeStore
 from zkschema import paths, records, table
 from zkschema.table import ZPath

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from flumeng.agent.ingest.replicas.outboxes import Outboxes
-from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
-from flumeng.replication.history import Log
-from flumeng.replication.messages import Begin, Frames
+from flumeng.journal.replicas.outboxes import Outboxes
+from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
+from flumeng.journal.replication.history import Log
+from flumeng.journal.replication.messages import Begin, Frames
 
 BEGIN = Begin("l", 1, Log())
 

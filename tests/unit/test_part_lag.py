@@ -15,8 +15,8 @@ from flumeng.control.queries.partition_lag import LagOfFlow, lag_of_flow
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.inputs.flows.finder import FlowFinder
-from flumeng.journal.journal import Journal
-from flumeng.journal.server import JournalServer
+from flumeng.journal.log.journal import Journal
+from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.testing import numbered_events
 from flumeng.testing import FakeStore
 from zkschema import paths, records

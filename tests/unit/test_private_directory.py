@@ -17,9 +17,9 @@ from flumeng.agent.node.claim import Claim
 from flumeng.agent.node.home import FLOWS, Home
 from flumeng.agent.node.in_progress import InProgress
 from flumeng.agent.node.known_names import KnownNames
-from flumeng.journal.encryption import Key, Keyring
-from flumeng.journal.journal import Journal
-from flumeng.journal.repair import repair
+from flumeng.journal.log.encryption import Key, Keyring
+from flumeng.journal.log.journal import Journal
+from flumeng.journal.log.repair import repair
 from flumeng.journal.testing import numbered_events
 from flumeng.platform import private_directory
 from flumeng.platform.errors import UserError

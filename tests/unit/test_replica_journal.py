@@ -12,12 +12,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flumeng.journal.errors import AboveSafeError
-from flumeng.journal.replica import Replica
-from flumeng.journal.replica_journal import ReplicaJournal
+from flumeng.journal.log.errors import AboveSafeError
+from flumeng.journal.log.replica import Replica
+from flumeng.journal.log.replica_journal import ReplicaJournal
+from flumeng.journal.replication.history import Log, Start
 from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import CorruptError
-from flumeng.replication.history import Log, Start
 
 NAME = "web.n1.0.0a1b2c3d"
 

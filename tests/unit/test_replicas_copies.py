@@ -17,22 +17,22 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.ingest.journal_store import JournalStore
-from flumeng.agent.ingest.replicas.copy_on_disk import CopyOnDisk
-from flumeng.agent.ingest.replicas.disk_backoff import FIRST_SECONDS, MOST_SECONDS
-from flumeng.agent.ingest.replicas.replicas import LOOK_SECONDS
 from flumeng.agent.node.memberships import as_message
-from flumeng.journal import copy_wire
-from flumeng.journal.access import Peer
-from flumeng.journal.copy_wire import Envelope
-from flumeng.journal.errors import JournalFailedError
-from flumeng.journal.replica import Replica
-from flumeng.journal.replica_journal import ReplicaJournal
+from flumeng.journal.log.errors import JournalFailedError
+from flumeng.journal.log.replica import Replica
+from flumeng.journal.log.replica_journal import ReplicaJournal
+from flumeng.journal.replicas.copy_on_disk import CopyOnDisk
+from flumeng.journal.replicas.disk_backoff import FIRST_SECONDS, MOST_SECONDS
+from flumeng.journal.replicas.replicas import LOOK_SECONDS
+from flumeng.journal.replication.history import Log
+from flumeng.journal.replication.membership import Membership
+from flumeng.journal.replication.messages import Began, Begin, Frames, Refused, ToPrimary, Unmatched
+from flumeng.journal.serving import copy_wire
+from flumeng.journal.serving.access import Peer
+from flumeng.journal.serving.copy_wire import Envelope
+from flumeng.journal.serving.wire import FRAMES_SCHEMA
 from flumeng.journal.testing import numbered_events
-from flumeng.journal.wire import FRAMES_SCHEMA
 from flumeng.platform.security.identity import Identity
-from flumeng.replication.history import Log
-from flumeng.replication.membership import Membership
-from flumeng.replication.messages import Began, Begin, Frames, Refused, ToPrimary, Unmatched
 from tests.unit.test_replicas_store import close, open_store, position, take, tell
 
 THEIRS = "web.n9.0.00000000"

@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 
 from flumeng.agent.ingest.journal_store import Ended, JournalStore
-from flumeng.agent.ingest.replicas.replicas import Replicas
-from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.agent.ingest.worker import Worker
 from flumeng.agent.node.memberships import as_message
 from flumeng.agent.node.protocol import Message
-from flumeng.journal.errors import HeldError, JournalFailedError
-from flumeng.journal.replica import Replica
-from flumeng.journal.replica_journal import ReplicaJournal
+from flumeng.journal.log.errors import HeldError, JournalFailedError
+from flumeng.journal.log.replica import Replica
+from flumeng.journal.log.replica_journal import ReplicaJournal
+from flumeng.journal.replicas.replicas import Replicas
+from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
+from flumeng.journal.replication.membership import Membership
+from flumeng.journal.replication.messages import Begin, Frames
 from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
-from flumeng.replication.membership import Membership
-from flumeng.replication.messages import Begin, Frames
 
 
 def open_store(

@@ -17,21 +17,21 @@ from crc32c import crc32c
 
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.key_search import KeySearch
-from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
-from flumeng.journal.client import JournalClient
-from flumeng.journal.dump import dump
-from flumeng.journal.encryption import Key, Keyring, Sealer
-from flumeng.journal.errors import KeyMissingError
-from flumeng.journal.frame import FrameHeader, identity
-from flumeng.journal.inspection import Finding, inspect
-from flumeng.journal.journal_cipher import FILE, KeyReference
-from flumeng.journal.log import Log
-from flumeng.journal.replica import Replica
-from flumeng.journal.replica_journal import ReplicaJournal
-from flumeng.journal.server import JournalServer
+from flumeng.journal.log.dump import dump
+from flumeng.journal.log.encryption import Key, Keyring, Sealer
+from flumeng.journal.log.errors import KeyMissingError
+from flumeng.journal.log.frame import FrameHeader, identity
+from flumeng.journal.log.inspection import Finding, inspect
+from flumeng.journal.log.journal_cipher import FILE, KeyReference
+from flumeng.journal.log.log import Log
+from flumeng.journal.log.replica import Replica
+from flumeng.journal.log.replica_journal import ReplicaJournal
+from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
+from flumeng.journal.replication.messages import Begin
+from flumeng.journal.serving.client import JournalClient
+from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import CorruptError, UnavailableError
-from flumeng.replication.messages import Begin
 from tests.unit import test_replicas_copies as copies
 from tests.unit import test_replicas_store as stores
 from tests.unit.copies_world import NAME, World, bodies, promote

@@ -15,12 +15,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flumeng.agent.ingest.replicas.lateness import LATE_SECONDS, TELL_SECONDS
-from flumeng.agent.ingest.replicas.replicated_journal import ASK_AGAIN_SECONDS
-from flumeng.journal.errors import AboveSafeError, HeldError, JournalFailedError
-from flumeng.journal.group_commit import GroupCommit
-from flumeng.journal.replica import Replica
-from flumeng.journal.replica_journal import ReplicaJournal
+from flumeng.journal.log.errors import AboveSafeError, HeldError, JournalFailedError
+from flumeng.journal.log.group_commit import GroupCommit
+from flumeng.journal.log.replica import Replica
+from flumeng.journal.log.replica_journal import ReplicaJournal
+from flumeng.journal.replicas.lateness import LATE_SECONDS, TELL_SECONDS
+from flumeng.journal.replicas.replicated_journal import ASK_AGAIN_SECONDS
 from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import UserError
 from tests.unit.copies_world import NAME, NODES, World, bodies, promote, seqs, take

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.ingest.replicas.lateness import LATE_SECONDS
-from flumeng.journal.errors import HeldError
+from flumeng.journal.log.errors import HeldError
+from flumeng.journal.replicas.lateness import LATE_SECONDS
 from flumeng.platform.errors import UserError
 from tests.unit.copies_world import NODES, World, bodies, promote, seqs, take
 

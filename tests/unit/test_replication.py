@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from flumeng.platform.errors import ConflictError, CorruptError, UserError
-from flumeng.replication import follower, primary
-from flumeng.replication.follower import Copy, Cut, Fence, Keep, Reply, Restart, Write
-from flumeng.replication.history import Log, Start, agreed
-from flumeng.replication.membership import Membership
-from flumeng.replication.messages import (
+from flumeng.journal.replication import follower, primary
+from flumeng.journal.replication.follower import Copy, Cut, Fence, Keep, Reply, Restart, Write
+from flumeng.journal.replication.history import Log, Start, agreed
+from flumeng.journal.replication.membership import Membership
+from flumeng.journal.replication.messages import (
     Began,
     Begin,
     Frames,
@@ -20,7 +19,8 @@ from flumeng.replication.messages import (
     Reset,
     Unmatched,
 )
-from flumeng.replication.primary import Change, Primary, Send
+from flumeng.journal.replication.primary import Change, Primary, Send
+from flumeng.platform.errors import ConflictError, CorruptError, UserError
 from zkschema.records import Journal
 
 ONE = Log(0, 6, 6, (Start(1, 0), Start(2, 4)))

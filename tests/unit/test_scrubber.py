@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.ingest.replicas import scrubber as scrubbers
-from flumeng.agent.ingest.replicas.disk_backoff import FIRST_SECONDS
-from flumeng.agent.ingest.replicas.lateness import TELL_SECONDS
-from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
-from flumeng.agent.ingest.replicas.scrubber import Scrubber
-from flumeng.journal import replica as replicas
-from flumeng.journal.disk import Disk
-from flumeng.journal.segment import Window
+from flumeng.journal.log import replica as replicas
+from flumeng.journal.log.disk import Disk
+from flumeng.journal.log.segment import Window
+from flumeng.journal.replicas import scrubber as scrubbers
+from flumeng.journal.replicas.disk_backoff import FIRST_SECONDS
+from flumeng.journal.replicas.lateness import TELL_SECONDS
+from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
+from flumeng.journal.replicas.scrubber import Scrubber
 from flumeng.journal.testing import numbered_events
 from tests.live.one_host import eventually
 from tests.unit.copies_world import NAME, NODES, World, is_segment, take

@@ -14,9 +14,9 @@ from cli.testing import NOON, Shell
 from flumeng.agent.collector.task_counts import TaskCounts
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.journal.action_server import ActionServer
-from flumeng.journal.client import JournalClient
-from flumeng.journal.wire import COUNTERS
+from flumeng.journal.serving.action_server import ActionServer
+from flumeng.journal.serving.client import JournalClient
+from flumeng.journal.serving.wire import COUNTERS
 from flumeng.platform.metrics.moving_counts import SLOT_SECONDS, WINDOWS, MovingCounts
 from flumeng.testing import FakeStore
 from zkschema import paths, records

@@ -16,21 +16,15 @@ from typing import Any, cast
 
 import pytest
 
-from flumeng.agent.ingest.replicas.lateness import LATE_SECONDS
-from flumeng.agent.ingest.replicas.links import Links
-from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
-from flumeng.agent.ingest.replicas.throttle import (
-    BUSY_SECONDS,
-    LEAST,
-    PART_BYTES,
-    WHOLE_BYTES,
-    Throttle,
-)
-from flumeng.journal import copy_wire
-from flumeng.journal.access import Peer
-from flumeng.journal.server import JournalServer
-from flumeng.journal.wire import FRAMES_SCHEMA
-from flumeng.replication.messages import Frames
+from flumeng.journal.replicas.lateness import LATE_SECONDS
+from flumeng.journal.replicas.links import Links
+from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
+from flumeng.journal.replicas.throttle import BUSY_SECONDS, LEAST, PART_BYTES, WHOLE_BYTES, Throttle
+from flumeng.journal.replication.messages import Frames
+from flumeng.journal.serving import copy_wire
+from flumeng.journal.serving.access import Peer
+from flumeng.journal.serving.server import JournalServer
+from flumeng.journal.serving.wire import FRAMES_SCHEMA
 from tests.unit.copies_world import World, promote, take
 
 

@@ -6,7 +6,7 @@ Protects that an operator can decide while nodes are upgraded one by one.
 from __future__ import annotations
 
 from flumeng.control.queries.journals import ask_copies
-from flumeng.journal.action_server import ActionServer
+from flumeng.journal.serving.action_server import ActionServer
 
 
 def test_an_older_node_tells_of_no_copies() -> None:

@@ -45,8 +45,8 @@ from flumeng.inputs.letters.names import INPUT as LETTERS
 from flumeng.inputs.objects.objects import ObjectsInput
 from flumeng.inputs.polls.polls import PollsInput
 from flumeng.inputs.routing import Inputs
-from flumeng.journal.action_server import ActionServer
-from flumeng.journal.wire import COUNTERS
+from flumeng.journal.serving.action_server import ActionServer
+from flumeng.journal.serving.wire import COUNTERS
 from flumeng.platform import file_store, secrets, vital
 from flumeng.platform.errors import UserError
 from flumeng.platform.file_store import FileStore

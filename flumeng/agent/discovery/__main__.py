@@ -20,8 +20,8 @@ from flumeng.config.policy import Policy
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
 from flumeng.inputs.finding import Finder, FinderClass, FindingTask
-from flumeng.journal.partition_server import PartitionServer
-from flumeng.journal.wire import CHECK_TARGETS
+from flumeng.journal.serving.partition_server import PartitionServer
+from flumeng.journal.serving.wire import CHECK_TARGETS
 from flumeng.platform import logs, parentage, secrets
 from flumeng.platform.errors import UserError
 from flumeng.platform.security import process

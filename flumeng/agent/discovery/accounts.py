@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from flumeng.agent.discovery.task import DiscoveryTask
-from flumeng.journal.account import Account
-from flumeng.journal.past import Past
-from flumeng.journal.position import Position
+from flumeng.journal.log.past import Past
+from flumeng.journal.log.position import Position
+from flumeng.journal.serving.account import Account
 from flumeng.platform import vital
 from flumeng.platform.errors import FlumengError, UnavailableError
 
@@ -55,8 +55,8 @@ class _Flow:
 
 
 class PartitionAccounts:
-    """See ``flumeng.journal.partition_server.Answers``. ``tasks`` gives those that run, by flow.
-    ``clock`` gives seconds that only grow."""
+    """See ``flumeng.journal.serving.partition_server.Answers``. ``tasks`` gives those that run, by
+    flow. ``clock`` gives seconds that only grow."""
 
     def __init__(
         self,

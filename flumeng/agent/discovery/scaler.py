@@ -27,7 +27,7 @@ from flumeng.control.planner.scaling_record import recorded, standing
 from flumeng.control.snapshot import discovered
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import Store, Versioned, readable
-from flumeng.journal.account import Account
+from flumeng.journal.serving.account import Account
 from zkschema import paths
 from zkschema.records import COLLECT, Partitions, PlannedTask, Scaling
 

@@ -30,7 +30,7 @@ from flumeng.control.zookeeper import (
 )
 from flumeng.control.zookeeper.transaction import singly
 from flumeng.inputs.finding import Before, Bounds, Finder, Findings
-from flumeng.journal.account import Account
+from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import ConflictError, UnavailableError
 from zkschema import paths
 from zkschema.records import Audit, Partition, Partitions

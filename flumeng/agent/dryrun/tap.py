@@ -21,10 +21,10 @@ from flumeng.agent.dryrun.running import joined
 from flumeng.config.multiline import Multiline
 from flumeng.control.zookeeper import Store
 from flumeng.inputs.journals.addresses import Addresses
-from flumeng.journal.client import JournalClient
-from flumeng.journal.errors import DataLossError, NotServedError, TapsBusyError
+from flumeng.journal.log.errors import DataLossError, NotServedError, TapsBusyError
+from flumeng.journal.log.position import Position
 from flumeng.journal.names import flow_of
-from flumeng.journal.position import Position
+from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import FlumengError, UserError
 from zkschema import paths
 

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from flumeng.agent.ingest.framing import TRAILER_BYTES
 from flumeng.agent.ingest.received_block import LineRules, ReceivedBlock
-from flumeng.journal.frame import MAX_ROWS
+from flumeng.journal.log.frame import MAX_ROWS
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.platform.errors import UserError
 
 if TYPE_CHECKING:
-    from flumeng.journal.log import Encoded
+    from flumeng.journal.log.log import Encoded
 
 FRAME_BYTES = 1 << 20
 """Of raw lines, unless one block has more. What is made of them on the way to the disk is a few

@@ -19,7 +19,7 @@ import pyarrow as pa
 from flumeng.agent.ingest.file_position import MARK_BYTES, FileKey, FilePosition, Mark
 from flumeng.agent.ingest.names import folders_within
 from flumeng.agent.ingest.tailed_file import Following, ReplacedError, TailedFile
-from flumeng.journal.disk import OUT_OF_DESCRIPTORS
+from flumeng.journal.log.disk import OUT_OF_DESCRIPTORS
 
 log = logging.getLogger(__name__)
 

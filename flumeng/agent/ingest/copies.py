@@ -25,7 +25,7 @@ from flumeng.agent.ingest.names import (
     successor,
 )
 from flumeng.agent.ingest.tailed_file import TailedFile
-from flumeng.journal.disk import OUT_OF_DESCRIPTORS
+from flumeng.journal.log.disk import OUT_OF_DESCRIPTORS
 
 log = logging.getLogger(__name__)
 

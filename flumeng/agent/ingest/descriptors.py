@@ -12,7 +12,7 @@ import os
 import resource
 import threading
 
-from flumeng.journal.disk import OUT_OF_DESCRIPTORS
+from flumeng.journal.log.disk import OUT_OF_DESCRIPTORS
 from flumeng.platform.listening import reserved_files
 
 MOST_FILES = 4096

@@ -14,10 +14,10 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from flumeng.agent.ingest.replicas.replicas import Replicas
-from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.agent.node.protocol import Message
-from flumeng.journal.log import Log
+from flumeng.journal.log.log import Log
+from flumeng.journal.replicas.replicas import Replicas
+from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
 from flumeng.platform.errors import UnavailableError
 
 log = logging.getLogger(__name__)

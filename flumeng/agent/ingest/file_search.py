@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from fnmatch import translate
 
-from flumeng.journal.disk import OUT_OF_DESCRIPTORS
+from flumeng.journal.log.disk import OUT_OF_DESCRIPTORS
 
 _MAGIC = re.compile(r"[*?\[]")
 _Identity = tuple[int, int]

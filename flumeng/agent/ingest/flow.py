@@ -26,7 +26,7 @@ from flumeng.agent.ingest.source_runner import SourceRunner
 from flumeng.agent.ingest.worker_group import ALONE, WorkerGroup, spreads
 from flumeng.config import Component, parse_flow
 from flumeng.config.policy import UNRESTRICTED, Policy
-from flumeng.journal.limits import size_text
+from flumeng.journal.log.limits import size_text
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.rate_limit import RateLimit
 

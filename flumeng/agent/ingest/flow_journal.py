@@ -9,13 +9,13 @@ import logging
 from typing import Any, Protocol
 
 from flumeng.agent.ingest.journal_store import JournalStore
-from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.config import FlowSpec
 from flumeng.config.policy import UNRESTRICTED, Policy
-from flumeng.journal.checkpoint import Durability
-from flumeng.journal.encryption import Keyring
-from flumeng.journal.limits import MAX_BYTES, MEMORY_BYTES, Limits
-from flumeng.journal.log import Appendable
+from flumeng.journal.log.checkpoint import Durability
+from flumeng.journal.log.encryption import Keyring
+from flumeng.journal.log.limits import MAX_BYTES, MEMORY_BYTES, Limits
+from flumeng.journal.log.log import Appendable
+from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
 from flumeng.platform.errors import FlumengError
 
 log = logging.getLogger(__name__)

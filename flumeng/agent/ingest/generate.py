@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from flumeng.agent.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.agent.ingest.source import Source, SourceContext
 from flumeng.config.sources import Generate
-from flumeng.journal.frame import MAX_ROWS
+from flumeng.journal.log.frame import MAX_ROWS
 
 DIGITS = 16
 CHUNK_BYTES = 1 << 18

@@ -20,7 +20,7 @@ from flumeng.agent.ingest.counters import Counters
 from flumeng.agent.ingest.peer_limits import network
 from flumeng.agent.ingest.peers import address
 from flumeng.agent.ingest.tls import ServerTls
-from flumeng.journal.disk import OUT_OF_DESCRIPTORS
+from flumeng.journal.log.disk import OUT_OF_DESCRIPTORS
 from flumeng.platform.listening import is_reserved
 from flumeng.platform.seldom import Seldom
 

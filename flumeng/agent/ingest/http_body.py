@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from flumeng.agent.ingest.framing import Framer, Messages
 from flumeng.agent.ingest.memory_bound import Share
-from flumeng.journal.frame import MAX_ROWS
+from flumeng.journal.log.frame import MAX_ROWS
 from flumeng.platform.json_text import without_surrogates
 
 PIECE_BYTES = 1 << 20

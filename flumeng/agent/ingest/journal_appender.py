@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from flumeng.agent.ingest import batch
 from flumeng.agent.ingest.counters import Counters
 from flumeng.agent.ingest.received_block import ReceivedBlock
-from flumeng.journal.errors import JournalFailedError
-from flumeng.journal.group_commit import GroupCommit
-from flumeng.journal.log import Appendable, Encoded
+from flumeng.journal.log.errors import JournalFailedError
+from flumeng.journal.log.group_commit import GroupCommit
+from flumeng.journal.log.log import Appendable, Encoded
 from flumeng.platform.seldom import Seldom
 
 log = logging.getLogger(__name__)

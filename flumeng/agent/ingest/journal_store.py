@@ -18,25 +18,25 @@ from typing import NamedTuple
 
 from flumeng.agent.ingest.batch import NO_EVENTS
 from flumeng.agent.ingest.earlier_journals import EarlierJournals
-from flumeng.agent.ingest.replicas.replicas import Replicas
-from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.agent.ingest.shared_room import SharedRoom
 from flumeng.agent.ingest.source_states import SourceStates
 from flumeng.agent.ingest.worker_group import ALONE, WorkerGroup
-from flumeng.journal.checkpoint import Durability
-from flumeng.journal.disk import TimedDisk
-from flumeng.journal.encryption import Keyring
-from flumeng.journal.errors import JournalFailedError
-from flumeng.journal.inspection import inspect, state_after
-from flumeng.journal.journal import Journal
-from flumeng.journal.journal_cipher import KeyReference
-from flumeng.journal.limits import Limits
-from flumeng.journal.log import Log
-from flumeng.journal.memory import MemoryJournal
+from flumeng.journal.log.checkpoint import Durability
+from flumeng.journal.log.disk import TimedDisk
+from flumeng.journal.log.encryption import Keyring
+from flumeng.journal.log.errors import JournalFailedError
+from flumeng.journal.log.inspection import inspect, state_after
+from flumeng.journal.log.journal import Journal
+from flumeng.journal.log.journal_cipher import KeyReference
+from flumeng.journal.log.limits import Limits
+from flumeng.journal.log.log import Log
+from flumeng.journal.log.memory import MemoryJournal
+from flumeng.journal.log.replica import Replica, set_aside
+from flumeng.journal.log.replica import exists as is_replica
+from flumeng.journal.log.replica_journal import ReplicaJournal
 from flumeng.journal.names import flow_of, is_journal, maker_of, new_id
-from flumeng.journal.replica import Replica, set_aside
-from flumeng.journal.replica import exists as is_replica
-from flumeng.journal.replica_journal import ReplicaJournal
+from flumeng.journal.replicas.replicas import Replicas
+from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from flumeng.config import FlowSpec
 from flumeng.config.kafka_journal import KafkaJournal
-from flumeng.journal.errors import HeldError, JournalFailedError
+from flumeng.journal.log.errors import HeldError, JournalFailedError
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.kafka_client import connection
 from flumeng.platform.secrets import resolve

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable, Mapping
 
 from flumeng.config import parse_flow
-from flumeng.journal.journal_cipher import JournalCipher
-from flumeng.journal.log import Log
+from flumeng.journal.log.journal_cipher import JournalCipher
+from flumeng.journal.log.log import Log
 from flumeng.journal.names import flow_of
 from flumeng.platform.errors import FlumengError
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from flumeng.agent.node.protocol import ALIVE_SECONDS, Message
-from flumeng.journal.group_commit import commit_threads
+from flumeng.journal.log.group_commit import commit_threads
 
 ALIVE: Message = {"type": "alive"}
 HELD_SECONDS = 10.0

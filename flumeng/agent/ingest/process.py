@@ -17,13 +17,13 @@ import uvloop
 
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.liveness import Opening
-from flumeng.agent.ingest.replicas.replicas import Replicas
 from flumeng.agent.ingest.worker import Worker
 from flumeng.agent.ingest.worker_group import WorkerGroup
 from flumeng.agent.node.protocol import Message, Parent
 from flumeng.agent.node.target_checks import TargetChecks
 from flumeng.config import policy
-from flumeng.journal.wire import CHECK_TARGETS
+from flumeng.journal.replicas.replicas import Replicas
+from flumeng.journal.serving.wire import CHECK_TARGETS
 from flumeng.platform import logs, parentage, secrets
 from flumeng.platform.errors import UserError
 from flumeng.platform.listening import RESERVED_FILES

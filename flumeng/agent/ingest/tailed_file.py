@@ -28,7 +28,7 @@ from flumeng.agent.ingest.file_text import MARK_BYTES as TEXT_MARK_BYTES
 from flumeng.agent.ingest.file_text import CutLines, FileText
 from flumeng.agent.ingest.framing import TRAILER_BYTES
 from flumeng.agent.ingest.received_block import LineRules, Origin, ReceivedBlock
-from flumeng.journal.frame import MAX_ROWS
+from flumeng.journal.log.frame import MAX_ROWS
 
 log = logging.getLogger(__name__)
 

@@ -39,7 +39,7 @@ from flumeng.agent.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.agent.ingest.tailed_file import Following, ReplacedError, TailedFile
 from flumeng.agent.ingest.turns import Turns
 from flumeng.config.sources import Tail
-from flumeng.journal.disk import OUT_OF_DESCRIPTORS
+from flumeng.journal.log.disk import OUT_OF_DESCRIPTORS
 
 log = logging.getLogger(__name__)
 

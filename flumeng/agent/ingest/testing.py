@@ -23,8 +23,8 @@ from flumeng.agent.ingest import batch
 from flumeng.agent.ingest.received_block import ReceivedBlock
 from flumeng.agent.ingest.tailer import QUIET_SECONDS, Tailer
 from flumeng.config.sources import Tail
-from flumeng.journal.client import JournalClient
-from flumeng.journal.position import Position
+from flumeng.journal.log.position import Position
+from flumeng.journal.serving.client import JournalClient
 
 PATIENCE_SECONDS = 60.0
 

@@ -24,15 +24,15 @@ from flumeng.agent.ingest.key_search import KeySearch
 from flumeng.agent.ingest.liveness import stay_alive
 from flumeng.agent.ingest.measures import Measures
 from flumeng.agent.ingest.ordered_work import OrderedWork
-from flumeng.agent.ingest.replicas.replicated_journal import ReplicatedJournal
 from flumeng.agent.ingest.worker_group import ALONE, WorkerGroup
 from flumeng.agent.node.protocol import Message
 from flumeng.config import Component
 from flumeng.config.policy import UNRESTRICTED, Policy
-from flumeng.journal.log import Log
+from flumeng.journal.log.log import Log
 from flumeng.journal.names import flow_of
-from flumeng.journal.server import JournalServer
-from flumeng.journal.service import NO_ACTIONS, Actions
+from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
+from flumeng.journal.serving.server import JournalServer
+from flumeng.journal.serving.service import NO_ACTIONS, Actions
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.metrics.health import Health
 from flumeng.platform.security.credentials import Keystore

@@ -16,8 +16,8 @@ from typing import Any
 from flumeng.agent.node.pace import Pace
 from flumeng.agent.node.protocol import Message
 from flumeng.control.zookeeper import Put, Store, Unreadable, Version, Versioned
+from flumeng.journal.replication.membership import Membership, node_of
 from flumeng.platform.errors import ConflictError, CorruptError
-from flumeng.replication.membership import Membership, node_of
 from zkschema import paths
 from zkschema.records import NOTHING, Journal
 

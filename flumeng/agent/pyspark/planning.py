@@ -14,10 +14,10 @@ from flumeng.agent.pyspark.options import Options
 from flumeng.control.zookeeper import Store
 from flumeng.inputs.flows.flow_journals import ANSWER_SECONDS, FlowJournals
 from flumeng.inputs.journals.reader import JournalReader
-from flumeng.journal import proof
-from flumeng.journal.client import JournalClient
-from flumeng.journal.errors import DataLossError
-from flumeng.journal.position import Position
+from flumeng.journal.log.errors import DataLossError
+from flumeng.journal.log.position import Position
+from flumeng.journal.serving import proof
+from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import UnavailableError
 
 log = logging.getLogger(__name__)

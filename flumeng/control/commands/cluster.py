@@ -11,8 +11,8 @@ from flumeng.control.commands.documents import AnyRecord, at, documents, encoded
 from flumeng.control.commands.securing import acl_mismatches, lacks_groups
 from flumeng.control.zookeeper import ABSENT, ANY, Put, Remove, Store, Version, Write, tree
 from flumeng.control.zookeeper.transaction import singly
+from flumeng.journal.replication.membership import node_of
 from flumeng.platform.errors import UserError
-from flumeng.replication.membership import node_of
 from zkschema import codec, paths, records, repair, table
 from zkschema.migrations import Delete, Set
 from zkschema.repair import Repair

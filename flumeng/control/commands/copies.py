@@ -26,9 +26,9 @@ from flumeng.control.zookeeper import (
     Versioned,
     tree,
 )
+from flumeng.journal.replication.membership import Membership, node_of
 from flumeng.platform.errors import ConflictError, UserError
 from flumeng.platform.options.problems import nearest
-from flumeng.replication.membership import Membership, node_of
 from zkschema import paths
 from zkschema.records import COPY, Audit, Journal
 

@@ -16,8 +16,8 @@ from flumeng.control.commands.settings import without_chokes
 from flumeng.control.snapshot import journal_registry
 from flumeng.control.zookeeper import ANY, Path, Remove, Store, Unreadable, Write
 from flumeng.control.zookeeper.transaction import singly
+from flumeng.journal.replication.membership import node_of
 from flumeng.platform.errors import ConflictError
-from flumeng.replication.membership import node_of
 from zkschema import bootstrap, paths, records
 
 

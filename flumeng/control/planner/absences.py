@@ -10,7 +10,7 @@ from flumeng.control.planner.drops import says_it_runs
 from flumeng.control.planner.placement_index import PlacementIndex
 from flumeng.control.snapshot.snapshot import NodeView, Snapshot
 from flumeng.control.zookeeper import Version
-from flumeng.replication.membership import node_of
+from flumeng.journal.replication.membership import node_of
 
 
 def marks(snapshot: Snapshot) -> list[MarkAway]:

@@ -24,8 +24,8 @@ from flumeng.control.planner.copy_index import CopyIndex
 from flumeng.control.planner.indexed_heap import IndexedHeap
 from flumeng.control.snapshot.rendezvous import chosen
 from flumeng.control.snapshot.snapshot import NodeView, Snapshot
+from flumeng.journal.replication.membership import Membership, node_of
 from flumeng.platform.errors import CorruptError
-from flumeng.replication.membership import Membership, node_of
 from zkschema.records import COPY, Journal
 
 

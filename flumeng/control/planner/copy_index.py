@@ -15,7 +15,7 @@ from flumeng.config.replicas import Replicas
 from flumeng.control.snapshot.partition_changes import changed_names
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
-from flumeng.replication.membership import node_of
+from flumeng.journal.replication.membership import node_of
 from zkschema.records import COPY, Journal
 
 Standing = tuple[bool, bool, bool, bool, str, str]

@@ -36,7 +36,7 @@ Ask = Callable[[str], Mapping[str, Position]]
 
 def ask_worker(address: str) -> Mapping[str, Position]:
     """The ``Ask`` of a real cluster."""
-    from flumeng.journal.client import JournalClient  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.serving.client import JournalClient  # noqa: PLC0415  loads pyarrow
 
     with JournalClient(address, asking.CALL_SECONDS) as client:
         return client.positions()

@@ -23,7 +23,7 @@ _NO_COUNTERS = {"flow", "source", "held_by", "held_seconds", "lost_files"}
 
 def ask_worker(address: str) -> Sequence[Mapping[str, Any]]:
     """The ``Ask`` of a real cluster."""
-    from flumeng.journal.client import JournalClient  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.serving.client import JournalClient  # noqa: PLC0415  loads pyarrow
 
     with JournalClient(address, asking.CALL_SECONDS) as client:
         return client.counters()

@@ -33,7 +33,7 @@ from flumeng.control.queries.task_status import TaskRow
 from flumeng.control.queries.unreadable import Cause
 from flumeng.control.snapshot import journal_registry, leases
 from flumeng.control.zookeeper import ReadableStore
-from flumeng.journal.account import Account
+from flumeng.journal.serving.account import Account
 from zkschema import paths, records
 from zkschema.records import ABORTED, COLLECT, DISCOVER, LiveMaster
 

@@ -14,10 +14,10 @@ from flumeng.control.queries import asking
 from flumeng.control.queries.reading import Reading
 from flumeng.control.snapshot import journal_registry
 from flumeng.control.zookeeper import Store
-from flumeng.journal.account import Account
+from flumeng.journal.replication.membership import node_of
+from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.problems import nearest
-from flumeng.replication.membership import node_of
 from zkschema import paths
 
 Ask = Callable[[str], Mapping[str, Account]]
@@ -26,7 +26,7 @@ Ask = Callable[[str], Mapping[str, Account]]
 
 def ask_worker(address: str) -> Mapping[str, Account]:
     """The ``Ask`` of a real cluster."""
-    from flumeng.journal.client import JournalClient  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.serving.client import JournalClient  # noqa: PLC0415  loads pyarrow
 
     with JournalClient(address, asking.CALL_SECONDS) as client:
         return client.accounts()
@@ -38,8 +38,8 @@ AskCopies = Callable[[str], Mapping[str, int]]
 
 def ask_copies(address: str) -> Mapping[str, int]:
     """The ``AskCopies`` of a real cluster. An older node tells of none."""
-    from flumeng.journal.client import JournalClient  # noqa: PLC0415  loads pyarrow
-    from flumeng.journal.errors import DeniedError  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.log.errors import DeniedError  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.serving.client import JournalClient  # noqa: PLC0415  loads pyarrow
 
     with JournalClient(address, asking.CALL_SECONDS) as client:
         try:

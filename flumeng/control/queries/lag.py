@@ -11,7 +11,7 @@ from flumeng.control.queries.overview import FlowRow
 from flumeng.control.queries.task_status import TaskRow
 from flumeng.control.queries.unreadable import Cause
 from flumeng.control.snapshot.partitions import key
-from flumeng.journal.account import Account
+from flumeng.journal.serving.account import Account
 from zkschema.records import COLLECT
 
 BATCHES = 2

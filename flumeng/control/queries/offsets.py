@@ -22,7 +22,7 @@ def ask_discovery(
     address: str, flow: str, partitions: Collection[str], to: str
 ) -> Mapping[str, int]:
     """The ``Ask`` of a real cluster."""
-    from flumeng.journal.client import JournalClient  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.serving.client import JournalClient  # noqa: PLC0415  loads pyarrow
 
     with JournalClient(address, OFFSETS_SECONDS) as client:
         return client.offsets(flow, partitions, to)

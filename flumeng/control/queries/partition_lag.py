@@ -17,8 +17,8 @@ from flumeng.control.queries.reading import Reading
 from flumeng.control.queries.unreadable import causes
 from flumeng.control.snapshot.partitions import key
 from flumeng.control.zookeeper import ReadableStore
-from flumeng.journal.account import Account
-from flumeng.journal.past import AGO_SECONDS
+from flumeng.journal.log.past import AGO_SECONDS
+from flumeng.journal.serving.account import Account
 
 
 @dataclass(frozen=True)

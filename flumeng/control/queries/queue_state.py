@@ -11,8 +11,8 @@ from flumeng.control.snapshot import queues
 from flumeng.control.snapshot.partitions import ack_path, key
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import Found, Versioned
-from flumeng.journal.account import Account
-from flumeng.journal.past import AGO_SECONDS
+from flumeng.journal.log.past import AGO_SECONDS
+from flumeng.journal.serving.account import Account
 from zkschema import paths
 from zkschema.records import COLLECT, Ack, Queue
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from flumeng.config.replicas import Replicas
 from flumeng.control.queries.unreadable import Cause
-from flumeng.replication.membership import node_of
+from flumeng.journal.replication.membership import node_of
 from zkschema.records import Journal
 
 NAMED = 3

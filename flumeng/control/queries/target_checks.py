@@ -35,7 +35,7 @@ Ask = Callable[[str, str, str, str], Sequence[Mapping[str, Any]]]
 
 def ask_node(address: str, flow: str, text: str, signed: str) -> Sequence[Mapping[str, Any]]:
     """The ``Ask`` of a real cluster."""
-    from flumeng.journal.client import JournalClient  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.serving.client import JournalClient  # noqa: PLC0415  loads pyarrow
 
     with JournalClient(address, CHECK_SECONDS) as client:
         return client.check_targets(flow, text, signed)

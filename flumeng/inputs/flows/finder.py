@@ -15,8 +15,8 @@ from flumeng.control.snapshot.partitions import FLOW, input_of, journal_of, subs
 from flumeng.control.zookeeper import Store
 from flumeng.inputs.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.inputs.flows.flow_journals import ANSWER_SECONDS, FlowJournals
-from flumeng.journal.client import JournalClient
 from flumeng.journal.names import flow_of
+from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import UserError
 from zkschema import paths
 

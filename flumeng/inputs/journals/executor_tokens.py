@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from flumeng.journal.proof import Proof
-from flumeng.journal.tokens import Signer
+from flumeng.journal.serving.proof import Proof
+from flumeng.journal.serving.tokens import Signer
 from flumeng.platform.security import credentials, process
 from flumeng.platform.security.credentials import Credentials, Keystore
 

@@ -22,8 +22,8 @@ from flumeng.inputs import Reach, Standstill
 from flumeng.inputs.journals import standstills
 from flumeng.inputs.journals.addresses import Addresses
 from flumeng.inputs.journals.probes import Probes
-from flumeng.journal import watch_client
-from flumeng.journal.watch import WatchAnswer, WatchRequest
+from flumeng.journal.serving import watch_client
+from flumeng.journal.serving.watch import WatchAnswer, WatchRequest
 from flumeng.platform import vital
 from flumeng.platform.errors import CorruptError, UnavailableError
 

@@ -11,7 +11,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from flumeng.inputs.journals.reader import READ_SECONDS
-from flumeng.journal.client import JournalClient
+from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import UnavailableError
 
 THREADS = 4

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from flumeng.inputs import Range, Split
 from flumeng.inputs.reading import bounds
-from flumeng.journal.client import JournalClient
-from flumeng.journal.proof import Proof
 from flumeng.journal.schema import READ_SCHEMA
+from flumeng.journal.serving.client import JournalClient
+from flumeng.journal.serving.proof import Proof
 from flumeng.platform.idle_clients import IdleClients
 
 READ_SECONDS = 5.0

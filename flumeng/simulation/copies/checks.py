@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from flumeng.replication.follower import Copy
-from flumeng.replication.history import Log
-from flumeng.replication.membership import Membership, node_of
-from flumeng.replication.primary import Primary
+from flumeng.journal.replication.follower import Copy
+from flumeng.journal.replication.history import Log
+from flumeng.journal.replication.membership import Membership, node_of
+from flumeng.journal.replication.primary import Primary
 from flumeng.simulation.copies.disk import Event
 from flumeng.simulation.copies.host import Host
 

@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from flumeng.replication.follower import Copy
-from flumeng.replication.history import Log, Start
+from flumeng.journal.replication.follower import Copy
+from flumeng.journal.replication.history import Log, Start
 
 
 class Event(NamedTuple):

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from flumeng.replication import follower, primary
-from flumeng.replication.follower import Copy
-from flumeng.replication.membership import Membership
-from flumeng.replication.messages import Begin, Frames, Refused, Reset, ToCopy, ToPrimary
-from flumeng.replication.primary import Primary
+from flumeng.journal.replication import follower, primary
+from flumeng.journal.replication.follower import Copy
+from flumeng.journal.replication.membership import Membership
+from flumeng.journal.replication.messages import Begin, Frames, Refused, Reset, ToCopy, ToPrimary
+from flumeng.journal.replication.primary import Primary
 from flumeng.simulation.copies.disk import CopyDisk, Event
 
 

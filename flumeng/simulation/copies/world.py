@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 from operator import methodcaller
 
+from flumeng.journal.replication.follower import Copy
+from flumeng.journal.replication.membership import Membership, node_of
+from flumeng.journal.replication.primary import Primary
 from flumeng.platform.errors import FlumengError
-from flumeng.replication.follower import Copy
-from flumeng.replication.membership import Membership, node_of
-from flumeng.replication.primary import Primary
 from flumeng.simulation.copies.checks import Checks
 from flumeng.simulation.copies.host import CrashedError, Host, Letter, Proposal
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from flumeng.replication import follower, primary
-from flumeng.replication.follower import Copy
-from flumeng.replication.membership import Membership
-from flumeng.replication.messages import Began, Begin, Frames, Persisted, Refused, Reset, Unmatched
-from flumeng.replication.primary import Peer, Primary
+from flumeng.journal.replication import follower, primary
+from flumeng.journal.replication.follower import Copy
+from flumeng.journal.replication.membership import Membership
+from flumeng.journal.replication.messages import (
+    Began,
+    Begin,
+    Frames,
+    Persisted,
+    Refused,
+    Reset,
+    Unmatched,
+)
+from flumeng.journal.replication.primary import Peer, Primary
 from flumeng.simulation.copies.disk import CopyDisk, Event
 from flumeng.simulation.copies.host import Letter, Proposal
 

@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise, takewhile
 from typing import Generic, NamedTuple, TypeVar
 
-from flumeng.replication import primary
-from flumeng.replication.follower import Copy
-from flumeng.replication.history import Log
-from flumeng.replication.membership import Membership
-from flumeng.replication.messages import Began, Begin
-from flumeng.replication.primary import Primary
+from flumeng.journal.replication import primary
+from flumeng.journal.replication.follower import Copy
+from flumeng.journal.replication.history import Log
+from flumeng.journal.replication.membership import Membership
+from flumeng.journal.replication.messages import Began, Begin
+from flumeng.journal.replication.primary import Primary
 from flumeng.simulation.copies.disk import Event
 from flumeng.simulation.copies.host import Letter, Proposal
 from flumeng.simulation.copies.model.node import (

@@ -1,0 +1,89 @@
+"""The segments of one journal, oldest first. The last one is active, the others are sealed.
+
+One thread changes the chain, any thread reads it: it is replaced and never changed in place.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+
+from flumeng.journal.log.errors import BelowFloorError
+from flumeng.journal.log.limits import Limits
+from flumeng.journal.log.segment import Segment, Window
+
+
+class Chain:
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._segments = tuple(segments)
+        self._sealed_bytes = sum(part.length for part in self._segments[:-1])
+
+    @property
+    def floor(self) -> int:
+        return self._segments[0].base
+
+    @property
+    def active(self) -> Segment:
+        return self._segments[-1]
+
+    @property
+    def bytes(self) -> int:
+        return self._sealed_bytes + self.active.length
+
+    def add(self, fresh: Segment) -> None:
+        """The active segment is sealed and ``fresh`` takes its place."""
+        self._sealed_bytes += self.active.length
+        self._segments = (*self._segments, fresh)
+
+    def acked(self, ack: int) -> int:
+        """How many of the oldest segments have all their events below ``ack``; never the active."""
+        ends = (after.base for after in self._segments[1:])
+        return sum(1 for _ in itertools.takewhile(lambda end: end <= ack, ends))
+
+    def expired(self, ack: int, limits: Limits) -> int:
+        """How many of the acked ones are to go now."""
+        parts = self._segments[: self.acked(ack)]
+        now = time.time()
+        return limits.expired(
+            [part.length for part in parts], lambda n: now - parts[n].path.stat().st_mtime
+        )
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self._segments
+
+    def at(self, number: int) -> Segment:
+        return self._segments[number]
+
+    def drop(self, count: int) -> tuple[Segment, ...]:
+        """Take out the oldest."""
+        gone, self._segments = self._segments[:count], self._segments[count:]
+        self._sealed_bytes -= sum(part.length for part in gone)
+        return gone
+
+    def windows(self, start: int, end: int) -> Iterator[Window]:
+        """The frames that hold events of [start, end), in order; ``end`` must be safe.
+
+        Raises BelowFloorError and CorruptError.
+        """
+        segments = self._segments
+        if start < segments[0].base:
+            raise BelowFloorError(
+                f"{segments[0].path.parent}: seq {start} lies below its floor {segments[0].base}"
+            )
+        ends = [after.base for after in segments[1:]] + [end]
+        for part, part_end in zip(segments, ends, strict=True):
+            if start < part_end and part.base < end:
+                yield from part.windows(max(start, part.base), min(end, part_end))
+
+    def check(self, *, sound: bool) -> None:
+        """Assert its invariants; files have their lengths in a ``sound`` journal."""
+        bases = [part.base for part in self._segments]
+        assert bases == sorted(set(bases))
+        assert self._sealed_bytes == sum(part.length for part in self._segments[:-1])
+        for part, successor in itertools.pairwise(self._segments):
+            assert successor.header.previous == part.link
+        if sound:
+            for part in self._segments:
+                assert part.path.stat().st_size == part.length

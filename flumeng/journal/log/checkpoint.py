@@ -1,0 +1,150 @@
+"""The checkpoint: one block of 512 bytes that says how far the journal is known to be on disk.
+
+It is written in place after each sync of the data, never before, so it may be behind the data but
+never ahead. What lies below its offset was acknowledged: damage there is never cut away. It needs
+no new space on disk, so a full disk cannot stop it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from crc32c import crc32c
+
+from flumeng.journal.log.disk import Disk
+from flumeng.platform.errors import CorruptError, UserError
+
+NAME = "checkpoint"
+BLOCK_BYTES = 512
+MAGIC = b"FLCP"
+VERSION = 1
+SYNC_INTERVAL_SECONDS = 0.1
+# magic, version, closed, durability, reserved, term, segment, offset, safe, floor, journal, boot,
+# barrier, lost; zeros; the CRC.
+FIELDS = struct.Struct("<4sBBBBQQQQQ16s16sQQ")
+_CRC = struct.Struct("<I")
+
+Durability = Literal["disk", "spill", "memory", "replicated"]
+"""What an event has to be before it is acknowledged: synced, written, only taken, or synced here
+and on every copy in sync."""
+
+NO_BOOT = bytes(16)
+NO_BARRIER = 2**64 - 1
+_DURABILITIES: tuple[Durability, ...] = get_args(Durability)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Everything below ``offset`` in the segment that begins at ``segment`` is on disk, and all
+    segments before it; that is every event below ``safe``.
+
+    ``boot`` is set while there may be events that only the kernel of that boot has. Nobody reads
+    events from ``barrier`` on: the first of them is lost, and no operator has accepted that yet.
+    ``lost`` counts the events that are gone.
+    """
+
+    journal: bytes
+    term: int
+    segment: int
+    offset: int
+    safe: int
+    floor: int
+    closed: bool = False
+    durability: Durability = "disk"
+    boot: bytes = NO_BOOT
+    barrier: int = NO_BARRIER
+    lost: int = 0
+
+    def pack(self) -> bytes:
+        fields = FIELDS.pack(
+            MAGIC,
+            VERSION,
+            self.closed,
+            _DURABILITIES.index(self.durability),
+            0,
+            self.term,
+            self.segment,
+            self.offset,
+            self.safe,
+            self.floor,
+            self.journal,
+            self.boot,
+            self.barrier,
+            self.lost,
+        )
+        block = fields.ljust(BLOCK_BYTES - _CRC.size, b"\0")
+        return block + _CRC.pack(crc32c(block))
+
+    @classmethod
+    def unpack(cls, block: bytes, journal: bytes, path: Path) -> Checkpoint:
+        """Raises CorruptError, which names ``path``."""
+        if len(block) != BLOCK_BYTES:
+            raise CorruptError(f"{path}: {len(block)} bytes, a checkpoint has {BLOCK_BYTES}")
+        body = block[: -_CRC.size]
+        if crc32c(body) != _CRC.unpack_from(block, len(body))[0]:
+            raise CorruptError(f"{path}: the checksum does not match")
+        (magic, version, closed, durability, _, term, segment, offset, safe, floor, *rest) = (
+            FIELDS.unpack_from(body)
+        )
+        if magic != MAGIC:
+            raise CorruptError(f"{path}: not a checkpoint")
+        if version != VERSION or durability >= len(_DURABILITIES):
+            raise UserError(f"{path}: format version {version}, this flumeng reads {VERSION}")
+        owner, boot, barrier, lost = rest
+        if owner != journal:
+            raise CorruptError(f"{path}: belongs to another journal (was the directory renamed?)")
+        return cls(
+            owner,
+            term,
+            segment,
+            offset,
+            safe,
+            floor,
+            bool(closed),
+            _DURABILITIES[durability],
+            boot,
+            barrier,
+            lost,
+        )
+
+
+class CheckpointFile:
+    """The open checkpoint of one journal. One writer."""
+
+    def __init__(self, path: Path, disk: Disk, clock: Callable[[], float] = time.monotonic) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._disk = disk
+        self._clock = clock
+        self._synced_at = clock()
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Overwrite the block. A killed process leaves it all the same, in the page cache."""
+        self._disk.write(self._fd, [checkpoint.pack()], 0)
+
+    def sync(self, *, now: bool) -> None:
+        """Put the block on the medium: ``now``, or if that was last done 100 ms ago or more.
+
+        So a power cut may leave an older one, which only widens what counts as a possibly torn
+        tail.
+        """
+        if now or self._clock() - self._synced_at >= SYNC_INTERVAL_SECONDS:
+            self._disk.sync(self._fd)
+            self._synced_at = self._clock()
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def read(path: Path, journal: bytes) -> Checkpoint:
+    """Raises CorruptError when it is missing, cut short or damaged."""
+    try:
+        block = path.read_bytes()
+    except FileNotFoundError as error:
+        raise CorruptError(f"{path} is missing: how far events are on disk is unknown") from error
+    return Checkpoint.unpack(block, journal, path)

@@ -1,0 +1,213 @@
+"""Frames whose events only those read who have a key: AES-256-GCM, frame by frame.
+
+    message of an encrypted frame: key id (8 bytes) | salt (16) | nonce (12) | ciphertext | tag (16)
+
+The cipher's key is made from the journal's key, the salt and the journal's identity (HKDF-SHA256).
+A ``Sealer`` draws a salt when it is made, keeps it in memory only, and counts its frames in the
+nonce. Nothing of a nonce comes from a place on disk or from what an earlier process has written, so
+neither a torn tail that is written anew nor a copy of the files makes one be used twice. Half of
+the nonce is drawn as well, for a process whose memory was copied while it ran.
+
+The frame's header (its checksums aside), its source state, key id, salt and nonce are authenticated
+with the events: none of it can be changed, and no frame passes at another place. The frame's own
+checksum is over what lies on disk, so whoever scans, recovers and repairs needs no key.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from flumeng.journal.log.errors import KeyMissingError
+from flumeng.journal.log.frame import (
+    ENCRYPTION_BYTES,
+    HEADER_BYTES,
+    BadFrameError,
+    FrameHeader,
+    payload_of,
+    verify,
+)
+from flumeng.platform import secrets
+from flumeng.platform.errors import UserError
+
+KEY_BYTES = 32
+FRAMES_A_SALT = 1 << 16
+"""Far below what AES-GCM bears under one key, also with the largest frames."""
+SALT_BYTES = 16
+TAG_BYTES = 16
+_ENVELOPE = struct.Struct(f"<8s{SALT_BYTES}s12s")
+_NONCE = struct.Struct(">I8s")
+_PURPOSE = b"flumeng journal "
+CIPHERS_KEPT = 64
+assert _ENVELOPE.size + TAG_BYTES == ENCRYPTION_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """``id`` names it in frames and messages, and tells nothing of it."""
+
+    id: str
+    material: bytes = field(repr=False)
+
+    @classmethod
+    def parse(cls, text: str, reference: str) -> Key:
+        """From what a secret holds: 32 bytes as hexadecimal digits or base64. Raises UserError,
+        which does not show it."""
+        material = b""
+        with suppress(ValueError):  # whose trace would show the text
+            material = bytes.fromhex(text) if len(text) == 2 * KEY_BYTES else _from_base64(text)
+        if len(material) != KEY_BYTES:
+            raise UserError(
+                f"{reference} is no key for a journal: expected {KEY_BYTES} random bytes as "
+                "hexadecimal digits or base64, as `openssl rand -hex 32` prints them"
+            )
+        named = hmac.digest(material, _PURPOSE + b"key id", hashlib.sha256)
+        return cls(named[:8].hex(), material)
+
+
+def _from_base64(text: str) -> bytes:
+    plain = text.translate(str.maketrans("-_", "+/")).rstrip("=")
+    return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
+
+
+@dataclass(frozen=True)
+class Keyring:
+    """Keys by the references to the secrets that hold them; the first is for new frames."""
+
+    keys: Mapping[str, Key]
+
+    @classmethod
+    def resolve(cls, references: Iterable[str]) -> Keyring:
+        """Raises UserError for a secret that is not there or is no key."""
+        return cls({name: Key.parse(secrets.resolve(name), name) for name in references})
+
+    @property
+    def current(self) -> Key:
+        return next(iter(self.keys.values()))
+
+    def find(self, key_id: str) -> Key:
+        """Raises KeyMissingError."""
+        for key in self.keys.values():
+            if key.id == key_id:
+                return key
+        has = ", ".join(f"{name} is key {key.id}" for name, key in self.keys.items())
+        raise KeyMissingError(
+            f"encrypted with key {key_id}, which is not here ({has or 'no keys'})"
+        )
+
+    def opened(self, frame: pa.Buffer, header: FrameHeader) -> tuple[pa.Buffer, FrameHeader]:
+        """The frame as it was before it was encrypted; any other as it is.
+
+        Raises KeyMissingError, and BadFrameError for a frame that was changed.
+        """
+        if not header.encrypted:
+            return frame, header
+        key_id, salt, nonce = _ENVELOPE.unpack_from(frame, header.message_offset)
+        key = self.find(key_id.hex())
+        envelope = frame.slice(header.message_offset, _ENVELOPE.size)
+        rest = header.message_bytes - _ENVELOPE.size
+        sealed = frame.slice(header.message_offset + _ENVELOPE.size, rest)
+        state = frame.slice(HEADER_BYTES, header.state_bytes).to_pybytes()
+        message = _decrypted(
+            _cipher(key, salt, header.journal), nonce, sealed, _associated(header, envelope, state)
+        )
+        if message is None:
+            verify(frame, header.journal)
+            raise BadFrameError(
+                "its checksum is right, but not what it was encrypted with: somebody made or moved "
+                "it"
+            )
+        parts, crc = payload_of(state, [message])
+        plain = replace(header, encrypted=False, message_bytes=len(message), payload_crc=crc)
+        return aligned([plain.pack(), *parts], plain.length), plain
+
+
+NO_KEYS = Keyring({})
+
+
+def key_of(frame: pa.Buffer, header: FrameHeader) -> str:
+    """The id of the key that an encrypted frame is encrypted with."""
+    key_id, _, _ = _ENVELOPE.unpack_from(frame, header.message_offset)
+    return bytes(key_id).hex()
+
+
+def aligned(parts: Iterable[Any], size: int) -> pa.Buffer:
+    """One buffer of these parts that begins where Arrow wants columns to begin."""
+    buffer = pa.allocate_buffer(size)
+    view, at = memoryview(buffer).cast("B"), 0
+    for part in parts:
+        data = memoryview(part).cast("B")
+        view[at : at + data.nbytes] = data
+        at += data.nbytes
+    return buffer
+
+
+def _decrypted(cipher: Any, nonce: bytes, sealed: pa.Buffer, associated: bytes) -> bytes | None:
+    """None when a bit of it is not as it was."""
+    from cryptography.exceptions import InvalidTag  # noqa: PLC0415  loads OpenSSL
+
+    try:
+        message: bytes = cipher.decrypt(nonce, memoryview(sealed).cast("B"), associated)
+    except InvalidTag:
+        return None
+    return message
+
+
+class Sealer:
+    """Encrypts frames of one journal, for the one thread that appends to it."""
+
+    def __init__(
+        self, key: Key, journal: bytes, chance: Callable[[int], bytes] = os.urandom
+    ) -> None:
+        self._key = key
+        self._journal = journal
+        self._chance = chance
+        self._begin()
+
+    def seal(
+        self, header: FrameHeader, state: bytes, message: Any
+    ) -> tuple[FrameHeader, list[Any]]:
+        """The frame encrypted: its header, and the buffers to write one after the other. Each call
+        makes another one."""
+        if self._count == FRAMES_A_SALT:
+            self._begin()
+        nonce = _NONCE.pack(self._count, self._chance(8))
+        self._count += 1
+        envelope = _ENVELOPE.pack(bytes.fromhex(self._key.id), self._salt, nonce)
+        size = header.message_bytes + ENCRYPTION_BYTES
+        header = replace(header, encrypted=True, message_bytes=size)
+        associated = _associated(header, envelope, state)
+        sealed = self._cipher.encrypt(nonce, memoryview(message).cast("B"), associated)
+        parts, crc = payload_of(state, [envelope, sealed])
+        header = replace(header, payload_crc=crc)
+        return header, [header.pack(), *parts]
+
+    def _begin(self) -> None:
+        self._salt = self._chance(SALT_BYTES)
+        self._cipher = _cipher(self._key, self._salt, self._journal)
+        self._count = 0
+
+
+def _associated(header: FrameHeader, envelope: Any, state: Any) -> bytes:
+    """What is authenticated beside the events; lengths are in the header."""
+    return b"".join((header.identity, bytes(envelope), bytes(state)))
+
+
+@lru_cache(CIPHERS_KEPT)
+def _cipher(key: Key, salt: bytes, journal: bytes) -> Any:
+    from cryptography.hazmat.primitives import hashes  # noqa: PLC0415  loads OpenSSL
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
+
+    derived = HKDF(hashes.SHA256(), KEY_BYTES, salt, _PURPOSE + b"frames" + journal)
+    return AESGCM(derived.derive(key.material))

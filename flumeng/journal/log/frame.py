@@ -1,0 +1,373 @@
+"""A frame: one record batch with everything needed to know that it is the right one, unharmed.
+
+    header (64 bytes) | source state (JSON, may be empty) | Arrow IPC record-batch message
+
+Each part begins on a multiple of 64 bytes, the padding is zeros. One CRC covers all that follows
+the header, another the header itself, which holds the first CRC and the frame's identity (journal,
+term, sequence numbers). So no bit of a frame is unguarded, a frame of another journal or place
+never passes, and a scan over headers can trust their lengths without reading the rest.
+Arrow IPC itself has no checksum: most flipped bits would read back as wrong data.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import struct
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+
+from flumeng.journal.log.message import unpacked_bytes
+from flumeng.journal.schema import EVENT_SCHEMA
+from flumeng.platform.errors import CorruptError, UserError
+
+ALIGNMENT = 64
+MAX_ROWS = 65_536
+TARGET_BYTES = 4 << 20  # of raw events: what a builder of batches should aim at, at most
+MAX_MESSAGE_BYTES = 64 << 20
+MAX_STATE_BYTES = 16 << 20
+MAX_WHOLE_STATE_BYTES = 1 << 30  # at the beginning of a segment
+STATE_KEYS_AT_ONCE = 4096
+MAX_UNPACKED_BYTES = 512 << 20  # of compressed events: 64 MiB of zeros would unpack to 16 GiB
+
+MAGIC = b"FLFR"
+VERSION = 1
+LOST = 1  # a flag: the events of these seqs are gone; a repair says so in their place
+ENCRYPTED = 2  # a flag: the message is one of ``encryption``
+_FLAGS = LOST | ENCRYPTED
+ENCRYPTION_BYTES = 52  # an encrypted message is so much longer
+MAX_LOST = 2**32 - 1
+# magic, version, flags, reserved, state bytes, message bytes, rows, payload CRC, term, first seq,
+# journal, reserved; the header's own CRC follows.
+FIELDS = struct.Struct("<4sBBHIIIIQQ16sI")
+_CRC = struct.Struct("<I")
+HEADER_BYTES = FIELDS.size + _CRC.size
+assert HEADER_BYTES == ALIGNMENT
+
+_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999, UTC
+_NAMESPACE = uuid.UUID("5c0f4f0e-6a0b-5d0e-9d3c-0f1a6c2be7a1")
+_ZEROS = bytes(ALIGNMENT)
+
+# LZ4 pays for text: it halves the bytes to sync, send and keep for about 1.2 ms per MB, and what is
+# repeated for each row (host, attributes) nearly vanishes. It does not for a handful of rows (25 us
+# to unpack, a few hundred bytes saved) nor for bodies that are compressed or encrypted already,
+# which a small sample shows, unless what is repeated is a good part of the whole.
+_LZ4_FROM_BYTES = 4096
+_SAMPLE_BYTES = 8192
+_LEAST_SAVED = 0.1
+_PLAIN = pa.ipc.IpcWriteOptions(use_threads=False)
+_LZ4 = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+_SAMPLER = pa.Codec("lz4_raw")
+
+
+class BadFrameError(CorruptError):
+    """The bytes are not an unharmed frame of this journal. Who reads adds the place."""
+
+
+def identity(journal: str) -> bytes:
+    """The 16 bytes that stand for a journal in its files, made from its never reused id."""
+    return uuid.uuid5(_NAMESPACE, journal).bytes
+
+
+def padded(length: int) -> int:
+    return -(-length // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHeader:
+    """The first 64 bytes of a frame. It covers seqs ``first_seq`` to ``end``, half-open.
+
+    A frame of ``lost`` events is a header alone.
+    """
+
+    journal: bytes
+    term: int
+    first_seq: int
+    count: int
+    state_bytes: int
+    message_bytes: int
+    payload_crc: int
+    lost: bool = False
+    encrypted: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.first_seq + self.count
+
+    @property
+    def crc(self) -> int:
+        """The header's own checksum: it stands for the whole frame."""
+        return int(crc32c(self._fields()))
+
+    @property
+    def message_offset(self) -> int:
+        return HEADER_BYTES + padded(self.state_bytes)
+
+    @property
+    def length(self) -> int:
+        """Bytes of the whole frame."""
+        return self.message_offset + padded(self.message_bytes)
+
+    @property
+    def identity(self) -> bytes:
+        """All that it says but its checksums, which are of what lies on disk."""
+        return replace(self, payload_crc=0)._fields()
+
+    def pack(self) -> bytes:
+        fields = self._fields()
+        return fields + _CRC.pack(crc32c(fields))
+
+    def _fields(self) -> bytes:
+        return FIELDS.pack(
+            MAGIC,
+            VERSION,
+            LOST * self.lost | ENCRYPTED * self.encrypted,
+            0,
+            self.state_bytes,
+            self.message_bytes,
+            self.count,
+            self.payload_crc,
+            self.term,
+            self.first_seq,
+            self.journal,
+            0,
+        )
+
+    @classmethod
+    def unpack(cls, data: Any, offset: int, journal: bytes) -> FrameHeader:
+        """Read and check the header at ``offset`` of a buffer with at least 64 bytes there.
+
+        Raises BadFrameError. What it returns is what was written, and its lengths are bounded.
+        """
+        view = memoryview(data)[offset : offset + HEADER_BYTES]
+        if len(view) < HEADER_BYTES:
+            raise BadFrameError("the header is cut short")
+        (magic, version, flags, _, state, message, count, payload, term, seq, owner, _) = (
+            FIELDS.unpack_from(view)
+        )
+        if magic != MAGIC:
+            raise BadFrameError("no frame begins here")
+        if crc32c(view[: FIELDS.size]) != _CRC.unpack_from(view, FIELDS.size)[0]:
+            raise BadFrameError("the header's checksum does not match")
+        if version != VERSION or flags & ~_FLAGS:
+            raise UserError(
+                f"a frame has format version {version} and flags {flags:#x}, this flumeng reads "
+                f"version {VERSION} and flags {_FLAGS:#x}"
+            )
+        if owner != journal:
+            raise BadFrameError("the frame belongs to another journal")
+        lost, encrypted = bool(flags & LOST), bool(flags & ENCRYPTED)
+        message_bytes = MAX_MESSAGE_BYTES + ENCRYPTION_BYTES * encrypted
+        most = (0, 0, MAX_LOST) if lost else (MAX_STATE_BYTES, message_bytes, MAX_ROWS)
+        if any(value > limit for value, limit in zip((state, message, count), most, strict=True)):
+            raise BadFrameError("the header's lengths are out of bounds")
+        if encrypted and (lost or message < ENCRYPTION_BYTES):
+            raise BadFrameError("the frame is encrypted and has nothing to decrypt")
+        return cls(owner, term, seq, count, state, message, payload, lost, encrypted)
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """All of a frame but its place in a journal; what can be wrong with events was found already.
+
+    ``state`` are the changed keys of source state, None deletes one.
+    """
+
+    rows: int
+    state: dict[str, object]
+    state_bytes: int
+    message: pa.Buffer
+    parts: list[Any]
+    crc: int
+
+    @classmethod
+    def encode(cls, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> Payload:
+        """Raises UserError for a batch over the limits or of another schema."""
+        if batch.schema != EVENT_SCHEMA:
+            raise UserError(f"a batch has other columns than an event: {batch.schema}")
+        if batch.num_rows > MAX_ROWS:
+            raise UserError(f"a batch has {batch.num_rows} rows, a frame holds {MAX_ROWS}")
+        changes = dict(state or {})
+        blob = encode_state(changes)
+        message = _encode_batch(batch)
+        if message.size > MAX_MESSAGE_BYTES:
+            raise UserError(f"a batch has {message.size} bytes, a frame holds {MAX_MESSAGE_BYTES}")
+        unpacked = unpacked_bytes(pa.ipc.read_message(message))
+        if unpacked > MAX_UNPACKED_BYTES:
+            raise UserError(f"a batch has {unpacked} bytes, a frame holds {MAX_UNPACKED_BYTES}")
+        parts, crc = payload_of(blob, [message])
+        return cls(batch.num_rows, changes, len(blob), message, parts, crc)
+
+    @property
+    def state_blob(self) -> bytes:
+        blob: bytes = self.parts[0]
+        return blob
+
+    def at(self, journal: bytes, term: int, first_seq: int) -> tuple[FrameHeader, list[Any]]:
+        """The frame at its place: its header, and the buffers to write one after the other."""
+        header = FrameHeader(
+            journal, term, first_seq, self.rows, self.state_bytes, self.message.size, self.crc
+        )
+        return header, [header.pack(), *self.parts]
+
+
+def payload_of(state: Any, message: Sequence[Any]) -> tuple[list[Any], int]:
+    """What follows a header, and its checksum; ``message`` in its parts."""
+    size = sum(memoryview(part).nbytes for part in message)
+    parts = [state, _padding(len(state)), *message, _padding(size)]
+    crc = 0
+    for part in parts:
+        crc = crc32c(part, crc)
+    return parts, crc
+
+
+def verify(frame: pa.Buffer, journal: bytes) -> FrameHeader:
+    """Check every bit of one whole frame; raises BadFrameError."""
+    header = FrameHeader.unpack(frame, 0, journal)
+    if header.length != frame.size:
+        raise BadFrameError(f"the frame has {frame.size} bytes, its header says {header.length}")
+    if crc32c(frame.slice(HEADER_BYTES)) != header.payload_crc:
+        raise BadFrameError("the payload's checksum does not match")
+    return header
+
+
+def decode(frame: pa.Buffer, journal: bytes) -> tuple[FrameHeader, pa.RecordBatch]:
+    """Check one whole frame and read its events. Raises BadFrameError."""
+    header = verify(frame, journal)
+    return header, events(frame, header)
+
+
+def events(frame: pa.Buffer, header: FrameHeader) -> pa.RecordBatch:
+    """Read the events of a frame that was verified; those not compressed stay where they are.
+
+    A frame that came over the network may lie at an odd address: it is moved first, because Arrow
+    promises its users aligned columns. A checksum only says that these are the bytes that someone
+    wrote: Arrow takes offsets and lengths in them for true, so all of it is looked at before
+    anybody follows one. Raises BadFrameError, also for a frame of lost or encrypted events.
+    """
+    if header.encrypted:
+        raise BadFrameError(f"the events of seqs {header.first_seq} to {header.end} are encrypted")
+    if header.lost:
+        raise BadFrameError(f"the events of seqs {header.first_seq} to {header.end} are lost")
+    if frame.address % ALIGNMENT:
+        moved = pa.allocate_buffer(frame.size)
+        memoryview(moved)[:] = memoryview(frame)
+        frame = moved
+    try:
+        message = pa.ipc.read_message(frame.slice(header.message_offset, header.message_bytes))
+        unpacked = unpacked_bytes(message)
+        if unpacked > MAX_UNPACKED_BYTES:
+            raise BadFrameError(f"the events unpack to {unpacked} bytes, more than any frame's")
+        batch = pa.ipc.read_record_batch(message, EVENT_SCHEMA)
+        if batch.num_rows != header.count:
+            raise BadFrameError(f"{batch.num_rows} rows, the header says {header.count}")
+        batch.validate(full=True)
+        _require_times(batch)
+    except (pa.ArrowException, OSError, EOFError, CorruptError) as error:
+        raise BadFrameError(f"the record batch cannot be read: {error}") from error
+    return batch
+
+
+def _require_times(batch: pa.RecordBatch) -> None:
+    """Arrow takes any number for a time; what sinks and people do with times ends with a year."""
+    times = batch.column(1)
+    if len(times):
+        micros = np.frombuffer(times.buffers()[1], np.int64, len(times), 8 * times.offset)
+        if not _FIRST_US <= micros.min() <= micros.max() <= _LAST_US:
+            raise BadFrameError("an event was received outside of the years 1 to 9999")
+
+
+def encode_state(state: Mapping[str, object]) -> bytes:
+    """Source state as bytes; nothing for no state. Raises UserError above 16 MiB."""
+    blob = json.dumps(state, separators=(",", ":")).encode() if state else b""
+    if len(blob) > MAX_STATE_BYTES:
+        raise UserError(f"source state has {len(blob)} bytes, the limit is {MAX_STATE_BYTES}")
+    return blob
+
+
+def decode_state(blob: Any) -> dict[str, object]:
+    """The reverse; raises BadFrameError."""
+    if not len(blob):
+        return {}
+    try:
+        state = json.loads(bytes(blob))
+    except (ValueError, RecursionError) as error:
+        raise BadFrameError(f"the source state is not JSON: {error}") from error
+    if not isinstance(state, dict):
+        raise BadFrameError("the source state is not an object")
+    return state
+
+
+def encode_whole_state(state: Mapping[str, object]) -> bytes:
+    """As ``encode_state``, of any size up to 1 GiB. More than 16 MiB are several JSON objects, one
+    in a line; made a part at a time, so that other threads run in between."""
+    entries = iter(state.items())
+    parts = []
+    while part := dict(itertools.islice(entries, STATE_KEYS_AT_ONCE)):
+        parts.append(json.dumps(part, separators=(",", ":")).encode())
+    if sum(map(len, parts)) <= MAX_STATE_BYTES:
+        return b"{%s}" % b",".join([part[1:-1] for part in parts]) if parts else b""
+    blob = b"\n".join(parts)
+    if len(blob) > MAX_WHOLE_STATE_BYTES:
+        raise UserError(f"source state has {len(blob)} bytes, the limit is {MAX_WHOLE_STATE_BYTES}")
+    return blob
+
+
+def decode_whole_state(blob: bytes) -> dict[str, object]:
+    """The reverse; raises BadFrameError."""
+    state: dict[str, object] = {}
+    for part in blob.split(b"\n"):
+        state.update(decode_state(part))
+    return state
+
+
+def _padding(length: int) -> bytes:
+    return _ZEROS[: padded(length) - length]
+
+
+def _encode_batch(batch: pa.RecordBatch) -> pa.Buffer:
+    options = _LZ4 if _lz4_pays(batch) else _PLAIN
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, EVENT_SCHEMA, options=options) as writer:
+        writer.write_batch(batch)
+    stream = sink.getvalue()
+    return stream.slice(_PROLOGUE_BYTES, stream.size - _PROLOGUE_BYTES - _END_BYTES)
+
+
+def _lz4_pays(batch: pa.RecordBatch) -> bool:
+    if batch.nbytes < _LZ4_FROM_BYTES:
+        return False
+    bodies = batch.column(0)
+    _, offsets, data = bodies.buffers()
+    bounds = memoryview(offsets).cast("i")
+    first, last = bounds[bodies.offset], bounds[bodies.offset + len(bodies)]
+    size = last - first
+    if size < _LZ4_FROM_BYTES:
+        return True
+    sample = data.slice(first, min(size, _SAMPLE_BYTES))
+    saved = size * (1 - _SAMPLER.compress(sample).size / sample.size) + _repeated_bytes(batch)
+    return bool(saved > _LEAST_SAVED * batch.nbytes)
+
+
+def _repeated_bytes(batch: pa.RecordBatch) -> int:
+    """Of hosts and attributes, which are the same for many rows. Of a slice: of the whole."""
+    texts = batch.column(2), batch.column(3).keys, batch.column(3).items
+    return sum(column.buffers()[2].size for column in texts)
+
+
+def _prologue_bytes() -> int:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, EVENT_SCHEMA):
+        pass
+    return int(sink.getvalue().size) - _END_BYTES
+
+
+# A stream is schema message, record-batch message, end mark; only the middle is stored.
+_END_BYTES = 8
+_PROLOGUE_BYTES = _prologue_bytes()

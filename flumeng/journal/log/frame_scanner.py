@@ -1,0 +1,130 @@
+"""Walks over the frames of one segment file, whatever happened to it: good frames, and what is not.
+
+For tools that look at journals which nobody has open. Every bit of a frame is checked before it
+counts as good. After a damaged header the scan goes on at the next whole frame of the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from flumeng.journal.log.disk import read_into
+from flumeng.journal.log.encryption import NO_KEYS, Keyring, key_of
+from flumeng.journal.log.errors import KeyMissingError
+from flumeng.journal.log.frame import (
+    ALIGNMENT,
+    HEADER_BYTES,
+    MAGIC,
+    BadFrameError,
+    FrameHeader,
+    events,
+    verify,
+)
+from flumeng.platform.errors import UserError
+
+_SEARCH_BYTES = 1 << 20
+_PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Good:
+    """A whole frame at ``offset``. ``batch`` is None when its events are lost, and when they are
+    encrypted with a key that was not given: ``locked`` names it."""
+
+    offset: int
+    header: FrameHeader
+    frame: pa.Buffer
+    batch: pa.RecordBatch | None
+    locked: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """Bytes [offset, end) that are no frame."""
+
+    offset: int
+    end: int
+    why: str
+
+
+def scan(
+    fd: int, first: int, size: int, journal: bytes, keyring: Keyring = NO_KEYS
+) -> Iterator[Good | Bad]:
+    """Everything between ``first`` and ``size``, in order. A frame that is encrypted is checked in
+    full when its key is in ``keyring``, and by its checksums otherwise.
+
+    Raises UserError for a frame of a format that this code does not know.
+    """
+    offset = first
+    while offset < size:
+        end = size
+        try:
+            header = FrameHeader.unpack(_read(fd, offset, HEADER_BYTES), 0, journal)
+            if offset + header.length > size:
+                raise BadFrameError("the frame is cut short")
+            end = offset + header.length
+            frame = pa.py_buffer(_read(fd, offset, header.length))
+            verify(frame, journal)
+            good = _look_into(offset, header, frame, keyring)
+        except (BadFrameError, OSError) as error:
+            if end == size:
+                end = _next_frame(fd, offset + ALIGNMENT, size, journal)
+            yield Bad(offset, end, getattr(error, "strerror", None) or str(error))
+        else:
+            yield good
+        offset = end
+
+
+def _look_into(offset: int, header: FrameHeader, frame: pa.Buffer, keyring: Keyring) -> Good:
+    if header.lost:
+        return Good(offset, header, frame, None)
+    try:
+        return Good(offset, header, frame, events(*keyring.opened(frame, header)))
+    except KeyMissingError:
+        return Good(offset, header, frame, None, key_of(frame, header))
+
+
+def _next_frame(fd: int, offset: int, size: int, journal: bytes) -> int:
+    """Where the next whole frame begins; ``size`` when none does."""
+    while offset < size:
+        block = _read_what_can_be(fd, offset, min(_SEARCH_BYTES, size - offset))
+        at = block.find(MAGIC)
+        while at >= 0:
+            if at % ALIGNMENT == 0 and _is_frame(fd, offset + at, size, journal):
+                return offset + at
+            at = block.find(MAGIC, at + 1)
+        offset += len(block)
+    return size
+
+
+def _is_frame(fd: int, offset: int, size: int, journal: bytes) -> bool:
+    try:
+        header = FrameHeader.unpack(_read(fd, offset, HEADER_BYTES), 0, journal)
+        if offset + header.length > size:
+            return False
+        verify(pa.py_buffer(_read(fd, offset, header.length)), journal)
+    except (BadFrameError, UserError, OSError):
+        return False
+    return True
+
+
+def _read(fd: int, offset: int, size: int) -> bytearray:
+    data = bytearray(size)
+    del data[read_into(fd, memoryview(data), offset) :]
+    return data
+
+
+def _read_what_can_be(fd: int, offset: int, size: int) -> bytes:
+    """Zeros in place of what the disk cannot read."""
+    try:
+        return bytes(_read(fd, offset, size)).ljust(size, b"\0")
+    except OSError:
+        if size <= _PAGE_BYTES:
+            return bytes(size)
+    return b"".join(
+        _read_what_can_be(fd, at, min(_PAGE_BYTES, offset + size - at))
+        for at in range(offset, offset + size, _PAGE_BYTES)
+    )

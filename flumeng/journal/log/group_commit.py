@@ -1,0 +1,420 @@
+"""Group commit: many small appends share one sync.
+
+What was submitted while one group is being written and synced makes up the next group, so the
+groups grow with the load by themselves; only when nothing waits does a group hold still for a few
+milliseconds to gather company, and for longer when very many journals are busy. When much waits,
+the next group is built while the last one is synced. ``on_durable`` is called after the sync, never
+before.
+
+All journals of a process share a few threads: one that has nothing to do, or waits for room on the
+disk, holds none. A group commit is its journal's only writer, in one thread at a time.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from math import inf
+from typing import Any, Generic, Protocol, TypeVar
+
+from flumeng.journal.log.errors import HeldError, JournalFailedError
+from flumeng.journal.log.log import Appendable, Encoded
+from flumeng.journal.log.shared_threads import SharedThreads, Steps
+from flumeng.platform.errors import FlumengError, UnavailableError
+
+log = logging.getLogger(__name__)
+
+COMMIT_THREADS = 16
+BUILD_THREADS = 2
+RETRY_SECONDS = 0.25
+TEND_SECONDS = 1.0
+TELL_AGAIN_SECONDS = 60.0
+CONFIRM_SECONDS = 0.25
+LONG_SECONDS = 1.0
+STOP_SECONDS = 2.0
+"""So long a group that stops waits for copies elsewhere; what they lack is not answered."""
+COPIES_BEHIND = "other copies do not have it yet"
+FEW_JOURNALS = 16
+COMMITS_PER_SECOND = 200
+MOST_GATHERING_SECONDS = 2.0
+GATHERED_BYTES = 128 << 10
+"""A group of so many bytes is worth a commit of its own, however many journals are busy."""
+AHEAD_FROM = 4
+"""The next group is built early when it has at least this part of a full one."""
+
+
+@functools.cache
+def commit_threads() -> SharedThreads:
+    """Those of this process."""
+    return SharedThreads(COMMIT_THREADS, "commit")
+
+
+@functools.cache
+def _builders() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(BUILD_THREADS, "build")
+
+
+def gathering_seconds(busy: int) -> float:
+    """How long a group gathers when so many journals of the process are busy.
+
+    A sync costs what it costs for one event or a thousand. So when more than a few journals are
+    busy, they share a bounded number of commits a second.
+    """
+    if busy <= FEW_JOURNALS:
+        return 0.0
+    return min(busy / COMMITS_PER_SECOND, MOST_GATHERING_SECONDS)
+
+
+class Sized(Protocol):
+    """What can be submitted: it knows about how many bytes of memory it holds."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+Item = TypeVar("Item", bound=Sized)
+
+
+class GroupCommit(Generic[Item]):
+    """The writer of one journal.
+
+    ``build`` turns the items of a group, in the order of their submission, into encoded frames;
+    what cannot be encoded it leaves out and tells. It runs in a thread of ours, a group at a time.
+    ``on_durable(items, end)`` and ``on_failed(error)`` are called in the thread that writes; all
+    events of the items lie below the seq ``end``.
+    ``on_pressure(True)`` comes when more than ``max_bytes`` wait or the journal can take nothing
+    now, ``on_pressure(False)`` when it can and less than half of that waits; the calls alternate,
+    come from ``submit`` or the thread with the lock held, and must not block.
+
+    A full disk is no failure: the group waits for room and is tried again. Any other error is
+    final: nothing after it becomes durable, ``on_failed`` is called once.
+    """
+
+    def __init__(
+        self,
+        journal: Appendable[Encoded],
+        build: Callable[[list[Item]], Iterable[Encoded]],
+        *,
+        on_durable: Callable[[list[Item], int], None] = lambda *_: None,
+        on_pressure: Callable[[bool], None] = lambda _: None,
+        on_failed: Callable[[Exception], None] = lambda _: None,
+        max_bytes: int = 16 << 20,
+        group_bytes: int = 4 << 20,
+        max_delay_seconds: float = 0.002,
+        threads: SharedThreads | None = None,
+    ) -> None:
+        self._journal: Appendable[Any] = journal
+        self._build: Callable[[list[Item]], Iterable[Any]] = build
+        self._on_durable = on_durable
+        self._on_pressure = on_pressure
+        self._on_failed = on_failed
+        self._max_bytes = max_bytes
+        self.set_group(max_delay_seconds, group_bytes)
+        self._lock = threading.RLock()
+        self._waiting: collections.deque[Item] = collections.deque()
+        self._waiting_bytes = 0
+        self._not_before = -inf
+        """Until then the group gathers, whatever else wakes the job."""
+        self._submitted = 0
+        self._settled = 0
+        self._pending_bytes = 0
+        self._behind = False
+        self._held_by = ""
+        self._pressure = False
+        self._told_at = -inf
+        self._ack = 0
+        self._trimmed = 0
+        self._untrimmed = False
+        self._tend_at = 0.0
+        self._stopping = False
+        self._ended = False
+        self._failure: Exception | None = None
+        self._on_settled: collections.deque[tuple[int, Callable[[], None]]] = collections.deque()
+        self._on_ended: list[Callable[[], None]] = []
+        self._threads = threads or commit_threads()
+        self._unconfirmed: collections.deque[tuple[list[Item], int]] = collections.deque()
+        self._unconfirmed_since = 0.0
+        self._job = self._threads.job(self._run(), journal.id)
+        journal.on_confirmed(self._job.wake)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes submitted and not durable yet."""
+        return self._pending_bytes
+
+    @property
+    def failure(self) -> Exception | None:
+        return self._failure
+
+    @property
+    def held_by(self) -> str:
+        """Why the journal takes nothing now, in a few words; empty while it does."""
+        return self._held_by
+
+    def submit(self, item: Item) -> None:
+        """Queue an item; never blocks.
+
+        Raises JournalFailedError after a failure, UnavailableError after ``stop``.
+        """
+        with self._lock:
+            self.require_sound()
+            if self._ended:
+                raise UnavailableError(f"journal {self._journal.id}: group commit has stopped")
+            self._waiting.append(item)
+            self._waiting_bytes += item.nbytes
+            self._pending_bytes += item.nbytes
+            self._submitted += 1
+            self._gather()
+            if self._pending_bytes > self._max_bytes:
+                self._behind = True
+                self._tell_pressure()
+
+    def _gather(self) -> None:
+        """With the lock held, after each item: see to it that the group is written in time."""
+        delay, enough = self._max_delay_seconds, self._group_bytes
+        gathering = gathering_seconds(self._threads.busy)
+        crowded = gathering > delay
+        if crowded:
+            delay, enough = gathering, min(enough, GATHERED_BYTES)
+        if self._waiting_bytes >= enough:
+            self._not_before = -inf
+            self._job.wake()
+        elif len(self._waiting) == 1:
+            self._not_before = time.monotonic() + delay if crowded else -inf
+            self._job.wake(delay)
+
+    def set_group(self, max_delay_seconds: float, group_bytes: int) -> None:
+        """From the next group on. None waits for more than may be pending."""
+        self._max_delay_seconds = max_delay_seconds
+        self._group_bytes = min(group_bytes, self._max_bytes)
+
+    def trim(self, ack: int) -> None:
+        """Ask for what lies below ``ack`` to be dropped; never blocks."""
+        with self._lock:
+            if ack != self._ack:
+                self._ack = ack
+                self._job.wake()
+
+    def when_settled(self, callback: Callable[[], None]) -> None:
+        """Call back, once and in any thread, when everything submitted so far is durable, or never
+        will be: the group commit has failed, or was stopped on a full disk."""
+        with self._lock:
+            if not (self._ended or self._settled >= self._submitted):
+                self._on_settled.append((self._submitted, callback))
+                return
+        callback()
+
+    def drain(self, timeout_seconds: float | None = None) -> None:
+        """Return when everything submitted so far is durable.
+
+        Raises JournalFailedError when it never will be, UnavailableError when time is up.
+        """
+        settled = threading.Event()
+        with self._lock:
+            wanted = self._submitted
+            self.when_settled(settled.set)
+        settled.wait(timeout_seconds)
+        self.require_sound()
+        if self._settled < wanted:
+            raise self.not_settled()
+
+    def not_settled(self) -> UnavailableError:
+        """What to raise when that took too long."""
+        return UnavailableError(
+            f"journal {self._journal.id}: {self._pending_bytes} bytes are not on disk"
+        )
+
+    def stop(self) -> None:
+        """Return when what was submitted is durable; on a full disk the rest stays undone.
+
+        The journal then belongs to the caller.
+        """
+        ended = threading.Event()
+        self.end(ended.set)
+        ended.wait()
+
+    def end(self, callback: Callable[[], None]) -> None:
+        """As ``stop``; calls back, in any thread, when that is done."""
+        with self._lock:
+            self._stopping = True
+            if not self._ended:
+                self._on_ended.append(callback)
+                self._job.wake()
+                return
+        callback()
+
+    def require_sound(self) -> None:
+        """Raises JournalFailedError after a failure."""
+        if self._failure is not None:
+            raise JournalFailedError(
+                f"journal {self._journal.id} takes nothing more: {self._failure}"
+            ) from self._failure
+
+    def _run(self) -> Steps:
+        try:
+            yield from self._work()
+        except Exception as error:
+            log.error(
+                "journal %s takes nothing more: %s",
+                self._journal.id,
+                error,
+                exc_info=not isinstance(error, FlumengError),
+            )
+            self._failure = error
+            self._on_failed(error)
+        finally:
+            with self._lock:
+                self._ended = True
+                callbacks = [callback for _, callback in self._on_settled] + self._on_ended
+            for callback in callbacks:
+                callback()
+
+    def _work(self) -> Steps:
+        ahead: tuple[list[Item], Future[list[Any]]] | None = None
+        while True:
+            self._trim()
+            self._settle_confirmed()
+            group = ahead[0] if ahead else self._take()
+            if not group:
+                if self._stopping and not self._waiting and self._gives_up():
+                    return
+                yield self._rest_seconds()
+                continue
+            self._job.has_work()
+            for payload in ahead[1].result() if ahead else self._build(group):
+                append = functools.partial(self._journal.append_encoded, payload)
+                if (yield from self._insist(append)) is None:
+                    return
+            plenty = self._waiting_bytes >= max(1, self._group_bytes // AHEAD_FROM)
+            ahead = self._build_ahead() if plenty else None
+            end = yield from self._insist(self._journal.sync)
+            if end is None:
+                return
+            if not self._unconfirmed:
+                self._unconfirmed_since = time.monotonic()
+            self._unconfirmed.append((group, end))
+            self._settle_confirmed()
+            self._job.went_on()
+            if self._threads.is_crowded:
+                yield 0.0
+
+    def _rest_seconds(self) -> float | None:
+        """For how long nothing is to be done, unless something happens."""
+        rests = [TEND_SECONDS] if self._journal.restless else []
+        if self._unconfirmed:
+            rests.append(CONFIRM_SECONDS)
+        if self._waiting:
+            rests.append(max(0.0, self._not_before - time.monotonic()))
+        return min(rests, default=None)
+
+    def _build_ahead(self) -> tuple[list[Item], Future[list[Any]]] | None:
+        group = self._take()
+        if not group:
+            return None
+        return group, _builders().submit(lambda: list(self._build(group)))
+
+    def _take(self) -> list[Item]:
+        """The next group; empty while it gathers."""
+        group: list[Item] = []
+        with self._lock:
+            if time.monotonic() < self._not_before and not self._stopping:
+                return group
+            size = 0
+            while self._waiting and size < self._group_bytes:
+                group.append(self._waiting.popleft())
+                size += group[-1].nbytes
+            self._waiting_bytes -= size
+        return group
+
+    def _settle_confirmed(self) -> None:
+        """The groups that are durable everywhere; those that wait long are told as what holds."""
+        while self._unconfirmed and self._journal.confirms(self._unconfirmed[0][1]):
+            self._settle(*self._unconfirmed.popleft())
+            self._unconfirmed_since = time.monotonic()
+            if self._held_by == COPIES_BEHIND:
+                self._set_held_by("")
+        waited = time.monotonic() - self._unconfirmed_since
+        if self._unconfirmed and waited > LONG_SECONDS and not self._held_by:
+            self._set_held_by(COPIES_BEHIND)
+
+    def _gives_up(self) -> bool:
+        """Whether nothing is awaited any more when it is to stop."""
+        waited = time.monotonic() - self._unconfirmed_since
+        return not self._unconfirmed or waited > STOP_SECONDS
+
+    def _settle(self, group: list[Item], end: int) -> None:
+        """The group is durable."""
+        self._on_durable(group, end)
+        callbacks = []
+        with self._lock:
+            self._settled += len(group)
+            self._pending_bytes -= sum(item.nbytes for item in group)
+            if self._pending_bytes < self._max_bytes // 2:
+                self._behind = False
+                self._tell_pressure()
+            while self._on_settled and self._on_settled[0][0] <= self._settled:
+                callbacks.append(self._on_settled.popleft()[1])
+        for callback in callbacks:
+            callback()
+
+    def _insist(self, write: Callable[[], int]) -> Generator[float | None, None, int | None]:
+        """Try until the journal takes it, and give its answer; trims meanwhile. None when we are to
+        stop instead."""
+        while True:
+            try:
+                seq = write()
+            except HeldError as error:
+                self._hold(error)
+            else:
+                if self._held_by != COPIES_BEHIND:
+                    self._set_held_by("")
+                return seq
+            # Nobody can ack, and so make room of, what is only appended of this group.
+            with contextlib.suppress(HeldError):
+                self._journal.sync()
+            yield RETRY_SECONDS
+            if self._stopping:
+                return None
+            self._trim()
+            self._settle_confirmed()
+
+    def _hold(self, error: HeldError) -> None:
+        if not self._held_by and time.monotonic() - self._told_at >= TELL_AGAIN_SECONDS:
+            log.warning("%s; waiting until that changes", error)
+            self._told_at = time.monotonic()
+        self._set_held_by(error.cause)
+
+    def _set_held_by(self, cause: str) -> None:
+        if cause != self._held_by:
+            with self._lock:
+                self._held_by = cause
+                self._tell_pressure()
+
+    def _tell_pressure(self) -> None:
+        pressure = self._behind or bool(self._held_by)
+        if pressure != self._pressure:
+            self._pressure = pressure
+            self._on_pressure(pressure)
+
+    def _trim(self) -> None:
+        """Drop what was acked, and what is kept no longer."""
+        ack = self._ack
+        due = self._journal.restless and time.monotonic() >= self._tend_at
+        again = self._untrimmed
+        try:
+            if ack != self._trimmed or again:
+                self._trimmed, self._untrimmed = ack, True
+                self._journal.trim(ack)
+                self._untrimmed = False
+            if due:
+                self._tend_at = time.monotonic() + TEND_SECONDS
+                self._journal.tend()
+        except HeldError as error:
+            if not again:
+                log.warning("%s; trimmed later", error)

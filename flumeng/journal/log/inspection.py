@@ -1,0 +1,309 @@
+"""What lies in a journal's directory, whatever happened to it. Reads only, and needs no lock.
+
+Of a journal that a process has open, only what its checkpoint speaks of is looked at.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from flumeng.journal.log import checkpoint as checkpoints
+from flumeng.journal.log import directory as directories
+from flumeng.journal.log.checkpoint import NO_BARRIER, Checkpoint
+from flumeng.journal.log.encryption import NO_KEYS, Keyring
+from flumeng.journal.log.frame import decode_state, identity
+from flumeng.journal.log.frame_scanner import Bad, Good, scan
+from flumeng.journal.log.recovery import merge_state
+from flumeng.journal.log.segment import (
+    BROKEN,
+    SUFFIX,
+    UNFINISHED,
+    Link,
+    SegmentHeader,
+    open_segment,
+)
+from flumeng.platform.errors import CorruptError, UserError
+
+QUARANTINE = "quarantine"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``damage``: acknowledged events may be affected. Otherwise it is good to know."""
+
+    file: str
+    offset: int | None
+    what: str
+    damage: bool = True
+
+    def __str__(self) -> str:
+        place = self.file if self.offset is None else f"{self.file} at byte {self.offset}"
+        return f"{place}: {self.what}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """Good frames that follow one another in one file: bytes [offset, end), seqs [first, stop)."""
+
+    path: Path
+    offset: int
+    end: int
+    first: int
+    stop: int
+    term: int
+    last_offset: int
+    last_crc: int
+    lost: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass
+class Part:
+    """One segment file. ``header`` is None when it is damaged or no segment of this journal.
+    ``locked``: keys that were not given, and with which frames in it are encrypted."""
+
+    path: Path
+    size: int
+    header: SegmentHeader | None = None
+    first: int = 0
+    state: dict[str, object] = field(default_factory=dict)
+    problem: str = ""
+    runs: list[Run] = field(default_factory=list)
+    bad: list[Bad] = field(default_factory=list)
+    locked: set[str] = field(default_factory=set)
+
+    @property
+    def base(self) -> int:
+        """As its name says."""
+        return int(self.path.name.removesuffix(SUFFIX))
+
+    @property
+    def whole(self) -> Run | None:
+        """The run that begins right after the header; an empty one when there are no frames."""
+        if self.header is None:
+            return None
+        if self.runs and (self.runs[0].offset, self.runs[0].first) == (self.first, self.base):
+            return self.runs[0]
+        term, base = self.header.term, self.base
+        return Run(self.path, self.first, self.first, base, base, term, 0, 0)
+
+    @property
+    def link(self) -> Link:
+        """How it ends, for its successor."""
+        run = self.whole
+        assert run is not None
+        return Link(self.base, run.end, run.last_offset, run.last_crc)
+
+
+@dataclass
+class Inspection:
+    """``parts`` from the floor on, by name."""
+
+    directory: Path
+    journal: bytes
+    in_use: bool
+    checkpoint: Checkpoint | None
+    parts: list[Part]
+    findings: list[Finding]
+
+    @property
+    def damaged(self) -> bool:
+        return any(finding.damage for finding in self.findings)
+
+
+def inspect(directory: Path, *, locked: bool = False, keyring: Keyring = NO_KEYS) -> Inspection:
+    """Look at everything; ``locked`` says that the caller holds the journal's lock. Encrypted
+    events are looked at when their key is in ``keyring``.
+
+    Raises UserError for a directory that holds no journal, and for a format that this code does
+    not know.
+    """
+    paths = sorted(directory.glob(f"*{SUFFIX}"))
+    if not paths and not (directory / checkpoints.NAME).exists():
+        raise UserError(f"{directory} holds no journal")
+    journal = identity(directory.name)
+    in_use = not locked and directories.in_use(directory)
+    findings: list[Finding] = []
+    checkpoint: Checkpoint | None = None
+    try:
+        checkpoint = checkpoints.read(directory / checkpoints.NAME, journal)
+    except CorruptError as error:
+        what = str(error).removeprefix(f"{directory / checkpoints.NAME}").lstrip(": ")
+        findings.append(Finding(checkpoints.NAME, None, what))
+    found = Inspection(directory, journal, in_use, checkpoint, [], findings)
+    if checkpoint is not None and checkpoint.durability == "memory":
+        findings.append(Finding(checkpoints.NAME, None, "its events are held in memory", False))
+        return found
+    findings += _left_overs(directory)
+    floor = checkpoint.floor if checkpoint else 0
+    newest = checkpoint.segment if checkpoint and in_use else None
+    for path in paths:
+        part = Part(path, 0)
+        if part.base < floor:
+            findings.append(Finding(path.name, None, "left over from a trim", False))
+        elif newest is None or part.base <= newest:
+            _look_at(part, journal, checkpoint if part.base == newest else None, keyring)
+            found.parts.append(part)
+    findings += _of_parts(found)
+    findings += _of_chain(found)
+    findings += _of_end(found)
+    return found
+
+
+def state_after(part: Part, journal: bytes) -> dict[str, object]:
+    """Source state after the last good frame of a part."""
+    state = dict(part.state)
+    for good in frames(part, journal):
+        blob = good.frame.slice(64, good.header.state_bytes)
+        merge_state(state, decode_state(blob))
+    return state
+
+
+def frames(part: Part, journal: bytes) -> Iterator[Good]:
+    """The good frames of a part, in the order of the file."""
+    with part.path.open("rb") as file:
+        for found in scan(file.fileno(), part.first, part.size, journal):
+            if isinstance(found, Good):
+                yield found
+
+
+def _look_at(part: Part, journal: bytes, until: Checkpoint | None, keyring: Keyring) -> None:
+    """Fill in a part; of the active segment of an open journal only what is synced."""
+    try:
+        segment, part.state = open_segment(part.path, journal)
+        part.header, part.first = segment.header, segment.first
+    except (CorruptError, OSError) as error:
+        part.problem = str(error).removeprefix(str(part.path)).lstrip(": ")
+    try:
+        with part.path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            part.size = min(size, until.offset) if until else size
+            for found in scan(file.fileno(), part.first, part.size, journal, keyring):
+                if isinstance(found, Bad):
+                    part.bad.append(found)
+                else:
+                    _add(part, found)
+                    part.locked |= {found.locked} - {""}
+    except FileNotFoundError:
+        part.problem = "it was trimmed meanwhile"
+
+
+def _add(part: Part, good: Good) -> None:
+    header = good.header
+    lost = ((header.first_seq, header.end),) if header.lost else ()
+    end = good.offset + header.length
+    last = part.runs[-1] if part.runs else None
+    if last and (last.end, last.stop) == (good.offset, header.first_seq):
+        part.runs[-1] = replace(
+            last,
+            end=end,
+            stop=header.end,
+            term=max(last.term, header.term),
+            last_offset=good.offset,
+            last_crc=header.crc,
+            lost=last.lost + lost,
+        )
+        return
+    part.runs.append(
+        Run(
+            part.path,
+            good.offset,
+            end,
+            header.first_seq,
+            header.end,
+            header.term,
+            good.offset,
+            header.crc,
+            lost,
+        )
+    )
+
+
+def _left_overs(directory: Path) -> Iterator[Finding]:
+    for path in sorted(directory.iterdir()):
+        if path.name.endswith(UNFINISHED):
+            yield Finding(path.name, None, "a segment that was never used", False)
+        elif path.name.endswith(BROKEN):
+            yield Finding(path.name, None, "a torn tail that was cut off", False)
+        elif path.name == QUARANTINE:
+            yield Finding(path.name, None, "what a repair took out", False)
+
+
+def _of_parts(found: Inspection) -> Iterator[Finding]:
+    """Headers, frames, and seqs within each file."""
+    for part in found.parts:
+        if part.problem:
+            yield Finding(part.path.name, 0, part.problem)
+        for key in sorted(part.locked):
+            what = f"encrypted with key {key}, which was not given: only its checksums are known"
+            yield Finding(part.path.name, None, what, False)
+        torn = _torn_from(part, found)
+        for bad in part.bad:
+            kind = "a torn tail, never acknowledged: " if bad.offset >= torn else ""
+            yield Finding(part.path.name, bad.offset, f"{kind}{bad.why}", not kind)
+        if part.header and part.runs and part.runs[0].offset == part.first:
+            first = part.runs[0].first
+            if first != part.base:
+                what = f"begins with seq {first}, its name says {part.base}"
+                yield Finding(part.path.name, part.first, what)
+        for before, after in itertools.pairwise(part.runs):
+            if before.stop != after.first and after.offset < torn:
+                what = f"seq {before.stop} is followed by seq {after.first}"
+                yield Finding(part.path.name, after.offset, what)
+        newer = [run for run in part.runs if found.checkpoint and run.term > found.checkpoint.term]
+        if newer:
+            yield Finding(
+                checkpoints.NAME, None, f"it is older than the events in {part.path.name}"
+            )
+
+
+def _of_chain(found: Inspection) -> Iterator[Finding]:
+    """What each header says of the segment before it."""
+    checkpoint = found.checkpoint
+    bases = [part.base for part in found.parts]
+    for name in ("floor", "segment") if checkpoint else ():
+        base = getattr(checkpoint, name)
+        if base not in bases:
+            yield Finding(f"{base:020d}{SUFFIX}", None, "the file is missing")
+    for part, successor in itertools.pairwise(found.parts):
+        if part.header is None or successor.header is None:
+            continue
+        previous = successor.header.previous
+        if previous is None or previous.base != part.base:
+            what = "does not follow the segment before it: one is missing"
+            yield Finding(successor.path.name, None, what)
+        elif previous != part.link or part.size != previous.length:
+            what = f"it does not end as {successor.path.name} says"
+            yield Finding(part.path.name, part.link.length, what)
+
+
+def _of_end(found: Inspection) -> Iterator[Finding]:
+    checkpoint = found.checkpoint
+    if checkpoint is None:
+        return
+    end = max((run.stop for part in found.parts for run in part.runs), default=checkpoint.floor)
+    if end < checkpoint.safe:
+        yield Finding(checkpoints.NAME, None, f"it knows of seqs {end} to {checkpoint.safe}")
+    last = found.parts[-1] if found.parts else None
+    whole = last.whole if last and last.base == checkpoint.segment else None
+    unbroken = last and not last.bad and len(last.runs) <= 1
+    if last and whole and unbroken and whole.end < checkpoint.offset:
+        what = f"it knows of {checkpoint.offset} bytes of {last.path.name}, not {whole.end}"
+        yield Finding(checkpoints.NAME, None, what)
+    if checkpoint.barrier != NO_BARRIER:
+        what = f"events from seq {checkpoint.barrier} on are lost, which nobody has accepted"
+        yield Finding(checkpoints.NAME, None, what)
+    elif checkpoint.lost:
+        what = f"events that are lost, which was accepted: {checkpoint.lost}"
+        yield Finding(checkpoints.NAME, None, what, False)
+
+
+def _torn_from(part: Part, found: Inspection) -> int:
+    """From where on a bad frame is a torn tail."""
+    checkpoint = found.checkpoint
+    if checkpoint is None or part is not found.parts[-1] or part.header is None:
+        return part.size + 1
+    return checkpoint.offset if checkpoint.segment == part.base else part.first

@@ -1,0 +1,494 @@
+"""The journal: a durable, single-writer, sequence-numbered log of received events.
+
+What it promises: an event below ``safe`` is on disk, readers see nothing at or above it, a number
+never names two events, and nothing below ``safe`` is ever cut away to make a damaged journal open.
+It knows nothing of sources, ZooKeeper or the network.
+
+With durability ``spill`` an event below ``safe`` is in the kernel's hands: it outlives the process,
+and comes to the disk within a second or so. A journal that may have lost some of these, since the
+machine was started anew, takes no more events: their seqs may have been seen.
+
+One directory holds one journal: segment files, the checkpoint and the lock. One thread writes
+(append, sync, trim, tend, close); any thread may read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from flumeng.journal.log import directory as directories
+from flumeng.journal.log import reading, recovery
+from flumeng.journal.log.chain import Chain
+from flumeng.journal.log.checkpoint import NO_BOOT, Checkpoint, Durability
+from flumeng.journal.log.disk import Disk
+from flumeng.journal.log.encryption import Keyring
+from flumeng.journal.log.errors import AboveSafeError, DataLossError, DiskFullError, HeldError
+from flumeng.journal.log.frame import TARGET_BYTES, FrameHeader, Payload, identity
+from flumeng.journal.log.journal_cipher import JournalCipher, KeyReference
+from flumeng.journal.log.limits import Limits, Room, no_limit, size_text
+from flumeng.journal.log.listeners import Listeners
+from flumeng.journal.log.position import Position
+from flumeng.journal.log.segment import Window
+from flumeng.journal.log.segment_writer import SegmentWriter
+from flumeng.platform.errors import CorruptError, FlumengError, UserError
+
+log = logging.getLogger(__name__)
+
+SEGMENT_BYTES = 64 << 20
+KEEP_FREE_BYTES = 64 << 20
+ROLL_WORTH_BYTES = 1 << 20
+
+
+class Journal:
+    """An open journal. Make one with ``create`` or ``open``.
+
+    ``floor <= safe <= next_seq``: events in [floor, safe) can be read, those in [safe, next_seq)
+    are appended but not synced. What is said of the journal is what its checkpoint says.
+    ``limits`` and ``room`` may be replaced at any time.
+    """
+
+    id: str
+    limits: Limits
+    room: Callable[[], Room]
+    next_seq: int
+    cipher: JournalCipher
+    acked: int
+    """As far as was said to ``trim`` since it was opened."""
+    listeners: Listeners
+    """Those who are told when it may have moved: by sync, trim, tend and close_for_appends, and by
+    an append that finds no room."""
+
+    full: bool
+    """Whether the last append found no room: it takes nothing until something is acked."""
+
+    @staticmethod
+    def create(
+        directory: Path,
+        journal: str,
+        *,
+        durability: Durability = "disk",
+        state: Mapping[str, object] = MappingProxyType({}),
+        limits: Limits | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
+        keep_free_bytes: int = KEEP_FREE_BYTES,
+        keyring: Keyring | None = None,
+        disk: Disk | None = None,
+    ) -> Journal:
+        """Make ``directory/<journal>``, which begins with that source state, and open it. With a
+        ``keyring`` its events are encrypted, with the first key in it.
+
+        Raises UserError for a bad or a used id and for a directory that cannot be written.
+        """
+        path = directories.place(directory, journal)
+        with directories.plain_errors(path):
+            key = KeyReference.of(keyring)
+            directories.create(path, disk or Disk(), durability, state, key=key)
+        return Journal.open(
+            path,
+            keyring=keyring,
+            limits=limits,
+            segment_bytes=segment_bytes,
+            keep_free_bytes=keep_free_bytes,
+            disk=disk,
+        )
+
+    @staticmethod
+    def open(
+        directory: Path,
+        *,
+        limits: Limits | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
+        keep_free_bytes: int = KEEP_FREE_BYTES,
+        keyring: Keyring | None = None,
+        disk: Disk | None = None,
+    ) -> Journal:
+        """Recover the journal in its own directory and begin a new term. One that is encrypted
+        takes events once it has its key: with ``keyring``, or by ``cipher.use``.
+
+        Raises UserError when another process has it open or when it cannot be read or written,
+        CorruptError when synced data is damaged (nothing is changed then).
+        """
+        with directories.plain_errors(directory):
+            journal = Journal(
+                directory, limits or Limits(), segment_bytes, keep_free_bytes, disk or Disk()
+            )
+            if keyring is not None:
+                try:
+                    journal.cipher.use(keyring)
+                except (FlumengError, OSError):
+                    journal.close()
+                    raise
+            return journal
+
+    @staticmethod
+    def find(directory: Path) -> list[Path]:
+        """The journals in a directory; deletes what a broken-off create or remove left there."""
+        return directories.find(directory)
+
+    def __init__(
+        self,
+        directory: Path,
+        limits: Limits,
+        segment_bytes: int,
+        keep_free_bytes: int,
+        disk: Disk,
+    ) -> None:
+        self.id = directory.name
+        self.limits = limits
+        self.room = no_limit
+        self.listeners = Listeners()
+        self.full = False
+        self._directory = directory
+        self._identity = identity(self.id)
+        self._segment_bytes = segment_bytes
+        self._keep_free_bytes = keep_free_bytes
+        self._disk = disk
+        self._open = True
+        with contextlib.ExitStack() as undo:
+            self._lock = directories.lock(directory)
+            undo.callback(os.close, self._lock)
+            self.cipher = JournalCipher(directory, disk)
+            recovered = recovery.recover(directory, self._identity, disk)
+            self._state = recovered.state
+            self.next_seq = self._written = recovered.next_seq
+            self._writer = SegmentWriter(directory, recovered.segments, recovered.checkpoint, disk)
+            undo.callback(self._writer.close)
+            self.acked = self.floor
+            self._writer.say(
+                term=self._opening_term(),
+                segment=self._chain.active.base,
+                offset=self._chain.active.length,
+                safe=self.next_seq,
+                closed=self.closed or self._lost_its_kernel(),
+                boot=disk.boot() if self.durability == "spill" else NO_BOOT,
+                now=True,
+            )
+            undo.pop_all()
+        if self.readable < self.safe:
+            log.error(
+                "journal %s: readers stop at seq %d of %d, where events are lost; "
+                "`flumeng journal repair --accept-loss` lets them go on",
+                self.id,
+                self.readable,
+                self.safe,
+            )
+
+    @property
+    def term(self) -> int:
+        """Grows with each opening; on disk before the first append of that opening."""
+        return self._said.term
+
+    @property
+    def durability(self) -> Durability:
+        """What it was created with."""
+        return self._said.durability
+
+    @property
+    def floor(self) -> int:
+        """The lowest seq that is kept: the base of the first segment."""
+        return self._said.floor
+
+    @property
+    def synced(self) -> int:
+        """Every event below is on disk here, or with the kernel where no more is promised."""
+        return max(self._said.safe, self._written)
+
+    @property
+    def safe(self) -> int:
+        """Every event below is as durable as the journal promises."""
+        return self.synced
+
+    @property
+    def readable(self) -> int:
+        """Up to where events can be read: ``safe``, or where a loss waits to be accepted."""
+        return min(self.safe, self._said.barrier)
+
+    @property
+    def lost(self) -> int:
+        """How many of its events are gone: see ``memory_salvage`` and ``repair``."""
+        return self._said.lost
+
+    @property
+    def bytes(self) -> int:
+        """What its segments hold."""
+        return self._chain.bytes
+
+    @property
+    def closed(self) -> bool:
+        """It takes no more events, for good."""
+        return self._said.closed
+
+    @property
+    def state(self) -> Mapping[str, object]:
+        """Source state as of the last append; recovered together with the events. A copy, so any
+        thread may ask."""
+        return MappingProxyType(dict(self._state))
+
+    @property
+    def lags(self) -> Mapping[str, int]:
+        """How many events the copies on other nodes lack: there are none."""
+        return {}
+
+    @property
+    def restless(self) -> bool:
+        """Whether ``tend`` has something to do once in a while."""
+        if self.durability == "spill" and self._writer.is_behind:
+            return True
+        retained = self.limits.retain and self.bytes >= ROLL_WORTH_BYTES
+        return retained or self._chain.acked(self.acked) > 0
+
+    @property
+    def _said(self) -> Checkpoint:
+        return self._writer.said
+
+    @property
+    def _chain(self) -> Chain:
+        return self._writer.chain
+
+    def append(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> int:
+        """Write one frame; returns the seq of its first event. Not synced, not readable yet.
+
+        ``state`` holds the changed keys of source state, None deletes one; a batch of no rows
+        carries state alone. Raises UserError (batch over the limits, journal closed),
+        HeldError (nothing was written; try again later) and JournalFailedError.
+        """
+        return self.append_encoded(self.encode(batch, state))
+
+    def encode(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> Payload:
+        return Payload.encode(batch, state)
+
+    def append_encoded(self, payload: Payload) -> int:
+        """As ``append``, of what is encoded already: nothing that is in it can be refused."""
+        self._writer.require_sound()
+        if self.closed:
+            raise UserError(f"journal {self.id} is closed: it takes no more events")
+        if not payload.rows and not payload.state:
+            return self.next_seq
+        header, parts = payload.at(self._identity, self.term, self.next_seq)
+        header, parts = self.cipher.sealed(header, parts, payload.state_blob, payload.message)
+        self._write(header, parts, payload.state)
+        return header.first_seq
+
+    def sync(self) -> int:
+        """Make everything appended durable, then readable; returns ``safe``.
+
+        Raises JournalFailedError when that failed: then nothing of it may be acknowledged, now or
+        after another try, because the kernel may have dropped what it could not write.
+        """
+        self._writer.require_sound()
+        if self.durability == "spill":
+            self._writer.sync_lazily(self.next_seq)
+            self._written = self.next_seq
+        elif self._writer.is_behind or self.synced < self.next_seq:
+            self._writer.sync(self.next_seq)
+        self._tell()
+        return self.safe
+
+    def confirms(self, end: int) -> bool:
+        """Whether what lies below ``end`` may be answered: always, after a sync."""
+        return end <= self.safe
+
+    def on_confirmed(self, wake: Callable[[], None]) -> None:
+        """Nothing to wait for."""
+
+    def tend(self) -> None:
+        """Do what is due by time alone: syncs of durability ``spill``, the end of retention."""
+        self._writer.require_sound()
+        if self.durability == "spill":
+            self._writer.sync_lazily(self.next_seq)
+        self._writer.drop(self._chain.expired(self.acked, self.limits))
+        self._release(lambda: self._free_bytes() >= TARGET_BYTES)
+        self._tell()
+
+    def trim(self, ack: int) -> None:
+        """Drop the segments whose events all lie below ``ack``, unless they are to be retained. An
+        ack goes back when an operator has reset it.
+
+        An active segment of at least 1 MiB that is acked to its end is replaced by a new one.
+        Needs no free space. Raises CorruptError for an ack above ``safe``.
+        """
+        self._writer.require_sound()
+        if ack > self.safe:
+            raise CorruptError(
+                f"journal {self.id}: ack {ack} lies above its end {self.safe}; events that a "
+                "reader has seen are gone from it"
+            )
+        self.acked = max(self.floor, ack)
+        if not self.limits.retain:
+            self._seal_acked()
+        self._writer.drop(self._chain.expired(self.acked, self.limits))
+        self._tell()
+
+    def close_for_appends(self) -> int:
+        """Sync and take no more events, for good, also after reopening; returns the end."""
+        self._writer.require_sound()
+        if not self.closed:
+            self._writer.sync(self.next_seq, closed=True, now=True)
+        self._tell()
+        return self.next_seq
+
+    def close(self) -> None:
+        """Sync what is left unless the journal has failed, and let others open it."""
+        if not self._open:
+            return
+        self._open = False
+        try:
+            if self._writer.sound:
+                self._writer.sync(self.next_seq, now=True, boot=NO_BOOT)
+        finally:
+            self._writer.close()
+            os.close(self._lock)
+
+    def remove(self) -> None:
+        """Close the journal and delete its directory with everything in it."""
+        doomed = directories.hidden(self._directory)
+        self._directory.rename(doomed)
+        self._disk.sync_directory(doomed.parent)
+        self.close()
+        shutil.rmtree(doomed)
+
+    def read_frames(self, start: int, end: int) -> Iterator[Window]:
+        """Yield windows of whole raw frames that cover [start, end), in order.
+
+        The first frame may begin before ``start``, the last may end after ``end``. What is
+        encrypted on disk is not any more. Raises BelowFloorError, AboveSafeError, DataLossError
+        where events are lost, KeyMissingError, and CorruptError where a frame's header is damaged,
+        or an encrypted frame; whoever decodes checks the rest.
+        """
+        if end > self.safe:
+            raise AboveSafeError(
+                f"journal {self.id}: seq {end} lies above its safe end {self.safe}"
+            )
+        if end > self.readable:
+            raise DataLossError(
+                f"journal {self.id}: events from seq {self.readable} on are lost; "
+                "`flumeng journal repair --accept-loss` lets readers go on behind them"
+            )
+        yield from self.cipher.opened(self._windows(start, end))
+
+    def _windows(self, start: int, end: int) -> Iterator[Window]:
+        """Frames as they lie on disk."""
+        return self._chain.windows(start, end)
+
+    def read(self, start: int, end: int, *, replayed: bool = False) -> Iterator[pa.RecordBatch]:
+        """Yield exactly the events of [start, end) in READ_SCHEMA, every bit checked.
+
+        Raises as ``read_frames`` does, and CorruptError for a damaged frame.
+        """
+        frames = (frame for window in self.read_frames(start, end) for frame in window)
+        return reading.rows(frames, self.id, start, end, replayed=replayed)
+
+    def check(self) -> None:
+        """Assert the journal's invariants."""
+        assert self.floor == self._chain.floor <= self.acked <= self.safe <= self.next_seq
+        assert self._said.safe <= self.synced
+        active = self._chain.active
+        assert self._said.segment < active.base or self._said.offset <= active.length
+        self._chain.check(sound=self._writer.sound)
+
+    def _opening_term(self) -> int:
+        """That of what is appended from now on."""
+        return self.term + 1
+
+    def _roll_is_due(self, header: FrameHeader) -> bool:
+        """Whether the frame is to be the first of a segment."""
+        del header
+        active = self._chain.active
+        return active.length >= self.limits.segment_bytes(self._segment_bytes, active.first)
+
+    def _write(self, header: FrameHeader, parts: Sequence[Any], state: dict[str, object]) -> None:
+        if self._roll_is_due(header):
+            self._writer.roll(self.next_seq, self._state, use_spare=False)
+        self._require_room(header.length)
+        self._writer.write(header, parts)
+        recovery.merge_state(self._state, state)
+        self.next_seq = header.end
+
+    def _lost_its_kernel(self) -> bool:
+        """Whether events that were acknowledged may be gone, because the machine was started anew
+        before they came to the disk."""
+        boot = self._said.boot
+        lost = boot not in (NO_BOOT, self._disk.boot())
+        if lost and not self.closed:
+            log.error(
+                "journal %s: the machine went down before all was on disk: what was accepted in "
+                "the last second or so may be lost; it ends at seq %d and takes no more events",
+                self.id,
+                self.next_seq,
+            )
+        return lost
+
+    def _require_room(self, length: int) -> None:
+        """What is only retained goes before anybody has to wait."""
+        self._release(lambda: not self._lack(length))
+        lack = self._lack(length)
+        self.full = lack is not None
+        if lack is not None:
+            why, cause = lack
+            self._tell()
+            raise DiskFullError(f"journal {self.id}: {why}", cause)
+
+    def _tell(self) -> None:
+        self.listeners.tell(Position.of(self))
+
+    def _release(self, enough: Callable[[], bool]) -> None:
+        """Drop what every reader has acked, the oldest first, until that is enough."""
+        while not enough() and (self._chain.acked(self.acked) or self._seal_acked()):
+            self._writer.drop(1)
+
+    def _seal_acked(self) -> bool:
+        """Replace the active segment, if it is acked to its end and worth it; whether it was."""
+        active = self._chain.active
+        if self.acked < self.next_seq or active.length - active.first < ROLL_WORTH_BYTES:
+            return False
+        try:
+            self._writer.roll(self.next_seq, self._state, use_spare=True)
+        except HeldError:
+            return False
+        return True
+
+    def _free_bytes(self) -> int:
+        """How much all journals here may still grow by."""
+        return min(self.room().left, self._writer.free_bytes() - self._keep_free_bytes)
+
+    def _lack(self, length: int) -> tuple[str, str] | None:
+        """Why there is no room for a frame, as a sentence and in a few words. A journal that has
+        nothing left to give back takes the frame in any case, or it would wait for ever."""
+        free = self._writer.free_bytes()
+        if free < self._keep_free_bytes + length:
+            kept = self._keep_free_bytes >> 20
+            why = (
+                f"{free >> 20} MiB are free on the disk of {self._directory}, "
+                f"{kept} MiB are kept free"
+            )
+            return why, f"disk full: {free >> 20} MiB free, {kept} MiB are kept free"
+        room = self.room()
+        if room.left < length:
+            why = "all journals here together have the size that is allowed"
+            return why, "journals full: those of this node have the size that its policy allows"
+        waits = self.acked < self.next_seq or self._chain.acked(self.acked)
+        left = min(free - self._keep_free_bytes, room.left) - length
+        if waits and not room._replace(left=left).allows(self.bytes + length):
+            why = (
+                f"it holds {self.bytes >> 20} MiB, and the {left >> 20} MiB that are left are kept "
+                f"for other journals; events from seq {self.acked} on are not acked"
+            )
+            held, kept_text = size_text(self.bytes), size_text(left)
+            return why, f"disk share full: {held} held, {kept_text} kept for other flows"
+        if self.bytes + length > self.limits.max_bytes and waits:
+            most = self.limits.max_bytes
+            why = (
+                f"it holds {self.bytes >> 20} MiB and may hold {most >> 20} MiB; "
+                f"events from seq {self.acked} on are not acked"
+            )
+            return why, f"journal full: {size_text(self.bytes)} of {size_text(most)}"
+        return None

@@ -1,0 +1,249 @@
+"""How the events of one journal are encrypted, and who can read them.
+
+A journal is encrypted with one key all its life, or not at all; a flow with another key takes
+another journal. In its directory lies which key that is, by its id, and which secrets may hold it,
+by reference: so a process that knows nothing of the flow can serve what is left. Of the secrets
+themselves nothing is written. A copy on another node has the same file, and no key while it is a
+copy: frames come encrypted, and stay so.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+
+from flumeng.journal.log.disk import Disk
+from flumeng.journal.log.encryption import NO_KEYS, Key, Keyring, Sealer, aligned, key_of
+from flumeng.journal.log.errors import KeyMissingError
+from flumeng.journal.log.frame import BadFrameError, FrameHeader, identity
+from flumeng.journal.log.segment import UNFINISHED, Window
+from flumeng.platform import secrets
+from flumeng.platform.errors import CorruptError, FlumengError, UserError
+from flumeng.platform.options.patterns import SECRET
+from flumeng.platform.whole_files import read_object
+
+log = logging.getLogger(__name__)
+
+FILE = "encryption.json"
+MOST_SECRETS = 100
+_KEY_ID = re.compile("[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyReference:
+    """With which key a journal is encrypted, by its id, and which secrets may hold it."""
+
+    key_id: str
+    secrets: tuple[str, ...]
+
+    @classmethod
+    def of(cls, keyring: Keyring | None) -> Self | None:
+        """To the key for new frames."""
+        return cls(keyring.current.id, tuple(keyring.keys)) if keyring else None
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> Self:
+        """The reverse of ``document``. Raises ValueError for what is none."""
+        key_id, names = document.get("key"), document.get("secrets")
+        if not isinstance(key_id, str) or not _KEY_ID.fullmatch(key_id):
+            raise ValueError("it names no key")
+        if not isinstance(names, list):
+            raise ValueError("it names no secrets")
+        known = tuple(name for name in map(str, names) if SECRET.fullmatch(name))
+        return cls(key_id, known[:MOST_SECRETS])
+
+    @property
+    def document(self) -> dict[str, object]:
+        return {"key": self.key_id, "secrets": list(self.secrets)}
+
+
+class JournalCipher:
+    """``reference``: to the key of all frames that are to come; None in a journal in plain text.
+    ``problem``: why readers wait for the key, as far as somebody has looked; empty when they need
+    not.
+
+    Raises CorruptError for a damaged file. ``opened`` and ``look`` are for any thread, the rest for
+    the one that writes the journal.
+    """
+
+    def __init__(self, directory: Path, disk: Disk) -> None:
+        self._directory = directory
+        self._disk = disk
+        self.reference = _read(directory / FILE)
+        self.problem = ""
+        self._named: tuple[str, ...] = ()
+        self._keyring = NO_KEYS
+        self._sealer: Sealer | None = None
+
+    @property
+    def key_id(self) -> str | None:
+        return self.reference.key_id if self.reference else None
+
+    @property
+    def lacks_key(self) -> bool:
+        """Whether nobody has found the key yet; never in a journal in plain text."""
+        return bool(self.problem) or not (self.reference is None or self._keyring.keys)
+
+    def adopt(self, reference: KeyReference) -> None:
+        """Of a copy: what its primary says of the key. Raises CorruptError when the copy has begun
+        with another one, OSError."""
+        if self.key_id not in (None, reference.key_id):
+            raise CorruptError(
+                f"journal {self._directory.name} is encrypted with key {self.key_id}, and is said "
+                f"to be with {reference.key_id}"
+            )
+        if reference != self.reference:
+            write(self._directory, reference, self._disk)
+            self.reference = reference
+
+    def look(self, named: tuple[str, ...] = ()) -> None:
+        """Find the key for readers: in the secrets that are ``named``, as the flow has them now, or
+        where it was before. ``problem`` says what came of it. Takes as long as the secrets do."""
+        self._named = named or self._named
+        if self.reference is None:
+            return
+        keyring, problems = self._found()
+        try:
+            keyring.find(self.reference.key_id)
+        except KeyMissingError:
+            self._keep_waiting(self.reference.key_id, keyring, problems)
+        else:
+            self._keyring, self.problem = keyring, ""
+
+    def use(self, keyring: Keyring | None) -> None:
+        """Encrypt with the journal's own key, and from now on look for it where ``keyring`` has it;
+        without one, where it was before.
+
+        Raises KeyMissingError, when all stays as it was, and OSError.
+        """
+        if self.reference is None:
+            return
+        problems: list[str] = []
+        if keyring is None:
+            keyring, problems = self._found()
+        try:
+            key = keyring.find(self.reference.key_id)
+        except KeyMissingError as error:
+            raise self._missing("; ".join([str(error), *problems])) from error
+        reference = KeyReference(key.id, tuple(keyring.keys))
+        if reference != self.reference:
+            write(self._directory, reference, self._disk)
+            self.reference = reference
+        self._keyring, self.problem = keyring, ""
+        self._sealer = Sealer(key, identity(self._directory.name))
+
+    def sealed(
+        self, header: FrameHeader, parts: list[Any], state: bytes, message: Any
+    ) -> tuple[FrameHeader, list[Any]]:
+        """The frame as it is to be written: ``parts`` in a journal in plain text. Raises UserError
+        while the key is not here: no event gets onto the disk as it is."""
+        if self.reference is None:
+            return header, parts
+        if self._sealer is None:
+            raise UserError(
+                f"journal {self._directory.name} is encrypted, and takes nothing without its key "
+                f"{self.key_id}"
+            )
+        return self._sealer.seal(header, state, message)
+
+    def opened(self, windows: Iterator[Window]) -> Iterator[Window]:
+        """The same frames for their readers, who have no key. What is not encrypted passes as it
+        is. Raises KeyMissingError and CorruptError; all before that place is yielded first."""
+        for window in windows:
+            if window.encrypted:
+                yield from self._decrypted(window)
+            else:
+                yield window
+
+    def _decrypted(self, window: Window) -> Iterator[Window]:
+        frames: list[pa.Buffer] = []
+        trouble: FlumengError | None = None
+        for frame in window:
+            try:
+                frames.append(self._decrypt(frame))
+            except BadFrameError as error:
+                trouble = CorruptError(f"journal {self._directory.name}: {error}")
+                trouble.__cause__ = error
+                break
+            except KeyMissingError as error:
+                trouble = error
+                break
+        if frames:
+            yield _joined(frames)
+        if trouble is not None:
+            raise trouble
+
+    def _decrypt(self, frame: pa.Buffer) -> pa.Buffer:
+        header = FrameHeader.unpack(frame, 0, identity(self._directory.name))
+        try:
+            return self._keyring.opened(frame, header)[0]
+        except KeyMissingError:
+            keyring, problems = self._found()
+        try:
+            opened, _ = keyring.opened(frame, header)
+        except KeyMissingError as error:
+            self._keep_waiting(key_of(frame, header), keyring, problems)
+            raise self._missing("; ".join([str(error), *problems])) from error
+        self._keyring, self.problem = keyring, ""
+        return opened
+
+    def _keep_waiting(self, key_id: str, found: Keyring, problems: list[str]) -> None:
+        others = [f"{name} is key {key.id}" for name, key in found.keys.items()]
+        why = "; ".join([*problems, *others]) or "no secret is named that holds it"
+        self.problem = f"readers wait, since key {key_id} is not on this node: {why}"
+
+    def _found(self) -> tuple[Keyring, list[str]]:
+        """The keys that are here, and why others are not."""
+        before = self.reference.secrets if self.reference else ()
+        keys, problems = {}, []
+        for name in dict.fromkeys((*self._named, *before)):
+            try:
+                keys[name] = Key.parse(secrets.resolve(name), name)
+            except UserError as error:
+                problems.append(str(error))
+        return Keyring(keys), problems
+
+    def _missing(self, why: str) -> KeyMissingError:
+        return KeyMissingError(
+            f"journal {self._directory.name} is {why}; give it back to this node, as `key` or one "
+            "of `previous_keys` of the flow's journal.encryption"
+        )
+
+
+def write(directory: Path, reference: KeyReference, disk: Disk) -> None:
+    """Whole or not at all, and durable. Raises OSError."""
+    text = json.dumps(reference.document)
+    draft = directory / f"{FILE}{UNFINISHED}"
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        disk.write(fd, [text.encode()], 0)
+        disk.sync(fd)
+    finally:
+        os.close(fd)
+    draft.rename(directory / FILE)
+    disk.sync_directory(directory)
+
+
+def _read(file: Path) -> KeyReference | None:
+    document = read_object(file)
+    try:
+        return KeyReference.parse(document) if document else None
+    except ValueError as error:
+        raise CorruptError(f"{file} is damaged: {error}") from error
+
+
+def _joined(frames: list[pa.Buffer]) -> Window:
+    offsets = [0]
+    for frame in frames:
+        offsets.append(offsets[-1] + frame.size)
+    if len(frames) == 1:
+        return Window(frames[0], offsets)
+    return Window(aligned(frames, offsets[-1]), offsets)

@@ -1,0 +1,108 @@
+"""What is left of a journal that was held in memory: an ordinary journal that takes no more events.
+
+After a stop in good order it holds what was not acked. After anything else these events are lost,
+and a frame in their place says so: the seqs are never used again, and an ack can pass over them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flumeng.journal.log import checkpoint as checkpoints
+from flumeng.journal.log import segment
+from flumeng.journal.log.checkpoint import NO_BOOT, Checkpoint, CheckpointFile
+from flumeng.journal.log.disk import Disk
+from flumeng.journal.log.frame import MAX_LOST, FrameHeader
+from flumeng.journal.log.segment import SegmentHeader
+from flumeng.platform.errors import CorruptError
+from flumeng.platform.whole_files import write_durably
+
+log = logging.getLogger(__name__)
+
+STATE = "state.json"
+
+
+def keep_state(directory: Path, state: Mapping[str, object]) -> None:
+    """Source state as of the last acked event; durable when this returns."""
+    write_durably(directory / STATE, json.dumps(dict(state)))
+
+
+def of_killed(directory: Path, said: Checkpoint, disk: Disk) -> Checkpoint:
+    """Make a journal that has lost all that was not acked. Raises CorruptError, OSError.
+
+    How far it went is known exactly, unless the machine went down with the process.
+    """
+    try:
+        state = json.loads((directory / STATE).read_text())
+    except FileNotFoundError:
+        state = {}
+    except ValueError as error:
+        raise CorruptError(f"{directory / STATE} is not JSON: {error}") from error
+    lost = said.safe - said.floor
+    if lost or said.boot != disk.boot():
+        log.error(
+            "journal %s was held in memory: %s %d events, from seq %d to %d, are lost unless they "
+            "are acked already",
+            directory.name,
+            "up to" if said.boot == disk.boot() else "the machine went down, at least",
+            lost,
+            said.floor,
+            said.safe,
+        )
+    headers = lost_frames(said.journal, said.term, said.floor, said.safe)
+    frames = [(header, [header.pack()]) for header in headers]
+    return lay_down(directory, replace(said, lost=lost), state, frames, disk)
+
+
+def lay_down(
+    directory: Path,
+    said: Checkpoint,
+    state: Mapping[str, object],
+    frames: Sequence[tuple[FrameHeader, Sequence[Any]]],
+    disk: Disk,
+) -> Checkpoint:
+    """Write the frames that follow ``state`` as a journal's only segment, then its checkpoint.
+
+    Cut off in between, it is still a journal held in memory, and is laid down again.
+    """
+    base = frames[0][0].first_seq if frames else said.safe
+    for old in directory.glob(f"*{segment.SUFFIX}"):
+        old.unlink()
+    only = segment.create(
+        directory, SegmentHeader(said.journal, said.term, base, None), state, disk
+    )
+    with only.path.open("r+b") as file:
+        for header, parts in frames:
+            disk.write(file.fileno(), parts, only.length)
+            only.grow(header)
+        disk.sync(file.fileno())
+    disk.sync_directory(directory)
+    kept = replace(
+        said,
+        segment=base,
+        offset=only.length,
+        floor=base,
+        closed=True,
+        durability="disk",
+        boot=NO_BOOT,
+    )
+    file_ = CheckpointFile(directory / checkpoints.NAME, disk)
+    try:
+        file_.write(kept)
+        file_.sync(now=True)
+    finally:
+        file_.close()
+    return kept
+
+
+def lost_frames(journal: bytes, term: int, start: int, end: int) -> Iterable[FrameHeader]:
+    """Frames that say that the events of [start, end) are lost."""
+    while start < end:
+        count = min(end - start, MAX_LOST)
+        yield FrameHeader(journal, term, start, count, 0, 0, 0, lost=True)
+        start += count

@@ -1,0 +1,35 @@
+"""How far a journal can be read, as its server tells it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flumeng.journal.log.log import Log
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What a server says of a journal: events of [floor, safe) can be read.
+
+    ``held`` more, behind a loss that no operator has accepted, cannot. One that is ``full`` takes
+    no more events until some are acked.
+    """
+
+    term: int
+    floor: int
+    safe: int
+    closed: bool
+    held: int = 0
+    full: bool = False
+
+    @classmethod
+    def of(cls, journal: Log) -> Position:
+        safe, readable = journal.safe, journal.readable
+        return cls(
+            journal.term,
+            journal.floor,
+            readable,
+            journal.closed,
+            held=max(0, safe - readable),
+            full=journal.full,
+        )

@@ -1,0 +1,339 @@
+"""Makes a damaged journal open again, and never hides what is gone.
+
+A torn tail is cut. Where acknowledged events are damaged or missing, everything that is whole is
+kept, frames that say "lost" take the place of the rest, and damaged files go to quarantine. Such a
+journal takes no more events, so that no seq is ever used twice, and nobody reads on from the first
+loss until an operator accepts it.
+
+A repair may be cut off anywhere and begun again: the checkpoint speaks of the loss before any file
+is replaced, and files are replaced by renaming.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from flumeng.journal.log import checkpoint as checkpoints
+from flumeng.journal.log import directory as directories
+from flumeng.journal.log import recovery
+from flumeng.journal.log.checkpoint import NO_BARRIER, NO_BOOT, Checkpoint, CheckpointFile
+from flumeng.journal.log.disk import Disk
+from flumeng.journal.log.frame import encode_whole_state, padded
+from flumeng.journal.log.inspection import QUARANTINE, Inspection, Part, Run, inspect, state_after
+from flumeng.journal.log.memory_salvage import lost_frames
+from flumeng.journal.log.segment import (
+    SEGMENT_HEADER_BYTES,
+    UNFINISHED,
+    Link,
+    Segment,
+    SegmentHeader,
+    file_name,
+)
+from flumeng.platform.errors import UserError
+
+_COPY_BYTES = 1 << 20
+_UNDER_REPAIR = 2**63 - 1
+"""A length that no segment has, so that a journal whose repair was cut off is refused."""
+
+Piece = Run | tuple[int, int]
+"""Good frames, or the seqs [start, end) of events that are lost."""
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """``lost``: seqs [start, end) that this repair found to be gone; ``events`` counts all that the
+    journal has lost. ``waits_at``: where readers stop until the loss is accepted."""
+
+    lost: tuple[tuple[int, int], ...]
+    events: int
+    quarantined: tuple[str, ...]
+    floor: int
+    end: int
+    closed: bool
+    waits_at: int | None
+
+
+@dataclass
+class _Slot:
+    """One segment as it is to be: seqs [base, end)."""
+
+    base: int
+    end: int
+    part: Part | None
+    pieces: list[Piece]
+    last: bool
+
+    @property
+    def lost(self) -> list[tuple[int, int]]:
+        """What is newly found to be gone."""
+        return [piece for piece in self.pieces if isinstance(piece, tuple)]
+
+    @property
+    def sound(self) -> bool:
+        """Whether its file may stay; behind the last frame of the last one lies a torn tail."""
+        if self.part is None or (whole := self.part.whole) is None:
+            return False
+        ends = self.last or whole.end == self.part.size
+        return ends and (whole.first, whole.stop) == (self.base, self.end)
+
+
+def repair(directory: Path, *, accept_loss: bool = False, disk: Disk | None = None) -> Repaired:
+    """Repair the journal in a directory. What is whole already stays as it is.
+
+    Raises UserError when a process has it open or when it is held in memory, DiskFullError and
+    CorruptError when it cannot be repaired.
+    """
+    with directories.plain_errors(directory):
+        lock = directories.lock(directory)
+        try:
+            return _Repair(directory, disk or Disk()).run(accept_loss=accept_loss)
+        finally:
+            os.close(lock)
+
+
+class _Repair:
+    def __init__(self, directory: Path, disk: Disk) -> None:
+        self._directory = directory
+        self._disk = disk
+        self._found: Inspection = inspect(directory, locked=True)
+        self._quarantined: list[str] = []
+
+    def run(self, *, accept_loss: bool) -> Repaired:
+        found = self._found
+        if found.checkpoint and found.checkpoint.durability == "memory":
+            raise UserError(f"{self._directory} was held in memory: there is nothing to repair")
+        lost: list[tuple[int, int]] = []
+        damaged_checkpoint = self._directory / checkpoints.NAME
+        if found.checkpoint is None and damaged_checkpoint.exists():
+            self._set_aside(damaged_checkpoint)
+        if found.damaged:
+            slots = self._slots()
+            lost = [range_ for slot in slots for range_ in slot.lost]
+            checkpoint = self._judge(slots, lost)
+            self._say(checkpoint)
+            checkpoint = self._rebuild(slots, checkpoint)
+        else:
+            assert found.checkpoint is not None
+            checkpoint = found.checkpoint
+        if accept_loss:
+            checkpoint = replace(checkpoint, barrier=NO_BARRIER)
+        self._say(checkpoint)
+        recovered = recovery.recover(self._directory, found.journal, self._disk)
+        return Repaired(
+            lost=tuple(lost),
+            events=checkpoint.lost,
+            quarantined=tuple(self._quarantined),
+            floor=checkpoint.floor,
+            end=recovered.next_seq,
+            closed=checkpoint.closed,
+            waits_at=None if checkpoint.barrier == NO_BARRIER else checkpoint.barrier,
+        )
+
+    def _slots(self) -> list[_Slot]:
+        """What is to be in each segment, from the floor to the end of the journal.
+
+        A file stands for one unless frames of another file lie across its beginning. One with a
+        damaged header must begin or end where frames do.
+        """
+        found = self._found
+        checkpoint = found.checkpoint
+        runs = [run for part in found.parts for run in part.runs]
+        borders = {seq for run in runs for seq in (run.first, run.stop)}
+        parts = {
+            part.base: part
+            for part in found.parts
+            if (part.header or part.base in borders)
+            and not any(run.first < part.base < run.stop for run in runs)
+        }
+        floor = checkpoint.floor if checkpoint else min([*parts, *borders], default=0)
+        end = checkpoint.safe if checkpoint else max([floor, *borders])
+        for run in sorted(runs, key=lambda run: run.first):
+            if run.first <= end:  # behind a torn place nothing was acknowledged
+                end = max(end, run.stop)
+        bases = sorted({floor, *(base for base in parts if floor <= base <= end)})
+        return [
+            _Slot(
+                base,
+                stop,
+                parts.get(base),
+                _fill(base, stop, runs, parts.get(base)),
+                at == len(bases),
+            )
+            for at, (base, stop) in enumerate(itertools.pairwise([*bases, end]), 1)
+        ]
+
+    def _judge(self, slots: Sequence[_Slot], lost: Sequence[tuple[int, int]]) -> Checkpoint:
+        """What is to be said of the journal when all is done."""
+        found = self._found
+        known = found.checkpoint
+        terms = [run.term for part in found.parts for run in part.runs]
+        terms += [part.header.term for part in found.parts if part.header]
+        runs = [piece for slot in slots for piece in slot.pieces if isinstance(piece, Run)]
+        all_lost = [*lost, *(range_ for run in runs for range_ in run.lost)]
+        newest = max([known.term if known else 1, *terms])
+        unsure = bool(lost) or known is None or newest > known.term
+        barrier = known.barrier if known else NO_BARRIER
+        return Checkpoint(
+            found.journal,
+            term=newest,
+            segment=slots[-1].base,
+            offset=_UNDER_REPAIR,
+            safe=slots[-1].end,
+            floor=slots[0].base,
+            closed=unsure or (known is not None and known.closed),
+            durability=known.durability if known else "disk",
+            boot=NO_BOOT if unsure or known is None else known.boot,
+            barrier=min([barrier, *(start for start, _ in lost)]),
+            lost=sum(end - start for start, end in all_lost),
+        )
+
+    def _say(self, checkpoint: Checkpoint) -> None:
+        """Put a checkpoint on disk."""
+        path = self._directory / checkpoints.NAME
+        path.touch(mode=0o600)
+        file = CheckpointFile(path, self._disk)
+        try:
+            file.write(checkpoint)
+            file.sync(now=True)
+        finally:
+            file.close()
+        os.truncate(path, checkpoints.BLOCK_BYTES)
+        self._disk.sync_directory(self._directory)
+
+    def _rebuild(self, slots: Sequence[_Slot], checkpoint: Checkpoint) -> Checkpoint:
+        """Replace what is not sound, bring the headers in line, set the rest aside."""
+        link: Link | None = None
+        before: Part | None = None
+        offset = 0
+        for slot in slots:
+            if slot.sound and slot.part and slot.part.header:
+                part = slot.part
+                header = part.header
+                assert header is not None
+                if link is not None and header.previous != link:
+                    self._relink(part, replace(header, previous=link))
+            else:
+                part = self._replace(slot, link, before)
+            link, before = part.link, part
+            whole = part.whole
+            assert whole is not None
+            offset = whole.end
+        bases = {slot.base for slot in slots}
+        for extra in self._found.parts:
+            if extra.base not in bases:
+                self._set_aside(extra.path)
+                extra.path.unlink()
+        self._disk.sync_directory(self._directory)
+        return replace(checkpoint, offset=offset)
+
+    def _replace(self, slot: _Slot, link: Link | None, before: Part | None) -> Part:
+        """Write a segment anew from its pieces; what was there goes to quarantine."""
+        old = slot.part.header if slot.part else None
+        state = dict(slot.part.state) if slot.part and old else {}
+        if old is None and before is not None:
+            state = state_after(before, self._found.journal)
+        term = old.term if old else (before.header.term if before and before.header else 0)
+        header = SegmentHeader(self._found.journal, term, slot.base, link)
+        path = self._directory / file_name(slot.base)
+        draft = path.with_name(path.name + UNFINISHED)
+        blob = encode_whole_state(state)
+        head = [header.pack(blob), blob.ljust(padded(len(blob)), b"\0")]
+        segment = Segment(path, self._found.journal, header, sum(map(len, head)))
+        run = Run(path, segment.first, segment.first, slot.base, slot.base, term, 0, 0)
+        fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            self._disk.write(fd, head, 0)
+            for piece in slot.pieces:
+                run = self._write(fd, run, piece)
+            self._disk.sync(fd)
+        finally:
+            os.close(fd)
+        if path.exists():
+            self._set_aside(path)
+        draft.replace(path)
+        self._disk.sync_directory(self._directory)
+        return Part(path, run.end, header, segment.first, state, runs=[run])
+
+    def _write(self, fd: int, run: Run, piece: Piece) -> Run:
+        """Add a piece to the file of ``run``; returns the run with it."""
+        if isinstance(piece, Run):
+            _copy(self._disk, piece, fd, run.end)
+            return replace(
+                run,
+                end=run.end + piece.end - piece.offset,
+                stop=piece.stop,
+                term=piece.term,
+                last_offset=run.end + piece.last_offset - piece.offset,
+                last_crc=piece.last_crc,
+            )
+        for header in lost_frames(self._found.journal, run.term, *piece):
+            self._disk.write(fd, [header.pack()], run.end)
+            run = replace(
+                run,
+                end=run.end + header.length,
+                stop=header.end,
+                last_offset=run.end,
+                last_crc=header.crc,
+            )
+        return run
+
+    def _relink(self, part: Part, header: SegmentHeader) -> None:
+        """Say in a segment's header how the one before it ends now."""
+        fd = os.open(part.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            state_bytes = os.pread(fd, part.first - SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES)
+            blob = state_bytes.rstrip(b"\0")
+            self._disk.write(fd, [header.pack(blob)], 0)
+            self._disk.sync(fd)
+        finally:
+            os.close(fd)
+        part.header = header
+
+    def _set_aside(self, path: Path) -> None:
+        """Keep a file as it is in quarantine, under a name that was free.
+
+        Segments are replaced and can be linked; the checkpoint will be overwritten.
+        """
+        quarantine = self._directory / QUARANTINE
+        quarantine.mkdir(mode=0o700, exist_ok=True)
+        names = (path.name if not n else f"{path.name}.{n}" for n in itertools.count())
+        target = next(quarantine / name for name in names if not (quarantine / name).exists())
+        try:
+            if path.name == checkpoints.NAME:
+                shutil.copyfile(path, target)
+            else:
+                os.link(path, target)
+        except PermissionError:  # a file system without links
+            shutil.copyfile(path, target)
+        self._disk.sync_directory(quarantine)
+        self._quarantined.append(target.name)
+
+
+def _fill(base: int, end: int, runs: Sequence[Run], part: Part | None) -> list[Piece]:
+    """The good frames of [base, end), those of the segment's own file first, and what is lost."""
+    pieces: list[Piece] = []
+    seq = base
+    own = part.path if part else None
+    for run in sorted(runs, key=lambda run: (run.first, run.path != own)):
+        if run.first < seq or run.stop > end or run.stop == run.first:
+            continue
+        if run.first > seq:
+            pieces.append((seq, run.first))
+        pieces.append(run)
+        seq = run.stop
+    if seq < end:
+        pieces.append((seq, end))
+    return pieces
+
+
+def _copy(disk: Disk, run: Run, target: int, to: int) -> None:
+    with run.path.open("rb") as file:
+        for offset in range(run.offset, run.end, _COPY_BYTES):
+            block: Any = os.pread(file.fileno(), min(_COPY_BYTES, run.end - offset), offset)
+            disk.write(target, [block], to + offset - run.offset)

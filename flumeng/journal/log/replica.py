@@ -1,0 +1,73 @@
+"""What makes a journal's directory a copy of a replicated one: a small file beside its segments.
+
+It is replaced whole. The copy's term is in the journal's own checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from flumeng.journal.log.disk import Disk
+from flumeng.platform.errors import CorruptError
+
+NAME = "replica"
+_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """``id``: of this copy, ``NODE/ID``, which no other ever has. ``lineage``: the history of the
+    journal's events. ``checkpoint``: events below are on every copy in sync."""
+
+    id: str
+    lineage: str
+    checkpoint: int = 0
+
+    @classmethod
+    def new(cls, node: str, lineage: str = "") -> Replica:
+        """A copy that has nothing yet; without a ``lineage``, of a journal that begins here."""
+        return cls(f"{node}/{uuid.uuid4().hex[:8]}", lineage or uuid.uuid4().hex[:8])
+
+
+def exists(directory: Path) -> bool:
+    return (directory / NAME).exists()
+
+
+def set_aside(directory: Path) -> Path:
+    """Keep one that is damaged under a hidden name, in the place of an earlier one; nothing, when
+    it is gone already. Raises OSError."""
+    aside = directory.with_name(f".{directory.name}.damaged")
+    if not directory.exists():
+        return aside
+    shutil.rmtree(aside, ignore_errors=True)
+    return directory.rename(aside)
+
+
+def read(directory: Path) -> Replica:
+    """Raises CorruptError."""
+    path = directory / NAME
+    try:
+        with path.open("rb") as file:
+            said = json.loads(file.read(_BYTES))
+        return Replica(str(said["id"]), str(said["lineage"]), int(said["checkpoint"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CorruptError(f"{path} does not say which copy this is: {error}") from error
+
+
+def write(directory: Path, replica: Replica, disk: Disk) -> None:
+    """Raises OSError; then the one before is still there."""
+    path = directory / NAME
+    unfinished = path.with_suffix(".unfinished")
+    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        disk.write(fd, [json.dumps(asdict(replica)).encode()], 0)
+        disk.sync(fd)
+    finally:
+        os.close(fd)
+    unfinished.rename(path)
+    disk.sync_directory(directory)

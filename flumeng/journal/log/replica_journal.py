@@ -1,0 +1,368 @@
+"""A journal that is one copy of several: a primary appends to it, or it takes a primary's frames.
+
+Its terms come from outside, and each begins a segment, so that the history of terms is read from
+the segments' beginnings. What its readers may see ends at the checkpoint, up to where all copies
+have it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from flumeng.journal.log import directory as directories
+from flumeng.journal.log import replica as replicas
+from flumeng.journal.log.disk import Disk
+from flumeng.journal.log.errors import BelowFloorError
+from flumeng.journal.log.frame import HEADER_BYTES, BadFrameError, FrameHeader, decode_state, verify
+from flumeng.journal.log.journal import KEEP_FREE_BYTES, SEGMENT_BYTES, Journal
+from flumeng.journal.log.journal_cipher import KeyReference
+from flumeng.journal.log.limits import Limits
+from flumeng.journal.log.replica import Replica
+from flumeng.journal.log.segment import Segment, Window, open_segment, read_frame_header
+from flumeng.journal.replication.history import Log, Start
+from flumeng.platform.errors import CorruptError
+
+log = logging.getLogger(__name__)
+
+KEEP_SECONDS = 1.0
+"""So often, at most, what is known of the checkpoint comes to the disk: it may be behind."""
+
+
+@contextmanager
+def _uncached(path: Path) -> Iterator[None]:
+    """The kernel does not hold it, before and after: what is read comes from the medium, and is in
+    nobody's way."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        yield
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
+class ReplicaJournal(Journal):
+    """See ``Journal``. Make one with ``make`` or ``load``."""
+
+    replica: Replica
+
+    @staticmethod
+    def make(
+        parent: Path,
+        journal: str,
+        replica: Replica,
+        *,
+        base: int = 0,
+        term: int = 0,
+        state: Mapping[str, object] = MappingProxyType({}),
+        key: KeyReference | None = None,
+        limits: Limits | None = None,
+        disk: Disk | None = None,
+    ) -> ReplicaJournal:
+        """One without events, whose first will have the seq ``base``; ``state`` is the source state
+        there. With a ``key`` all its events are encrypted: a primary needs it (``cipher.use``), and
+        a copy takes frames that are. Raises as ``Journal.create``."""
+        path = directories.place(parent, journal)
+        with directories.plain_errors(path):
+            directories.create(
+                path, disk or Disk(), "replicated", state, key=key, replica=replica, base=base
+            )
+        made = ReplicaJournal.load(path, limits=limits, disk=disk)
+        made.fence(term)
+        return made
+
+    @staticmethod
+    def load(
+        directory: Path,
+        *,
+        limits: Limits | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
+        keep_free_bytes: int = KEEP_FREE_BYTES,
+        disk: Disk | None = None,
+    ) -> ReplicaJournal:
+        """Recover it; its term stays. Raises as ``Journal.open``."""
+        with directories.plain_errors(directory):
+            return ReplicaJournal(
+                directory, limits or Limits(), segment_bytes, keep_free_bytes, disk or Disk()
+            )
+
+    def __init__(
+        self,
+        directory: Path,
+        limits: Limits,
+        segment_bytes: int,
+        keep_free_bytes: int,
+        disk: Disk,
+    ) -> None:
+        self.replica = replicas.read(directory)
+        super().__init__(directory, limits, segment_bytes, keep_free_bytes, disk)
+        self._kept_at = time.monotonic()
+        self._kept = self.replica
+        self.replica = replace(self.replica, checkpoint=max(self.replica.checkpoint, self.floor))
+        self._history = self._read_history()
+        checkpoint = self.replica.checkpoint
+        if self.synced < checkpoint:
+            self._abandon()
+            raise CorruptError(
+                f"{directory} ends at seq {self.synced}, and all copies had {checkpoint}"
+            )
+
+    @property
+    def safe(self) -> int:
+        return min(self.synced, self.replica.checkpoint)
+
+    @property
+    def held(self) -> Log:
+        """What it holds, as the protocol of copies sees it."""
+        return Log(self.floor, self.next_seq, min(self.synced, self.next_seq), self._history)
+
+    @property
+    def source_state_at_floor(self) -> Mapping[str, object]:
+        """That with which its first segment begins. Raises CorruptError."""
+        first: Segment = self._chain.at(0)
+        return open_segment(first.path, self._identity)[1]
+
+    def fence(self, term: int) -> None:
+        """From now on it is of that term, on disk: nothing of a lower one is taken any more."""
+        assert term >= self.term
+        self._keep_checkpoint()
+        self._writer.say(term=term, now=True)
+
+    def adopt(self, lineage: str) -> None:
+        """What it holds is the journal from now on, whatever other copies had."""
+        self.replica = replace(self.replica, lineage=lineage)
+        self._keep_checkpoint()
+
+    def advance(self, checkpoint: int) -> None:
+        """Events below are on every copy in sync: readers may have them."""
+        if checkpoint > self.replica.checkpoint:
+            self.replica = replace(self.replica, checkpoint=checkpoint)
+            self._tell()
+
+    def append_frame(self, frame: pa.Buffer) -> FrameHeader:
+        """Add a frame as it lies on the primary's disk, every bit checked. Raises CorruptError for
+        one that does not go on here, or is in plain text where events are encrypted, and what
+        ``append_encoded`` raises."""
+        self._writer.require_sound()
+        header = verify(frame, self._identity)
+        if self.cipher.reference is not None and not (header.encrypted or header.lost):
+            raise CorruptError(
+                f"journal {self.id}: the frame of seq {header.first_seq} is in plain text, where "
+                f"all are encrypted with key {self.cipher.key_id}"
+            )
+        if header.first_seq != self.next_seq or header.term > self.term:
+            raise CorruptError(
+                f"journal {self.id}: a frame of seq {header.first_seq} and term {header.term}, "
+                f"where seq {self.next_seq} goes on in term {self.term}"
+            )
+        state = decode_state(frame.slice(HEADER_BYTES, header.state_bytes))
+        self._write(header, [frame], state)
+        return header
+
+    def lacks(self, frame: pa.Buffer) -> bool:
+        """Whether the frame holds events that this does not. Raises CorruptError."""
+        return FrameHeader.unpack(frame, 0, self._identity).end > self.next_seq
+
+    def written_frames(self, start: int, end: int) -> Iterator[Window]:
+        """Frames as they lie on disk, synced or not, for other copies. Raises CorruptError for one
+        that is damaged; those before it are given."""
+        return self._windows(start, end)
+
+    def scrub(self) -> Iterator[Window]:
+        """All that is synced: every bit, as the disk has it, in order, without what is trimmed
+        meanwhile. Raises CorruptError, also for what is cut or removed meanwhile, and OSError."""
+        end, segments = self.synced, self._chain.segments
+        ends = [after.base for after in segments[1:]] + [end]
+        for part, part_end in zip(segments, ends, strict=True):
+            try:
+                with _uncached(part.path) if part is not segments[-1] else nullcontext():
+                    yield from self._scrub_segment(part, part_end)
+            except (FileNotFoundError, BelowFloorError) as error:
+                if part.base >= self.floor:
+                    raise CorruptError(f"{part.path} is missing") from error
+
+    def _scrub_segment(self, part: Segment, end: int) -> Iterator[Window]:
+        open_segment(part.path, self._identity)
+        seq = part.base
+        for window in part.windows(seq, end):
+            for frame in window:
+                header = verify(frame, self._identity)
+                if header.first_seq != seq:
+                    raise CorruptError(
+                        f"{part.path}: seq {header.first_seq} comes where {seq} goes on"
+                    )
+                seq = header.end
+            yield window
+
+    def cut(self, end: int) -> ReplicaJournal:
+        """Remove the events from ``end`` on, also those that all copies had, and open what is left;
+        this one is done for."""
+        self._writer.require_sound()
+        kept, offset = self._place_of(end)
+        if end < self.replica.checkpoint:
+            self.replica = replace(self.replica, checkpoint=end)
+            replicas.write(self._directory, self.replica, self._disk)
+        later = [part for part in self._chain.segments if part.base > kept.base]
+        self._writer.say(segment=kept.base, offset=offset, safe=end, now=True)
+        for part in reversed(later):
+            part.path.unlink()
+        fd = os.open(kept.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.ftruncate(fd, offset)
+            self._disk.sync(fd)
+        finally:
+            os.close(fd)
+        self._disk.sync_directory(self._directory)
+        return self.reopened()
+
+    @property
+    def sound(self) -> bool:
+        """Whether it is open, and no write or sync has failed."""
+        return self._writer.sound
+
+    def reopened(self) -> ReplicaJournal:
+        """Recovered from the disk, as at a start of the process; this one is done for. What is not
+        known to have come to the disk is written and synced once more. Raises as ``load``."""
+        if self._open:
+            self._abandon()
+        left = ReplicaJournal.load(
+            self._directory,
+            limits=self.limits,
+            segment_bytes=self._segment_bytes,
+            keep_free_bytes=self._keep_free_bytes,
+            disk=self._disk,
+        )
+        left.cipher = self.cipher
+        return left
+
+    def restart(self, floor: int, lineage: str, state: Mapping[str, object]) -> ReplicaJournal:
+        """Remove all events and begin at ``floor``, as the same copy; this one is done for. Who is
+        killed in between has no copy any more, and says so."""
+        term, parent = self.term, self._directory.parent
+        replica = replace(self.replica, lineage=lineage, checkpoint=floor)
+        self.remove()
+        anew = ReplicaJournal.make(
+            parent,
+            self.id,
+            replica,
+            base=floor,
+            term=term,
+            state=state,
+            key=self.cipher.reference,
+            limits=self.limits,
+            disk=self._disk,
+        )
+        anew.cipher = self.cipher
+        return anew
+
+    def set_aside(self) -> Path:
+        """Write nothing more, and keep it as evidence; where. Raises OSError."""
+        if self._open:
+            self._abandon()
+        return replicas.set_aside(self._directory)
+
+    def trim(self, ack: int) -> None:
+        """See ``Journal``. What readers have acked they have seen, so that all copies had it: the
+        checkpoint that was found on the disk may be an older one."""
+        self.advance(min(ack, self.synced))
+        super().trim(ack)
+
+    def tend(self) -> None:
+        super().tend()
+        if time.monotonic() - self._kept_at >= KEEP_SECONDS:
+            self._keep_checkpoint()
+
+    def close(self) -> None:
+        if self._open and self._writer.sound:
+            self._keep_checkpoint()
+        super().close()
+
+    def remove(self) -> None:
+        self._kept = self.replica
+        super().remove()
+
+    @property
+    def restless(self) -> bool:
+        return super().restless or self._kept != self.replica
+
+    def check(self) -> None:
+        super().check()
+        assert self.replica.checkpoint >= self.safe
+        assert not self._history or self._history[-1].term <= self.term
+
+    def _opening_term(self) -> int:
+        return self.term
+
+    def _roll_is_due(self, header: FrameHeader) -> bool:
+        before = self._history[-1].term if self._history else 0
+        begins = header.term != before and self._chain.active.length > self._chain.active.first
+        return begins or super()._roll_is_due(header)
+
+    def _write(self, header: FrameHeader, parts: Sequence[Any], state: dict[str, object]) -> None:
+        super()._write(header, parts, state)
+        if not self._history or self._history[-1].term != header.term:
+            self._history += (Start(header.term, header.first_seq),)
+
+    def _windows(self, start: int, end: int) -> Iterator[Window]:
+        """Every bit is checked, for readers too: other copies may have what is damaged here, so
+        that this node is to notice it, not the reader alone."""
+        for window in super()._windows(start, end):
+            for sound, frame in enumerate(window):
+                try:
+                    verify(frame, self._identity)
+                except BadFrameError as error:
+                    if sound:
+                        yield replace(window, offsets=window.offsets[: sound + 1])
+                    raise CorruptError(f"journal {self.id}: {error}") from error
+            yield window
+
+    def _read_history(self) -> tuple[Start, ...]:
+        history: list[Start] = []
+        for part in self._chain.segments:
+            if part.length == part.first:
+                continue
+            with part.path.open("rb") as file:
+                header = read_frame_header(file.fileno(), part.first, self._identity, part.path)
+            if not history or header.term != history[-1].term:
+                history.append(Start(header.term, header.first_seq))
+        return tuple(history)
+
+    def _place_of(self, end: int) -> tuple[Segment, int]:
+        """The segment that ends at ``end`` then, and how many bytes it has."""
+        kept = [part for part in self._chain.segments if part.base <= end][-1]
+        offset = kept.first
+        with kept.path.open("rb") as file:
+            seq = kept.base
+            while seq < end:
+                header = read_frame_header(file.fileno(), offset, self._identity, kept.path)
+                seq, offset = header.end, offset + header.length
+        if seq != end:
+            raise CorruptError(f"{kept.path}: no frame ends at seq {end}")
+        return kept, offset
+
+    def _keep_checkpoint(self) -> None:
+        self._kept_at = time.monotonic()
+        if self._kept == self.replica:
+            return
+        try:
+            replicas.write(self._directory, self.replica, self._disk)
+        except OSError as error:
+            log.warning("journal %s: an older checkpoint stays on disk: %s", self.id, error)
+            return
+        self._kept = self.replica
+
+    def _abandon(self) -> None:
+        """Close it and write nothing."""
+        self._open = False
+        self._writer.close()
+        os.close(self._lock)

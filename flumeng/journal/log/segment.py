@@ -1,0 +1,394 @@
+"""A segment: one file of frames, named by the first seq it may hold.
+
+    header (128 bytes) | source state (JSON, padded) | frame | frame | ...
+
+The header carries the whole source state as of its beginning, so recovery reads one segment only,
+and names its predecessor with length and last checksum, so that a missing, shorter or older one is
+noticed. A segment becomes visible under its name only when its header is on disk. Reading opens the
+file anew each time: a segment that is trimmed meanwhile can be read to its end.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import mmap
+import os
+import struct
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from flumeng.journal.log.disk import FULL, Disk, read_into
+from flumeng.journal.log.errors import BelowFloorError, held
+from flumeng.journal.log.frame import (
+    ALIGNMENT,
+    HEADER_BYTES,
+    MAX_WHOLE_STATE_BYTES,
+    BadFrameError,
+    FrameHeader,
+    decode_whole_state,
+    encode_whole_state,
+    padded,
+)
+from flumeng.platform.errors import CorruptError, FlumengError, UserError
+
+SUFFIX = ".segment"
+UNFINISHED = ".unfinished"
+BROKEN = ".broken"
+MAGIC = b"FLSG"
+VERSION = 1
+# magic, version, flags, reserved, state bytes, state CRC, term, base, journal, then the
+# predecessor's base, length, last frame's offset and checksum (length 0: none); zeros; the CRC.
+FIELDS = struct.Struct("<4sBBHIIQQ16sQQQI48x")
+_CRC = struct.Struct("<I")
+SEGMENT_HEADER_BYTES = FIELDS.size + _CRC.size
+assert SEGMENT_HEADER_BYTES % ALIGNMENT == 0
+
+INDEX_BYTES = 64 << 10
+WINDOW_BYTES = 1 << 20
+
+
+def file_name(base: int) -> str:
+    return f"{base:020d}{SUFFIX}"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How a segment ended: enough to know it again without reading it."""
+
+    base: int
+    length: int
+    last_offset: int
+    last_crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """Who a segment belongs to, where it begins and what came before it."""
+
+    journal: bytes
+    term: int
+    base: int
+    previous: Link | None
+
+    def pack(self, state: bytes) -> bytes:
+        link = self.previous or Link(0, 0, 0, 0)
+        fields = FIELDS.pack(
+            MAGIC,
+            VERSION,
+            0,
+            0,
+            len(state),
+            crc32c(state),
+            self.term,
+            self.base,
+            self.journal,
+            link.base,
+            link.length,
+            link.last_offset,
+            link.last_crc,
+        )
+        return fields + _CRC.pack(crc32c(fields))
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Whole frames that lie one after the other in one buffer; ``offsets`` has one more entry
+    than there are frames. ``encrypted``: at least one of them is."""
+
+    buffer: pa.Buffer
+    offsets: list[int]
+    encrypted: bool = False
+
+    def __iter__(self) -> Iterator[pa.Buffer]:
+        for begin, end in itertools.pairwise(self.offsets):
+            yield self.buffer.slice(begin, end - begin)
+
+
+class Index:
+    """Where frames begin, about one in 64 KiB. One thread adds, any thread looks up."""
+
+    def __init__(self) -> None:
+        self._seqs = array("Q")
+        self._offsets = array("Q")
+
+    def add(self, seq: int, offset: int) -> None:
+        if not self._offsets or offset - self._offsets[-1] >= INDEX_BYTES:
+            self._offsets.append(offset)  # before the seq, by which readers find it
+            self._seqs.append(seq)
+
+    def find(self, seq: int, default: int) -> int:
+        """The offset of a frame that begins at or below ``seq``."""
+        at = bisect.bisect_left(self._seqs, seq + 1) - 1
+        return self._offsets[at] if at >= 0 else default
+
+
+class Segment:
+    """One segment as its readers need it; the writer moves ``length`` and the last frame on.
+
+    Invariants: ``first <= last_offset < length`` when there are frames, and ``length`` is the end
+    of a frame (or of the header).
+    """
+
+    def __init__(self, path: Path, journal: bytes, header: SegmentHeader, first: int) -> None:
+        self.path = path
+        self.header = header
+        self.base = header.base
+        self.first = first
+        self.length = first
+        self.last_offset = 0
+        self.last_crc = 0
+        self._journal = journal
+        self._index: Index | None = None
+
+    @property
+    def link(self) -> Link:
+        """What the successor's header says about this segment."""
+        return Link(self.base, self.length, self.last_offset, self.last_crc)
+
+    def seal(self, link: Link) -> None:
+        """Take over from the successor how this segment ended; it never grows again."""
+        self.length = link.length
+        self.last_offset = link.last_offset
+        self.last_crc = link.last_crc
+
+    def grow(self, header: FrameHeader) -> None:
+        """Take note of a frame that was written at ``length``."""
+        if self._index is None:
+            self._index = Index()
+        self._index.add(header.first_seq, self.length)
+        self.last_offset = self.length
+        self.last_crc = header.crc
+        self.length += header.length
+
+    def windows(self, start: int, end: int) -> Iterator[Window]:
+        """Yield the frames that hold events of [start, end), in order, a few at a time.
+
+        ``end`` must not lie above what is synced. Raises BelowFloorError when the segment was
+        trimmed before the first read, CorruptError when a header is damaged or cannot be read;
+        all frames before that one are yielded first.
+        """
+        with self._open() as fd:
+            offset = self._seek(fd, start)
+            wanted = WINDOW_BYTES
+            seq = start
+            while seq < end:
+                size = min(wanted, self.length - offset)
+                if size <= 0:
+                    raise CorruptError(f"{self.path} ends at seq {seq}, and goes on at seq {end}")
+                # Its own mapping: the C library would keep what many streams have used.
+                memory = mmap.mmap(-1, size)
+                try:
+                    _read(fd, memoryview(memory), offset, self.path)
+                except CorruptError:
+                    alone = read_frame_header(fd, offset, self._journal, self.path).length
+                    if size <= alone:
+                        raise
+                    wanted = alone  # one bad sector is no reason to miss the frames before it
+                    continue
+                buffer = pa.py_buffer(memory)
+                offsets = [0]
+                at = 0
+                encrypted = False
+                wanted = WINDOW_BYTES
+                while seq < end and at < size:
+                    try:
+                        header = self._header(buffer, at, offset)
+                    except FlumengError:
+                        if len(offsets) > 1:
+                            yield Window(buffer, offsets, encrypted)
+                        raise
+                    if at + header.length > size:
+                        wanted = max(wanted, header.length)
+                        break
+                    at += header.length
+                    if header.end <= start:
+                        offsets = [at]
+                        continue
+                    offsets.append(at)
+                    encrypted |= header.encrypted
+                    seq = header.end
+                if size == self.length - offset and at == 0:
+                    raise CorruptError(f"{self.path} at byte {offset}: the frame is cut short")
+                if len(offsets) > 1:
+                    yield Window(buffer, offsets, encrypted)
+                offset += at
+
+    def _header(self, buffer: pa.Buffer, at: int, offset: int) -> FrameHeader:
+        try:
+            return FrameHeader.unpack(buffer, at, self._journal)
+        except BadFrameError as error:
+            raise CorruptError(f"{self.path} at byte {offset + at}: {error}") from error
+
+    def _seek(self, fd: int, seq: int) -> int:
+        """The offset of a frame at or shortly before the one that holds ``seq``."""
+        if seq <= self.base:
+            return self.first
+        if self._index is None:
+            self._index = self._build_index(fd)
+        return self._index.find(seq, self.first)
+
+    def _build_index(self, fd: int) -> Index:
+        """Walk over the headers of a segment that was written by an earlier process.
+
+        It ends at one that is damaged: who reads on to there finds it.
+        """
+        index = Index()
+        offset = self.first
+        while offset < self.length:
+            try:
+                header = read_frame_header(fd, offset, self._journal, self.path)
+            except CorruptError:
+                break
+            index.add(header.first_seq, offset)
+            offset += header.length
+        return index
+
+    @contextmanager
+    def _open(self) -> Iterator[int]:
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise BelowFloorError(f"{self.path} was trimmed") from error
+        except OSError as error:
+            if waits := held(str(self.path), error):
+                raise waits from error
+            raise
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def read_frame_header(fd: int, offset: int, journal: bytes, path: Path) -> FrameHeader:
+    """Raises CorruptError with the place."""
+    raw = bytearray(HEADER_BYTES)
+    _read(fd, memoryview(raw), offset, path)
+    try:
+        return FrameHeader.unpack(raw, 0, journal)
+    except BadFrameError as error:
+        raise CorruptError(f"{path} at byte {offset}: {error}") from error
+
+
+def _read(fd: int, view: memoryview, offset: int, path: Path) -> None:
+    """Fill the view. Raises CorruptError when the file ends before or the disk cannot read it."""
+    try:
+        read = read_into(fd, view, offset)
+    except OSError as error:
+        raise CorruptError(f"{path} at byte {offset}: {error.strerror}") from error
+    if read < view.nbytes:
+        raise CorruptError(f"{path} ends at byte {offset + read}")
+
+
+def create(
+    directory: Path,
+    header: SegmentHeader,
+    state: Mapping[str, object],
+    disk: Disk,
+    spare: Path | None = None,
+) -> Segment:
+    """Write a new segment's header to disk, then give it its name.
+
+    The caller syncs the directory before the first use. Leaves nothing behind on OSError. When the
+    disk is full, the blocks of ``spare`` are used if it is given and there.
+    """
+    fresh, fd = begin(directory, header, state, disk, spare)
+    os.close(fd)
+    return fresh
+
+
+def begin(
+    directory: Path,
+    header: SegmentHeader,
+    state: Mapping[str, object],
+    disk: Disk,
+    spare: Path | None = None,
+) -> tuple[Segment, int]:
+    """As ``create``; also gives a descriptor to write its frames with."""
+    path = directory / file_name(header.base)
+    assert not path.exists(), f"{path} would be overwritten"
+    unfinished = path.with_name(path.name + UNFINISHED)
+    blob = encode_whole_state(state)
+    parts = [header.pack(blob), blob.ljust(padded(len(blob)), b"\0")]
+    try:
+        fd = _write(unfinished, parts, disk)
+    except OSError as error:
+        if error.errno not in FULL or spare is None or not spare.exists():
+            raise
+        spare.rename(unfinished)
+        fd = _write(unfinished, parts, disk)
+    try:
+        unfinished.rename(path)
+    except OSError:
+        os.close(fd)
+        raise
+    return Segment(path, header.journal, header, sum(map(len, parts))), fd
+
+
+def _write(path: Path, parts: Sequence[bytes], disk: Disk) -> int:
+    """A file that holds these parts, on disk and open; what it had before gives its blocks to
+    them."""
+    fd = -1
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        disk.write(fd, parts, 0)
+        os.ftruncate(fd, sum(map(len, parts)))
+        disk.sync(fd)
+    except OSError:
+        if fd >= 0:
+            os.close(fd)
+        path.unlink(missing_ok=True)
+        raise
+    return fd
+
+
+def remove(path: Path, names: Iterable[str]) -> None:
+    """Delete a segment, and before it what crashes tore off its end. ``names`` are all in its
+    directory: asking for them takes a descriptor, deleting does not."""
+    for name in names:
+        if name.startswith(f"{path.name}.") and name.endswith(BROKEN):
+            path.with_name(name).unlink()
+    path.unlink()
+
+
+def open_segment(path: Path, journal: bytes) -> tuple[Segment, dict[str, object]]:
+    """Read the header and the state in it; the segment returned has no frames yet.
+
+    Raises CorruptError when either is damaged or does not fit the file's name.
+    """
+    with path.open("rb") as file:
+        raw = file.read(SEGMENT_HEADER_BYTES)
+        if len(raw) < SEGMENT_HEADER_BYTES or raw[:4] != MAGIC:
+            raise CorruptError(f"{path} does not begin as a segment")
+        if crc32c(raw[: FIELDS.size]) != _CRC.unpack_from(raw, FIELDS.size)[0]:
+            raise CorruptError(f"{path}: the checksum of the segment's header does not match")
+        (_, version, _, _, state_bytes, state_crc, term, base, owner, *link) = FIELDS.unpack_from(
+            raw
+        )
+        if version != VERSION:
+            raise UserError(f"{path}: format version {version}, this flumeng reads {VERSION}")
+        if owner != journal:
+            raise CorruptError(f"{path} belongs to another journal")
+        if path.name != file_name(base):
+            raise CorruptError(f"{path}: its header says that it is {file_name(base)}")
+        if state_bytes > MAX_WHOLE_STATE_BYTES:
+            raise CorruptError(f"{path}: source state of {state_bytes} bytes is out of bounds")
+        if SEGMENT_HEADER_BYTES + state_bytes > os.fstat(file.fileno()).st_size:
+            raise CorruptError(f"{path} ends within its source state")
+        blob = file.read(state_bytes)
+    if crc32c(blob) != state_crc:
+        raise CorruptError(f"{path}: the checksum of the source state does not match")
+    try:
+        state = decode_whole_state(blob)
+    except BadFrameError as error:
+        raise CorruptError(f"{path}: {error}") from error
+    previous = Link(*link) if link[1] else None
+    header = SegmentHeader(owner, term, base, previous)
+    first = SEGMENT_HEADER_BYTES + padded(state_bytes)
+    return Segment(path, journal, header, first), state

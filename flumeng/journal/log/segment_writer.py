@@ -1,0 +1,199 @@
+"""The files of one open journal, and what is known of them to be on disk.
+
+The first write or sync that fails, but for lack of room, is the last: nobody knows then what is on
+the medium. It decides nothing else; when to sync, roll and drop is the journal's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flumeng.journal.log import checkpoint as checkpoints
+from flumeng.journal.log import directory as directories
+from flumeng.journal.log import segment
+from flumeng.journal.log.chain import Chain
+from flumeng.journal.log.checkpoint import Checkpoint, CheckpointFile
+from flumeng.journal.log.disk import Disk
+from flumeng.journal.log.errors import JournalFailedError, held
+from flumeng.journal.log.frame import FrameHeader
+from flumeng.journal.log.lazy import LazySync, Reached
+from flumeng.journal.log.segment import Segment, SegmentHeader
+from flumeng.platform.errors import FlumengError
+
+
+class SegmentWriter:
+    """``chain``: its segments. ``said``: what the checkpoint says, never ahead of the medium.
+
+    Every call that writes raises HeldError, after which all is as before, and
+    JournalFailedError.
+    """
+
+    def __init__(
+        self, directory: Path, segments: Sequence[Segment], said: Checkpoint, disk: Disk
+    ) -> None:
+        self.chain = Chain(segments)
+        self.said = said
+        self._id = directory.name
+        self._directory = directory
+        self._disk = disk
+        self._failure: Exception | None = None
+        with contextlib.ExitStack() as undo:
+            self._fd = os.open(self.chain.active.path, os.O_RDWR | os.O_CLOEXEC)
+            undo.callback(os.close, self._fd)
+            self._checkpoint = CheckpointFile(directory / checkpoints.NAME, disk)
+            self._lazy = LazySync(disk) if said.durability == "spill" else None
+            undo.pop_all()
+        directories.make_spare(directory, disk)
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing has failed yet."""
+        return self._failure is None
+
+    def require_sound(self) -> None:
+        """Raises JournalFailedError after a failure."""
+        if self._failure is not None:
+            raise JournalFailedError(
+                f"journal {self._id} has failed and must be opened anew: {self._failure}"
+            ) from self._failure
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether more is written than is known to be on disk."""
+        active = self.chain.active
+        return (self.said.segment, self.said.offset) != (active.base, active.length)
+
+    def free_bytes(self) -> int:
+        return self._disk.free_bytes(self._fd)
+
+    def write(self, header: FrameHeader, parts: Sequence[Any]) -> None:
+        """Add a frame to the active segment; not synced."""
+        active = self.chain.active
+        try:
+            self._disk.write(self._fd, parts, active.length)
+        except OSError as error:
+            self._cut_back()
+            raise self._not_written(error) from error
+        active.grow(header)
+
+    def sync(self, next_seq: int, *, now: bool = False, **changes: Any) -> None:
+        """Put all that was written on disk, and with ``now`` the checkpoint as well."""
+        try:
+            if self._lazy is not None:
+                self._lazy.settle()
+            self._disk.sync(self._fd)
+        except OSError as error:
+            raise self._fail(error) from error
+        self._say_reached(self._reached(next_seq), now=now, **changes)
+
+    def sync_lazily(self, next_seq: int) -> None:
+        """Take note of what came to the disk, and begin to sync what has not."""
+        assert self._lazy is not None
+        try:
+            reached = self._lazy.done()
+        except OSError as error:
+            raise self._fail(error) from error
+        if reached is not None:
+            self._say_reached(reached, now=False)
+        if self.is_behind:
+            self._lazy.begin(self._fd, self._reached(next_seq))
+
+    def say(self, *, now: bool, **changes: Any) -> None:
+        """Write a new checkpoint. Nothing in it may be ahead of what is on disk."""
+        said = replace(self.said, **changes)
+        try:
+            self._checkpoint.write(said)
+        except OSError as error:
+            raise self._not_written(error) from error
+        try:
+            self._checkpoint.sync(now=now)
+        except OSError as error:
+            raise self._fail(error) from error
+        self.said = said
+
+    def roll(self, next_seq: int, state: Mapping[str, object], *, use_spare: bool) -> None:
+        """Sync and seal the active segment and go on in a new one, unless it has no events yet.
+
+        On a full disk the spare file becomes the new one, if it may.
+        """
+        active = self.chain.active
+        if next_seq == active.base:
+            return
+        self.sync(next_seq, now=True)
+        header = SegmentHeader(self.said.journal, self.said.term, next_seq, active.link)
+        spare = directories.spare(self._directory) if use_spare else None
+        names = -1
+        try:
+            names = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fresh, fd = segment.begin(self._directory, header, state, self._disk, spare)
+        except OSError as error:
+            if names >= 0:
+                os.close(names)
+            raise self._not_written(error) from error
+        try:
+            self._disk.sync_directory(self._directory, names)
+        except OSError as error:
+            os.close(fd)
+            raise self._fail(error) from error
+        finally:
+            os.close(names)
+        os.close(self._fd)
+        self._fd = fd
+        self.chain.add(fresh)
+        self.say(segment=fresh.base, offset=fresh.length, now=True)
+
+    def drop(self, count: int) -> None:
+        """Delete the oldest segments, once the checkpoint on disk knows."""
+        if not count:
+            return
+        kept = self.chain.at(count)
+        # After a roll with no room for its checkpoint, that one names a segment that goes now.
+        moved = (
+            {"segment": kept.base, "offset": kept.first} if self.said.segment < kept.base else {}
+        )
+        try:
+            names = [path.name for path in self._directory.iterdir()]
+        except OSError as error:
+            raise self._not_written(error) from error
+        self.say(floor=kept.base, now=True, **moved)
+        try:
+            for old in self.chain.drop(count):
+                segment.remove(old.path, names)
+        except OSError as error:
+            raise self._fail(error) from error
+        directories.make_spare(self._directory, self._disk)
+
+    def close(self) -> None:
+        if self._lazy is not None:
+            self._lazy.close()
+        self._checkpoint.close()
+        os.close(self._fd)
+        self._failure = self._failure or ValueError("it is closed")
+
+    def _reached(self, next_seq: int) -> Reached:
+        return Reached(self.chain.active.base, self.chain.active.length, next_seq)
+
+    def _say_reached(self, reached: Reached, *, now: bool, **changes: Any) -> None:
+        self.say(
+            segment=reached.segment, offset=reached.offset, safe=reached.safe, now=now, **changes
+        )
+
+    def _cut_back(self) -> None:
+        """After a write that failed: back to the last whole frame."""
+        try:
+            os.ftruncate(self._fd, self.chain.active.length)
+        except OSError as error:
+            raise self._fail(error) from error
+
+    def _not_written(self, error: OSError) -> FlumengError:
+        """What to raise after a write that failed: room and descriptors are to be waited for."""
+        return held(f"journal {self._id}", error) or self._fail(error)
+
+    def _fail(self, error: OSError) -> JournalFailedError:
+        self._failure = error
+        return JournalFailedError(f"journal {self._id} has failed: {error}")

@@ -1,0 +1,255 @@
+"""The way to the nodes that hold copies: one connection to each, whatever the number of journals.
+
+Of an outbox one chunk is sent at a time, so a copy that catches up with much holds up no other; it
+is sent something when ``Throttle`` says so. A connection that breaks is made again; what was on its
+way is lost then, and the journals are told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from array import array
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from flumeng.journal.replicas.outboxes import Outbox, Outboxes
+from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
+from flumeng.journal.replicas.throttle import WHOLE_BYTES, Throttle
+from flumeng.journal.replication.messages import Begin, Frames, Reset, ToCopy
+from flumeng.journal.serving import copy_wire
+from flumeng.journal.serving.client import connect
+from flumeng.journal.serving.copy_wire import Envelope
+from flumeng.journal.serving.proof import Proof, of_process
+from flumeng.journal.serving.wire import FRAMES_SCHEMA
+from flumeng.platform.errors import FlumengError
+from flumeng.platform.seldom import Seldom
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.25
+PING_SECONDS = 1.0
+
+
+class Links:
+    """To all nodes. ``address`` gives where the copies of a node are served, or nothing."""
+
+    def __init__(
+        self,
+        address: Callable[[str], str],
+        throttle: Throttle,
+        prove: Callable[[], Proof | None] = of_process,
+    ) -> None:
+        self._address, self._throttle, self._prove = address, throttle, prove
+        self._links: dict[str, Link] = {}
+        self._lock = threading.Lock()
+
+    def send(self, node: str, journal: ReplicatedJournal, message: ToCopy) -> None:
+        with self._lock:
+            link = self._links.get(node)
+            if link is None:
+                link = Link(node, lambda: self._address(node), self._throttle, self._prove)
+                self._links[node] = link
+        link.put(journal, message)
+
+    def alive_at(self, node: str) -> float:
+        """When the node said something last, by the monotonic clock."""
+        link = self._links.get(node)
+        return link.alive_at if link else -inf
+
+    def forget(self, journal: str) -> None:
+        with self._lock:
+            links = list(self._links.values())
+        for link in links:
+            link.forget(journal)
+
+    def close(self) -> None:
+        with self._lock:
+            links, self._links = self._links, {}
+        for link in links.values():
+            link.close()
+
+
+class Link:
+    """To one node; two threads, as long as there is something to say."""
+
+    def __init__(
+        self,
+        node: str,
+        address: Callable[[], str],
+        throttle: Throttle,
+        prove: Callable[[], Proof | None],
+    ) -> None:
+        self._node, self._address = node, address
+        self._throttle, self._prove = throttle, prove
+        self._changed = threading.Condition()
+        self._outboxes = Outboxes(node)
+        self._journals: dict[str, ReplicatedJournal] = {}
+        self._closed = threading.Event()
+        self._runs = False
+        self._told = Seldom()
+        self.alive_at = -inf
+
+    def put(self, journal: ReplicatedJournal, message: ToCopy) -> None:
+        with self._changed:
+            self._journals[journal.id] = journal
+            self._outboxes.put(journal, message)
+            if not self._runs and not self._closed.is_set():
+                self._runs = True
+                threading.Thread(target=self._run, name=f"copy {self._node}", daemon=True).start()
+            self._changed.notify()
+
+    def forget(self, journal: str) -> None:
+        with self._changed:
+            self._journals.pop(journal, None)
+            self._outboxes.forget(journal)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed.set()
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            address = self._address()
+            try:
+                if address:
+                    self._talk(address)
+            except (flight.FlightError, pa.ArrowException, OSError, FlumengError) as error:
+                if self._told.is_due():
+                    text = str(error).partition(". gRPC client debug")[0]
+                    log.warning("no copies reach node %s at %s: %s", self._node, address, text)
+            time.sleep(RETRY_SECONDS)
+            with self._changed:
+                self._outboxes.clear()
+            gone = [
+                name
+                for name, journal in list(self._journals.items())
+                if not journal.reconnected(self._node)
+            ]
+            with self._changed:
+                for name in gone:
+                    self._journals.pop(name, None)
+                if not self._journals:
+                    self._runs = False
+                    return
+
+    def _talk(self, address: str) -> None:
+        proof = self._prove()
+        with connect(address, proof) as client:
+            descriptor = flight.FlightDescriptor.for_command(copy_wire.COPY.encode())
+            writer, reader = client.do_exchange(descriptor)
+            broken = threading.Event()
+            listening = threading.Thread(
+                target=self._listen, args=(reader, broken), name=f"from {self._node}", daemon=True
+            )
+            try:
+                writer.begin(FRAMES_SCHEMA)
+                listening.start()
+                while not self._is_over(broken):
+                    if outbox := self._next(broken):
+                        self._send_one(writer, outbox)
+                    else:
+                        writer.write_metadata(pa.py_buffer(copy_wire.PING))
+            finally:
+                reader.cancel()
+                with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
+                    writer.close()
+
+    def _next(self, broken: threading.Event) -> Outbox | None:
+        """None when there was nothing to say for a while."""
+        until = time.monotonic() + PING_SECONDS
+        with self._changed:
+            while not self._is_over(broken):
+                now = time.monotonic()
+                due_at = self._throttle.due_at(now)
+                if outbox := self._outboxes.next(also_catching_up=now >= due_at):
+                    return outbox
+                if now >= until:
+                    return None
+                self._changed.wait(
+                    min(until, due_at if self._outboxes.any_catching_up else until) - now
+                )
+            return None
+
+    def _is_over(self, broken: threading.Event) -> bool:
+        return self._closed.is_set() or broken.is_set() or not self._journals
+
+    def _send_one(self, writer: Any, outbox: Outbox) -> None:
+        journal = outbox.journal
+        catches_up = journal.is_catching_up(self._node)
+        at_most = self._throttle.at_once(time.monotonic()) if catches_up else WHOLE_BYTES
+        try:
+            state = journal.source_state_at_floor if outbox.first is not None else None
+            key = journal.cipher.reference
+            frames = outbox.frames
+            rows = None
+            if frames is not None and frames.start < frames.end:
+                rows = _chunk(journal, frames.start, frames.end, at_most)
+        except (FlumengError, OSError) as error:
+            if self._told.is_due():  # it is removed, or damaged: that is no fault of the others
+                log.warning("node %s gets nothing of journal %s: %s", self._node, journal.id, error)
+            return
+        if outbox.first is not None:
+            envelope = Envelope(journal.id, outbox.first, state, key)
+            writer.write_metadata(copy_wire.buffer(envelope))
+        if frames is None:
+            return
+        if rows is None:
+            part = journal.said_with(frames, frames.start, frames.end)
+            writer.write_metadata(copy_wire.buffer(Envelope(journal.id, part)))
+            return
+        batch, sent = rows
+        part = journal.said_with(frames, frames.start, sent)
+        writer.write_with_metadata(batch, copy_wire.buffer(Envelope(journal.id, part)))
+        if catches_up:
+            self._throttle.sent(batch.nbytes, time.monotonic())
+        if sent < frames.end:
+            self.put(journal, frames._replace(start=sent))
+
+    def _listen(self, reader: Any, broken: threading.Event) -> None:
+        try:
+            while True:
+                metadata = reader.read_chunk().app_metadata.to_pybytes()
+                self.alive_at = time.monotonic()
+                if metadata == copy_wire.PING:
+                    continue
+                envelope = copy_wire.decode(metadata)
+                journal = self._journals.get(envelope.journal)
+                if journal is not None and not isinstance(envelope.message, Begin | Frames | Reset):
+                    journal.heard(self._node, envelope.message)
+        except StopIteration:
+            pass
+        except (flight.FlightError, pa.ArrowException, OSError, FlumengError) as error:
+            log.debug("node %s: %s", self._node, error)
+        except Exception:
+            log.exception("what the copies of node %s say cannot be used", self._node)
+        finally:
+            broken.set()
+            with self._changed:
+                self._changed.notify()
+
+
+def _chunk(
+    journal: ReplicatedJournal, start: int, end: int, at_most: int
+) -> tuple[pa.RecordBatch, int]:
+    """The first frames of a range, a row each, and where they end."""
+    frames: list[pa.Buffer] = []
+    sizes = [0]
+    for window in journal.frames(start, end):
+        for frame in window:
+            frames.append(frame)
+            sizes.append(sizes[-1] + frame.size)
+        if sizes[-1] >= at_most:
+            break
+    data = frames[0] if len(frames) == 1 else pa.py_buffer(bytearray().join(frames))
+    # Not pa.array: that imports pandas, 50 MB in every ingest worker.
+    offsets = pa.py_buffer(array("i", sizes))
+    rows = pa.Array.from_buffers(pa.binary(), len(frames), [None, offsets, data])
+    return pa.RecordBatch.from_arrays([rows], schema=FRAMES_SCHEMA), journal.end_of(frames[-1])

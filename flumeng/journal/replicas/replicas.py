@@ -1,0 +1,325 @@
+"""All replicated journals of one ingest worker: its own, and the copies that it holds for others.
+
+It keeps what the node said last of them: who is whose primary, where the others are. Copies lie in
+a directory of their own, ``copies``, which the first worker has; one that becomes the primary is
+served from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from flumeng.agent.node.memberships import as_message, membership_of
+from flumeng.agent.node.protocol import Message
+from flumeng.journal.log.disk import Disk
+from flumeng.journal.log.errors import DeniedError
+from flumeng.journal.log.journal import Journal
+from flumeng.journal.log.replica import Replica, set_aside
+from flumeng.journal.log.replica_journal import ReplicaJournal
+from flumeng.journal.names import is_journal
+from flumeng.journal.replicas.disk_backoff import DiskBackoff
+from flumeng.journal.replicas.links import Links
+from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
+from flumeng.journal.replicas.scrubber import Scrubber
+from flumeng.journal.replicas.throttle import Throttle
+from flumeng.journal.replication.membership import Membership, node_of
+from flumeng.journal.replication.messages import (
+    Begin,
+    Frames,
+    Refused,
+    Reset,
+    ToCopy,
+    ToPrimary,
+    Unmatched,
+)
+from flumeng.journal.serving import copy_wire
+from flumeng.journal.serving.access import Peer
+from flumeng.journal.serving.copy_wire import Envelope
+from flumeng.journal.serving.wire import FRAMES_SCHEMA, frames_of
+from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
+from flumeng.platform.seldom import Seldom
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+
+
+class Replicas:
+    """Any thread may call what is here."""
+
+    def __init__(
+        self,
+        node: str,
+        copies: Path | None = None,
+        disk: Disk | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Open the copies in the directory. Raises UserError, OSError."""
+        self.journals: Mapping[str, ReplicatedJournal] = {}
+        self.send: Callable[[Message], None] = lambda _: None
+        self._node, self._copies, self._disk = node, copies, disk or Disk()
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._told: dict[str, tuple[Membership, int, int]] = {}
+        self._addresses: Mapping[str, str] = {}
+        self._proposals: dict[str, Message] = {}
+        self._changed = threading.Event()
+        self._stopping = False
+        self._throttle = Throttle()
+        self._scrubber = Scrubber(lambda: list(self.journals.values()))
+        self._links = Links(lambda name: self._addresses.get(name, ""), self._throttle)
+        self._held = Seldom()
+        self._stored: set[str] = set()
+        self._to_begin: set[str] = set()
+        """Copies that are damaged; their primaries hear of it until they begin anew."""
+        self._backoffs: dict[str, DiskBackoff] = {}
+        """Of these: a disk that damages what it is given may damage it again at once."""
+        if copies is not None:
+            copies.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for path in Journal.find(copies):
+                self._open(path)
+
+    def _open(self, path: Path) -> None:
+        """One that is damaged is kept aside as evidence; its primary makes another one here."""
+        try:
+            self.add(ReplicaJournal.load(path, disk=self._disk), closes=True)
+        except CorruptError as error:
+            aside = set_aside(path)
+            log.error("copy %s begins anew, and is kept as %s: %s", path.name, aside, error)
+        except FlumengError as error:
+            log.error("copy %s is not used: %s", path.name, error)
+        else:
+            self._stored.add(path.name)
+
+    @property
+    def copies(self) -> dict[str, str]:
+        """The journals of which a copy lies in the directory of copies, with its id; damaged ones
+        too."""
+        with self._lock:
+            return {name: self.journals[name].replica_id for name in sorted(self._stored)}
+
+    @property
+    def ends(self) -> dict[str, int]:
+        """The seq behind the last event of each of these."""
+        with self._lock:
+            return {name: self.journals[name].next_seq for name in sorted(self._stored)}
+
+    def start(self, send: Callable[[Message], None]) -> None:
+        """``send`` takes a message to the node."""
+        self.send = send
+        threading.Thread(target=self._run, name="replicas", daemon=True).start()
+        self._scrubber.start()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._changed.set()
+        self._scrubber.stop()
+        self._links.close()
+        with self._lock:
+            stored = [self.journals[name] for name in self._stored]
+        for journal in stored:
+            try:
+                journal.close()
+            except FlumengError as error:
+                log.error("copy %s is not closed cleanly: %s", journal.id, error)
+
+    def add(self, opened: ReplicaJournal, *, closes: bool = False) -> ReplicatedJournal:
+        """One that is open now; it is told what is known of it."""
+        journal = ReplicatedJournal(opened, self, closes=closes)
+        with self._lock:
+            self.journals = {**self.journals, journal.id: journal}
+            known = self._told.get(journal.id)
+        if known is not None:
+            journal.told(*known)
+        return journal
+
+    def forget(self, name: str) -> None:
+        with self._lock:
+            self.journals = {key: value for key, value in self.journals.items() if key != name}
+            self._told.pop(name, None)
+            self._stored.discard(name)
+            self._to_begin.discard(name)
+            self._backoffs.pop(name, None)
+        self._links.forget(name)
+
+    def told(self, message: Mapping[str, Any]) -> None:
+        """What the node says: the membership of each journal, and where the copies of nodes are."""
+        self._addresses = message["addresses"]
+        for name, said in message["journals"].items():
+            known = (membership_of(said), int(said["version"]), int(said["created"]))
+            with self._lock:
+                self._told[name] = known
+            journal = self.journals.get(name)
+            if journal is not None:
+                try:
+                    journal.told(*known)
+                except (FlumengError, OSError) as error:
+                    log.error("journal %s: %s", name, error)
+
+    def _set_aside_damaged(self) -> None:
+        """Those whose primaries are there to make them anew. Raises OSError."""
+        with self._lock:
+            stored = [(name, self.journals[name]) for name in self._stored]
+        for name, journal in stored:
+            if not journal.damaged or journal.leads:
+                continue
+            with self._lock:
+                if name not in self._stored:
+                    continue
+                self._to_begin.add(name)
+            aside = journal.set_aside_damaged()
+            if aside is None:
+                continue
+            with self._lock:
+                self.journals = {key: one for key, one in self.journals.items() if key != name}
+                self._stored.discard(name)
+                self._backoffs.setdefault(name, DiskBackoff()).begin(self._clock())
+            log.error("copy %s begins anew, and is kept as %s: %s", name, aside, journal.damaged)
+
+    def drop(self, name: str) -> None:
+        """Delete a copy that nobody wants any more."""
+        journal = self.journals.get(name)
+        if name not in self.copies:
+            return
+        self.forget(name)
+        if journal is not None:
+            journal.remove()
+        log.info("copy %s is removed", name)
+
+    # What the protocol sends.
+
+    def proposal(self, journal: str, version: int, membership: Membership) -> None:
+        said = {"version": version, **as_message(membership)}
+        with self._lock:
+            self._proposals[journal] = {"type": "proposal", "journal": journal, **said}
+        self._changed.set()
+
+    def post(self, node: str, journal: ReplicatedJournal, message: ToCopy) -> None:
+        self._links.send(node, journal, message)
+
+    def took(self, nbytes: int) -> None:
+        self._throttle.took(nbytes, self._clock())
+
+    def alive_at(self, node: str) -> float:
+        return self._links.alive_at(node)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._changed.wait(LOOK_SECONDS)
+            self._changed.clear()
+            with self._lock:
+                proposals, self._proposals = self._proposals, {}
+            for proposal in proposals.values():
+                self.send(proposal)
+            now = self._clock()
+            for journal in self.journals.values():
+                try:
+                    journal.look(now)
+                except Exception:
+                    log.exception("journal %s", journal.id)
+            try:
+                self._set_aside_damaged()
+            except Exception:
+                log.exception("a damaged copy is not set aside")
+
+    # What primaries elsewhere say to the copies here.
+
+    def serve_copies(self, peer: Peer, reader: Any, writer: Any) -> None:
+        """One connection of a node's worker, until it ends."""
+        begun = False
+        while not self._stopping:
+            try:
+                chunk = reader.read_chunk()
+            except StopIteration:
+                return
+            said = chunk.app_metadata.to_pybytes()
+            if said == copy_wire.PING:
+                answers = [pa.py_buffer(said), *self._unmatched()]
+            else:
+                envelope = copy_wire.decode(said)
+                told = self._answers(peer, envelope, chunk.data)
+                answers = [copy_wire.buffer(Envelope(envelope.journal, answer)) for answer in told]
+            for answer in answers:
+                if not begun:
+                    writer.begin(FRAMES_SCHEMA)
+                    begun = True
+                writer.write_metadata(answer)
+
+    def _unmatched(self) -> list[pa.Buffer]:
+        """A primary that has nothing to say would not notice that a copy begins anew, or is to."""
+        with self._lock:
+            terms = {n: self._told[n][0].term for n in self._to_begin if n in self._told}
+        return [copy_wire.buffer(Envelope(n, Unmatched(term, ""))) for n, term in terms.items()]
+
+    def _answers(self, peer: Peer, envelope: Envelope, data: Any) -> list[ToPrimary]:
+        message = envelope.message
+        if not isinstance(message, Begin | Frames | Reset):
+            raise UserError("only primaries talk here")
+        try:
+            known = self._require_held(envelope.journal)
+            if message.term < known.term:
+                return [Refused(known.term)]
+            _require_primary(peer, envelope.journal, message, known)
+            frames = list(frames_of(data, "a primary")) if data is not None and len(data) else []
+            journal = self.journals.get(envelope.journal) or self._make(envelope)
+            if journal is None:  # it was lost since
+                return [Unmatched(message.term, "")]
+            return journal.take(message, frames, envelope.state or {}, envelope.key)
+        except (FlumengError, OSError) as error:
+            if self._held.is_due():
+                log.warning("copy %s does not go on: %s", envelope.journal, error)
+            return []
+
+    def _require_held(self, name: str) -> Membership:
+        """Raises DeniedError when there is to be no copy here, also while the node has not said so
+        yet; what is not taken is said again."""
+        known, *_ = self._told.get(name, (None,))
+        if known is None or self._node not in known.nodes:
+            raise DeniedError(f"ZooKeeper has not said that there is to be a copy of {name[:100]}")
+        return known
+
+    def _make(self, envelope: Envelope) -> ReplicatedJournal | None:
+        """A copy begins with what its primary tells first. Raises UnavailableError soon after one
+        was damaged."""
+        name, message = envelope.journal, envelope.message
+        if not isinstance(message, Begin):
+            return None
+        if self._copies is None or not is_journal(name):
+            raise CorruptError(f"{name[:100]!r} cannot have a copy here")
+        with self._lock:
+            if name in self.journals:
+                return self.journals[name]
+            if name in self._backoffs and not self._backoffs[name].is_over(self._clock()):
+                raise UnavailableError(
+                    "the one before it was damaged: it is made anew a little later"
+                )
+            replica = Replica.new(self._node, message.lineage)
+            opened = ReplicaJournal.make(
+                self._copies,
+                name,
+                replica,
+                base=message.log.floor,
+                state=envelope.state or {},
+                disk=self._disk,
+            )
+            self._stored.add(name)
+            self._to_begin.discard(name)
+            log.info("copy %s begins at seq %d", name, message.log.floor)
+            return self.add(opened, closes=True)
+
+
+def _require_primary(peer: Peer, name: str, message: ToCopy, known: Membership) -> None:
+    """Where peers prove who they are, that this is the primary: whoever says so could have a copy
+    removed. Raises DeniedError."""
+    if isinstance(message, Begin) and message.lineage != known.lineage:
+        raise DeniedError(f"journal {name} has the lineage {known.lineage}")
+    if peer.identity and peer.identity.name != node_of(known.primary):
+        raise DeniedError(f"{peer.identity} is not the primary of {name}")

@@ -1,0 +1,571 @@
+"""One copy of a replicated journal on this node: the primary's, or one that follows another's.
+
+It does what the steps of ``flumeng.journal.replication`` say, in their order: on its disk, to the
+nodes of the other copies, and to the node process, which alone speaks to ZooKeeper. It begins as a
+copy; the membership that ZooKeeper has makes it the primary, and takes that away.
+
+The thread of a group commit appends and syncs, threads of links bring what other copies say, and
+the worker tells the membership and the time. A lock makes steps of these; nothing waits while it is
+held but a copy's own disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from flumeng.journal.log.delegated_log import DelegatedLog
+from flumeng.journal.log.errors import DataLossError, HeldError, JournalFailedError, NotServedError
+from flumeng.journal.log.frame import FrameHeader, Payload, identity
+from flumeng.journal.log.journal_cipher import KeyReference
+from flumeng.journal.log.replica_journal import ReplicaJournal
+from flumeng.journal.log.segment import Window
+from flumeng.journal.replicas.copy_on_disk import CopyOnDisk
+from flumeng.journal.replicas.lateness import Lateness
+from flumeng.journal.replication import follower, primary
+from flumeng.journal.replication.follower import Copy
+from flumeng.journal.replication.membership import Membership, node_of
+from flumeng.journal.replication.messages import Begin, Frames, Refused, ToCopy, ToPrimary
+from flumeng.journal.replication.primary import Primary
+from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
+
+log = logging.getLogger(__name__)
+
+ASK_AGAIN_SECONDS = 2.0
+
+
+class Transport(Protocol):
+    """The way to the other copies and to ZooKeeper. Never blocks."""
+
+    def post(self, node: str, journal: ReplicatedJournal, message: ToCopy) -> None: ...
+    def proposal(self, journal: str, version: int, membership: Membership) -> None: ...
+    def took(self, nbytes: int) -> None:
+        """The journal has taken events."""
+
+    def alive_at(self, node: str) -> float:
+        """When something was heard from the node, by the monotonic clock."""
+
+
+class ReplicatedJournal(DelegatedLog):
+    """A ``Log`` and an ``Appendable``. One that ``closes`` takes no events of its own, also as the
+    primary. Once it is closed or removed it does nothing more: its descriptors may be those of
+    other files. One that is ``damaged`` takes nothing from another primary, since it is to be made
+    anew. As the primary it goes on, so that nothing stands still while no other copy can lead."""
+
+    def __init__(
+        self,
+        journal: ReplicaJournal,
+        transport: Transport,
+        *,
+        closes: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.id = journal.id
+        self._needs_in_sync = 1
+        self._disk = CopyOnDisk(journal)
+        self._transport = transport
+        self._lock = threading.RLock()
+        self._listeners = journal.listeners
+        self.closes = closes
+        self._clock = clock
+        self._done = False
+        self._role: Copy | Primary = self._disk.as_copy
+        self._membership: Membership | None = None
+        self._version = self._created = -1
+        self._lateness = Lateness()
+        self._asked_at = 0.0
+        self._lost_lead = False
+        self._superseded = False
+        self._suspected: ReplicaJournal | None = None
+        self.older = ""
+        """Why it may lack events that another copy in sync has; empty while it does not."""
+        self._primary_is_there = False
+        self._wake: Callable[[], None] = lambda: None
+
+    @property
+    def _journal(self) -> ReplicaJournal:  # type: ignore[override]
+        return self._disk.journal
+
+    @property
+    def damaged(self) -> str:
+        """Why what lies here cannot be used; empty while it can."""
+        return self._disk.damaged
+
+    # What the protocol says, and is told.
+
+    @property
+    def leads(self) -> bool:
+        return isinstance(self._role, Primary)
+
+    @property
+    def superseded(self) -> bool:
+        """Whether another copy is the journal's primary."""
+        return self._superseded
+
+    @property
+    def replica_id(self) -> str:
+        return self._journal.replica.id
+
+    @property
+    def lineage(self) -> str:
+        return self._journal.replica.lineage
+
+    @property
+    def lags(self) -> Mapping[str, int]:
+        """How many events the copies on other nodes lack; only the primary knows."""
+        role = self._role
+        if not isinstance(role, Primary):
+            return {}
+        return {node: role.log.end - peer.end for node, peer in role.peers.items()}
+
+    def require_in_sync(self, copies: int) -> None:
+        """With fewer copies in sync it takes no events from now on."""
+        with self._lock:
+            self._needs_in_sync = copies
+            if isinstance(self._role, Primary):
+                self._do_primary(replace(self._role, min_in_sync=self._min_in_sync), [])
+
+    def told(self, membership: Membership, version: int, created: int) -> None:
+        """What ZooKeeper has of this journal, and at which version of its znode, which that
+        transaction created."""
+        with self._lock:
+            if self._done:
+                return
+            if created != self._created:
+                self._created, self._version = created, -1
+                self._begin_again()
+            if version < self._version:
+                return
+            self._membership, self._version = membership, version
+            if isinstance(self._role, Primary):
+                self._do_primary(*primary.changed(self._role, membership, version))
+            self._superseded = node_of(membership.primary) != node_of(self.replica_id)
+            if self._superseded:
+                self._wake()
+            self._lead_if_chosen()
+
+    def _begin_again(self) -> None:
+        """The record was lost and made anew, and counts its versions anew: as after a start, this
+        is a copy that its membership may make the primary."""
+        if isinstance(self._role, Primary):
+            log.warning("journal %s: its record was lost, and made anew", self.id)
+            if self._journal.sound:
+                self._disk.sync()
+            self._role = self._disk.as_copy
+
+    def heard(self, node: str, message: ToPrimary) -> None:
+        """What the copy on a node says."""
+        with self._lock:
+            self._lateness.heard(node, self._clock())
+            if isinstance(self._role, Primary) and not self._done:
+                self._do_primary(*primary.heard(self._role, node, message))
+
+    def take(
+        self,
+        message: ToCopy,
+        frames: list[pa.Buffer],
+        state: Mapping[str, object],
+        key: KeyReference | None = None,
+    ) -> list[ToPrimary]:
+        """As a copy: do what its primary says, on disk, and give what to answer. Raises HeldError
+        when there is no room, CorruptError for what is not of this journal."""
+        with self._lock:
+            if self._done:
+                return []
+            if isinstance(self._role, Primary):
+                if message.term <= self._role.term:
+                    return [Refused(self._role.term)]
+                self._step_down()
+            if self.damaged or self._disk.has_failed:
+                self._primary_is_there = bool(self.damaged)
+                return []
+            copy = self._role
+            assert isinstance(copy, Copy)
+            if isinstance(message, Begin):
+                if key is not None and message.term >= copy.term:
+                    self.cipher.adopt(key)
+                if not copy.matched or message.term > copy.term:
+                    self._disk.sync()
+                step = follower.begin(copy, message)
+            elif isinstance(message, Frames):
+                step = follower.take(copy, message)
+            else:
+                step = follower.reset(copy, message)
+            return self._do_copy(*step, frames, state)
+
+    def look(self, now: float) -> None:
+        """Time has passed: who is late leaves, who has heard nothing for a while is told again, who
+        is to lead and does not tries again, and so does a copy whose disk has failed. Raises as
+        ``told``."""
+        with self._lock:
+            if self._done:
+                return
+            # Of a primary that takes events the group commit notices it, and gives it back.
+            failed = self._disk.has_failed and not self.damaged
+            if failed and (self.closes or not self.leads) and self._disk.reopen(now):
+                self._role = self._disk.as_copy
+            role = self._role
+            if not isinstance(role, Primary):
+                if now - self._asked_at > ASK_AGAIN_SECONDS:
+                    self._lead_if_chosen()
+                return
+            for node in role.peers:
+                if self._lateness.is_late(role, node, now, self._transport.alive_at(node)):
+                    self._step(primary.late, node)
+                elif self._lateness.lacks_an_answer(role, node, now):
+                    self._step(primary.resend, node)
+                elif self._lateness.lacks_news(role, node, now):
+                    self._step(primary.send_checkpoint, node)
+            if role.asked and now - self._asked_at > ASK_AGAIN_SECONDS:
+                self._step(primary.retry_change)
+
+    def is_catching_up(self, node: str) -> bool:
+        """Whether nobody waits for what the copy there has: it counts only once it lacks little."""
+        role = self._role
+        if not isinstance(role, Primary):
+            return False
+        peer = role.peers.get(node)
+        return peer is not None and peer.copy not in role.counted
+
+    def reconnected(self, node: str) -> bool:
+        """What was on its way to the node is lost. Whether it is to hold a copy at all."""
+        with self._lock:
+            self._step(primary.resend, node)
+            return isinstance(self._role, Primary) and node in self._role.peers
+
+    def frames(self, start: int, end: int) -> Iterator[Window]:
+        """What a ``Frames`` tells of, as it lies here, synced or not. Raises as ``read_frames``."""
+        return self._noticed(self._journal.written_frames(start, end))
+
+    def read_frames(self, start: int, end: int) -> Iterator[Window]:
+        """As ``Journal.read_frames``, and UnavailableError where another copy is to be read, or
+        will be soon, since this one is damaged and another one in sync."""
+        return self._noticed(self._journal.read_frames(start, end))
+
+    def _noticed(self, windows: Iterator[Window]) -> Iterator[Window]:
+        try:
+            yield from windows
+        except CorruptError as error:
+            if not self.leads:
+                raise NotServedError(f"journal {self.id}: another copy is to be read") from error
+            if isinstance(error, DataLossError):
+                raise
+            self.found_damaged(str(error))
+            if self._others_in_sync:
+                raise UnavailableError(
+                    f"{error}; this copy is damaged, and another one in sync is to lead"
+                ) from error
+            raise
+
+    def found_damaged(self, why: str) -> None:
+        """Somebody has met damage in what lies here."""
+        with self._lock:
+            if self.damaged or self._done:
+                return
+            self._disk.damaged = why
+        others = "another one is to lead" if self._others_in_sync else "no other one is in sync"
+        log.error("the copy of journal %s here is damaged; %s: %s", self.id, others, why)
+
+    def scrub(self) -> Iterator[Window]:
+        """All that lies on the disk here, for nobody. Where it cannot be read the copy is
+        ``suspect``, since that may pass, and damaged when it cannot be read the next time either.
+        Raises OSError, UserError for a format of a newer flumeng."""
+        journal = self._journal
+        is_second, self._suspected = self.is_suspect, None
+        try:
+            yield from journal.scrub()
+        except CorruptError as error:
+            with self._lock:
+                if self._journal is not journal or self._disk.has_failed:
+                    return  # it was cut meanwhile, or is to be opened anew
+                if is_second:
+                    self.found_damaged(str(error))
+                else:
+                    self._suspected = journal
+
+    @property
+    def is_suspect(self) -> bool:
+        return self._suspected is self._journal
+
+    @property
+    def is_older(self) -> bool:
+        """Whether another copy is to lead, since it may have what this one lacks."""
+        return bool(self.older) and self._others_in_sync
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is known that no other copy is in sync with this one."""
+        known = self._membership
+        return known is not None and known.in_sync == (self.replica_id,)
+
+    @property
+    def _others_in_sync(self) -> bool:
+        known = self._membership
+        return known is not None and len(known.in_sync) > 1
+
+    def end_of(self, frame: pa.Buffer) -> int:
+        """The seq behind the frame. Raises CorruptError."""
+        return FrameHeader.unpack(frame, 0, identity(self.id)).end
+
+    def said_with(self, message: Frames, start: int, end: int) -> Frames:
+        """A part of the message, with what is known by now."""
+        role = self._role
+        known = isinstance(role, Primary) and role.term == message.term
+        return message._replace(
+            start=start,
+            end=end,
+            terms=role.log.terms(start, end) if known else message.terms,
+            checkpoint=role.checkpoint if isinstance(role, Primary) and known else 0,
+            acked=role.acked if isinstance(role, Primary) and known else 0,
+        )
+
+    @property
+    def source_state_at_floor(self) -> Mapping[str, object]:
+        return self._journal.source_state_at_floor
+
+    def cut(self, end: int) -> int:
+        """Remove what lies at ``end`` and above, which no copy in sync ever had; how many
+        events."""
+        with self._lock:
+            with self._disk.writing():
+                gone = self._disk.cut(end)
+            self._role = self._disk.as_copy
+            return gone
+
+    def _step(self, step: Callable[..., primary.Step], *arguments: object) -> None:
+        if isinstance(self._role, Primary) and not self._done:
+            self._do_primary(*step(self._role, *arguments))
+
+    def _lead_if_chosen(self) -> None:
+        """A proposal may be lost, or the disk full, and it tries again then."""
+        copy, membership = self._role, self._membership
+        if isinstance(copy, Primary) or self._lost_lead or membership is None:
+            return
+        if not self._journal.sound:
+            return
+        if membership.primary != copy.id or self.is_older:
+            return
+        self._asked_at = self._clock()
+        if membership.term > copy.term:
+            self._lead(copy, membership, self._version)
+        else:
+            known = replace(membership, term=copy.term)
+            self._transport.proposal(self.id, self._version, known.restarted())
+
+    def _lead(self, copy: Copy, membership: Membership, version: int) -> None:
+        self._disk.lead(membership.term, membership.lineage, closes=self.closes)
+        held, known = self._journal.held, self._journal.replica.checkpoint
+        log.info("journal %s: primary in term %d at seq %d", self.id, membership.term, held.end)
+        started = primary.started(
+            copy.id, held, known, membership, version, min_in_sync=self._min_in_sync
+        )
+        self._lateness.begin()
+        self._do_primary(*started)
+
+    @property
+    def _min_in_sync(self) -> int:
+        return 1 if self._journal.closed else self._needs_in_sync
+
+    def _step_down(self) -> None:
+        log.warning("journal %s: another copy is the primary; nothing more is answered", self.id)
+        self._lost_lead = not self.closes
+        self._superseded = True
+        if self._journal.sound:
+            self._disk.sync()
+        self._role = self._disk.as_copy
+        self._wake()
+
+    def _do_primary(self, state: Primary, actions: list[primary.Action]) -> None:
+        before, self._role = self._role, state
+        for action in actions:
+            if isinstance(action, primary.Change):
+                self._asked_at = self._clock()
+                self._transport.proposal(self.id, action.version, action.membership)
+            else:
+                self._transport.post(action.node, self, action.message)
+        if state.over:
+            self._step_down()
+            return
+        self._journal.advance(state.checkpoint)
+        took = isinstance(before, Primary) and before.takes
+        if (before.checkpoint, took) != (state.checkpoint, state.takes):
+            self._wake()
+
+    def _do_copy(
+        self,
+        state: Copy,
+        actions: list[follower.Action],
+        frames: list[pa.Buffer],
+        source_state: Mapping[str, object],
+    ) -> list[ToPrimary]:
+        """When the disk takes no more, or something is wrong, the state is what the disk has."""
+        told: list[ToPrimary] = []
+        wrote = False
+        try:
+            with self._disk.writing():
+                for action in actions:
+                    if isinstance(action, follower.Reply):
+                        told.append(action.message)
+                    else:
+                        state = self._carry_out(state, action, frames, source_state)
+                        wrote |= isinstance(action, follower.Write)
+                if wrote:
+                    self._disk.sync()
+        except (FlumengError, OSError):
+            self._role = self._disk.as_copy
+            raise
+        self._role = state
+        if wrote:
+            self._disk.wrote()
+            self._role, answers = follower.synced(state, self._journal.next_seq)
+            told += [answer.message for answer in answers if isinstance(answer, follower.Reply)]
+        return told
+
+    def _carry_out(
+        self,
+        state: Copy,
+        action: follower.Action,
+        frames: list[pa.Buffer],
+        source_state: Mapping[str, object],
+    ) -> Copy:
+        """On the disk; gives the state after it."""
+        if isinstance(action, follower.Fence):
+            self._journal.fence(action.term)
+        elif isinstance(action, follower.Cut):
+            self._disk.cut(action.end)
+        elif isinstance(action, follower.Restart):
+            self._disk.restart(action.floor, action.lineage, source_state)
+        elif isinstance(action, follower.Write):
+            self._disk.append(action, frames)
+        elif isinstance(action, follower.Keep):
+            self._journal.advance(action.checkpoint)
+            self._journal.trim(action.acked)
+            return follower.trimmed(state, self._journal.floor)
+        return state
+
+    # What group commits, servers and stores ask.
+
+    def append(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> int:
+        return self.append_encoded(self.encode(batch, state))
+
+    def encode(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> Payload:
+        return Payload.encode(batch, state)
+
+    def append_encoded(self, payload: Payload) -> int:
+        """Raises HeldError while it is not known to be the primary, or too few copies are in sync;
+        JournalFailedError once it is not any more."""
+        with self._lock:
+            role = self._require_lead()
+            if not role.takes:
+                few = (
+                    f"{len(role.membership.in_sync)} copies in sync, {role.min_in_sync} are needed"
+                )
+                raise HeldError(f"journal {self.id}: {few}", few)
+            seq = self._journal.append_encoded(payload)
+            if self._journal.next_seq > role.log.end:
+                self._do_primary(*primary.appended(role, self._journal.next_seq))
+                self._transport.took(payload.message.size)
+            return seq
+
+    def sync(self) -> int:
+        """Put what was appended on this disk; see ``confirms`` for the others."""
+        end = self._journal.next_seq
+        self._disk.sync()
+        with self._lock:
+            self._step(primary.synced, end)
+        return end
+
+    def confirms(self, end: int) -> bool:
+        """Whether it is known that every copy in sync has what lies below ``end``. Raises
+        JournalFailedError when nobody will ever know."""
+        with self._lock:
+            try:
+                role = self._require_lead()
+            except HeldError:
+                return False
+            return role.takes and role.answered >= end
+
+    def on_confirmed(self, wake: Callable[[], None]) -> None:
+        with self._lock:
+            self._wake = wake
+            if self._superseded:  # it was told so before there was anybody to wake
+                wake()
+
+    def _require_lead(self) -> Primary:
+        role = self._role
+        if isinstance(role, Primary):
+            return role
+        if self._lost_lead or self._superseded:
+            raise JournalFailedError(f"journal {self.id}: another copy is the primary")
+        why = "not the primary yet: ZooKeeper has not said so"
+        raise HeldError(f"journal {self.id}: {why}", why)
+
+    def tend(self) -> None:
+        """Raises JournalFailedError when another copy is the primary: nobody is to wait here for
+        that to become known with the next event."""
+        if self._superseded:
+            self._require_lead()
+        self._journal.tend()
+        self._trimmed()
+
+    def trim(self, ack: int) -> None:
+        self._journal.trim(ack)
+        self._trimmed()
+
+    def _trimmed(self) -> None:
+        with self._lock:
+            self._step(primary.trimmed, self._journal.acked, self._journal.floor)
+
+    def close_for_appends(self) -> int:
+        """Raises UserError while the primary is not known, or is another one."""
+        with self._lock:
+            if not isinstance(self._role, Primary):
+                raise UserError(f"journal {self.id} is not closed: it is not the primary's")
+            end = self._journal.close_for_appends()
+            self._step(primary.synced, end)
+            self.require_in_sync(self._needs_in_sync)
+            return end
+
+    def close(self) -> None:
+        with self._lock:
+            self._done = True
+            self._disk.close()
+
+    def remove(self) -> None:
+        with self._lock:
+            self._done = True
+            self._disk.remove()
+
+    def set_aside_damaged(self) -> Path | None:
+        """Where one is kept as evidence that its primary will make anew. None as long as it may be
+        the last copy that has what is not damaged: nobody has spoken as its primary since, or it is
+        to lead itself."""
+        with self._lock:
+            known = self._membership
+            chosen = known is not None and known.primary == self.replica_id
+            needed = self._journal.sound and (chosen or not self._primary_is_there)
+            if not self.damaged or self._done or self.leads or needed:
+                return None
+            return self.set_aside()
+
+    def set_aside(self) -> Path:
+        """It is damaged, and done for; where it is kept as evidence. Raises OSError."""
+        with self._lock:
+            self._done = True
+            return self._disk.set_aside()
+
+    @property
+    def closed(self) -> bool:
+        """It takes no more events here."""
+        return self._journal.closed or self._lost_lead or self._superseded
+
+    @property
+    def restless(self) -> bool:
+        return self._journal.restless or self._superseded

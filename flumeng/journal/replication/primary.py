@@ -1,0 +1,337 @@
+"""The process that takes a journal's events in one term: whom it sends them to, and when it
+answers.
+
+An event is answered when every copy in sync has it on disk (I1). A copy that is late leaves those
+in sync first, by a change in ZooKeeper that is confirmed; one that has caught up joins them in the
+same way (I12), and counts from before that change is asked for. What a change that was asked for
+has done is unknown until ZooKeeper says so, and then both may be.
+
+A copy that is about to catch up counts already, so that the checkpoint waits for it instead of
+running away from it.
+
+It is over with the first sign of a later term: it answers nothing more, whatever it has (I6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from flumeng.journal.replication.history import Log, Start
+from flumeng.journal.replication.membership import Membership, node_of
+from flumeng.journal.replication.messages import (
+    Began,
+    Begin,
+    Frames,
+    Persisted,
+    Refused,
+    Reset,
+    ToCopy,
+    ToPrimary,
+    Unmatched,
+)
+
+NEAR = 100_000
+
+
+class Send(NamedTuple):
+    """To the node that holds a copy; what Frames tell of is to be read from our own log."""
+
+    node: str
+    message: ToCopy
+
+
+class Change(NamedTuple):
+    """Put this into ZooKeeper if its version is still ``version``, and tell by ``changed``."""
+
+    version: int
+    membership: Membership
+
+
+Action = Send | Change
+
+
+class Peer(NamedTuple):
+    """What is known of a node's copy in this term. ``copy``: its id; ``end``: its local checkpoint,
+    persisted; both only once it has begun. ``sent``: up to where it was sent events."""
+
+    copy: str = ""
+    end: int = 0
+    sent: int = 0
+
+    @property
+    def begun(self) -> bool:
+        return bool(self.copy)
+
+
+@dataclass(frozen=True, slots=True)
+class Primary:
+    """``first``: the log that it began its term with. ``membership`` at ``version`` is the latest
+    that it knows of. ``asked``: what it wants to become of it, and does not know the fate of.
+    ``joining``: the copy that is let in next; one does so when it lacks ``near`` events or
+    fewer."""
+
+    id: str
+    term: int
+    first: Log
+    log: Log
+    checkpoint: int
+    acked: int
+    membership: Membership
+    version: int
+    min_in_sync: int
+    near: int
+    peers: Mapping[str, Peer]
+    joining: str = ""
+    asked: Membership | None = None
+    over: bool = False
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """The copies that are in sync, or may be (I7, I12)."""
+        asked = self.asked.in_sync if self.asked else ()
+        joining = (self.joining,) if self.joining else ()
+        return tuple(dict.fromkeys((*self.membership.in_sync, *asked, *joining)))
+
+    @property
+    def takes(self) -> bool:
+        """Whether it takes events (I15)."""
+        return not self.over and len(self.membership.in_sync) >= self.min_in_sync
+
+    @property
+    def answered(self) -> int:
+        """Events below may be answered, where it ``takes`` any."""
+        return self.checkpoint
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        assert self.log.floor <= self.checkpoint <= self.log.safe <= self.log.end
+        assert self.acked <= self.checkpoint
+        assert self.id in self.membership.in_sync or self.over
+        assert self.first.end <= self.log.end
+
+
+Step = tuple[Primary, list[Action]]
+
+
+def started(
+    me: str,
+    log: Log,
+    checkpoint: int,
+    membership: Membership,
+    version: int,
+    *,
+    min_in_sync: int = 1,
+    near: int = NEAR,
+) -> Step:
+    """In the term of the membership, which is on disk. All of ``log`` is synced."""
+    assert membership.primary == me
+    assert me in membership.in_sync
+    peers = {node: Peer() for node in membership.nodes if node != node_of(me)}
+    primary = Primary(
+        id=me,
+        term=membership.term,
+        first=log,
+        log=log,
+        checkpoint=checkpoint,
+        acked=log.floor,
+        membership=membership,
+        version=version,
+        min_in_sync=min_in_sync,
+        near=near,
+        peers=peers,
+    )
+    primary = _advanced(primary)
+    return primary, [_begin(primary, node) for node in peers]
+
+
+def appended(primary: Primary, end: int) -> Step:
+    """Events up to ``end`` are written to our own log, not synced."""
+    log = primary.log.extended([Start(primary.term, primary.log.end)], end)
+    primary = replace(primary, log=log)
+    return _sent(primary, primary.peers)
+
+
+def synced(primary: Primary, end: int) -> Step:
+    """Our own log is on disk up to ``end``."""
+    log = primary.log._replace(safe=max(primary.log.safe, min(end, primary.log.end)))
+    return _moved(replace(primary, log=log))
+
+
+def trimmed(primary: Primary, acked: int, floor: int) -> Step:
+    """Every reader has acked up to ``acked``, and our log begins at ``floor`` now."""
+    log = primary.log._replace(floor=floor)
+    return replace(primary, acked=max(primary.acked, min(acked, primary.checkpoint)), log=log), []
+
+
+def heard(primary: Primary, node: str, message: ToPrimary) -> Step:
+    """What the copy on a node says."""
+    if primary.over:
+        return primary, []
+    if isinstance(message, Refused):
+        return (_ended(primary), []) if message.term > primary.term else (primary, [])
+    peer = primary.peers.get(node)
+    if message.term != primary.term or peer is None:
+        return primary, []
+    if isinstance(message, Unmatched):
+        return primary, [_begin(primary, node)]
+    if isinstance(message, Persisted):
+        return _persisted(primary, node, peer, message)
+    return _began(primary, node, message)
+
+
+def resend(primary: Primary, node: str) -> Step:
+    """Say once more what the node's copy needs to know: nothing was heard for a while."""
+    peer = primary.peers.get(node)
+    if primary.over or peer is None:
+        return primary, []
+    if not peer.begun:
+        return primary, [_begin(primary, node)]
+    return _sent(_with(primary, node, peer._replace(sent=peer.end)), [node], even_none=True)
+
+
+def send_checkpoint(primary: Primary, node: str) -> Step:
+    """Say how far all copies are, so that the node's copy answers."""
+    return _sent(primary, [node], even_none=True)
+
+
+def late(primary: Primary, node: str) -> Step:
+    """The copy of a node has been late for too long: it leaves those in sync, unless so few would
+    be left that nothing could be answered all the same: then it is better that it may still be
+    promoted."""
+    if node_of(primary.joining) == node and not primary.asked:
+        return _moved(_with(replace(primary, joining=""), node, Peer()))
+    gone = [copy for copy in primary.membership.in_sync if node_of(copy) == node]
+    if primary.over or primary.asked or not gone or node == node_of(primary.id):
+        return primary, []
+    if len(primary.membership.in_sync) <= primary.min_in_sync:
+        return primary, []
+    # What was known of it counts no more: it has to answer before it joins again.
+    return _ask(_with(primary, node, Peer()), primary.membership.without(gone[0]))
+
+
+def retry_change(primary: Primary) -> Step:
+    """Whether the change was made is not known: it is asked for once more. Either it has been made,
+    or this makes it, or it never will be, since the version is another one."""
+    if primary.over or not primary.asked:
+        return primary, []
+    return primary, [Change(primary.version, primary.asked)]
+
+
+def changed(primary: Primary, membership: Membership, version: int) -> Step:
+    """What ZooKeeper has: the outcome of a change that was asked for, or somebody else's. An older
+    version than the one that is known says nothing."""
+    if version < primary.version or primary.over:
+        return primary, []
+    if (membership.term, membership.primary) != (primary.term, primary.id):
+        return _ended(primary), []
+    wanted = [node for node in membership.nodes if node != node_of(primary.id)]
+    new = [node for node in wanted if node not in primary.peers]
+    peers = {node: primary.peers.get(node, Peer()) for node in wanted}
+    # As long as the version is the one that a change was asked for at, it may still be made.
+    asked = primary.asked if version == primary.version else None
+    joining = primary.joining if asked or primary.joining not in membership.in_sync else ""
+    primary = replace(
+        primary, membership=membership, version=version, peers=peers, asked=asked, joining=joining
+    )
+    primary, actions = _moved(primary)
+    return primary, [*[_begin(primary, node) for node in new], *actions]
+
+
+def _begin(primary: Primary, node: str) -> Action:
+    return Send(node, Begin(primary.membership.lineage, primary.term, primary.first))
+
+
+def _began(primary: Primary, node: str, message: Began) -> Step:
+    peer = primary.peers[node]
+    end = max(peer.end, message.end) if peer.copy == message.copy else message.end
+    peer = Peer(message.copy, end, end)
+    primary, sent = _sent(_with(primary, node, peer), [node], even_none=True)
+    primary, moved = _moved(primary)
+    return primary, [*sent, *moved]
+
+
+def _persisted(primary: Primary, node: str, peer: Peer, message: Persisted) -> Step:
+    if peer.copy != message.copy:
+        return primary, [_begin(primary, node)]
+    peer = peer._replace(end=max(peer.end, message.end))
+    if message.gap:
+        peer = peer._replace(sent=peer.end)
+    primary, sent = _sent(_with(primary, node, peer), [node] if message.gap else [])
+    primary, moved = _moved(primary)
+    return primary, [*sent, *moved]
+
+
+def _moved(primary: Primary) -> Step:
+    """A checkpoint has moved, or who counts: what may follow."""
+    if primary.joining not in [peer.copy for peer in primary.peers.values()]:
+        primary = replace(primary, joining="")
+    primary = _advanced(primary)
+    if primary.over or primary.asked:
+        return primary, []
+    membership = primary.membership
+    for copy in membership.in_sync:
+        peer = primary.peers.get(node_of(copy))
+        lost = peer is None or (peer.begun and peer.copy != copy)
+        if copy != primary.id and lost:  # it is to hold none any more, or has lost its disk
+            return _ask(primary, membership.without(copy))
+    for peer in primary.peers.values():
+        joins = not primary.joining and peer.begun and peer.copy not in membership.in_sync
+        if joins and primary.log.end - peer.end <= primary.near:
+            primary = replace(primary, joining=peer.copy)
+        # What was answered in earlier terms lies below the end that this one began with, but maybe
+        # not below the checkpoint that is known by now.
+        caught_up = peer.end >= max(primary.checkpoint, primary.first.end)
+        if peer.begun and peer.copy == primary.joining and caught_up:
+            return _ask(primary, membership.joined(peer.copy))
+    return primary, []
+
+
+def _advanced(primary: Primary) -> Primary:
+    """The global checkpoint: the least of the local ones of all that count, and where it was while
+    one of these is unknown (I7)."""
+    known = {peer.copy: peer.end for peer in primary.peers.values() if peer.begun}
+    known[primary.id] = primary.log.safe
+    ends = [known.get(copy) for copy in primary.counted]
+    least = min((end for end in ends if end is not None), default=0)
+    if primary.over or None in ends or least <= primary.checkpoint:
+        return primary
+    return replace(primary, checkpoint=least)
+
+
+def _sent(primary: Primary, nodes: Iterable[str], *, even_none: bool = False) -> Step:
+    """Send to these nodes what they have not been sent."""
+    actions: list[Action] = []
+    if primary.over:
+        return primary, actions
+    for node in nodes:
+        peer = primary.peers[node]
+        if not peer.begun or (peer.sent == primary.log.end and not even_none):
+            continue
+        if peer.sent < primary.log.floor:
+            actions.append(Send(node, Reset(primary.term, primary.log.floor)))
+            continue
+        frames = Frames(
+            primary.term,
+            peer.sent,
+            primary.log.end,
+            primary.log.terms(peer.sent, primary.log.end),
+            primary.checkpoint,
+            primary.acked,
+        )
+        primary = _with(primary, node, peer._replace(sent=primary.log.end))
+        actions.append(Send(node, frames))
+    return primary, actions
+
+
+def _ask(primary: Primary, membership: Membership) -> Step:
+    return replace(primary, asked=membership), [Change(primary.version, membership)]
+
+
+def _ended(primary: Primary) -> Primary:
+    return replace(primary, over=True, asked=None)
+
+
+def _with(primary: Primary, node: str, peer: Peer) -> Primary:
+    return replace(primary, peers={**primary.peers, node: peer})

@@ -1,0 +1,126 @@
+"""Who may ask a journal server for what. Pure, but for the log.
+
+What a peer is, its certificate says: of which cluster, which role and which name. Roles that are
+not in the table may ask for nothing. In an open cluster everybody may ask for everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from flumeng.journal.log.errors import DeniedError
+from flumeng.journal.names import flow_of
+from flumeng.journal.serving import tokens
+from flumeng.journal.serving.copy_wire import COPY
+from flumeng.journal.serving.wire import (
+    ACCOUNTS,
+    CHECK_TARGETS,
+    COPIES,
+    COUNTERS,
+    OFFSETS,
+    POSITIONS,
+    WATCH,
+    Ticket,
+)
+from flumeng.platform.errors import UserError
+from flumeng.platform.security.credentials import Credentials
+from flumeng.platform.security.expiry import utc_now
+from flumeng.platform.security.identity import Identity, parse_uri
+from flumeng.platform.security.roles import Role
+
+READ: Literal["read"] = "read"
+TAP: Literal["tap"] = "tap"
+_LOOK = frozenset({POSITIONS, ACCOUNTS, COPIES, COUNTERS, OFFSETS, TAP})
+MAY: Mapping[Role, frozenset[str]] = {
+    "collector": frozenset({READ, WATCH, POSITIONS}),
+    "discovery": frozenset({READ, POSITIONS}),
+    "executor": frozenset({READ}),
+    "node": frozenset({COPY}),
+    "subscriber": frozenset({READ, WATCH, POSITIONS}),
+    "viewer": _LOOK,
+    "operator": _LOOK | {CHECK_TARGETS},
+    "admin": _LOOK | {CHECK_TARGETS},
+}
+ALL_FLOWS = "*"
+Granted = Callable[[str], Collection[str]]
+"""The flows that a subscriber of that name may read, ``*`` for all."""
+
+
+def granted_nothing(_name: str) -> Collection[str]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Who asks; ``identity`` is None in an open cluster, where nobody proves anything."""
+
+    identity: Identity | None
+    flows: frozenset[str] = frozenset()
+
+    @property
+    def key(self) -> str:
+        """What all calls of the same peer have in common."""
+        return self.identity.uri if self.identity else ""
+
+    def require(self, what: str) -> None:
+        """Raises DeniedError."""
+        if self.identity is not None and what not in MAY.get(self.identity.role, ()):
+            raise DeniedError(f"a certificate of {self.identity} may not ask for {what} here")
+
+    def sees(self, journal: str) -> bool:
+        """Whether it may know of the journal."""
+        if self.identity is None or self.identity.role != "subscriber":
+            return True
+        return flow_of(journal) in self.flows or ALL_FLOWS in self.flows
+
+
+OPEN = Peer(None)
+
+
+class Access:
+    """``own``: the credentials of the server; without them the cluster is open."""
+
+    def __init__(
+        self,
+        own: Credentials | None,
+        granted: Granted = granted_nothing,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._own = own
+        self._granted = granted
+        self._now = now
+
+    def peer(self, context: Any) -> Peer:
+        """Who has made the call. Raises DeniedError."""
+        if self._own is None:
+            return OPEN
+        try:
+            # The first alternative name of the certificate that was verified in the handshake.
+            identity = parse_uri(context.peer_identity().decode())
+        except (UserError, UnicodeDecodeError) as error:
+            raise DeniedError(f"your certificate is of no use here: {error}") from error
+        if identity.cluster != self._own.identity.cluster:
+            raise DeniedError(
+                f"your certificate is for the cluster {identity.cluster}, and this is "
+                f"{self._own.identity.cluster}"
+            )
+        flows = self._granted(identity.name) if identity.role == "subscriber" else ()
+        return Peer(identity, frozenset(flows))
+
+    def require_read(self, peer: Peer, ticket: Ticket) -> None:
+        """Raises DeniedError."""
+        peer.require(TAP if ticket.tapped else READ)
+        if peer.identity is None or self._own is None:
+            return
+        if peer.identity.role == "executor":
+            tokens.require(ticket, self._own.ca, self._own.identity.cluster, self._now())
+        elif peer.identity.role == "discovery" and ticket.end - ticket.start > 1:
+            raise DeniedError("discovery reads one event, to tell when it came")
+        elif not peer.sees(ticket.journal):
+            raise DeniedError(
+                f"this node's policy file does not let {peer.identity} read the flow "
+                f"{flow_of(ticket.journal)}: name it in `subscribers` there"
+            )

@@ -1,0 +1,225 @@
+"""Reads journals from a Flight server and checks everything it gets.
+
+A range comes whole, in order and unharmed, or as an error. Nothing is opened before the first call,
+so a client may be made in one process and used in another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyarrow import flight
+
+from flumeng.journal.log import reading
+from flumeng.journal.log.errors import DataLossError
+from flumeng.journal.log.position import Position
+from flumeng.journal.serving.account import Account
+from flumeng.journal.serving.proof import Proof, of_process
+from flumeng.journal.serving.wire import (
+    ACCOUNTS,
+    CHECK_TARGETS,
+    COPIES,
+    COUNTERS,
+    ERROR_KINDS,
+    OFFSETS,
+    POSITIONS,
+    frames_of,
+    make_ticket,
+)
+from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
+
+T = TypeVar("T")
+
+
+class JournalClient:
+    """A connection to one server. Not for use by several threads at once."""
+
+    def __init__(
+        self,
+        address: str,
+        timeout_seconds: float = 30.0,
+        *,
+        prove: Callable[[], Proof | None] = of_process,
+    ) -> None:
+        """``timeout_seconds`` without progress end a call with UnavailableError. ``prove`` is
+        called when it connects; without a proof it expects a server of an open cluster."""
+        self._address = address
+        self._prove = prove
+        self._timeout_seconds = timeout_seconds
+        self._connection: flight.FlightClient | None = None
+
+    def positions(self) -> dict[str, Position]:
+        """Where all journals of the server stand. Raises UnavailableError, CorruptError."""
+        return self._ask(POSITIONS, partial(_each, Position))
+
+    def accounts(self) -> dict[str, Account]:
+        """What all journals of the server hold. Raises UnavailableError, CorruptError."""
+        return self._ask(ACCOUNTS, _accounts)
+
+    def copies(self) -> dict[str, int]:
+        """Up to which seq the copies of other nodes' journals reach that the server's process
+        holds. Raises UnavailableError, CorruptError."""
+        return self._ask(COPIES, _offsets)
+
+    def counters(self) -> list[dict[str, Any]]:
+        """What the server's process counts, a row for each source, or each task of a collector.
+        Raises UnavailableError, CorruptError."""
+        return self._ask(COUNTERS, list)
+
+    def offsets(self, flow: str, partitions: Collection[str], to: str) -> dict[str, int]:
+        """Where partitions of the flow that the server tells of would begin: ``earliest``,
+        ``latest``, or a time with its zone. Lacks those that do not say. Raises UnavailableError,
+        CorruptError, UserError."""
+        asked = {"flow": flow, "partitions": list(partitions), "to": to}
+        return self._ask(OFFSETS, _offsets, json.dumps(asked).encode())
+
+    def check_targets(self, flow: str, text: str, signature: str) -> list[dict[str, Any]]:
+        """Lets the server's node try the targets of the flow; a row for each. Raises
+        UnavailableError, CorruptError, UserError."""
+        asked = {"flow": flow, "text": text, "signature": signature}
+        return self._ask(CHECK_TARGETS, list, json.dumps(asked).encode())
+
+    def read(
+        self, journal: str, start: int, end: int, *, replayed: bool = False, token: str = ""
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield exactly the events of [start, end) in READ_SCHEMA. An executor needs a ``token``.
+
+        May take as long as the caller does. Raises UnavailableError (no connection, no progress;
+        NotServedError), DataLossError (events of the range are gone; BelowFloorError,
+        AboveSafeError), CorruptError and DeniedError.
+        """
+        seq = start
+        while True:
+            began = seq
+            frames = self._frames(journal, seq, end, token=token)
+            try:
+                for batch in reading.rows(frames, journal, seq, end, replayed=replayed):
+                    seq = batch.column("seq")[-1].as_py() + 1
+                    yield batch
+            except _OutOfTimeError:
+                if seq == began:
+                    raise
+            else:
+                return
+
+    def tap(self, journal: str, start: int, end: int) -> list[pa.RecordBatch]:
+        """The first events of [start, end) in READ_SCHEMA, as many as the server lets a tap have at
+        once. Raises TapDeniedError, TapsBusyError, UserError of a server that knows no taps, and
+        what ``read`` raises."""
+        found: list[pa.RecordBatch] = []
+        seq = start
+        frames = self._frames(journal, start, end, tapped=True)
+        try:
+            for batch in reading.rows(frames, journal, start, end, replayed=False):
+                found.append(batch)
+                seq = batch.column("seq")[-1].as_py() + 1
+        except DataLossError:
+            if seq == start:
+                raise
+        return found
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def __enter__(self) -> JournalClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _ask(self, action: str, understand: Callable[[Any], T], body: bytes = b"") -> T:
+        try:
+            results = list(self._connect().do_action(flight.Action(action, body), self._options()))
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            raise self._translate(error) from error
+        try:
+            return understand(json.loads(b"".join(result.body for result in results)))
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise CorruptError(
+                f"{self._address} answers {action} with what this flumeng does not understand"
+            ) from error
+
+    def _frames(
+        self, journal: str, start: int, end: int, *, tapped: bool = False, token: str = ""
+    ) -> Iterator[pa.Buffer]:
+        """One call. Its time limit spans the caller's own work between frames as well."""
+        ticket = make_ticket(journal, start, end, tapped=tapped, token=token)
+        try:
+            reader = self._connect().do_get(flight.Ticket(ticket), self._options())
+            try:
+                for chunk in reader:
+                    yield from frames_of(chunk.data, self._address)
+            finally:
+                reader.cancel()
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            raise self._translate(error) from error
+
+    def _connect(self) -> flight.FlightClient:
+        if self._connection is None:
+            self._connection = connect(self._address, self._prove())
+        return self._connection
+
+    def _options(self) -> flight.FlightCallOptions:
+        return flight.FlightCallOptions(timeout=self._timeout_seconds)
+
+    def _translate(self, error: Exception) -> FlumengError:
+        info = getattr(error, "extra_info", None)
+        if info:
+            with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+                told = json.loads(info)
+                return dict(ERROR_KINDS)[told["kind"]](f"{self._address}: {told['message']}")
+        text = str(error).partition(" gRPC client debug context")[0]
+        if isinstance(error, flight.FlightTimedOutError):
+            return _OutOfTimeError(
+                f"{self._address} made no progress in {self._timeout_seconds:g} s: {text}"
+            )
+        if isinstance(error, OSError) and not isinstance(error, flight.FlightError):
+            return CorruptError(f"{self._address} answers with what is not of Flight: {text}")
+        return UnavailableError(f"{self._address} does not answer: {text}")
+
+
+def connect(address: str, proof: Proof | None) -> flight.FlightClient:
+    """Opens nothing before the first call; without a proof, to a server of an open cluster."""
+    if proof is None:
+        return flight.FlightClient(f"grpc://{address}")
+    return flight.FlightClient(
+        f"grpc+tls://{address}",
+        tls_root_certs=proof.ca,
+        cert_chain=proof.certificate,
+        private_key=proof.key,
+    )
+
+
+class _OutOfTimeError(UnavailableError):
+    """A call reached its time limit; with progress made, another one goes on from there."""
+
+
+def _accounts(told: dict[str, dict[str, Any]]) -> dict[str, Account]:
+    """A newer server may tell more."""
+    known = {field.name for field in dataclasses.fields(Account)}
+    return {
+        name: Account(**{key: value for key, value in fields.items() if key in known})
+        for name, fields in told.items()
+    }
+
+
+def _offsets(told: dict[str, Any]) -> dict[str, int]:
+    return {name: int(offset) for name, offset in told.items()}
+
+
+def _each(kind: Callable[..., T], told: dict[str, dict[str, Any]]) -> dict[str, T]:
+    return {name: kind(**fields) for name, fields in told.items()}

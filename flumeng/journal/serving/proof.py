@@ -1,0 +1,36 @@
+"""What a client of journal servers proves itself with. Light to import: executors have it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flumeng.platform.scrubbing import Secret
+from flumeng.platform.security import process
+from flumeng.platform.security.credentials import keystore_of
+
+if TYPE_CHECKING:
+    from flumeng.platform.security.credentials import Credentials
+    from flumeng.platform.security.roles import Role
+
+
+@dataclass(frozen=True)
+class Proof:
+    """PEM. ``ca`` are the authorities of servers. ``signer``: what goes behind a token of whoever
+    has given this to executors, see ``flumeng.journal.serving.tokens``."""
+
+    ca: bytes
+    certificate: bytes
+    key: Secret = field(repr=False)
+    signer: str = ""
+
+    @classmethod
+    def of(cls, found: Credentials, signer: str = "") -> Proof:
+        return cls(found.ca, found.certificate, Secret(found.key.decode()), signer)
+
+
+def of_process(*roles: Role) -> Proof | None:
+    """That of this process, or the first of these roles that it has; None in an open cluster.
+    Raises UserError."""
+    keystore = keystore_of(*roles) if roles else process.keystore()
+    return Proof.of(process.loaded.of(keystore)) if keystore else None

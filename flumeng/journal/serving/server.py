@@ -1,0 +1,277 @@
+"""The Flight server of one process's journals: where they stand, and ranges as raw frames.
+
+Frames travel as they lie on disk, so their checksums guard the wire too, and the reader does the
+unpacking. Nothing above a journal's ``safe`` leaves the process. One row of a range holds one whole
+frame.
+
+Who may read, watch or ask is in ``access``; what all Flight servers have in common in ``service``.
+
+Each call that runs has a thread of gRPC's, whose number Flight cannot bound for Python. So the
+number of calls that last is bounded here: what is refused, or answered once instead of watched,
+gives its thread back at once.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from flumeng.journal.log import reading
+from flumeng.journal.log.errors import DeniedError, NotServedError
+from flumeng.journal.log.log import Log
+from flumeng.journal.log.past import Note
+from flumeng.journal.log.places import Places
+from flumeng.journal.log.position import Position
+from flumeng.journal.log.segment import Window
+from flumeng.journal.serving.access import Granted, Peer, granted_nothing
+from flumeng.journal.serving.account import Account
+from flumeng.journal.serving.copy_wire import COPY
+from flumeng.journal.serving.service import NO_ACTIONS, Actions, Endpoint, Service
+from flumeng.journal.serving.taps import Taps
+from flumeng.journal.serving.watch import Watch, WatchRequest, parse_request
+from flumeng.journal.serving.wire import (
+    ACCOUNTS,
+    COPIES,
+    COUNTERS,
+    FRAMES_SCHEMA,
+    POSITIONS,
+    WATCH,
+    Ticket,
+    parse_ticket,
+)
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.security.credentials import Credentials, Keystore
+
+WATCHES_AT_ONCE = 64
+"""Those beyond are answered once; their readers ask again after a while."""
+ACCOUNT_SECONDS = 0.5
+"""So long it may take to read the oldest events of journals, which people want to know."""
+READS_AT_ONCE = 64
+"""Those beyond are refused as unavailable."""
+STILL_SECONDS = 120.0
+"""A call whose reader took nothing for so long does not count."""
+PEER_SHARE = 0.75
+"""So much of the reads and watches that run at once one peer may have, where peers are known."""
+
+
+class Copies(Protocol):
+    """Those of other nodes' journals that the process holds."""
+
+    def serve_copies(self, peer: Peer, reader: Any, writer: Any) -> None:
+        """One connection of a primary, until it ends; Flight's reader and writer of it."""
+
+    @property
+    def ends(self) -> Mapping[str, int]: ...
+
+
+class JournalServer:
+    """Serves from its own threads, from when it is made until ``stop``.
+
+    ``journals`` is called for each request, from those threads, and gives a mapping that is
+    replaced and never changed. ``counters`` is called in the same way, and gives what else a
+    process wants to tell of itself, as JSON; ``acked`` gives up to where the flow of a journal has
+    acked it, ``minute_ago`` how far it was then.
+    ``may_tap`` says of which flows people may look at events, ``granted`` which flows a subscriber
+    may read. ``actions`` are those that it answers beside its own.
+    With a ``keystore`` it lets in who proves to be of the same cluster, and nobody else. Raises
+    UserError when the address or the credentials cannot be used.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int = 0,
+        *,
+        journals: Callable[[], Mapping[str, Log]],
+        counters: Callable[[], list[dict[str, Any]]] = list,
+        acked: Callable[[Log], int] = lambda journal: journal.acked,
+        minute_ago: Callable[[str], Note | None] = lambda _journal: None,
+        may_tap: Callable[[str], bool] = lambda _flow: True,
+        granted: Granted = granted_nothing,
+        keystore: Keystore | None = None,
+        copies: Copies | None = None,
+        actions: Actions = NO_ACTIONS,
+    ) -> None:
+        make = partial(
+            _Service,
+            journals=journals,
+            counters=counters,
+            acked=acked,
+            minute_ago=minute_ago,
+            taps=Taps(may_tap),
+            copies=copies,
+            actions=actions,
+        )
+        self._endpoint: Endpoint[_Service] = Endpoint(make, host, port, keystore, granted)
+        self.address = self._endpoint.address
+        self.stop = self._endpoint.stop
+
+
+class _Service(Service):
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        own: Credentials | None,
+        granted: Granted,
+        *,
+        journals: Callable[[], Mapping[str, Log]],
+        counters: Callable[[], list[dict[str, Any]]],
+        acked: Callable[[Log], int],
+        minute_ago: Callable[[str], Note | None],
+        taps: Taps,
+        copies: Copies | None,
+        actions: Actions,
+    ) -> None:
+        self._actions = actions
+        self._copies = copies
+        self._stopping = False
+        self._acked = acked
+        self._minute_ago = minute_ago
+        self._taps = taps
+        self._journals = journals
+        self._answers: Mapping[str, Callable[[Peer], object]] = {
+            POSITIONS: self._positions,
+            ACCOUNTS: lambda _: self._accounts(),
+            COPIES: lambda _: copies.ends if copies else {},
+            COUNTERS: lambda _: counters(),
+        }
+        self._watches: set[Watch] = set()
+        self._watching = Places(WATCHES_AT_ONCE, STILL_SECONDS, each=PEER_SHARE)
+        self._reading = Places(READS_AT_ONCE, STILL_SECONDS, each=PEER_SHARE)
+        super().__init__(host, port, own, granted)
+
+    def end(self) -> None:
+        self._stopping = True
+        for watch in list(self._watches):
+            watch.end()
+
+    def act(self, peer: Peer, context: Any, action: str, body: bytes) -> Iterator[bytes]:
+        if action == WATCH:
+            peer.require(WATCH)
+            return self._watch(peer, context, parse_request(body))
+        answer = self._answers.get(action)
+        if answer is None and action not in self._actions:
+            known = ", ".join([*self._answers, *self._actions, WATCH])
+            raise UserError(f"there is no action {action!r}, only {known}")
+        peer.require(action)
+        answered = self._actions[action](body) if answer is None else answer(peer)
+        return iter([msgspec.json.encode(answered)])
+
+    def read(self, peer: Peer, ticket: bytes) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        wanted = parse_ticket(ticket)
+        self.access.require_read(peer, wanted)
+        return FRAMES_SCHEMA, self._batches(self._windows(peer, wanted))
+
+    def exchange(self, peer: Peer, reader: Any, writer: Any) -> None:
+        peer.require(COPY)
+        if self._copies is None:
+            raise UserError("no copies are held here")
+        self._copies.serve_copies(peer, reader, writer)
+
+    def _windows(self, peer: Peer, wanted: Ticket) -> Iterator[Window]:
+        if wanted.tapped:
+            self._taps.admit(wanted.journal)
+        journal = self._journals().get(wanted.journal)
+        if journal is None:
+            raise NotServedError(f"journal {wanted.journal} is not served here")
+        if wanted.tapped:
+            return self._taps.windows(journal, wanted.start, wanted.end)
+        return self._counted(peer, journal.read_frames(wanted.start, wanted.end))
+
+    def _watch(self, peer: Peer, context: Any, request: WatchRequest) -> Iterator[bytes]:
+        unseen = [name for name in request.journals if not peer.sees(name)]
+        if unseen:
+            raise DeniedError(f"{peer.identity} may not know of the journal {unseen[0]}")
+        watch = Watch(self._journals, request)
+        self._watches.add(watch)  # before the server's end is looked at, so that it ends this too
+        lasting = not self._stopping and self._watching.take(watch, peer.key)
+        try:
+            for answer in watch.answers(once=not lasting, gone=context.is_cancelled):
+                yield msgspec.json.encode(answer)
+                if lasting:
+                    self._watching.moved(watch)
+        finally:
+            self._watches.discard(watch)
+            self._watching.leave(watch)
+
+    def _positions(self, peer: Peer) -> dict[str, Position]:
+        return {
+            name: Position.of(journal)
+            for name, journal in self._journals().items()
+            if peer.sees(name)
+        }
+
+    def _accounts(self) -> dict[str, Account]:
+        journals, until = self._journals(), time.monotonic() + ACCOUNT_SECONDS
+        return {
+            name: _account(
+                journal,
+                self._acked(journal),
+                self._minute_ago(name),
+                reads=time.monotonic() < until,
+            )
+            for name, journal in journals.items()
+        }
+
+    def _counted(self, peer: Peer, windows: Iterator[Window]) -> Iterator[Window]:
+        """The same, as one of the reads that run at once."""
+        if not self._reading.take(windows, peer.key):
+            raise UnavailableError(f"{READS_AT_ONCE} reads run here already, or too many of yours")
+        try:
+            for window in windows:
+                yield window
+                self._reading.moved(windows)
+        finally:
+            self._reading.leave(windows)
+
+    def _batches(self, windows: Iterator[Window]) -> Iterator[pa.RecordBatch]:
+        """One record batch per window: its buffer is the one that was read into."""
+        for window in windows:
+            if self._stopping:
+                raise UnavailableError("the server is stopping")
+            # Not pa.array: that imports pandas, 50 MB in every ingest worker.
+            offsets = pa.py_buffer(array("i", window.offsets))
+            frames = pa.Array.from_buffers(
+                pa.binary(), len(window.offsets) - 1, [None, offsets, window.buffer]
+            )
+            yield pa.RecordBatch.from_arrays([frames], schema=FRAMES_SCHEMA)
+
+
+def _account(journal: Log, acked: int, past: Note | None, *, reads: bool) -> Account:
+    """``reads``: the oldest event that is not acked is read, to tell when it came."""
+    safe, readable = journal.safe, journal.readable
+    return Account(
+        term=journal.term,
+        durability=journal.durability,
+        floor=journal.floor,
+        acked=acked,
+        safe=safe,
+        bytes=journal.bytes,
+        max_bytes=journal.limits.max_bytes,
+        lost=journal.lost,
+        waits_at=readable if readable < safe else None,
+        closed=journal.closed,
+        oldest_unacked_us=received_us(journal, acked) if reads and acked < readable else None,
+        acked_minute_ago=past.acked if past else None,
+        safe_minute_ago=past.safe if past else None,
+        lags=journal.lags,
+        problem=journal.cipher.problem,
+    )
+
+
+def received_us(journal: Log, seq: int) -> int | None:
+    """When an event was received; None when it cannot be told."""
+    try:
+        frames = (frame for window in journal.read_frames(seq, seq + 1) for frame in window)
+        for _, batch in reading.cut(frames, journal.id, seq, seq + 1):
+            return int(batch.column("ts")[0].value)
+    except (FlumengError, OSError):
+        pass
+    return None

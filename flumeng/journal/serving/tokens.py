@@ -1,0 +1,92 @@
+"""Tokens: with one, an executor reads one range of one journal, for some minutes.
+
+A collector signs it with its own key. The server believes it because the collector's certificate,
+which comes with it, is of the cluster's authority and a collector's. It is of no use to whoever has
+no certificate of the cluster, so it may be seen: Spark shows what a job is given.
+
+A token is ``CLAIMS.SIGNATURE``, and ``CLAIMS.SIGNATURE.CERTIFICATES`` in a ticket, each in base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from datetime import datetime
+
+import msgspec
+from cryptography import x509
+
+from flumeng.journal.log.errors import DeniedError
+from flumeng.journal.serving.wire import Ticket
+from flumeng.platform.errors import UserError
+from flumeng.platform.security import certified
+from flumeng.platform.security.credentials import Credentials
+from flumeng.platform.security.expiry import utc_now
+from flumeng.platform.security.identity import Identity
+
+TOKEN_SECONDS = 600.0
+"""A batch that an executor begins to read later fails, and is made anew."""
+CLOCKS_DIFFER_SECONDS = 60.0
+
+
+class Claims(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a token lets read, until so many seconds after the epoch. The flow is in the journal's
+    id."""
+
+    cluster: str
+    journal: str
+    start: int
+    end: int
+    until: float
+
+
+class Signer:
+    """Makes tokens with the key of ``credentials``, from any thread."""
+
+    def __init__(self, credentials: Credentials, now: Callable[[], datetime] = utc_now) -> None:
+        self._cluster = credentials.identity.cluster
+        self._key = certified.key_of(credentials)
+        self._now = now
+        self.certificates = _text(credentials.certificate)
+        """The last part of its tokens in a ticket, which is the same for all."""
+
+    def token(self, journal: str, start: int, end: int) -> str:
+        until = self._now().timestamp() + TOKEN_SECONDS
+        claims = msgspec.json.encode(Claims(self._cluster, journal, start, end, until))
+        return f"{_text(claims)}.{_text(certified.sign(self._key, claims))}"
+
+
+def require(ticket: Ticket, ca: bytes, cluster: str, now: datetime) -> Identity:
+    """Who lets an executor read what the ticket asks for. Raises DeniedError."""
+    try:
+        claims, signature, chain = map(_bytes, ticket.token.split("."))
+        leaf, *above = x509.load_pem_x509_certificates(chain)
+        said = msgspec.json.decode(claims, type=Claims)
+    except (ValueError, binascii.Error, msgspec.MsgspecError, RecursionError) as error:
+        raise DeniedError(
+            "an executor reads with the token of a collector, and this is none"
+        ) from (error)
+    try:
+        signer = certified.require_issued(leaf, above, ca, now)
+        certified.require_signed(leaf, signature, claims)
+    except UserError as error:
+        raise DeniedError(f"this token is of no use: {error}") from error
+    if signer.role != "collector" or signer.cluster != cluster or said.cluster != cluster:
+        raise DeniedError(f"a token of {signer} of {signer.cluster} lets nobody read here")
+    left = said.until - now.timestamp()
+    if not 0 < left <= TOKEN_SECONDS + CLOCKS_DIFFER_SECONDS:
+        raise DeniedError(f"a token is of use for {TOKEN_SECONDS:g} s, and this one not now")
+    if said.journal != ticket.journal:
+        raise DeniedError(f"this token is for the journal {said.journal}")
+    if not said.start <= ticket.start <= ticket.end <= said.end:
+        raise DeniedError(f"this token is for {said.start} to {said.end}")
+    return signer
+
+
+def _text(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).decode()
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True)

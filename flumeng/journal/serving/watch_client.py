@@ -1,0 +1,99 @@
+"""The reader's side of a watch, for one event loop that watches many servers at once.
+
+Flight's own client takes a thread for each call that lasts. Its calls are gRPC's, so this speaks
+gRPC with the same server: one thread holds watches on hundreds of servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+
+import grpc
+import grpc.aio
+import msgspec
+from pyarrow import flight
+
+from flumeng.journal.log.position import Position
+from flumeng.journal.serving.proof import Proof, of_process
+from flumeng.journal.serving.watch import WatchAnswer, WatchRequest
+from flumeng.journal.serving.wire import POSITIONS, WATCH
+from flumeng.platform.errors import CorruptError, UnavailableError
+
+DO_ACTION = "/arrow.flight.protocol.FlightService/DoAction"
+GRACE_SECONDS = 3.0
+"""A server that is so much late with an answer, or with taking up a connection, is away."""
+OPTIONS = (
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.use_local_subchannel_pool", 1),  # or it inherits the waits of channels that failed
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+async def watch(
+    address: str, request: WatchRequest, prove: Callable[[], Proof | None] = of_process
+) -> AsyncGenerator[WatchAnswer, None]:
+    """Where the journals of the request stand, then each move, until the server ends the watch.
+
+    It ends early when too many readers watch there. A server of a version that knows no watches is
+    asked for all positions, once. ``prove`` is called once, see ``JournalClient``. Raises
+    UnavailableError when the server does not answer in time, or refuses, CorruptError when it makes
+    no sense, and what ``prove`` raises. The call and its connection end with the iteration.
+    """
+    channel = _channel(address, prove())
+    silence_seconds = request.heartbeat_seconds + GRACE_SECONDS
+    try:
+        try:
+            wanted = msgspec.json.encode(request)
+            async for body in _act(channel, WATCH, wanted, silence_seconds):
+                yield msgspec.json.decode(body, type=WatchAnswer)
+        except grpc.aio.AioRpcError as error:
+            if "no action 'watch'" not in str(error.details()):
+                raise
+            async for body in _act(channel, POSITIONS, b"", silence_seconds):
+                yield _only(request, msgspec.json.decode(body, type=dict[str, Position]))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptError(
+            f"{address} answers {WATCH} with what this flumeng does not understand: {error}"
+        ) from error
+    except grpc.aio.AioRpcError as error:
+        raise UnavailableError(f"{address} does not answer: {error.details()}") from error
+    except TimeoutError as error:
+        raise UnavailableError(
+            f"{address} has said nothing for {silence_seconds:g} s, though it should"
+        ) from error
+    finally:
+        await channel.close()
+
+
+def _channel(address: str, proof: Proof | None) -> grpc.aio.Channel:
+    if proof is None:
+        return grpc.aio.insecure_channel(address, options=OPTIONS)
+    credentials = grpc.ssl_channel_credentials(proof.ca, proof.key.encode(), proof.certificate)
+    return grpc.aio.secure_channel(address, credentials, options=OPTIONS)
+
+
+async def _act(
+    channel: grpc.aio.Channel, action: str, body: bytes, silence_seconds: float
+) -> AsyncGenerator[bytes, None]:
+    """The answers of one action. Raises TimeoutError when the next is not there in time."""
+    call = channel.unary_stream(DO_ACTION)(flight.Action(action, body).serialize())
+    try:
+        while True:
+            async with asyncio.timeout(silence_seconds):
+                answer = await call.read()
+            if answer is grpc.aio.EOF:
+                return
+            try:
+                yield flight.Result.deserialize(answer).body.to_pybytes()
+            except (flight.FlightError, OSError, ValueError) as error:
+                raise CorruptError(f"the answer to {action} is none of Flight's") from error
+    finally:
+        call.cancel()
+
+
+def _only(request: WatchRequest, positions: dict[str, Position]) -> WatchAnswer:
+    return WatchAnswer(
+        {name: positions[name] for name in request.journals if name in positions},
+        tuple(name for name in request.journals if name not in positions),
+    )

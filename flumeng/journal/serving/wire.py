@@ -1,0 +1,114 @@
+"""What journal servers and their clients say to each other: names, schemas, tickets, errors.
+
+Executors import this: it needs the data libraries only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from flumeng.journal.log.errors import (
+    AboveSafeError,
+    BelowFloorError,
+    DataLossError,
+    DeniedError,
+    NotServedError,
+    TapDeniedError,
+    TapsBusyError,
+)
+from flumeng.journal.names import is_id
+from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
+
+FRAMES_SCHEMA = pa.schema([pa.field("frame", pa.binary())])
+POSITIONS = "positions"
+ACCOUNTS = "accounts"
+COPIES = "copies"
+COUNTERS = "counters"
+OFFSETS = "offsets"
+WATCH = "watch"
+CHECK_TARGETS = "check-targets"
+MAX_TICKET_BYTES = 16_384
+"""One with a token has the certificates of whoever has signed that."""
+# What an error is called on the wire; the first that fits.
+ERROR_KINDS: tuple[tuple[str, type[FlumengError]], ...] = (
+    ("tap-denied", TapDeniedError),
+    ("taps-busy", TapsBusyError),
+    ("denied", DeniedError),
+    ("bad-request", UserError),
+    ("not-served", NotServedError),
+    ("below-floor", BelowFloorError),
+    ("above-safe", AboveSafeError),
+    ("data-loss", DataLossError),
+    ("corrupt", CorruptError),
+    ("unavailable", UnavailableError),
+)
+
+
+def frames_of(batch: pa.RecordBatch, sender: str) -> Iterator[pa.Buffer]:
+    """The rows of one batch as buffers, without a copy.
+
+    The frames have checksums; what says where each begins has none, so it is checked. Raises
+    CorruptError, which names the ``sender``.
+    """
+    if batch.schema != FRAMES_SCHEMA:
+        raise CorruptError(f"{sender} sends other columns than frames: {batch.schema}")
+    frames = batch.column(0)
+    try:
+        frames.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise CorruptError(f"{sender} sends frames without bounds: {error}") from error
+    _, offsets, data = frames.buffers()
+    if offsets is None or data is None:
+        raise CorruptError(f"{sender} sends frames without bytes")
+    bounds = memoryview(offsets).cast("i")[frames.offset : frames.offset + len(frames) + 1]
+    for begin, end in itertools.pairwise(bounds):
+        yield data.slice(begin, end - begin)
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """Offsets ``start`` to ``end - 1`` of a journal. ``tapped``: a person looks at events.
+    ``token`` lets an executor in, see ``flumeng.journal.serving.tokens``."""
+
+    journal: str
+    start: int
+    end: int
+    tapped: bool = False
+    token: str = ""
+
+
+def make_ticket(
+    journal: str, start: int, end: int, *, tapped: bool = False, token: str = ""
+) -> bytes:
+    """What ``parse_ticket`` reads. That of a tap is none to a server that knows no taps."""
+    wanted: dict[str, object] = {"journal": journal, "start": start, "end": end}
+    if token:
+        wanted["token"] = token
+    return json.dumps({"tap": wanted} if tapped else wanted).encode()
+
+
+def parse_ticket(ticket: bytes) -> Ticket:
+    """Raises UserError for anything that ``make_ticket`` does not make."""
+    if len(ticket) > MAX_TICKET_BYTES:
+        raise UserError(f"a ticket has at most {MAX_TICKET_BYTES} bytes")
+    try:
+        wanted = json.loads(ticket)
+        tapped = "tap" in wanted
+        if tapped:
+            wanted = wanted["tap"]
+        name, start, end = wanted["journal"], wanted["start"], wanted["end"]
+        token = wanted.get("token", "")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError("a ticket is a JSON object with journal, start and end") from error
+    if not (isinstance(name, str) and is_id(name) and type(start) is int and type(end) is int):
+        raise UserError("a ticket holds a journal's id and two whole numbers")
+    if not 0 <= start <= end:
+        raise UserError(f"a ticket's range is 0 <= start <= end, not {start} to {end}")
+    if not isinstance(token, str):
+        raise UserError("a ticket's token is a text")
+    return Ticket(name, start, end, tapped, token)
