@@ -78,7 +78,7 @@ def tap(
     from flumeng.agent.dryrun.filter_tree import filter_tree  # noqa: PLC0415  loads pyarrow
     from flumeng.agent.dryrun.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
     from flumeng.agent.dryrun.users_code import calls_users_code  # noqa: PLC0415  loads pyarrow
-    from flumeng.journal.schema import READ_SCHEMA  # noqa: PLC0415  loads pyarrow
+    from flumeng.events.schema import READ_SCHEMA  # noqa: PLC0415  loads pyarrow
 
     wanted = spec
     if at is not None or where is not None:

@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.config.filters.aggregate import IDENTITY, Aggregate, Value, value
-from flumeng.filters import histogram, identity
-from flumeng.filters.columns import gathered
+from flumeng.events import identity
+from flumeng.events.columns import gathered
+from flumeng.events.lazy_batch import LazyBatch
+from flumeng.filters import histogram
 from flumeng.filters.key_counts import groups
-from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.marks import Marks
 
 ROWS_AT_ONCE = 65_536

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from flumeng.config.branch import Branch
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters.marks import Marked, Marks, TakeStage, Unmarked
 
 MARK = "_flumeng_branch_"

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.events.columns import either, fitted
+from flumeng.events.lazy_batch import LazyBatch, Stage
 from flumeng.filters import Filter
-from flumeng.filters.columns import either, fitted
-from flumeng.filters.lazy_batch import LazyBatch, Stage
 from flumeng.filters.marks import WHEN, Marks
 from flumeng.platform.errors import UserError
 

@@ -14,9 +14,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812, the name that all of Spark's users know
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from flumeng.filters import Filter, identity
-from flumeng.filters.columns import either
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events import identity
+from flumeng.events.columns import either
+from flumeng.events.lazy_batch import LazyBatch
+from flumeng.filters import Filter
 from flumeng.filters.marks import WHEN, Marked, Marks, TakeStage, Unmarked
 
 if TYPE_CHECKING:

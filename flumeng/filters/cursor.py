@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flumeng.filters.byte_column import ByteColumn, Bytes, Mask, Positions
+from flumeng.events.byte_column import ByteColumn, Bytes, Mask, Positions
 
 MOST_SPACES = 8
 """A run of more is never passed over as one."""

@@ -17,8 +17,8 @@ from functools import cached_property
 
 import numpy as np
 
+from flumeng.events.byte_column import ByteColumn, Mask, Positions, following
 from flumeng.filters import device_times
-from flumeng.filters.byte_column import ByteColumn, Mask, Positions, following
 from flumeng.filters.cursor import Cursor
 from flumeng.filters.device_times import DeviceTimes
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flumeng.events.byte_column import ByteColumn, Bytes, Mask, Positions
 from flumeng.filters import iso8601
-from flumeng.filters.byte_column import ByteColumn, Bytes, Mask, Positions
 from flumeng.filters.cursor import Cursor
 from flumeng.filters.timestamps import (
     FRACTION_DIGITS,

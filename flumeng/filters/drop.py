@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from flumeng.config.filters.drop import Drop
 from flumeng.config.templates import ATTRIBUTE
-from flumeng.filters import attributes
-from flumeng.filters.columns import changed
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events import attributes
+from flumeng.events.columns import changed
+from flumeng.events.lazy_batch import LazyBatch
 
 
 class DropFilter:

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.config.filters.explode import Explode
-from flumeng.filters.byte_column import Mask, Positions
-from flumeng.filters.columns import changed
+from flumeng.events.byte_column import Mask, Positions
+from flumeng.events.columns import changed
+from flumeng.events.lazy_batch import LazyBatch
+from flumeng.events.reasons import note
 from flumeng.filters.formats import json_values
 from flumeng.filters.json_check import are_json
-from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.filters.reasons import note
 
 ROWS_AT_ONCE, BYTES_AT_ONCE = 8192, 16 * 1024 * 1024
 """So many rows, and so many bytes of what all entries of an array share, leave in one batch."""

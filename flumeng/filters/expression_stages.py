@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters import arrow_sql, arrow_text
 from flumeng.filters.arrow_sql import FilterStage, ProjectStage
-from flumeng.filters.lazy_batch import LazyBatch
 
 
 def condition(batch: LazyBatch, text: str) -> FilterStage | None:

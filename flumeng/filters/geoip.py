@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 
 from flumeng.config.filters.fields import named
 from flumeng.config.filters.geoip import Geoip
+from flumeng.events.columns import changed
+from flumeng.events.lazy_batch import LazyBatch
+from flumeng.events.reasons import note
 from flumeng.filters import ddl
-from flumeng.filters.columns import changed
 from flumeng.filters.formats import json_values
-from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.filters.reasons import note
 from flumeng.platform.errors import UnavailableError, UserError
 
 try:

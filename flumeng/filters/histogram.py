@@ -13,7 +13,7 @@ import math
 import numpy as np
 import pyarrow as pa
 
-from flumeng.filters.byte_column import Positions
+from flumeng.events.byte_column import Positions
 
 ACCURACY = 0.01
 GAMMA = (1 + ACCURACY) / (1 - ACCURACY)

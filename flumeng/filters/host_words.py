@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flumeng.filters.byte_column import ByteColumn, Mask, Positions, following
+from flumeng.events.byte_column import ByteColumn, Mask, Positions, following
 
 FORWARDED = (b"Message forwarded from ", b"Forwarded from ", b"From ")
 """AIX and Solaris write these before the host and its colon."""

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.events.byte_column import ByteColumn, Bytes, Mask, Positions
 from flumeng.filters import timestamps
-from flumeng.filters.byte_column import ByteColumn, Bytes, Mask, Positions
 from flumeng.filters.cursor import Cursor
 from flumeng.filters.timestamps import (
     FRACTION_DIGITS,

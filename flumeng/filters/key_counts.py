@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.filters.byte_column import Positions
-from flumeng.filters.columns import gathered
+from flumeng.events.byte_column import Positions
+from flumeng.events.columns import gathered
 
 ROWS_AT_ONCE = 65_536
 """Fewer rows are not counted at once, since all keys that are known are looked at each time."""

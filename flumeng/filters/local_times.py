@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.filters.byte_column import Positions
+from flumeng.events.byte_column import Positions
 from flumeng.filters.timestamps import FIRST_MOMENT, LAST_MOMENT
 
 

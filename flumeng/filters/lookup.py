@@ -19,10 +19,10 @@ from pyspark.core.broadcast import Broadcast
 from pyspark.sql import SparkSession
 
 from flumeng.config.filters.lookup import Lookup
+from flumeng.events.columns import gathered
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters import refreshed_table
-from flumeng.filters.columns import gathered
 from flumeng.filters.ddl import columns_of
-from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.marks import WHEN, Marks
 from flumeng.platform.errors import UserError
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 from flumeng.config import registry
 from flumeng.config.component import KEEP, Component
 from flumeng.config.filters import made_again
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters import Filter
 from flumeng.filters.conditional import ConditionalFilter
-from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.on_error import DropFailures, MarkFailures
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters import arrow_sql, expression_stages
-from flumeng.filters.lazy_batch import LazyBatch
 
 WHEN = "_flumeng_when"
 """Whether a filter is for the event."""

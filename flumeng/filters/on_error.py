@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from flumeng.filters import Filter, attributes
-from flumeng.filters.lazy_batch import LazyBatch, Stage
+from flumeng.events import attributes
+from flumeng.events.lazy_batch import LazyBatch, Stage
+from flumeng.events.reasons import PARSE_ERROR, note
+from flumeng.filters import Filter
 from flumeng.filters.marks import Marked, TakeStage, Unmarked
-from flumeng.filters.reasons import PARSE_ERROR, note
 
 if TYPE_CHECKING:
     from flumeng.filters.refreshed_table import RefreshedTable

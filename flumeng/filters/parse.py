@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.config.filters.parse import Parse
+from flumeng.events.lazy_batch import LazyBatch
+from flumeng.events.reasons import note
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.filters import formats
-from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.filters.reasons import note
 from flumeng.filters.receipt_bound import Bounded
-from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.platform.errors import UserError
 
 ROWS_AT_A_TIME = 4096

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from flumeng.config.filters.python import Python
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters import ddl
-from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.platform import secrets
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.user_functions import FunctionError, imported, last_line

@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 
 from flumeng.config.filters.redact import HASH_CHARACTERS, MASK, Redact
 from flumeng.config.templates import ATTRIBUTE
-from flumeng.filters import attributes
-from flumeng.filters.byte_column import Mask
-from flumeng.filters.columns import changed
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events import attributes
+from flumeng.events.byte_column import Mask
+from flumeng.events.columns import changed
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters.private import FINDERS, Check, Finder
 from flumeng.platform import secrets
 from flumeng.platform.errors import UserError

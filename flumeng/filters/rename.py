@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from flumeng.config.filters.rename import Rename
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events.lazy_batch import LazyBatch
 
 
 class RenameFilter:

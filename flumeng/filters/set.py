@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 from flumeng.config import templates
 from flumeng.config.filters.set import Set
 from flumeng.config.templates import ATTRIBUTE, Field, Part
-from flumeng.filters import attributes
-from flumeng.filters.byte_column import text
-from flumeng.filters.columns import changed, replaced
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events import attributes
+from flumeng.events.byte_column import text
+from flumeng.events.columns import changed, replaced
+from flumeng.events.lazy_batch import LazyBatch
 
 Templates = tuple[tuple[str, tuple[Part, ...]], ...]
 

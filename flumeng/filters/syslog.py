@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.filters.byte_column import ByteColumn, Mask, Positions, text
-from flumeng.filters.reasons import because
+from flumeng.events.byte_column import ByteColumn, Mask, Positions, text
+from flumeng.events.reasons import because
 from flumeng.filters.syslog_3164 import Rfc3164
 from flumeng.filters.syslog_5424 import Rfc5424
 from flumeng.filters.syslog_fields import FIELDS

@@ -6,8 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
+from flumeng.events.byte_column import Bytes, Mask, Positions, following
 from flumeng.filters import device_headers, device_times, host_words, iso8601, timestamps
-from flumeng.filters.byte_column import Bytes, Mask, Positions, following
 from flumeng.filters.cursor import Cursor
 from flumeng.filters.device_headers import DeviceHeaders
 from flumeng.filters.syslog_fields import SyslogFields

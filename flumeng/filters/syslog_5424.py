@@ -6,8 +6,8 @@ import itertools
 
 import numpy as np
 
+from flumeng.events.byte_column import Mask, Positions, following
 from flumeng.filters import iso8601, timestamps
-from flumeng.filters.byte_column import Mask, Positions, following
 from flumeng.filters.cursor import Cursor
 from flumeng.filters.syslog_fields import SyslogFields
 

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.filters.byte_column import ByteColumn, Mask, Positions, text
+from flumeng.events.byte_column import ByteColumn, Mask, Positions, text
+from flumeng.events.reasons import misfit
 from flumeng.filters.local_times import to_utc
-from flumeng.filters.reasons import misfit
 
 FIELDS = ("host", "app", "procid", "msgid", "structured", "message")
 _BYTE_ORDER_MARK = (0xEF, 0xBB, 0xBF)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from flumeng.filters.byte_column import Bytes, Mask, Positions
+from flumeng.events.byte_column import Bytes, Mask, Positions
 
 ISO_WIDTH = 36
 BSD_WIDTH = 15

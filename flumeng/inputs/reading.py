@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from flumeng.filters import identity
+from flumeng.events import identity
 from flumeng.inputs import Range, Split, UnreadableError
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.disk import Disk
-from flumeng.journal.schema import EVENT_SCHEMA
 
 
 def numbered_events(first: int, count: int, body_bytes: int = 12) -> pa.RecordBatch:

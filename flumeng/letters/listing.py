@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.journal.schema import EVENT_SCHEMA
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.letters.choice import Choice
 from flumeng.letters.directory import LetterDirectory, LetterFile, Tell, each
 from flumeng.letters.reading import Letters, open_letters

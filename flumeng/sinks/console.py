@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from flumeng.config.sinks.console import Console
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.sinks import Attempt, Row, TaskRevision, Written
 
 LINES_PER_BATCH = 20

@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from flumeng.filters import identity
-from flumeng.filters.lazy_batch import HELD_BYTES, Stage, write_stream
+from flumeng.events import identity
+from flumeng.events.lazy_batch import HELD_BYTES, Stage, write_stream
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.scrubbing import scrub
 from flumeng.sinks.letter_columns import ADDED

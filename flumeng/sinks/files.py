@@ -15,7 +15,7 @@ from importlib.util import find_spec
 import pyarrow as pa
 
 from flumeng.config.sinks.files import Files
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters.receipt_bound import refused
 from flumeng.platform import secrets
 from flumeng.platform.errors import UserError

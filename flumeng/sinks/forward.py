@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from flumeng.config.client_tls import ClientTls
 from flumeng.config.sinks.forward import ForwardSyslog, ForwardTcp
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.sinks import Attempt, Row, TaskRevision, Written, json_text, syslog_text
 from flumeng.sinks.backoff import CONNECT_SECONDS

@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from flumeng.config import registry
 from flumeng.config.sinks.groups import Group
 from flumeng.config.summary import summary
-from flumeng.filters.lazy_batch import HELD_BYTES, LazyBatch, Stage, write_stream
+from flumeng.events.lazy_batch import HELD_BYTES, LazyBatch, Stage, write_stream
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.scrubbing import scrub
 from flumeng.sinks import Attempt, Row, Sink, TaskRevision, Written, availability

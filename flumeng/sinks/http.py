@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from flumeng.config.sinks.http import Http
-from flumeng.filters import identity
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events import identity
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform import secrets
 from flumeng.platform.errors import UserError
 from flumeng.sinks import Attempt, BatchId, Row, TaskRevision, Written, chunks, json_text

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.config.sinks.kafka import COLUMN, TOPIC, Kafka
-from flumeng.filters import identity
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events import identity
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform.errors import UserError
 from flumeng.platform.idle_clients import IdleClients
 from flumeng.platform.scrubbing import Secret

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from flumeng.config.sinks.console import Noop
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.sinks import Attempt, Row, TaskRevision, Written
 
 COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from flumeng.config.sinks.python import Python
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform import secrets
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.user_functions import FunctionError, UserFunction, imported, last_line

@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
 from flumeng.config.sinks.spark import Spark
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform import secrets
 from flumeng.sinks import Attempt, Row, TaskRevision, Written
 

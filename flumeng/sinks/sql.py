@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from flumeng.config.sinks.sql import Sql
-from flumeng.filters import identity
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events import identity
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform import secrets
 from flumeng.platform.errors import UserError
 from flumeng.platform.scrubbing import Secret

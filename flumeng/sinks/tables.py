@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform import secrets
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.file_store import LOCAL

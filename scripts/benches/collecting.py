@@ -28,8 +28,8 @@ from benches.senders import make_lines
 from flumeng.agent.node.protocol import Message, decode, encode
 from flumeng.control.zookeeper import ABSENT, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.journal import Journal
-from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.testing import RealZooKeeper
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

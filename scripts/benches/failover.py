@@ -25,7 +25,7 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.zookeeper import ABSENT, Put, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.journal.names import new_id
+from flumeng.events.journal_names import new_id
 from flumeng.testing import RealZooKeeper
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN

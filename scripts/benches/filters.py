@@ -18,8 +18,8 @@ import pyarrow as pa
 from benches import filter_steps
 from flumeng.config.filters.parse import Parse
 from flumeng.config.multiline import Multiline
+from flumeng.events.lazy_batch import Stage
 from flumeng.filters import formats
-from flumeng.filters.lazy_batch import Stage
 from flumeng.filters.parse import ROWS_AT_A_TIME, ParseStage
 from flumeng.filters.receipt_bound import Bounded
 from flumeng.inputs import Progress

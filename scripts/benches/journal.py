@@ -29,10 +29,10 @@ import pyarrow as pa
 
 from benches import disk
 from benches.senders import LINE_BYTES, make_lines
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.frame import Payload
 from flumeng.journal.log.group_commit import GroupCommit
 from flumeng.journal.log.journal import SEGMENT_BYTES, Journal
-from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.server import JournalServer
 

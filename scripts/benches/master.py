@@ -21,7 +21,7 @@ from flumeng.control.master.daemon import Master, collect_garbage_rarely
 from flumeng.control.snapshot.reader import Reader
 from flumeng.control.zookeeper import ABSENT, ANY, Put, Store, tree
 from flumeng.control.zookeeper.zookeeper import ZooKeeperStore, connect
-from flumeng.journal.names import new_id
+from flumeng.events.journal_names import new_id
 from flumeng.testing import RealZooKeeper
 from zkschema import paths
 from zkschema.records import COLLECT, Journal, LiveNode, MaintenanceLimits, Node

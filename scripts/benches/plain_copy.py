@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.journal.log.journal import Journal
-from flumeng.journal.schema import READ_SCHEMA
 from flumeng.sinks import chunks
 
 ROW_GROUP_BYTES = 64 << 20

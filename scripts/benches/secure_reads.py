@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from benches.senders import LINE_BYTES, make_lines
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.journal import Journal
-from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.proof import Proof
 from flumeng.journal.serving.server import JournalServer

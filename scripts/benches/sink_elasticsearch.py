@@ -24,7 +24,7 @@ from elasticsearch import Elasticsearch as Client
 from elasticsearch.helpers import parallel_bulk
 
 from flumeng.config.sinks.elasticsearch import Elasticsearch
-from flumeng.filters import identity
+from flumeng.events import identity
 from flumeng.sinks import TaskRevision
 from flumeng.sinks.elasticsearch import ElasticsearchSink, template
 from flumeng.sinks.elasticsearch.bulk import IndexEvents

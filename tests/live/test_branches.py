@@ -17,10 +17,10 @@ from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Filtered, Work
 from flumeng.config import check_flow
+from flumeng.events.schema import EVENT_SCHEMA, READ_SCHEMA
 from flumeng.inputs import Range
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.log.journal import Journal
-from flumeng.journal.schema import EVENT_SCHEMA, READ_SCHEMA
 from flumeng.journal.serving.server import JournalServer
 from flumeng.platform import file_store
 

@@ -28,6 +28,7 @@ from flumeng.config import parse_flow
 from flumeng.control.commands.acks import advance_acks
 from flumeng.control.queries import journals
 from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
+from flumeng.events.journal_names import node_of
 from flumeng.inputs import Reach
 from flumeng.inputs.journals.addresses import Addresses
 from flumeng.inputs.journals.positions import PositionWatcher, WatchedJournals
@@ -35,7 +36,6 @@ from flumeng.inputs.journals.probes import Probes
 from flumeng.inputs.journals.reader import READ_SECONDS, JournalReader
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.repair import repair
-from flumeng.journal.names import node_of
 from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import CorruptError

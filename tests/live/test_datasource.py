@@ -27,8 +27,8 @@ from flumeng.agent.pyspark.cursor import Cursor
 from flumeng.control.commands.cursors import delete_cursor
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.journal import Journal
-from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.serving.server import JournalServer
 from flumeng.platform.errors import ConflictError, UserError
 from zkschema import paths, records

@@ -31,7 +31,7 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot.partitions import FLOW, JOURNAL, subscribed
 from flumeng.control.zookeeper import ABSENT, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.filters import lazy_batch
+from flumeng.events import lazy_batch
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.flows.reader import SubscribedReader
 from flumeng.inputs.journals.executor_tokens import ExecutorTokens

@@ -22,7 +22,7 @@ from flumeng.agent.collector.testing import TASK
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.config.sinks.files import Files
 from flumeng.control.zookeeper import ABSENT
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform import remote_store
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.file_store import below, open_store

@@ -14,10 +14,10 @@ from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.work import Filtered, Work
 from flumeng.config import parse_flow
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.inputs import Range
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.log.journal import Journal
-from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.serving.server import JournalServer
 from flumeng.sinks import TaskRevision
 

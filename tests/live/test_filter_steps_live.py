@@ -15,10 +15,10 @@ from netaddr import IPSet
 from pyspark.sql import SparkSession
 
 from flumeng.config import check_flow
-from flumeng.filters import identity
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events import identity
+from flumeng.events.lazy_batch import LazyBatch
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.filters.making import made
-from flumeng.journal.schema import READ_SCHEMA
 
 RECEIVED = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MODULE = "flumeng_test_steps"

@@ -16,8 +16,10 @@ from flumeng.config.component import Component
 from flumeng.config.filters.parse import Parse
 from flumeng.config.filters.select import Select
 from flumeng.config.filters.where import Where
-from flumeng.filters import arrow_sql, identity
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events import identity
+from flumeng.events.lazy_batch import LazyBatch
+from flumeng.events.schema import EVENT_SCHEMA, READ_SCHEMA
+from flumeng.filters import arrow_sql
 from flumeng.filters.making import made
 from flumeng.filters.parse import ParseFilter
 from flumeng.filters.select import SelectFilter
@@ -26,7 +28,6 @@ from flumeng.inputs import Range
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.inputs.reading import ReadSplits
 from flumeng.journal.log.journal import Journal
-from flumeng.journal.schema import EVENT_SCHEMA, READ_SCHEMA
 from flumeng.journal.serving.server import JournalServer
 from flumeng.platform.errors import UserError
 

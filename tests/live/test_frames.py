@@ -20,7 +20,7 @@ from flumeng.config import parse_flow
 from flumeng.config.filters.lookup import Lookup
 from flumeng.config.sinks.spark import Spark
 from flumeng.config.tables import LookupTable
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters.lookup import LookupFilter, LookupStage
 from flumeng.filters.refreshed_table import Version
 from flumeng.inputs import Range, UnreadableError

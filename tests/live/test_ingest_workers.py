@@ -18,7 +18,7 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.queries.acks import ask_worker, positions
 from flumeng.control.zookeeper import tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.journal.names import maker_of
+from flumeng.events.journal_names import maker_of
 from flumeng.journal.serving.client import JournalClient
 from flumeng.testing import RealZooKeeper
 from zkschema import paths

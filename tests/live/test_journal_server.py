@@ -23,6 +23,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.journal.log.errors import (
     AboveSafeError,
     BelowFloorError,
@@ -33,7 +34,6 @@ from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.past import Note
 from flumeng.journal.log.position import Position
 from flumeng.journal.log.repair import repair
-from flumeng.journal.schema import READ_SCHEMA
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.serving.wire import FRAMES_SCHEMA

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 from flumeng.config.sinks.lakehouse import Catalog, Delta, Iceberg
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform.errors import UnavailableError
 from flumeng.platform.options.locations import Credentials
 from flumeng.sinks import Attempt, BatchId, Sink, Written, tables

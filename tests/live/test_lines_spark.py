@@ -16,10 +16,10 @@ from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Work
 from flumeng.config import parse_flow
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.inputs import Progress, Range
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.log.journal import Journal
-from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.serving.server import JournalServer
 
 JOURNALS = ("web.n1.0.00000000", "web.n1.0.00000001")

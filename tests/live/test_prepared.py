@@ -23,8 +23,8 @@ from flumeng.agent.collector.prepared import PreparedBatches
 from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Work
 from flumeng.config import parse_flow
-from flumeng.filters import lazy_batch
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events import lazy_batch
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.inputs.reading import Reader

@@ -17,7 +17,7 @@ import pytest
 from elasticsearch import Elasticsearch as Client
 
 from flumeng.config.sinks.elasticsearch import RESERVED, Elasticsearch
-from flumeng.filters import identity
+from flumeng.events import identity
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.sinks import TaskRevision, backoff
 from flumeng.sinks.dead_letters import Refuse, RefusedError

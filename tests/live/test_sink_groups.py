@@ -25,10 +25,10 @@ from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Outcome, Work
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.config import check_flow
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.inputs import Range
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.log.journal import Journal
-from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.serving.server import JournalServer
 from flumeng.platform import file_store
 from flumeng.platform.errors import UnavailableError

@@ -19,9 +19,9 @@ import pytest
 from flumeng.agent.collector.testing import TASK
 from flumeng.config.client_tls import ClientTls
 from flumeng.config.sinks.kafka import Kafka
-from flumeng.filters import identity
-from flumeng.filters.lazy_batch import Fused, LazyBatch
-from flumeng.journal.schema import READ_SCHEMA
+from flumeng.events import identity
+from flumeng.events.lazy_batch import Fused, LazyBatch
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.scrubbing import Secret
 from flumeng.sinks import Attempt, TaskRevision

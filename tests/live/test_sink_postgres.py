@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 from flumeng.config.sinks.sql import Sql
-from flumeng.filters.identity import with_identity
-from flumeng.journal.schema import READ_SCHEMA
+from flumeng.events.identity import with_identity
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.scrubbing import Secret
 from flumeng.sinks import BatchId

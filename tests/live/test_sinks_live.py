@@ -24,11 +24,11 @@ from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import BatchFailedError, Work
 from flumeng.config import parse_flow
 from flumeng.config.sinks.files import Files
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events.lazy_batch import LazyBatch
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.log.journal import Journal
-from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.testing import numbered_events
 from flumeng.platform import file_store

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log import reading
 from flumeng.journal.log.dump import dump
 from flumeng.journal.log.frame import (
@@ -33,7 +34,6 @@ from flumeng.journal.log.frame import (
 from flumeng.journal.log.inspection import Finding, inspect
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.repair import repair
-from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import CorruptError, UserError
 

@@ -20,11 +20,11 @@ from flumeng.config.letters_source import LettersSource
 from flumeng.control.commands import replays
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import tree
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.letters import names
 from flumeng.inputs.letters.finder import LettersFinder
 from flumeng.inputs.letters.reader import LettersReader
-from flumeng.journal.schema import READ_SCHEMA
 from flumeng.letters import purging
 from flumeng.letters.choice import Choice
 from flumeng.letters.directory import LetterDirectory

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli.main import tree
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.encryption import Keyring
 from flumeng.journal.log.journal import Journal
-from flumeng.journal.schema import EVENT_SCHEMA
 
 ID = "web.n1.0.0a1b2c3d"
 

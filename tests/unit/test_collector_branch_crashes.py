@@ -23,8 +23,8 @@ from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Work
 from flumeng.config import check_flow
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.inputs import DELETED, Range
-from flumeng.journal.schema import READ_SCHEMA
 from flumeng.sinks import Row, Written
 from tests.unit.test_collector_crashes import JOURNALS, World
 

@@ -22,7 +22,7 @@ from flumeng.agent.collector.testing import ScriptedPipeline, StillPositions
 from flumeng.config import parse_flow
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ANY, tree
-from flumeng.filters import identity
+from flumeng.events import identity
 from flumeng.inputs import CutError, Gone, Range, Reach, Standstill
 from flumeng.platform.errors import UnavailableError
 from flumeng.sinks import Written

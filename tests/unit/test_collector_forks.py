@@ -16,8 +16,8 @@ from flumeng.agent.collector.segments import Outputs, Segment, filtered
 from flumeng.agent.collector.work import Filtered
 from flumeng.config.branch import Branch, Located, loses
 from flumeng.config.component import Component
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters.branch_router import BranchRouter
-from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.sinks import Row
 from tests.unit.local_accumulator import LocalAccumulator
 

@@ -19,10 +19,10 @@ from flumeng.agent.collector.work import Filtered
 from flumeng.config import FlowSpec, SpecError, check_flow
 from flumeng.config.branch import Located
 from flumeng.config.guarantees import promise
+from flumeng.events.lazy_batch import LazyBatch
+from flumeng.events.reasons import PARSE_ERROR
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.filters import on_error
-from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.filters.reasons import PARSE_ERROR
-from flumeng.journal.schema import READ_SCHEMA
 from flumeng.sinks import dead_letters
 from flumeng.sinks.dead_letters import ToLetters
 from tests.unit.local_accumulator import LocalAccumulator

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from flumeng.agent.collector.prepared import PreparedBatches
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters.refreshed_table import Version
 
 NONE: Any = None

@@ -17,8 +17,8 @@ from flumeng.agent.collector.commit import Commits
 from flumeng.agent.collector.ranges import BatchSize
 from flumeng.agent.collector.testing import TASK
 from flumeng.config.sinks.files import Files, Roll
-from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.journal.schema import EVENT_SCHEMA
+from flumeng.events.lazy_batch import LazyBatch
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.platform import file_store, remote_store
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.options.locations import Credentials, place_of

@@ -22,7 +22,7 @@ from flumeng.agent.collector.units import (
     read_rows,
     run_together,
 )
-from flumeng.filters.lazy_batch import Stage
+from flumeng.events.lazy_batch import Stage
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.user_functions import FunctionError
 

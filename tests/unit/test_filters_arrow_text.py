@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.filters import arrow_text, syslog
-from flumeng.journal.schema import READ_SCHEMA
 
 SCHEMA = pa.schema([*READ_SCHEMA, *syslog.COLUMNS])
 ROWS = pa.RecordBatch.from_pylist(

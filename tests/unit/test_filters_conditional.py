@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flumeng.config import SpecError, check_flow
 from flumeng.config.filters.where import Where
-from flumeng.filters.columns import either, fitted
+from flumeng.events.columns import either, fitted
 from flumeng.filters.conditional import ROW, ConditionalStage
 from flumeng.filters.marks import WHEN
 from flumeng.platform.errors import UserError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from flumeng.filters.lazy_batch import (
+from flumeng.events.lazy_batch import (
     BYTES_AT_ONCE,
     ROWS_AT_ONCE,
     LargeRowsError,

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.filters.formats.syslog import SyslogReader
 from flumeng.filters.parse import ParseStage
 from flumeng.filters.receipt_bound import Bounded, refused
-from flumeng.journal.schema import EVENT_SCHEMA
 
 RECEIVED = datetime(2026, 11, 21, 12, tzinfo=UTC)
 DAY = 86_400.0

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flumeng.config import SpecError, check_flow, templates
-from flumeng.filters import attributes
+from flumeng.events import attributes
 from flumeng.filters.drop import DropStage
 from flumeng.filters.rename import RenameStage
 from flumeng.filters.set import SetStage, _type

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from flumeng.agent.ingest import batch
 from flumeng.agent.ingest.batch import Build
 from flumeng.agent.ingest.received_block import LineRules, Origin, ReceivedBlock
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.frame import MAX_MESSAGE_BYTES, MAX_ROWS, Payload
-from flumeng.journal.schema import EVENT_SCHEMA
 
 SYSLOG = LineRules(max_line_bytes=10, trailers=b"\r\0", keep_empty=False)
 FILE = LineRules(max_line_bytes=10, trailers=b"\r", keep_empty=True)

@@ -24,9 +24,9 @@ from flumeng.agent.ingest.journal_appender import PENDING_BYTES, JournalAppender
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.agent.ingest.tailer import Tailer
+from flumeng.events.journal_names import flow_of
 from flumeng.journal.log.errors import JournalFailedError
 from flumeng.journal.log.journal import Journal
-from flumeng.journal.names import flow_of
 from flumeng.platform.errors import CorruptError, UserError
 
 PATIENCE_SECONDS = 60.0

@@ -25,11 +25,11 @@ from flumeng.agent.collector.testing import (
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.control.snapshot.partitions import JOURNAL, input_of
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.filters import identity
+from flumeng.events import identity
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.inputs import Range, Reach, Standstill, UnreadableError
 from flumeng.inputs.reading import ReadSplits
 from flumeng.inputs.routing import UNKNOWN, Inputs, RoutedPositions
-from flumeng.journal.schema import READ_SCHEMA
 from flumeng.platform.errors import UnavailableError
 from flumeng.testing import FakeStore
 from zkschema import paths

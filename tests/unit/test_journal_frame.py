@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.frame import (
     ALIGNMENT,
     HEADER_BYTES,
@@ -25,7 +26,6 @@ from flumeng.journal.log.frame import (
     identity,
     verify,
 )
-from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import UserError
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.journal.log import checkpoint as checkpoints
 from flumeng.journal.log.errors import (
     AboveSafeError,
@@ -26,7 +27,6 @@ from flumeng.journal.log.frame import MAX_ROWS
 from flumeng.journal.log.journal import ROLL_WORTH_BYTES, Journal
 from flumeng.journal.log.limits import Limits
 from flumeng.journal.log.segment import SEGMENT_HEADER_BYTES
-from flumeng.journal.schema import READ_SCHEMA
 from flumeng.journal.testing import FaultyDisk, numbered_events
 from flumeng.platform.errors import CorruptError, UserError
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.journal.log.errors import AboveSafeError, BelowFloorError, DiskFullError
 from flumeng.journal.log.frame import Payload
 from flumeng.journal.log.group_commit import GroupCommit
@@ -15,7 +16,6 @@ from flumeng.journal.log.limits import Limits
 from flumeng.journal.log.log import Log
 from flumeng.journal.log.memory import MemoryJournal
 from flumeng.journal.log.reading import rows
-from flumeng.journal.schema import READ_SCHEMA
 from flumeng.journal.testing import FaultyDisk, numbered_events
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 

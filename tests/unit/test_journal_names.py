@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.journal.names import flow_of, is_journal, maker_of, new_id, worker_of
+from flumeng.events.journal_names import flow_of, is_journal, maker_of, new_id, worker_of
 
 
 def test_an_id_says_flow_and_maker_also_where_the_node_has_dots() -> None:

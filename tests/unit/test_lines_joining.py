@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from flumeng.config.multiline import KEY, Multiline
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.inputs import Progress, Range, UnreadableError
 from flumeng.inputs.accumulator import AccumulatorHandle
 from flumeng.inputs.lines.joining import find_groups, join
 from flumeng.inputs.lines.reader import JoinLines
 from flumeng.inputs.lines.rules import Rules
-from flumeng.journal.schema import READ_SCHEMA
 from flumeng.platform.errors import CorruptError, UserError
 from tests.unit.local_accumulator import LocalAccumulator
 

@@ -18,7 +18,7 @@ from flumeng.control.snapshot.masters import looks_after
 from flumeng.control.snapshot.task_map import BUCKETS, read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Put, Remove, Store, Version, Write, tree
 from flumeng.control.zookeeper.transaction import singly
-from flumeng.journal.names import new_id
+from flumeng.events.journal_names import new_id
 from flumeng.platform.errors import UnavailableError
 from flumeng.platform.metrics import table as metrics
 from flumeng.testing import FakeStore, FakeTree

@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from flumeng.config.objects_source import Format, ObjectsSource
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item, offset_of, position_of
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.objects.events import BATCH_ROWS
 from flumeng.inputs.objects.formats import cuttable
 from flumeng.inputs.objects.lines import MOST_LINE_BYTES
 from flumeng.inputs.objects.opened import BLOCK_BYTES, SMALL_BYTES
 from flumeng.inputs.objects.reader import ObjectsReader
-from flumeng.journal.schema import READ_SCHEMA
 from flumeng.platform.errors import UserError
 
 LANE = "web.objects.0"

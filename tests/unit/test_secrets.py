@@ -18,7 +18,7 @@ import pytest
 
 from flumeng.agent.collector.units import Unit
 from flumeng.config import policy
-from flumeng.filters.lazy_batch import Fused
+from flumeng.events.lazy_batch import Fused
 from flumeng.platform import logs, scrubbing, secrets
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.scrubbing import Secret, raising_no_secrets, scrub

@@ -20,8 +20,8 @@ from flumeng.config.sinks.groups import FirstOf
 from flumeng.config.spark import SparkOptions
 from flumeng.control.queries import graph_text
 from flumeng.control.queries.flow_graph import graph_of
-from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.journal.schema import EVENT_SCHEMA
+from flumeng.events.lazy_batch import LazyBatch
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.platform import file_store
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.sinks import Attempt, Row, TaskRevision, Written, availability, groups

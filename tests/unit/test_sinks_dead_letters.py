@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.filters import identity
+from flumeng.events import identity
 from flumeng.sinks import dead_letters
 from flumeng.sinks.dead_letters import DeadLetters, Refuse, RefusedError
 

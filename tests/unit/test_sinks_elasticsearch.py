@@ -13,7 +13,7 @@ import pytest
 from flumeng.config import parse_flow
 from flumeng.config.sinks import exactly_once
 from flumeng.config.sinks.elasticsearch import Elasticsearch
-from flumeng.filters import identity
+from flumeng.events import identity
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.options.problems import SpecError
 from flumeng.platform.scrubbing import Secret

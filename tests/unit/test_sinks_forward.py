@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.filters.formats.syslog import SyslogReader
 from flumeng.filters.parse import ROWS_AT_A_TIME, ParseStage
 from flumeng.filters.receipt_bound import Bounded
-from flumeng.journal.schema import READ_SCHEMA
 from flumeng.platform.errors import UserError
 from flumeng.sinks import syslog_text
 from flumeng.sinks.framed import framed

@@ -12,8 +12,8 @@ import pytest
 
 from flumeng.config.sinks import sql as spec
 from flumeng.config.sinks.sql import Sql
-from flumeng.filters.identity import with_identity
-from flumeng.journal.schema import READ_SCHEMA
+from flumeng.events.identity import with_identity
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import UserError
 from flumeng.platform.scrubbing import Secret
 from flumeng.sinks.postgres.columns import UnfitError, encode, type_for

@@ -24,7 +24,7 @@ from flumeng.agent.collector.testing import TASK
 from flumeng.config import SpecError, check_flow, parse_flow
 from flumeng.config.guarantees import promise
 from flumeng.config.sinks.lakehouse import Catalog, Delta, Iceberg, Snapshots
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
 from flumeng.sinks import (
     Attempt,

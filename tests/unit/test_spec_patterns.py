@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 import pytest
 
 from flumeng.config.kinds import EVENT
-from flumeng.journal.schema import READ_SCHEMA
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.options.patterns import check_lake_path, check_regex, split_query
 
 GOOD = [

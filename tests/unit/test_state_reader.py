@@ -15,7 +15,7 @@ from flumeng.control.snapshot.reader import WATCHED, Reader
 from flumeng.control.snapshot.resync import Round
 from flumeng.control.snapshot.task_map import Tasks, plan_writes, read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Found, Unreadable, tree
-from flumeng.journal import names
+from flumeng.events import journal_names as names
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

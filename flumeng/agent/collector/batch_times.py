@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.filters.lazy_batch import LazyBatch, Stage
+from flumeng.events.lazy_batch import LazyBatch, Stage
 from flumeng.inputs.accumulator import Accumulator, AccumulatorHandle
 from flumeng.platform.metrics.histogram import FLOW_SECONDS, Counts
 

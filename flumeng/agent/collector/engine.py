@@ -27,7 +27,7 @@ from flumeng.agent.collector.work import (
     Work,
     places_of,
 )
-from flumeng.filters.lazy_batch import LargeRowsError
+from flumeng.events.lazy_batch import LargeRowsError
 from flumeng.inputs import Range
 from flumeng.platform.errors import FlumengError, UnavailableError
 from flumeng.sinks import Row, Written

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.events.lazy_batch import LazyBatch, Stage
+from flumeng.events.reasons import PARSE_ERROR
 from flumeng.filters import Filter
-from flumeng.filters.lazy_batch import LazyBatch, Stage
-from flumeng.filters.reasons import PARSE_ERROR
 from flumeng.inputs.accumulator import Accumulator, AccumulatorHandle
 
 COUNTED = READ, PASSED, ERRORS, UNTAKEN = "read", "passed", "errors", "untaken"

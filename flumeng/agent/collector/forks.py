@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from flumeng.agent.collector.units import read_rows
-from flumeng.filters.lazy_batch import BRANCH_SCHEMA, Branches, Fused, LazyBatch, Stage
+from flumeng.events.lazy_batch import BRANCH_SCHEMA, Branches, Fused, LazyBatch, Stage
 from flumeng.inputs import Split
 from flumeng.sinks import Row
 

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from flumeng.control.zookeeper import Write
-from flumeng.filters import identity
+from flumeng.events import identity
 from flumeng.inputs import Range, Reach
 from flumeng.sinks.dead_letters import Refuse
 

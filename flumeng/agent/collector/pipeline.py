@@ -34,8 +34,9 @@ from flumeng.config import FlowSpec, registry
 from flumeng.config.branch import Located
 from flumeng.config.multiline import Multiline
 from flumeng.config.sinks import decided
-from flumeng.filters import identity, on_error
-from flumeng.filters.lazy_batch import LargeRowsError, LazyBatch, Parameter, Stage
+from flumeng.events import identity
+from flumeng.events.lazy_batch import LargeRowsError, LazyBatch, Parameter, Stage
+from flumeng.filters import on_error
 from flumeng.filters.refreshed_table import RefreshedTable
 from flumeng.inputs import Range, Split, UnreadableError
 from flumeng.inputs.accumulator import AccumulatorHandle

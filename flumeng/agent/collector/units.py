@@ -20,7 +20,7 @@ from types import FrameType
 
 import pyarrow as pa
 
-from flumeng.filters.lazy_batch import FAILED_SINK, Stage
+from flumeng.events.lazy_batch import FAILED_SINK, Stage
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.garbage import current_frames
 from flumeng.platform.user_functions import FunctionError

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from flumeng.config.component import Component
-from flumeng.filters import Filter, identity
-from flumeng.filters.lazy_batch import LazyBatch, Session
+from flumeng.events import identity
+from flumeng.events.lazy_batch import LazyBatch, Session
+from flumeng.filters import Filter
 from flumeng.filters.making import made, marking
 from flumeng.platform.errors import FlumengError
 

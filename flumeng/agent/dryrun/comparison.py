@@ -19,7 +19,7 @@ import yaml
 
 from flumeng.agent.dryrun.moments import micros
 from flumeng.config import document
-from flumeng.filters import identity
+from flumeng.events import identity
 from flumeng.platform.options.problems import nearest
 from flumeng.sinks import json_text
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 from flumeng.agent.dryrun.chain import FilterChain
 from flumeng.config.branch import Located, Segment
 from flumeng.config.component import DEAD_LETTER
+from flumeng.events.lazy_batch import LazyBatch, Session
 from flumeng.filters import on_error
 from flumeng.filters.branch_router import BranchRouter
-from flumeng.filters.lazy_batch import LazyBatch, Session
 from flumeng.filters.making import made
 
 

@@ -23,7 +23,7 @@ from flumeng.config.component import Component
 from flumeng.config.encodings import UTF_8
 from flumeng.config.flow_source import FlowSource
 from flumeng.config.kafka_source import KafkaSource
-from flumeng.journal.schema import READ_SCHEMA
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import UserError
 
 JOURNAL = "trial"

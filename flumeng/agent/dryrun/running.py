@@ -18,7 +18,7 @@ from flumeng.agent.dryrun.filter_tree import FilterTree, Output
 from flumeng.agent.dryrun.reading import in_order, lines
 from flumeng.agent.dryrun.received import ReceivedLines
 from flumeng.config.multiline import Multiline
-from flumeng.filters.reasons import PARSE_ERROR
+from flumeng.events.reasons import PARSE_ERROR
 from flumeng.inputs import Progress
 from flumeng.inputs.lines.rules import Rules
 from flumeng.inputs.lines.steps import Joining

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from flumeng.agent.ingest.framing import TRAILER_BYTES
 from flumeng.agent.ingest.received_block import LineRules, ReceivedBlock
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.frame import MAX_ROWS
-from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.platform.errors import UserError
 
 if TYPE_CHECKING:

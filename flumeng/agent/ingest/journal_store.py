@@ -21,6 +21,7 @@ from flumeng.agent.ingest.earlier_journals import EarlierJournals
 from flumeng.agent.ingest.shared_room import SharedRoom
 from flumeng.agent.ingest.source_states import SourceStates
 from flumeng.agent.ingest.worker_group import ALONE, WorkerGroup
+from flumeng.events.journal_names import flow_of, is_journal, maker_of, new_id
 from flumeng.journal.log.checkpoint import Durability
 from flumeng.journal.log.disk import TimedDisk
 from flumeng.journal.log.encryption import Keyring
@@ -34,7 +35,6 @@ from flumeng.journal.log.memory import MemoryJournal
 from flumeng.journal.log.replica import Replica, set_aside
 from flumeng.journal.log.replica import exists as is_replica
 from flumeng.journal.log.replica_journal import ReplicaJournal
-from flumeng.journal.names import flow_of, is_journal, maker_of, new_id
 from flumeng.journal.replicas.replicas import Replicas
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError

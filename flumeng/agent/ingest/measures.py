@@ -12,9 +12,9 @@ from flumeng.agent.ingest.counters import Counters
 from flumeng.agent.ingest.flow import FlowRunner
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.lag_clock import LagClock
+from flumeng.events.journal_names import flow_of
 from flumeng.journal.log.log import Log
 from flumeng.journal.log.past import Note, Past
-from flumeng.journal.names import flow_of
 from flumeng.journal.serving.server import received_us
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.metrics import table

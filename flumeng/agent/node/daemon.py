@@ -45,7 +45,7 @@ from flumeng.agent.node.settings import Settings
 from flumeng.config import policy
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
-from flumeng.journal import names
+from flumeng.events import journal_names as names
 from flumeng.platform import core_dumps
 from flumeng.platform.errors import (
     ConflictError,

@@ -18,7 +18,7 @@ from flumeng.agent.node.events import Wanted
 from flumeng.agent.node.known_names import KnownNames
 from flumeng.agent.node.run_mark import FILE as RUN_MARK
 from flumeng.agent.node.run_mark import RunMark
-from flumeng.journal.names import is_journal
+from flumeng.events.journal_names import is_journal
 from flumeng.platform import private_directory
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.whole_files import write_durably

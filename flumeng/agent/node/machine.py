@@ -50,7 +50,7 @@ from flumeng.agent.node.events import (
 )
 from flumeng.agent.node.protocol import Message
 from flumeng.agent.node.suspects import Suspects
-from flumeng.journal.names import worker_of
+from flumeng.events.journal_names import worker_of
 from zkschema.records import COLLECT, DISCOVER, INGEST, AssignedTask, NodeStatus
 
 STORY_EVENTS = 200

@@ -30,7 +30,7 @@ from flumeng.control.zookeeper import (
     Versioned,
     Write,
 )
-from flumeng.journal.names import flow_of, is_journal, node_of
+from flumeng.events.journal_names import flow_of, is_journal, node_of
 from flumeng.platform import processes
 from flumeng.platform.errors import CorruptError, ForbiddenError, UnavailableError, UserError
 from flumeng.platform.security import process

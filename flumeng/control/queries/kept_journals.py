@@ -14,7 +14,7 @@ from flumeng.control.queries.overview import FlowRow
 from flumeng.control.queries.reading import Reading
 from flumeng.control.queries.unreadable import Cause
 from flumeng.control.zookeeper import Unreadable, Versioned
-from flumeng.journal.names import flow_of
+from flumeng.events.journal_names import flow_of
 from flumeng.journal.serving.account import Account
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN

@@ -42,7 +42,7 @@ def as_known(path: Path, found: Versioned[Journal] | Unreadable) -> Journal:
 
 def as_named(name: str) -> Journal:
     """That of an open journal of the flow and the node in the name (see
-    ``flumeng.journal.names``)."""
+    ``flumeng.events.journal_names``)."""
     flow, _, rest = name.partition(".")
     node = rest.rsplit(".", 2)[0]
     return Journal(flow=flow, node=node, primary=node, term=0, in_sync=())

@@ -69,7 +69,7 @@ def subscribed(journal: str) -> str:
 def ack_path(flow: str, partition: str) -> ZPath[Ack]:
     """Where the flow's ack of the partition is: a flow that reads another one's journals has a
     cursor of its own there, which keeps what it has not read. A journal's name begins with its
-    flow's (see ``flumeng.journal.names``)."""
+    flow's (see ``flumeng.events.journal_names``)."""
     if input_of(partition) == FLOW:
         journal = journal_of(partition)
         return paths.ack(journal.partition(".")[0], flow, journal)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.filters.byte_column import Mask, Positions
+from flumeng.events.byte_column import Mask, Positions
 
 _ADDRESS = r"(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9A-Fa-f]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)"
 _WORD = r"(?:[^\s\[-]\S*|-\S+)"

@@ -12,12 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.config.filters.parse import ACCESS_LOG
-from flumeng.filters.byte_column import ByteColumn, Bytes, Mask, Positions, following, text
+from flumeng.events.byte_column import ByteColumn, Bytes, Mask, Positions, following, text
+from flumeng.events.reasons import because, misfit
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.filters.formats import Found, access_fronts
 from flumeng.filters.formats.fields import found_of
 from flumeng.filters.formats.key_value import unescape
 from flumeng.filters.formats.quotes import behind_backslash
-from flumeng.filters.reasons import because, misfit
 from flumeng.filters.timestamps import (
     SECOND,
     clock_seconds,
@@ -25,7 +26,6 @@ from flumeng.filters.timestamps import (
     in_calendar,
     month_number,
 )
-from flumeng.journal.schema import EVENT_SCHEMA
 
 _NUMBERS = {"status": pa.int32(), "bytes": pa.int64()}
 TIME_WIDTH = 26

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.filters.byte_column import Mask
+from flumeng.events.byte_column import Mask
 from flumeng.filters.formats import times
 
 _INTEGER = "^[+-]?[0-9]{1,38}$"

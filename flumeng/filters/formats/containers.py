@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.config.filters.parse import CONTAINER, Parse
+from flumeng.events.byte_column import ByteColumn, following, text
+from flumeng.events.reasons import because, misfit
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.filters import iso8601
-from flumeng.filters.byte_column import ByteColumn, following, text
 from flumeng.filters.formats import Found
 from flumeng.filters.formats.fields import Field, found_of
 from flumeng.filters.formats.json import OTHER, FieldsReader
-from flumeng.filters.reasons import because, misfit
-from flumeng.journal.schema import EVENT_SCHEMA
 
 _TIME = EVENT_SCHEMA.field("ts").type
 _COLUMNS = pa.schema([pa.field(name, pa.string()) for name in CONTAINER])

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from flumeng.config.filters.fields import named
 from flumeng.config.filters.parse import Parse
+from flumeng.events.byte_column import Mask
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.filters import ddl
-from flumeng.filters.byte_column import Mask
 from flumeng.filters.formats import Found
-from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.platform.errors import UserError
 
 TEXTS = pa.map_(pa.string(), pa.string())

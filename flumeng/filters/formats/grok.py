@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 
 from flumeng.config import grok
 from flumeng.config.filters.parse import Parse
+from flumeng.events.byte_column import Mask, text
+from flumeng.events.reasons import because, misfit
 from flumeng.filters import ddl
-from flumeng.filters.byte_column import Mask, text
 from flumeng.filters.formats import Found
 from flumeng.filters.formats.fields import (
     Field,
@@ -21,7 +22,6 @@ from flumeng.filters.formats.fields import (
     require_own_types,
 )
 from flumeng.filters.formats.pairs import typed
-from flumeng.filters.reasons import because, misfit
 from flumeng.platform.errors import UserError
 
 _ABSENT = pa.scalar(None, pa.string())

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.config.filters.parse import Parse
+from flumeng.events.byte_column import ByteColumn, Mask, text
+from flumeng.events.reasons import because, misfit
 from flumeng.filters import ddl
-from flumeng.filters.byte_column import ByteColumn, Mask, text
 from flumeng.filters.formats import Found, Reader, json_values
 from flumeng.filters.formats.fields import (
     Field,
@@ -24,7 +25,6 @@ from flumeng.filters.formats.fields import (
     require_own_types,
 )
 from flumeng.filters.json_check import are_json
-from flumeng.filters.reasons import because, misfit
 from flumeng.platform.errors import UserError
 
 MALFORMED, OTHER = "json: malformed", "json: not of the schema"

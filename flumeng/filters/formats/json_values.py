@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.filters.byte_column import ByteColumn, Mask, Positions, following, text
+from flumeng.events.byte_column import ByteColumn, Mask, Positions, following, text
 from flumeng.filters.formats.casts import cast
 from flumeng.filters.time_texts import of_seconds
 

@@ -12,8 +12,10 @@ import pyarrow.compute as pc
 from flumeng.config import log_formats
 from flumeng.config.filters.parse import Parse
 from flumeng.config.log_formats import Part, Variable
+from flumeng.events.byte_column import ByteColumn, Mask, Positions, following, text
+from flumeng.events.reasons import because, misfit
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.filters import ddl
-from flumeng.filters.byte_column import ByteColumn, Mask, Positions, following, text
 from flumeng.filters.formats import Found, Reader
 from flumeng.filters.formats.access_log import (
     TIME_WIDTH,
@@ -25,9 +27,7 @@ from flumeng.filters.formats.fields import found_of
 from flumeng.filters.formats.key_value import unescape
 from flumeng.filters.formats.pairs import typed
 from flumeng.filters.formats.quotes import behind_backslash
-from flumeng.filters.reasons import because, misfit
 from flumeng.filters.time_texts import TextFormat
-from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.platform.errors import UserError
 
 _MOST_LISTED = 64

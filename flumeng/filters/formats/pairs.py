@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.filters.byte_column import ByteColumn, Mask, Positions, text
+from flumeng.events.byte_column import ByteColumn, Mask, Positions, text
+from flumeng.events.reasons import misfit
 from flumeng.filters.formats.casts import cast
 from flumeng.filters.formats.fields import Field
-from flumeng.filters.reasons import misfit
 
 Unescape = Callable[[pa.Array], pa.Array]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flumeng.filters.byte_column import ByteColumn, Mask, Positions
+from flumeng.events.byte_column import ByteColumn, Mask, Positions
 
 
 @dataclass(frozen=True)

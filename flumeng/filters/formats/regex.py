@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.config.filters.parse import Parse
-from flumeng.filters.byte_column import text
+from flumeng.events.byte_column import text
+from flumeng.events.reasons import because
 from flumeng.filters.formats import Found
-from flumeng.filters.reasons import because
 from flumeng.platform.errors import UserError
 
 

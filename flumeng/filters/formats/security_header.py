@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.filters.byte_column import ByteColumn, Mask, Positions, text
+from flumeng.events.byte_column import ByteColumn, Mask, Positions, text
 
 
 @dataclass(frozen=True)

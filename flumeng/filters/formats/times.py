@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from flumeng.events.byte_column import ByteColumn, Mask, Positions
 from flumeng.filters import iso8601, timestamps
-from flumeng.filters.byte_column import ByteColumn, Mask, Positions
 
 _DAY_WIDTH = 10
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from flumeng.config.flow_source import FlowSource
 from flumeng.control.snapshot.partitions import FLOW, input_of, journal_of, subscribed
 from flumeng.control.zookeeper import Store
+from flumeng.events.journal_names import flow_of
 from flumeng.inputs.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.inputs.flows.flow_journals import ANSWER_SECONDS, FlowJournals
-from flumeng.journal.names import flow_of
 from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import UserError
 from zkschema import paths

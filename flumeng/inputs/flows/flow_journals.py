@@ -13,9 +13,9 @@ from typing import cast
 
 from flumeng.control.snapshot import journal_registry
 from flumeng.control.zookeeper import Store, Versioned
+from flumeng.events.journal_names import flow_of, is_journal
 from flumeng.inputs.journals.addresses import server_of
 from flumeng.journal.log.position import Position
-from flumeng.journal.names import flow_of, is_journal
 from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
 from zkschema import paths

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from flumeng.control.zookeeper import Store, Unreadable, Versioned
-from flumeng.journal.names import is_journal, node_of, worker_of
+from flumeng.events.journal_names import is_journal, node_of, worker_of
 from flumeng.platform.errors import UnavailableError
 from zkschema import paths
 from zkschema.records import Record

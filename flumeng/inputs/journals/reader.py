@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.inputs import Range, Split
 from flumeng.inputs.reading import bounds
-from flumeng.journal.schema import READ_SCHEMA
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.proof import Proof
 from flumeng.platform.idle_clients import IdleClients

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from flumeng.events.journal_names import node_of
 from flumeng.inputs import Standstill
-from flumeng.journal.names import node_of
 
 
 def describe(standstill: Standstill) -> str:

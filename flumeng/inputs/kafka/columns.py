@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.inputs.kafka.librdkafka import Taken
 from flumeng.inputs.kafka.loops import Numbers, count_headers, gather, list_headers
 from flumeng.inputs.kafka.messages import HEADERS, empty_maps
-from flumeng.journal.schema import READ_SCHEMA
 
 NO_TIME = 0
 """librdkafka's type of a time stamp that is none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from flumeng.journal.schema import READ_SCHEMA
+from flumeng.events.schema import READ_SCHEMA
 
 HEADERS = pa.map_(pa.string(), pa.binary())
 MESSAGE_SCHEMA = pa.schema(

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from flumeng.config.kafka_source import KafkaSource
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.inputs import Range
 from flumeng.inputs.kafka import admin, messages, names
 from flumeng.inputs.kafka.access import Access
 from flumeng.inputs.kafka.messages import MESSAGE_SCHEMA
-from flumeng.journal.schema import READ_SCHEMA
 from flumeng.platform.errors import CorruptError
 from flumeng.platform.idle_clients import IdleClients
 

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.config.letters_source import LettersSource
-from flumeng.filters import attributes
-from flumeng.filters.reasons import PARSE_ERROR
+from flumeng.events import attributes
+from flumeng.events.reasons import PARSE_ERROR
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.kafka.messages import MESSAGE_SCHEMA, empty_maps
 from flumeng.inputs.letters import names
-from flumeng.journal.schema import READ_SCHEMA
 from flumeng.letters import replay_lists
 from flumeng.letters.choice import Choice
 from flumeng.letters.directory import LetterDirectory, LetterFile

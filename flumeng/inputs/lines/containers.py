@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.config.multiline import Container
+from flumeng.events.reasons import note
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.filters.formats.containers import CriLines, DockerReader
-from flumeng.filters.reasons import note
 from flumeng.inputs.lines.machine import Flags
-from flumeng.journal.schema import EVENT_SCHEMA
 
 STREAM = "stream"
 """The attribute with the container's output stream: stdout or stderr."""

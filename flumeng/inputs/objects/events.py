@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flumeng.filters.reasons import PARSE_ERROR
+from flumeng.events.reasons import PARSE_ERROR
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.inputs import Range
 from flumeng.inputs.objects import lines
 from flumeng.inputs.objects.archives import Origin
 from flumeng.inputs.objects.lines import Cut
 from flumeng.inputs.objects.parts import Part, Rows, Segment
-from flumeng.journal.schema import READ_SCHEMA
 
 BATCH_BYTES = 4 << 20
 BATCH_ROWS = 1 << 16

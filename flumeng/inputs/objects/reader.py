@@ -15,6 +15,7 @@ import pyarrow as pa
 from flumeng.config.objects_source import ObjectsSource
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import MOST_POSITION, Item
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.objects.archives import Origin, archive_of
 from flumeng.inputs.objects.compression import content_of
@@ -24,7 +25,6 @@ from flumeng.inputs.objects.formats import MODULES, is_utf8, parts_of
 from flumeng.inputs.objects.opened import ChangedError, Opened, name_of
 from flumeng.inputs.objects.opening import opened_ahead
 from flumeng.inputs.objects.parts import Part
-from flumeng.journal.schema import READ_SCHEMA
 from flumeng.platform import secrets
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.platform.options.locations import located

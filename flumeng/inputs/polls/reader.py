@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from flumeng.config.component import Component
 from flumeng.control.snapshot import queues
+from flumeng.events.schema import READ_SCHEMA
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.polls import answers
 from flumeng.inputs.polls.answer_files import AnswerFiles
 from flumeng.inputs.polls.answers import KeptAnswer
-from flumeng.journal.schema import READ_SCHEMA
 from flumeng.platform import secrets
 from flumeng.platform.errors import FlumengError, UnavailableError
 from flumeng.platform.options.patterns import SECRET

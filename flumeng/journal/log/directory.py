@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from flumeng.events.journal_names import is_id
 from flumeng.journal.log import checkpoint as checkpoints
 from flumeng.journal.log import journal_cipher, segment
 from flumeng.journal.log import replica as replicas
@@ -20,7 +21,6 @@ from flumeng.journal.log.frame import identity
 from flumeng.journal.log.journal_cipher import KeyReference
 from flumeng.journal.log.replica import Replica
 from flumeng.journal.log.segment import SegmentHeader
-from flumeng.journal.names import is_id
 from flumeng.platform.errors import CorruptError, UserError
 
 _LOCK = "lock"

@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
+from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.message import unpacked_bytes
-from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.platform.errors import CorruptError, UserError
 
 ALIGNMENT = 64

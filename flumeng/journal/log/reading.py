@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
+from flumeng.events.schema import EVENT_SCHEMA, READ_SCHEMA
 from flumeng.journal.log.errors import DataLossError
 from flumeng.journal.log.frame import BadFrameError, events, identity, verify
-from flumeng.journal.schema import EVENT_SCHEMA, READ_SCHEMA
 from flumeng.platform.errors import CorruptError, FlumengError
 
 # Every batch costs its readers the same again, and under light load a frame holds a few rows:

@@ -18,12 +18,12 @@ import pyarrow as pa
 
 from flumeng.agent.node.memberships import as_message, membership_of
 from flumeng.agent.node.protocol import Message
+from flumeng.events.journal_names import is_journal
 from flumeng.journal.log.disk import Disk
 from flumeng.journal.log.errors import DeniedError
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.replica import Replica, set_aside
 from flumeng.journal.log.replica_journal import ReplicaJournal
-from flumeng.journal.names import is_journal
 from flumeng.journal.replicas.disk_backoff import DiskBackoff
 from flumeng.journal.replicas.links import Links
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+from flumeng.events.journal_names import flow_of
 from flumeng.journal.log.errors import DeniedError
-from flumeng.journal.names import flow_of
 from flumeng.journal.serving import tokens
 from flumeng.journal.serving.copy_wire import COPY
 from flumeng.journal.serving.wire import (

@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from flumeng.events.journal_names import flow_of
 from flumeng.journal.log.errors import TapDeniedError, TapsBusyError
 from flumeng.journal.log.log import Log
 from flumeng.journal.log.places import Places
 from flumeng.journal.log.segment import Window
-from flumeng.journal.names import flow_of
 
 READS_AT_ONCE = 4
 STILL_SECONDS = 20.0

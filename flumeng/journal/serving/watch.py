@@ -15,9 +15,9 @@ from functools import partial
 
 import msgspec
 
+from flumeng.events.journal_names import is_id
 from flumeng.journal.log.log import Log
 from flumeng.journal.log.position import Position
-from flumeng.journal.names import is_id
 from flumeng.platform.errors import UserError
 
 MAX_REQUEST_BYTES = 4 << 20

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from flumeng.events.journal_names import is_id
 from flumeng.journal.log.errors import (
     AboveSafeError,
     BelowFloorError,
@@ -21,7 +22,6 @@ from flumeng.journal.log.errors import (
     TapDeniedError,
     TapsBusyError,
 )
-from flumeng.journal.names import is_id
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
 
 FRAMES_SCHEMA = pa.schema([pa.field("frame", pa.binary())])

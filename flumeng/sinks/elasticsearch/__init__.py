@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flumeng.config.sinks.elasticsearch import Elasticsearch
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform import secrets
 from flumeng.platform.errors import UserError
 from flumeng.platform.scrubbing import Secret

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.config.sinks.elasticsearch import RESERVED, Elasticsearch
-from flumeng.filters import identity
+from flumeng.events import identity
 from flumeng.platform.errors import UserError
 from flumeng.sinks import json_text
 from flumeng.sinks.elasticsearch import keys

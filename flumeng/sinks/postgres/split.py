@@ -8,7 +8,7 @@ from itertools import chain
 
 import pyarrow as pa
 
-from flumeng.filters.identity import SPLIT
+from flumeng.events.identity import SPLIT
 from flumeng.platform.errors import UnavailableError
 from flumeng.platform.idle_clients import IdleClients
 from flumeng.sinks import BatchId, chunks

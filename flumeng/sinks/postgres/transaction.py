@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flumeng.filters.identity import JOURNAL, SEQ
+from flumeng.events.identity import JOURNAL, SEQ
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.sinks import BatchId
 from flumeng.sinks.dead_letters import Refuse

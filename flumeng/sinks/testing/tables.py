@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
 
 from flumeng.config.sinks.lakehouse import Catalog, Delta, Evolution, Iceberg
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.sinks import Attempt, Row, Sink, TaskRevision
 from flumeng.sinks.delta import DeltaSink
 from flumeng.sinks.group_commit import GroupCommit

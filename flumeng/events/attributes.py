@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.filters.byte_column import Mask
-from flumeng.filters.reasons import note
+from flumeng.events.byte_column import Mask
+from flumeng.events.reasons import note
 
 
 def value(attrs: pa.MapArray, key: str) -> pa.Array:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.filters.byte_column import Mask
+from flumeng.events.byte_column import Mask
 
 PARSE_ERROR = "parse_error"
 _MOST_SHOWN = 100

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from flumeng.filters import identity
+from flumeng.events import identity
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.scrubbing import raising_no_secrets
 
