@@ -19,17 +19,17 @@ from cli.options import json_option, reason_option
 from cli.output import count, progress, show_json, show_table
 from flumeng.config import parse_flow
 from flumeng.config.kafka_source import time_of
+from flumeng.connectors.dead_letters import purging, replay_lists
+from flumeng.connectors.dead_letters.choice import Choice
+from flumeng.connectors.dead_letters.directory import LetterDirectory, LetterFile
+from flumeng.connectors.dead_letters.listing import Listing, list_letters
+from flumeng.connectors.dead_letters.newest import newest
+from flumeng.connectors.dead_letters.replay_lists import Replays
+from flumeng.connectors.dead_letters.summary import summarize
 from flumeng.control.commands import replays as operations
 from flumeng.control.commands.derived_flows import free_name
 from flumeng.control.commands.replays import LettersOf
 from flumeng.control.zookeeper import Store
-from flumeng.letters import purging, replay_lists
-from flumeng.letters.choice import Choice
-from flumeng.letters.directory import LetterDirectory, LetterFile
-from flumeng.letters.listing import Listing, list_letters
-from flumeng.letters.newest import newest
-from flumeng.letters.replay_lists import Replays
-from flumeng.letters.summary import summarize
 from flumeng.platform.errors import ConflictError, UserError
 
 P = ParamSpec("P")

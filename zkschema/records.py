@@ -638,8 +638,9 @@ class Polls(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class QueueSeen(Record):
-    """A share of what was listed: see ``flumeng.inputs.objects.seen``. ``data`` is it in Base64;
-    else ``file`` is what the file is called that has it, where the flow's ``seen_in`` says."""
+    """A share of what was listed: see ``flumeng.connectors.objects.seen``. ``data`` is it in
+    Base64; else ``file`` is what the file is called that has it, where the flow's ``seen_in``
+    says."""
 
     data: str = ""
     file: str = ""

@@ -1,6 +1,7 @@
 """Globs that name objects: what may be said, and whether two of them mean the same objects.
 
-What each part of a glob means ``flumeng.inputs.objects.globs`` says; here they are only compared.
+What each part of a glob means ``flumeng.connectors.objects.globs`` says; here they are only
+compared.
 """
 
 from __future__ import annotations

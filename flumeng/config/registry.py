@@ -23,9 +23,9 @@ depends on its options: see ``spec.sinks``."""
 @dataclass(frozen=True)
 class Entry:
     """One component: its option class and what runs it, each as ``"module:Class"``. Of a
-    partitioned source that is its ``Finder``, see ``flumeng.inputs.finding``; ``placing`` is of
-    sources only. Of a source that asks at due times ``poll`` is what it asks, see
-    ``flumeng.inputs.polls.poll``, and ``flumeng.inputs.polls.finder`` finds them."""
+    partitioned source that is its ``Finder``, see ``flumeng.connectors.api.finding``; ``placing``
+    is of sources only. Of a source that asks at due times ``poll`` is what it asks, see
+    ``flumeng.connectors.polls.poll``, and ``flumeng.connectors.polls.finder`` finds them."""
 
     kind: Kind
     name: str
@@ -51,49 +51,59 @@ class Entry:
         return _imported(self.poll)
 
 
-SCHEDULE_FINDER = "flumeng.inputs.polls.finder:ScheduleFinder"
+SCHEDULE_FINDER = "flumeng.connectors.polls.finder:ScheduleFinder"
 _ENTRIES = (
     Entry(
         "source",
         "syslog",
         "flumeng.config.sources:Syslog",
-        "flumeng.agent.ingest.syslog:SyslogSource",
+        "flumeng.connectors.network.syslog:SyslogSource",
     ),
-    Entry("source", "tcp", "flumeng.config.sources:Tcp", "flumeng.agent.ingest.sockets:TcpSource"),
-    Entry("source", "udp", "flumeng.config.sources:Udp", "flumeng.agent.ingest.sockets:UdpSource"),
+    Entry(
+        "source",
+        "tcp",
+        "flumeng.config.sources:Tcp",
+        "flumeng.connectors.network.sockets:TcpSource",
+    ),
+    Entry(
+        "source",
+        "udp",
+        "flumeng.config.sources:Udp",
+        "flumeng.connectors.network.sockets:UdpSource",
+    ),
     Entry(
         "source",
         "http",
         "flumeng.config.sources:Http",
-        "flumeng.agent.ingest.http:HttpSource",
+        "flumeng.connectors.http.http:HttpSource",
         frozenset({"acknowledging"}),
     ),
     Entry(
         "source",
         "tail",
         "flumeng.config.sources:Tail",
-        "flumeng.agent.ingest.tail:TailSource",
+        "flumeng.connectors.tail.tail:TailSource",
         frozenset({"replayable"}),
     ),
     Entry(
         "source",
         "exec",
         "flumeng.config.sources:Exec",
-        "flumeng.agent.ingest.exec:ExecSource",
-        poll="flumeng.inputs.polls.exec_poll:ExecPoll",
+        "flumeng.connectors.exec.source:ExecSource",
+        poll="flumeng.connectors.polls.exec_poll:ExecPoll",
     ),
     Entry(
         "source",
         "generate",
         "flumeng.config.sources:Generate",
-        "flumeng.agent.ingest.generate:GenerateSource",
+        "flumeng.connectors.generate.source:GenerateSource",
         frozenset({"replayable"}),
     ),
     Entry(
         "source",
         "kafka",
         "flumeng.config.kafka_source:KafkaSource",
-        "flumeng.inputs.kafka.finder:KafkaFinder",
+        "flumeng.connectors.kafka.finder:KafkaFinder",
         frozenset({"replayable"}),
         "partitioned",
     ),
@@ -101,7 +111,7 @@ _ENTRIES = (
         "source",
         "objects",
         "flumeng.config.objects_source:ObjectsSource",
-        "flumeng.inputs.objects.finder:ObjectsFinder",
+        "flumeng.connectors.objects.finder:ObjectsFinder",
         frozenset({"replayable"}),
         "partitioned",
     ),
@@ -112,7 +122,7 @@ _ENTRIES = (
         SCHEDULE_FINDER,
         frozenset({"replayable"}),
         "partitioned",
-        poll="flumeng.inputs.polls.http_poll:HttpPoll",
+        poll="flumeng.connectors.polls.http_poll:HttpPoll",
     ),
     Entry(
         "source",
@@ -121,13 +131,13 @@ _ENTRIES = (
         SCHEDULE_FINDER,
         frozenset({"replayable"}),
         "partitioned",
-        poll="flumeng.inputs.polls.sql_poll:SqlPoll",
+        poll="flumeng.connectors.polls.sql_poll:SqlPoll",
     ),
     Entry(
         "source",
         "flow",
         "flumeng.config.flow_source:FlowSource",
-        "flumeng.inputs.flows.finder:FlowFinder",
+        "flumeng.connectors.flows.finder:FlowFinder",
         frozenset({"replayable"}),
         "partitioned",
     ),
@@ -135,7 +145,7 @@ _ENTRIES = (
         "source",
         "letters",
         "flumeng.config.letters_source:LettersSource",
-        "flumeng.inputs.letters.finder:LettersFinder",
+        "flumeng.connectors.dead_letters.finder:LettersFinder",
         frozenset({"replayable"}),
         "partitioned",
     ),
@@ -209,53 +219,90 @@ _ENTRIES = (
         "flumeng.filters.python:PythonFilter",
     ),
     Entry("filter", "sql", "flumeng.config.filters.sql:Sql", "flumeng.filters.sql:SqlFilter"),
-    Entry("sink", "files", "flumeng.config.sinks.files:Files", "flumeng.sinks.files:FilesSink"),
+    Entry(
+        "sink",
+        "files",
+        "flumeng.config.sinks.files:Files",
+        "flumeng.connectors.files.sink:FilesSink",
+    ),
     Entry(
         "sink",
         "elasticsearch",
         "flumeng.config.sinks.elasticsearch:Elasticsearch",
-        "flumeng.sinks.elasticsearch:ElasticsearchSink",
+        "flumeng.connectors.elasticsearch:ElasticsearchSink",
     ),
-    Entry("sink", "delta", "flumeng.config.sinks.lakehouse:Delta", "flumeng.sinks.delta:DeltaSink"),
+    Entry(
+        "sink",
+        "delta",
+        "flumeng.config.sinks.lakehouse:Delta",
+        "flumeng.connectors.lakehouse.delta:DeltaSink",
+    ),
     Entry(
         "sink",
         "iceberg",
         "flumeng.config.sinks.lakehouse:Iceberg",
-        "flumeng.sinks.iceberg:IcebergSink",
+        "flumeng.connectors.lakehouse.iceberg:IcebergSink",
     ),
     Entry(
         "sink",
         "console",
         "flumeng.config.sinks.console:Console",
-        "flumeng.sinks.console:ConsoleSink",
+        "flumeng.connectors.console.sink:ConsoleSink",
     ),
-    Entry("sink", "http", "flumeng.config.sinks.http:Http", "flumeng.sinks.http:HttpSink"),
-    Entry("sink", "sql", "flumeng.config.sinks.sql:Sql", "flumeng.sinks.sql:SqlSink"),
-    Entry("sink", "kafka", "flumeng.config.sinks.kafka:Kafka", "flumeng.sinks.kafka:KafkaSink"),
+    Entry(
+        "sink", "http", "flumeng.config.sinks.http:Http", "flumeng.connectors.http.sink:HttpSink"
+    ),
+    Entry(
+        "sink", "sql", "flumeng.config.sinks.sql:Sql", "flumeng.connectors.postgres.sink:SqlSink"
+    ),
+    Entry(
+        "sink",
+        "kafka",
+        "flumeng.config.sinks.kafka:Kafka",
+        "flumeng.connectors.kafka.sink:KafkaSink",
+    ),
     Entry(
         "sink",
         "syslog",
         "flumeng.config.sinks.forward:ForwardSyslog",
-        "flumeng.sinks.forward:ForwardSink",
+        "flumeng.connectors.forward.sink:ForwardSink",
     ),
     Entry(
         "sink",
         "tcp",
         "flumeng.config.sinks.forward:ForwardTcp",
-        "flumeng.sinks.forward:ForwardSink",
+        "flumeng.connectors.forward.sink:ForwardSink",
     ),
-    Entry("sink", "spark", "flumeng.config.sinks.spark:Spark", "flumeng.sinks.spark:SparkSink"),
     Entry(
-        "sink", "python", "flumeng.config.sinks.python:Python", "flumeng.sinks.python:PythonSink"
+        "sink",
+        "spark",
+        "flumeng.config.sinks.spark:Spark",
+        "flumeng.connectors.spark.sink:SparkSink",
+    ),
+    Entry(
+        "sink",
+        "python",
+        "flumeng.config.sinks.python:Python",
+        "flumeng.connectors.python.sink:PythonSink",
     ),
     Entry(
         "sink",
         "first_of",
         "flumeng.config.sinks.groups:FirstOf",
-        "flumeng.sinks.groups:FirstOfSink",
+        "flumeng.connectors.groups.sink:FirstOfSink",
     ),
-    Entry("sink", "one_of", "flumeng.config.sinks.groups:OneOf", "flumeng.sinks.groups:OneOfSink"),
-    Entry("sink", "noop", "flumeng.config.sinks.console:Noop", "flumeng.sinks.noop:NoopSink"),
+    Entry(
+        "sink",
+        "one_of",
+        "flumeng.config.sinks.groups:OneOf",
+        "flumeng.connectors.groups.sink:OneOfSink",
+    ),
+    Entry(
+        "sink",
+        "noop",
+        "flumeng.config.sinks.console:Noop",
+        "flumeng.connectors.console.noop:NoopSink",
+    ),
 )
 _BY_KEY = {(entry.kind, entry.name): entry for entry in _ENTRIES}
 assert len(_BY_KEY) == len(_ENTRIES), "a component is registered twice"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from itertools import count
 
-from flumeng.inputs.finding import Before, Bounds, Findings, Offer
+from flumeng.connectors.api.finding import Before, Bounds, Findings, Offer
 from flumeng.simulation.partition_file import PartitionFile
 
 

@@ -14,12 +14,12 @@ from random import Random
 from typing import Final
 
 from flumeng.config.objects_source import ObjectsSource
+from flumeng.connectors.api.ranged import Range, UnreadableError
+from flumeng.connectors.objects.aftermath import Aftermath
+from flumeng.connectors.objects.listed import Listed
+from flumeng.connectors.objects.listing import Lister, Listing
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
-from flumeng.inputs import Range, UnreadableError
-from flumeng.inputs.objects.aftermath import Aftermath
-from flumeng.inputs.objects.listed import Listed
-from flumeng.inputs.objects.listing import Lister, Listing
 from flumeng.platform.errors import FlumengError, UnavailableError
 
 ORDERS = ("any", "any", "name", "modified")

@@ -9,9 +9,9 @@ from typing import Final
 from flumeng.agent.collector.acks import Acks
 from flumeng.agent.collector.intents import Intents
 from flumeng.agent.discovery.task import DiscoveryTask
+from flumeng.connectors.objects.queue_log import QueueLog
 from flumeng.control.zookeeper import tree
 from flumeng.control.zookeeper.transaction import Scale
-from flumeng.inputs.objects.queue_log import QueueLog
 from flumeng.simulation.checks import Checks
 from flumeng.simulation.delivery import Delivery
 from flumeng.simulation.disk import Disks

@@ -19,9 +19,9 @@ from flumeng.agent.collector.intents import Intents, read
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.task import can_be_read
 from flumeng.config import FlowSpec, parse_flow
+from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.control.snapshot.partitions import OBJECTS, input_of
 from flumeng.control.zookeeper import ABSENT, ANY, Path, Put, Write
-from flumeng.inputs import Range, UnreadableError
 from flumeng.platform.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.simulation.canary import BROKEN
 from flumeng.simulation.child import END_OF_INPUT, ChildProcess

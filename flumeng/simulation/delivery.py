@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from flumeng.agent.collector.acks import Acks
+from flumeng.connectors.api.ranged import Range
 from flumeng.control.zookeeper import Write
-from flumeng.inputs import Range
 from flumeng.simulation.output import Events, Output
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from flumeng.agent.discovery.task import DiscoveryTask, SupersededError
 from flumeng.config import parse_flow
 from flumeng.config.objects_source import ObjectsSource
-from flumeng.inputs.finding import Finder, FindingTask
-from flumeng.inputs.objects.finder import ObjectsFinder, Surroundings
+from flumeng.connectors.api.finding import Finder, FindingTask
+from flumeng.connectors.objects.finder import ObjectsFinder, Surroundings
 from flumeng.platform.errors import FlumengError
 from flumeng.simulation.broker import ModelFinder
 from flumeng.simulation.bucket import BucketAftermath, BucketLister

@@ -10,12 +10,12 @@ from typing import Any, cast
 from flumeng.agent.collector.gaps import Gap, gaps, gone
 from flumeng.agent.collector.partitions import Partitions
 from flumeng.agent.collector.ranges import MOST
+from flumeng.connectors.api.ranged import Range, Reach
+from flumeng.connectors.objects.input import LanePositions
+from flumeng.connectors.objects.watcher import LOOK_SECONDS, RETRY_SECONDS, QueueWatcher
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.partitions import OBJECTS, input_of
 from flumeng.control.zookeeper import Store
-from flumeng.inputs import Range, Reach
-from flumeng.inputs.objects.objects import LanePositions
-from flumeng.inputs.objects.watcher import LOOK_SECONDS, RETRY_SECONDS, QueueWatcher
 from flumeng.simulation.bucket import Bucket
 from flumeng.simulation.cluster import Cluster
 

@@ -21,10 +21,10 @@ from kazoo.client import KazooClient
 from benches.server import transactions
 from flumeng.agent.collector.acks import Acks
 from flumeng.agent.collector.publisher import FULL_ACKS, IN_FLIGHT, Publisher
+from flumeng.connectors.api.ranged import Range
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, Put, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.inputs import Range
 from flumeng.platform.errors import ConflictError
 from flumeng.testing import RealZooKeeper
 from zkschema import codec, paths

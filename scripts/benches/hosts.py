@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 
 from benches.processes import cpu_seconds, rss_mb, threads
+from flumeng.connectors.journals.addresses import Addresses
+from flumeng.connectors.journals.positions import PositionWatcher
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.inputs.journals.addresses import Addresses
-from flumeng.inputs.journals.positions import PositionWatcher
 from flumeng.journal.light_servers import Commit, LightServers
 from flumeng.testing import FakeStore
 from zkschema import paths

@@ -25,7 +25,7 @@ from benches import kafka_connect, kafka_many, kafka_performance, takeover
 from benches.kafka_collecting import collect
 from benches.kafka_side import Reading, Side
 from benches.kafka_topic import BODY_BYTES, COMPRESSION, PARTITIONS, TOPIC, fill
-from flumeng.sinks.testing.kafka import RealKafka
+from tests.testkit.servers.kafka import RealKafka
 
 PLAIN = [f"{at_once} {settings}" for at_once in (500, 10_000) for settings in ("own", "reader")]
 """Python looks for garbage once there are 700 new objects, so that 500 messages cost least."""

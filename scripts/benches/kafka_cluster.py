@@ -14,7 +14,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from flumeng.sinks.testing.kafka import RealKafka
+from tests.testkit.servers.kafka import RealKafka
 
 BROKERS = 3
 TOPIC = "bench"

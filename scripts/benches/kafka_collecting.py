@@ -17,12 +17,12 @@ from benches.collecting import Child, cpu_of
 from benches.kafka_side import Reading
 from benches.kafka_topic import PARTITIONS, TOPIC
 from flumeng.config.kafka_source import KafkaSource
+from flumeng.connectors.kafka import admin, names
+from flumeng.connectors.kafka.access import Access
 from flumeng.control.zookeeper import ABSENT, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.inputs.kafka import admin, names
-from flumeng.inputs.kafka.access import Access
-from flumeng.sinks.testing.kafka import RealKafka
 from flumeng.testing import RealZooKeeper
+from tests.testkit.servers.kafka import RealKafka
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 

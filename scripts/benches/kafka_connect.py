@@ -13,8 +13,8 @@ from pathlib import Path
 
 from benches.kafka_topic import BODY_BYTES, TOPIC
 from flumeng.agent.standalone.embedded import find_java
-from flumeng.sinks.testing.maven import jars
-from flumeng.sinks.testing.server_process import ServerProcess
+from tests.testkit.servers.maven import jars
+from tests.testkit.servers.server_process import ServerProcess
 
 VERSION = "4.2.0"
 ARTIFACTS = [

@@ -17,15 +17,15 @@ from flumeng.agent.collector.acks import Acks
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.config import CollectPlace, Place
 from flumeng.config.kafka_source import KafkaSource
+from flumeng.connectors.api.finding import Before
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.kafka.finder import KafkaFinder
 from flumeng.control.planner import Planner
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import ABSENT, Version, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.inputs import Range
-from flumeng.inputs.finding import Before
-from flumeng.inputs.kafka.finder import KafkaFinder
-from flumeng.sinks.testing.kafka import RealKafka
 from flumeng.testing import RealZooKeeper
+from tests.testkit.servers.kafka import RealKafka
 from zkschema import codec, paths
 from zkschema.bootstrap import flow_folders
 from zkschema.records import COLLECT, Ack, Flow, Node, Partition, Partitions

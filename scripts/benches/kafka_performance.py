@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benches.kafka_side import Reading
 from benches.kafka_topic import PARTITIONS, TOPIC
-from flumeng.sinks.testing.maven import cache
+from tests.testkit.servers.maven import cache
 
 CRATE = "rdkafka-sys"
 VERSION = "4.10.0+2.12.1"

@@ -6,7 +6,7 @@ from random import Random
 
 from confluent_kafka import Producer
 
-from flumeng.sinks.testing.kafka import RealKafka
+from tests.testkit.servers.kafka import RealKafka
 
 TOPIC = "bench"
 PARTITIONS = 8

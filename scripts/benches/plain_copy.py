@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from flumeng.connectors.api import chunks
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.journal.log.journal import Journal
-from flumeng.sinks import chunks
 
 ROW_GROUP_BYTES = 64 << 20
 REPEATED = ["host", "attrs.key_value.key", "attrs.key_value.value", "journal", "replayed"]

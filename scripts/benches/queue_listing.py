@@ -24,15 +24,15 @@ from pathlib import Path
 from benches.server import transactions
 from flumeng.config import parse_flow
 from flumeng.config.objects_source import ObjectsSource
+from flumeng.connectors.api.finding import Before, FindingTask
+from flumeng.connectors.objects.finder import ObjectsFinder
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, ANY, Expected, Put, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.inputs.finding import Before, FindingTask
-from flumeng.inputs.objects.finder import ObjectsFinder
-from flumeng.sinks.testing.s3 import REGION, RealS3, build
 from flumeng.testing import RealZooKeeper
+from tests.testkit.servers.s3 import REGION, RealS3, build
 from zkschema import paths
 from zkschema.records import Ack
 

@@ -25,12 +25,12 @@ from flumeng.agent.collector.ranges import Scale
 from flumeng.agent.collector.work import Work
 from flumeng.config import parse_flow
 from flumeng.config.objects_source import ObjectsSource
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.api.sink import TaskRevision
+from flumeng.connectors.objects.contents import LaneContents
+from flumeng.connectors.objects.formats import cuttable
+from flumeng.connectors.objects.reader import ObjectsReader
 from flumeng.control.snapshot.items import Item
-from flumeng.inputs import Range
-from flumeng.inputs.objects.contents import LaneContents
-from flumeng.inputs.objects.formats import cuttable
-from flumeng.inputs.objects.reader import ObjectsReader
-from flumeng.sinks import TaskRevision
 
 FLOW = "{{flow: bench, sources: [objects: {{paths: ['{}/*']}}], sinks: [noop]}}"
 LANES = 8

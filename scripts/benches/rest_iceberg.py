@@ -13,9 +13,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from flumeng.config.sinks.lakehouse import Catalog, Iceberg, Snapshots
-from flumeng.sinks import BatchId, TaskRevision
-from flumeng.sinks.iceberg import IcebergSink
-from flumeng.sinks.testing.tables import staged
+from flumeng.connectors.api.sink import BatchId, TaskRevision
+from flumeng.connectors.lakehouse.iceberg import IcebergSink
+from tests.testkit.servers.tables import staged
 
 LAST = 50
 ROWS = pa.table({"body": pa.array([b"x"] * 10, pa.binary()), "host": ["h"] * 10})

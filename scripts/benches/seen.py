@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benches.processes import peak_rss_mb, rss_mb
+from flumeng.connectors.objects.listed import Listed
+from flumeng.connectors.objects.pages import PAGE
+from flumeng.connectors.objects.queue_log import QueueLog
+from flumeng.connectors.objects.seen import Seen, seen
+from flumeng.connectors.objects.seen_hashes import LARGE
 from flumeng.control.zookeeper import tree
-from flumeng.inputs.objects.listed import Listed
-from flumeng.inputs.objects.pages import PAGE
-from flumeng.inputs.objects.queue_log import QueueLog
-from flumeng.inputs.objects.seen import Seen, seen
-from flumeng.inputs.objects.seen_hashes import LARGE
 from flumeng.testing import FakeStore, FakeTree
 
 PATH = "/in/*/*"

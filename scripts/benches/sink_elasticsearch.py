@@ -24,12 +24,12 @@ from elasticsearch import Elasticsearch as Client
 from elasticsearch.helpers import parallel_bulk
 
 from flumeng.config.sinks.elasticsearch import Elasticsearch
+from flumeng.connectors.api.sink import TaskRevision
+from flumeng.connectors.elasticsearch import ElasticsearchSink, template
+from flumeng.connectors.elasticsearch.bulk import IndexEvents
 from flumeng.events import identity
-from flumeng.sinks import TaskRevision
-from flumeng.sinks.elasticsearch import ElasticsearchSink, template
-from flumeng.sinks.elasticsearch.bulk import IndexEvents
-from flumeng.sinks.testing.bulk_server import BulkServer
-from flumeng.sinks.testing.elasticsearch import RealElasticsearch
+from tests.testkit.servers.bulk_server import BulkServer
+from tests.testkit.servers.elasticsearch import RealElasticsearch
 
 ROUNDS = 5
 ROWS = 10_000

@@ -18,9 +18,9 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from flumeng.config.sinks.kafka import Kafka
-from flumeng.sinks.kafka import Produce
-from flumeng.sinks.kafka_producer import producer_config
-from flumeng.sinks.testing.kafka import RealKafka
+from flumeng.connectors.kafka.producer import producer_config
+from flumeng.connectors.kafka.sink import Produce
+from tests.testkit.servers.kafka import RealKafka
 
 ROUNDS = 5
 MOST_EVENTS = 400_000

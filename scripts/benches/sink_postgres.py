@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from benches import collecting
-from flumeng.sinks.testing.postgres import RealPostgres, find
+from tests.testkit.servers.postgres import RealPostgres, find
 
 TURNS = 2
 SECRET = "FLUMENG_SECRET_DATABASE"

@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 from pyarrow import fs
 
 from benches import collecting
-from flumeng.sinks.testing.s3 import RealS3, build
+from tests.testkit.servers.s3 import RealS3, build
 
 TURNS = 2
 

@@ -33,11 +33,11 @@ from flumeng.agent.node.home import Home
 from flumeng.agent.node.protocol import Message
 from flumeng.agent.node.settings import Settings
 from flumeng.config import parse_flow
+from flumeng.connectors.api.ranged import Reach
 from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import Path as ZPath
 from flumeng.control.zookeeper import Put, Refused, Store, Version, Write
 from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
-from flumeng.inputs import Reach
 from flumeng.platform import logs, parentage
 from zkschema import paths
 from zkschema.records import COLLECT, DISCOVER, Ack

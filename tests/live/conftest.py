@@ -14,11 +14,11 @@ from flumeng.agent.ingest.testing import WorkerProcess
 from flumeng.config.spark import SparkOptions
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.security.testing import Certificates
-from flumeng.sinks.testing.kafka import RealKafka
-from flumeng.sinks.testing.tls import Authority
 from flumeng.testing import RealZooKeeper
 from tests.live.chaos import Cluster
 from tests.live.one_host import Standalone
+from tests.testkit.servers.kafka import RealKafka
+from tests.testkit.servers.tls import Authority
 
 
 @pytest.fixture(scope="session")

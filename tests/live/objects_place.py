@@ -9,7 +9,7 @@ import botocore.session
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from flumeng.sinks.testing.s3 import REGION, RealS3
+from tests.testkit.servers.s3 import REGION, RealS3
 
 CONNECTIONS = 32
 ATTEMPTS = 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.sinks.testing.server_process import ServerProcess
+from tests.testkit.servers.server_process import ServerProcess
 
 
 def need_own(server: ServerProcess) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from flumeng.config.spark import SparkOptions
 from flumeng.config.sql_poll_source import SqlPollSource
-from flumeng.inputs.polls.poll import Answer
-from flumeng.sinks.testing import maven
+from flumeng.connectors.polls.poll import Answer
+from tests.testkit.servers import maven
 
 DRIVER = "org.postgresql:postgresql:42.7.4"
 DUE = datetime(2026, 11, 26, 12, tzinfo=UTC)
@@ -64,8 +64,8 @@ def _serve(
     os.environ.update(environment)
     from flumeng.agent.collector import class_archive  # noqa: PLC0415
     from flumeng.agent.collector import spark as sessions  # noqa: PLC0415  # not where it is spawned
-    from flumeng.agent.collector.jdbc import SparkJdbc  # noqa: PLC0415
-    from flumeng.inputs.polls import sql_poll  # noqa: PLC0415
+    from flumeng.connectors.polls import sql_poll  # noqa: PLC0415
+    from flumeng.connectors.polls.jdbc import SparkJdbc  # noqa: PLC0415
 
     java_options = class_archive.java_options(class_archive.cache_of(directory))
     options = SparkOptions(jars=jars, conf=conf)

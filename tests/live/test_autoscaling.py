@@ -14,8 +14,8 @@ from confluent_kafka import Producer
 
 from flumeng.control.queries import overview
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.sinks.testing.kafka import RealKafka
 from tests.live.one_host import Standalone
+from tests.testkit.servers.kafka import RealKafka
 
 QUICK = Path(__file__).with_name("quick_scaling")
 PATIENCE_SECONDS = 180.0

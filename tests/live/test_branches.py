@@ -17,9 +17,9 @@ from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Filtered, Work
 from flumeng.config import check_flow
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.journals.reader import JournalReader
 from flumeng.events.schema import EVENT_SCHEMA, READ_SCHEMA
-from flumeng.inputs import Range
-from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
 from flumeng.platform import file_store

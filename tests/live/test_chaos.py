@@ -26,7 +26,6 @@ from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.journal.log.journal import ROLL_WORTH_BYTES
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.remote_store import SILENT_SECONDS
-from flumeng.sinks.testing.s3 import RealS3
 from tests.live.chaos import (
     CHUNK,
     FLOW_TEXT,
@@ -44,6 +43,7 @@ from tests.live.chaos import (
     tcp_line,
     write_rotating,
 )
+from tests.testkit.servers.s3 import RealS3
 
 PER_SECOND = round(CHUNK / PACE_SECONDS)
 

@@ -22,14 +22,14 @@ import pytest
 from elasticsearch import ApiError, Elasticsearch
 
 from flumeng.agent.standalone.embedded import free_port
+from flumeng.connectors.elasticsearch.template import PROPERTIES
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.platform.errors import UnavailableError, UserError
-from flumeng.sinks.elasticsearch.template import PROPERTIES
-from flumeng.sinks.testing.elasticsearch import RealElasticsearch
-from flumeng.sinks.testing.lossy_proxy import LossyProxy
 from tests.live.chaos import CHUNK, Cluster, Watcher, chaos_seconds, chaos_seed, kill_at_random
 from tests.live.own_server import need_own
+from tests.testkit.servers.elasticsearch import RealElasticsearch
+from tests.testkit.servers.lossy_proxy import LossyProxy
 
 REFUSED_EVERY = 50
 """The process id of so many events is no number, as the index wants it."""

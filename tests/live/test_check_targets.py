@@ -19,7 +19,7 @@ import pytest
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.platform.errors import UserError
-from flumeng.sinks.testing.postgres import RealPostgres
+from tests.testkit.servers.postgres import RealPostgres
 from zkschema import paths
 
 PATIENCE_SECONDS = 120.0

@@ -25,15 +25,15 @@ from flumeng.agent.collector.scheduler import Scheduler
 from flumeng.agent.collector.status import Status
 from flumeng.agent.collector.testing import TASK
 from flumeng.config import parse_flow
+from flumeng.connectors.api.ranged import Reach
+from flumeng.connectors.journals.addresses import Addresses
+from flumeng.connectors.journals.positions import PositionWatcher, WatchedJournals
+from flumeng.connectors.journals.probes import Probes
+from flumeng.connectors.journals.reader import READ_SECONDS, JournalReader
 from flumeng.control.commands.acks import advance_acks
 from flumeng.control.queries import journals
 from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
 from flumeng.events.journal_names import node_of
-from flumeng.inputs import Reach
-from flumeng.inputs.journals.addresses import Addresses
-from flumeng.inputs.journals.positions import PositionWatcher, WatchedJournals
-from flumeng.inputs.journals.probes import Probes
-from flumeng.inputs.journals.reader import READ_SECONDS, JournalReader
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.repair import repair
 from flumeng.journal.serving.server import JournalServer

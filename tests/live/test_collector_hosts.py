@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.connectors.journals import positions
+from flumeng.connectors.journals.addresses import Addresses
+from flumeng.connectors.journals.positions import PositionWatcher
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.inputs.journals import positions
-from flumeng.inputs.journals.addresses import Addresses
-from flumeng.inputs.journals.positions import PositionWatcher
 from flumeng.journal.light_servers import LightServers
 from flumeng.testing import FakeStore
 from zkschema import paths

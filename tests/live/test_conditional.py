@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.testing import TASK
 from flumeng.config import check_flow, parse_flow
+from flumeng.connectors.journals.reader import JournalReader
 from flumeng.events import identity
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.filters.making import made
-from flumeng.inputs.journals.reader import JournalReader
 from flumeng.platform.errors import UserError
 
 EVENTS = 6

@@ -14,18 +14,18 @@ import pytest
 from cli.testing import Shell
 from flumeng.config import check_flow
 from flumeng.config.letters_source import LettersSource
+from flumeng.connectors.api.letter_columns import ADDED
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.dead_letters import names
+from flumeng.connectors.dead_letters.finder import LettersFinder
+from flumeng.connectors.dead_letters.reader import LettersReader
+from flumeng.connectors.files import formats
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import tree
-from flumeng.inputs import Range
-from flumeng.inputs.letters import names
-from flumeng.inputs.letters.finder import LettersFinder
-from flumeng.inputs.letters.reader import LettersReader
 from flumeng.platform.file_store import open_store
 from flumeng.platform.options.locations import Credentials, located
-from flumeng.sinks import formats
-from flumeng.sinks.letter_columns import ADDED
-from flumeng.sinks.testing.s3 import RealS3
 from flumeng.testing import FakeStore
+from tests.testkit.servers.s3 import RealS3
 from zkschema import paths
 
 KEYS = Credentials(access_key="${secret:lake-id}", secret_key="${secret:lake-key}")

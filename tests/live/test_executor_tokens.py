@@ -27,17 +27,17 @@ from flumeng.agent.ingest.testing import flow_text
 from flumeng.agent.pyspark.batch import BatchReader
 from flumeng.agent.pyspark.options import Options
 from flumeng.config import parse_flow
+from flumeng.connectors.api.ranged import Range, UnreadableError
+from flumeng.connectors.flows.reader import SubscribedReader
+from flumeng.connectors.journals.executor_tokens import ExecutorTokens
+from flumeng.connectors.journals.reader import JournalReader
+from flumeng.connectors.ranged.reading import Reader
+from flumeng.connectors.ranged.routing import RoutedReader
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot.partitions import FLOW, JOURNAL, subscribed
 from flumeng.control.zookeeper import ABSENT, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.events import lazy_batch
-from flumeng.inputs import Range, UnreadableError
-from flumeng.inputs.flows.reader import SubscribedReader
-from flumeng.inputs.journals.executor_tokens import ExecutorTokens
-from flumeng.inputs.journals.reader import JournalReader
-from flumeng.inputs.reading import Reader
-from flumeng.inputs.routing import RoutedReader
 from flumeng.journal.log.errors import DeniedError
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer

@@ -26,8 +26,8 @@ from flumeng.config.filters.parse import SYSLOG
 from flumeng.config.kinds import EVENT
 from flumeng.config.sql_text import TYPES
 from flumeng.config.testing import ATTEMPTS, CONDITIONS
+from flumeng.connectors.journals.reader import JournalReader
 from flumeng.filters import spark_syntax
-from flumeng.inputs.journals.reader import JournalReader
 from flumeng.platform.errors import UserError
 
 COLUMNS = {**EVENT, **SYSLOG}

@@ -14,12 +14,12 @@ from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.work import Filtered, Work
 from flumeng.config import parse_flow
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.api.sink import TaskRevision
+from flumeng.connectors.journals.reader import JournalReader
 from flumeng.events.schema import EVENT_SCHEMA
-from flumeng.inputs import Range
-from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
-from flumeng.sinks import TaskRevision
 
 JOURNAL = "web.n1.0.00000000"
 GOOD, BAD, OTHER = b'{"n": 1}', b"{", b'{"n": "x"}'

@@ -16,6 +16,9 @@ from flumeng.config.component import Component
 from flumeng.config.filters.parse import Parse
 from flumeng.config.filters.select import Select
 from flumeng.config.filters.where import Where
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.journals.reader import JournalReader
+from flumeng.connectors.ranged.reading import ReadSplits
 from flumeng.events import identity
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.schema import EVENT_SCHEMA, READ_SCHEMA
@@ -24,9 +27,6 @@ from flumeng.filters.making import made
 from flumeng.filters.parse import ParseFilter
 from flumeng.filters.select import SelectFilter
 from flumeng.filters.where import WhereFilter
-from flumeng.inputs import Range
-from flumeng.inputs.journals.reader import JournalReader
-from flumeng.inputs.reading import ReadSplits
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
 from flumeng.platform.errors import UserError

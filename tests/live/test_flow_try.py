@@ -16,8 +16,8 @@ from flumeng.agent.dryrun.chain import FilterChain
 from flumeng.agent.dryrun.explaining import explain
 from flumeng.agent.dryrun.outcomes import run_cases
 from flumeng.agent.dryrun.received import ReceivedLines
-from flumeng.agent.ingest.framing import Messages
 from flumeng.config import check_flow
+from flumeng.connectors.api.framing import Messages
 from flumeng.platform.errors import FlumengError
 
 CASES = sorted((Path(__file__).parents[2] / "conf" / "flows").glob("*.test.yaml"))

@@ -20,18 +20,18 @@ from flumeng.config import parse_flow
 from flumeng.config.filters.lookup import Lookup
 from flumeng.config.sinks.spark import Spark
 from flumeng.config.tables import LookupTable
+from flumeng.connectors.api.ranged import Range, UnreadableError
+from flumeng.connectors.api.sink import BatchId
+from flumeng.connectors.journals.reader import JournalReader
+from flumeng.connectors.spark import sink as spark_sink
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters.lookup import LookupFilter, LookupStage
 from flumeng.filters.refreshed_table import Version
-from flumeng.inputs import Range, UnreadableError
-from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.user_functions import FunctionError
-from flumeng.sinks import BatchId
-from flumeng.sinks import spark as spark_sink
 
 JOURNAL = "web.n1.0.00000000"
 EVENTS = 50
@@ -276,7 +276,7 @@ def test_a_dataframe_is_what_a_function_of_foreach_batch_expects(
     """The same function under Spark's own foreachBatch."""
     from importlib import import_module  # noqa: PLC0415  the module is made by the test
 
-    from flumeng.sinks.python import BatchNumber  # noqa: PLC0415
+    from flumeng.connectors.python.sink import BatchNumber  # noqa: PLC0415
 
     del functions, tmp_path
     module = import_module("flumeng_test_functions")

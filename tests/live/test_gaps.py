@@ -14,9 +14,9 @@ from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Work
 from flumeng.config import parse_flow
-from flumeng.inputs import DELETED, Range
-from flumeng.inputs.journals.reader import JournalReader
-from flumeng.sinks import Written
+from flumeng.connectors.api.ranged import DELETED, Range
+from flumeng.connectors.api.sink import Written
+from flumeng.connectors.journals.reader import JournalReader
 
 RANGES = (Range("orders.0.MkTRfQ2n@kafka", 100, 250), Range("orders.1.MkTRfQ2n@kafka", 0, 1))
 GAPS = tuple(Gap(gone, DELETED) for gone in RANGES)

@@ -26,9 +26,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from flumeng.inputs import Range
-from flumeng.inputs.journals.executor_tokens import ExecutorTokens
-from flumeng.inputs.journals.reader import JournalReader
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.journals.executor_tokens import ExecutorTokens
+from flumeng.connectors.journals.reader import JournalReader
 from flumeng.journal.log.errors import DeniedError, TapDeniedError
 from flumeng.journal.log.limits import Limits
 from flumeng.journal.log.memory import MemoryJournal

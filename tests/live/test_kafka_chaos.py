@@ -27,15 +27,15 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
+from flumeng.connectors.kafka import names
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot import discovered
 from flumeng.control.zookeeper import Store, Versioned
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.inputs.kafka import names
 from flumeng.platform.errors import UnavailableError
-from flumeng.sinks.testing.kafka import RealKafka
 from tests.live.chaos import Cluster, TwoNodes, chaos_seconds, chaos_seed, kill_at_random
 from tests.live.own_server import need_own
+from tests.testkit.servers.kafka import RealKafka
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 

@@ -18,19 +18,19 @@ from flumeng.agent.collector.ranges import BatchSize
 from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.testing import ScriptedPipeline
 from flumeng.config import parse_flow
+from flumeng.connectors.api.sink import Written
+from flumeng.connectors.kafka import admin, names
+from flumeng.connectors.kafka.access import Access
+from flumeng.connectors.kafka.input import KafkaInput
+from flumeng.connectors.kafka.positions import source_of
+from flumeng.connectors.ranged.routing import Inputs
 from flumeng.control.commands import resets
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.zookeeper import ANY, tree
-from flumeng.inputs.kafka import admin, names
-from flumeng.inputs.kafka.access import Access
-from flumeng.inputs.kafka.kafka import KafkaInput
-from flumeng.inputs.kafka.positions import source_of
-from flumeng.inputs.routing import Inputs
 from flumeng.platform.errors import UnavailableError, UserError
-from flumeng.sinks import Written
-from flumeng.sinks.testing.kafka import RealKafka
 from flumeng.testing import FakeStore
 from tests.live.own_server import need_own
+from tests.testkit.servers.kafka import RealKafka
 from zkschema import paths, records
 
 TOPIC = "orders"

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from flumeng.connectors.kafka.names import parse
 from flumeng.control.commands.flows import apply_flows
 from flumeng.control.commands.resets import accept
 from flumeng.control.queries.acks import acks_of, ask_worker, positions
@@ -28,10 +29,9 @@ from flumeng.control.queries.offsets import ask_discovery, offsets
 from flumeng.control.snapshot import discovered
 from flumeng.control.zookeeper import ABSENT, Store, Versioned, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.inputs.kafka.names import parse
-from flumeng.sinks.testing.kafka import RealKafka
 from tests.live.chaos import child_of
 from tests.live.own_server import need_own
+from tests.testkit.servers.kafka import RealKafka
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Ack, Flow, Partition, Partitions, Plan, PlannedTask

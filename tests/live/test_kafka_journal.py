@@ -17,13 +17,13 @@ import pytest
 
 from flumeng.agent.ingest.testing import WorkerProcess, flow_text
 from flumeng.config import parse_flow
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.kafka import admin, names
+from flumeng.connectors.kafka.reader import KafkaReader
 from flumeng.events.schema import READ_SCHEMA
-from flumeng.inputs import Range
-from flumeng.inputs.kafka import admin, names
-from flumeng.inputs.kafka.reader import KafkaReader
-from flumeng.sinks.testing.kafka import RealKafka
 from tests.live.one_host import Standalone, eventually
 from tests.live.own_server import need_own
+from tests.testkit.servers.kafka import RealKafka
 
 LINES = 20_000
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow.dataset as ds
 from confluent_kafka import Producer
 
-from flumeng.sinks.testing.kafka import RealKafka
 from tests.live.one_host import FLUMENG, eventually
+from tests.testkit.servers.kafka import RealKafka
 
 PAGE = Path(__file__).parents[2] / "docs" / "kafka.md"
 MESSAGES = 1_000

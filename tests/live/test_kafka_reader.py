@@ -17,16 +17,16 @@ import pytest
 from flumeng.config.client_tls import ClientTls
 from flumeng.config.kafka_brokers import KafkaBrokers
 from flumeng.config.kafka_source import KafkaSource
-from flumeng.inputs import Range
-from flumeng.inputs.kafka import access, admin, names
-from flumeng.inputs.kafka.access import Access
-from flumeng.inputs.kafka.messages import MESSAGE_SCHEMA
-from flumeng.inputs.kafka.reader import KafkaReader
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.kafka import access, admin, names
+from flumeng.connectors.kafka.access import Access
+from flumeng.connectors.kafka.messages import MESSAGE_SCHEMA
+from flumeng.connectors.kafka.reader import KafkaReader
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 from flumeng.platform.scrubbing import Secret
-from flumeng.sinks.testing.kafka import PASSWORD, USER, RealKafka
-from flumeng.sinks.testing.tls import Authority
 from tests.live.own_server import need_own
+from tests.testkit.servers.kafka import PASSWORD, USER, RealKafka
+from tests.testkit.servers.tls import Authority
 
 
 @pytest.fixture

@@ -27,9 +27,9 @@ from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.platform.errors import FlumengError
-from flumeng.sinks.testing.kafka import RealKafka
 from tests.live.chaos import TwoNodes, chaos_seconds, chaos_seed, kill_at_random
 from tests.live.test_kafka_chaos import Messages
+from tests.testkit.servers.kafka import RealKafka
 from zkschema import paths
 from zkschema.records import COLLECT, DISCOVER, INGEST
 

@@ -25,7 +25,6 @@ from deltalake import DeltaTable
 
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.sinks.testing.tables import DeltaDirectory, IcebergDirectory
 from tests.live.chaos import (
     CHUNK,
     KINDS,
@@ -38,6 +37,7 @@ from tests.live.chaos import (
     numbers,
     write_rotating,
 )
+from tests.testkit.servers.tables import DeltaDirectory, IcebergDirectory
 
 FLOW_TEXT = """
 flow: chaos
@@ -55,7 +55,7 @@ STRANGER = """
 import sys, time
 from pathlib import Path
 import pyarrow as pa
-from flumeng.sinks.testing.tables import DeltaDirectory, IcebergDirectory
+from tests.testkit.servers.tables import DeltaDirectory, IcebergDirectory
 lakes = [DeltaDirectory(Path(sys.argv[1])), IcebergDirectory(Path(sys.argv[1]))]
 rows = {}
 while True:

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from flumeng.sinks import BatchId, TaskRevision, group_commit
-from flumeng.sinks.testing.tables import DeltaDirectory, IcebergDirectory, Lake, staged
+from flumeng.connectors.api.sink import BatchId, TaskRevision
+from flumeng.connectors.lakehouse import group_commit
+from tests.testkit.servers.tables import DeltaDirectory, IcebergDirectory, Lake, staged
 
 TASKS = 4
 LAKES: dict[str, Callable[[Path], Lake]] = {"delta": DeltaDirectory, "iceberg": IcebergDirectory}

@@ -11,12 +11,13 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from flumeng.config.sinks.lakehouse import Catalog, Iceberg
+from flumeng.connectors.api.sink import BatchId
+from flumeng.connectors.lakehouse import tables
+from flumeng.connectors.lakehouse.iceberg import IcebergSink
 from flumeng.platform.errors import UnavailableError, UserError
-from flumeng.sinks import BatchId, tables
-from flumeng.sinks.iceberg import IcebergSink
-from flumeng.sinks.testing.postgres import RealPostgres
-from flumeng.sinks.testing.tables import TASK, staged
 from tests.live.own_server import need_own
+from tests.testkit.servers.postgres import RealPostgres
+from tests.testkit.servers.tables import TASK, staged
 
 
 @pytest.fixture

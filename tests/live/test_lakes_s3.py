@@ -14,15 +14,16 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 from flumeng.config.sinks.lakehouse import Catalog, Delta, Iceberg
+from flumeng.connectors.api.sink import Attempt, BatchId, Sink, Written
+from flumeng.connectors.lakehouse import tables
+from flumeng.connectors.lakehouse.delta import DeltaSink
+from flumeng.connectors.lakehouse.iceberg import IcebergSink
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform.errors import UnavailableError
 from flumeng.platform.options.locations import Credentials
-from flumeng.sinks import Attempt, BatchId, Sink, Written, tables
-from flumeng.sinks.delta import DeltaSink
-from flumeng.sinks.iceberg import IcebergSink
-from flumeng.sinks.testing.s3 import REGION, RealS3
-from flumeng.sinks.testing.tables import TASK
 from tests.live.own_server import need_own
+from tests.testkit.servers.s3 import REGION, RealS3
+from tests.testkit.servers.tables import TASK
 
 KEYS = Credentials(access_key="${secret:lake-id}", secret_key="${secret:lake-key}")
 FORMATS = ["delta", "iceberg"]

@@ -16,9 +16,9 @@ from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Work
 from flumeng.config import parse_flow
+from flumeng.connectors.api.ranged import Progress, Range
+from flumeng.connectors.journals.reader import JournalReader
 from flumeng.events.schema import EVENT_SCHEMA
-from flumeng.inputs import Progress, Range
-from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from flumeng.config.objects_source import ObjectsSource
+from flumeng.connectors.objects import aftermath
+from flumeng.connectors.objects.aftermath import Aftermath
+from flumeng.connectors.objects.listing import Lister
 from flumeng.control.snapshot.items import Item
-from flumeng.inputs.objects import aftermath
-from flumeng.inputs.objects.aftermath import Aftermath
-from flumeng.inputs.objects.listing import Lister
 from flumeng.platform.file_store import FileStore, open_store
-from flumeng.sinks.testing.s3 import RealS3
+from tests.testkit.servers.s3 import RealS3
 
 KINDS = ("move", "delete")
 

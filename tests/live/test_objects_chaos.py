@@ -30,10 +30,10 @@ from flumeng.control.queries.reading import Reading
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.platform.errors import FlumengError
-from flumeng.sinks.testing.s3 import RealS3, build
 from tests.live.chaos import TwoNodes, chaos_seconds, chaos_seed, child_of, kill_at_random
 from tests.live.objects_place import Bucket, Directory, Place
 from tests.live.objects_trouble import Expected, Trouble, wrong_lines
+from tests.testkit.servers.s3 import RealS3, build
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 

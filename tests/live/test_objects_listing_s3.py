@@ -15,18 +15,18 @@ import pytest
 
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.config.objects_source import ObjectsSource
+from flumeng.connectors.objects import s3_tree
+from flumeng.connectors.objects.aftermath import Aftermath
+from flumeng.connectors.objects.listed import Listed
+from flumeng.connectors.objects.listing import Lister, Listing
 from flumeng.control.snapshot.items import Item
-from flumeng.inputs.objects import s3_tree
-from flumeng.inputs.objects.aftermath import Aftermath
-from flumeng.inputs.objects.listed import Listed
-from flumeng.inputs.objects.listing import Lister, Listing
 from flumeng.platform import secrets
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.file_store import open_files
 from flumeng.platform.options.locations import Credentials, located, place_of
 from flumeng.platform.remote_store import revealed
-from flumeng.sinks.testing.s3 import RealS3
 from tests.live.own_server import need_own
+from tests.testkit.servers.s3 import RealS3
 
 KEYS = Credentials(access_key="${secret:lake-id}", secret_key="${secret:lake-key}")
 STRANGE = ("50%.gz", "h#.gz", "ü &<>'\".gz", "p+q r.gz", "x%41.gz", "n" * 200 + ".gz")

@@ -19,13 +19,13 @@ from pyarrow import fs
 
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.config.objects_source import Format, ObjectsSource
+from flumeng.connectors.api.ranged import Range, UnreadableError
+from flumeng.connectors.objects.opened import BLOCK_BYTES
+from flumeng.connectors.objects.reader import ObjectsReader
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item, offset_of
-from flumeng.inputs import Range, UnreadableError
-from flumeng.inputs.objects.opened import BLOCK_BYTES
-from flumeng.inputs.objects.reader import ObjectsReader
 from flumeng.platform.options.locations import Credentials
-from flumeng.sinks.testing.s3 import RealS3
+from tests.testkit.servers.s3 import RealS3
 
 LANE = "web.objects.0"
 KEYS = Credentials(access_key="${secret:lake-id}", secret_key="${secret:lake-key}")

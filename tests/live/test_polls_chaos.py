@@ -32,10 +32,10 @@ from flumeng.control.queries.reading import Reading
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.platform.errors import UserError
-from flumeng.sinks.testing import maven
-from flumeng.sinks.testing.postgres import RealPostgres
 from tests.live.chaos import TwoNodes, chaos_seconds, chaos_seed, kill_at_random
 from tests.live.sql_polling import DRIVER
+from tests.testkit.servers import maven
+from tests.testkit.servers.postgres import RealPostgres
 
 SECONDS = 25.0
 WRITERS = 4

@@ -23,11 +23,11 @@ from flumeng.agent.collector.prepared import PreparedBatches
 from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Work
 from flumeng.config import parse_flow
+from flumeng.connectors.api.ranged import Range, UnreadableError
+from flumeng.connectors.journals.reader import JournalReader
+from flumeng.connectors.ranged.reading import Reader
 from flumeng.events import lazy_batch
 from flumeng.events.lazy_batch import LazyBatch
-from flumeng.inputs import Range, UnreadableError
-from flumeng.inputs.journals.reader import JournalReader
-from flumeng.inputs.reading import Reader
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.testing import numbered_events

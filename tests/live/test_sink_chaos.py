@@ -24,7 +24,6 @@ from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.platform.errors import UserError
-from flumeng.sinks.testing.postgres import RealPostgres
 from tests.live.chaos import (
     Cluster,
     Watcher,
@@ -35,6 +34,7 @@ from tests.live.chaos import (
 )
 from tests.live.own_server import need_own
 from tests.live.receiver import taken
+from tests.testkit.servers.postgres import RealPostgres
 
 CHUNK, PACE_SECONDS = 200, 0.2
 REFUSED = 1_000

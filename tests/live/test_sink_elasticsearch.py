@@ -17,18 +17,19 @@ import pytest
 from elasticsearch import Elasticsearch as Client
 
 from flumeng.config.sinks.elasticsearch import RESERVED, Elasticsearch
+from flumeng.connectors.api import backoff
+from flumeng.connectors.api.dead_letters import Refuse, RefusedError
+from flumeng.connectors.api.sink import TaskRevision
+from flumeng.connectors.elasticsearch import ElasticsearchSink, bulk, cluster
+from flumeng.connectors.elasticsearch.bodies import Bodies
+from flumeng.connectors.elasticsearch.bulk import IndexEvents
 from flumeng.events import identity
 from flumeng.platform.errors import UnavailableError, UserError
-from flumeng.sinks import TaskRevision, backoff
-from flumeng.sinks.dead_letters import Refuse, RefusedError
-from flumeng.sinks.elasticsearch import ElasticsearchSink, bulk, cluster
-from flumeng.sinks.elasticsearch.bodies import Bodies
-from flumeng.sinks.elasticsearch.bulk import IndexEvents
-from flumeng.sinks.testing.bulk_server import BulkServer
-from flumeng.sinks.testing.elasticsearch import RealElasticsearch
-from flumeng.sinks.testing.lossy_proxy import LossyProxy
-from flumeng.sinks.testing.tls import Authority, TlsFront
 from tests.live.own_server import need_own
+from tests.testkit.servers.bulk_server import BulkServer
+from tests.testkit.servers.elasticsearch import RealElasticsearch
+from tests.testkit.servers.lossy_proxy import LossyProxy
+from tests.testkit.servers.tls import Authority, TlsFront
 
 MAP = pa.map_(pa.string(), pa.string())
 

@@ -23,9 +23,9 @@ from flumeng.agent.ingest.testing import WorkerProcess, flow_text
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.config.client_tls import ClientTls
 from flumeng.config.sinks.forward import ForwardSyslog, ForwardTcp
+from flumeng.connectors.forward import sink as forward
+from flumeng.connectors.forward.sink import Forward
 from flumeng.platform.errors import UnavailableError, UserError
-from flumeng.sinks import forward
-from flumeng.sinks.forward import Forward
 from tests.live.sink_examples import example, first_sink
 
 BODIES = [b"<13>one", b"<14>t\nwo", b"<15>" + b"x" * 3_000_000, "<16>grün".encode()]

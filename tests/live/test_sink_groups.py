@@ -25,14 +25,15 @@ from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Outcome, Work
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.config import check_flow
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.groups import availability
+from flumeng.connectors.groups import sink as groups
+from flumeng.connectors.journals.reader import JournalReader
 from flumeng.events.schema import EVENT_SCHEMA
-from flumeng.inputs import Range
-from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
 from flumeng.platform import file_store
 from flumeng.platform.errors import UnavailableError
-from flumeng.sinks import availability, groups
 from tests.live.receiver import Receiver, Reply, taken
 
 JOURNAL = "web.n1.0.00000000"

@@ -19,18 +19,18 @@ import pytest
 from flumeng.agent.collector.testing import TASK
 from flumeng.config.client_tls import ClientTls
 from flumeng.config.sinks.kafka import Kafka
+from flumeng.connectors.api.dead_letters import DeadLetters, RefusedError
+from flumeng.connectors.api.sink import Attempt, TaskRevision
+from flumeng.connectors.kafka.sink import KafkaSink, Produce
 from flumeng.events import identity
 from flumeng.events.lazy_batch import Fused, LazyBatch
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.scrubbing import Secret
-from flumeng.sinks import Attempt, TaskRevision
-from flumeng.sinks.dead_letters import DeadLetters, RefusedError
-from flumeng.sinks.kafka import KafkaSink, Produce
-from flumeng.sinks.testing.kafka import PASSWORD, USER, RealKafka
-from flumeng.sinks.testing.tls import Authority
 from tests.live.own_server import need_own
 from tests.live.sink_examples import example, first_sink
+from tests.testkit.servers.kafka import PASSWORD, USER, RealKafka
+from tests.testkit.servers.tls import Authority
 
 ATTRS = pa.map_(pa.string(), pa.string())
 

@@ -16,19 +16,19 @@ import pyarrow as pa
 import pytest
 
 from flumeng.config.sinks.sql import Sql
+from flumeng.connectors.api.dead_letters import DeadLetters, RefusedError
+from flumeng.connectors.api.sink import BatchId
+from flumeng.connectors.postgres import probing, split
+from flumeng.connectors.postgres.connection import Connection
+from flumeng.connectors.postgres.split import WriteSplit
+from flumeng.connectors.postgres.target import Server, Target
+from flumeng.connectors.postgres.transaction import Claim, Transaction
 from flumeng.events.identity import with_identity
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.scrubbing import Secret
-from flumeng.sinks import BatchId
-from flumeng.sinks.dead_letters import DeadLetters, RefusedError
-from flumeng.sinks.postgres import probing, split
-from flumeng.sinks.postgres.connection import Connection
-from flumeng.sinks.postgres.split import WriteSplit
-from flumeng.sinks.postgres.target import Server, Target
-from flumeng.sinks.postgres.transaction import Claim, Transaction
-from flumeng.sinks.testing.postgres import RealPostgres
 from tests.live.own_server import need_own
+from tests.testkit.servers.postgres import RealPostgres
 
 SCHEMA = with_identity(READ_SCHEMA)
 FIRST, SECOND = BatchId("series", 1), BatchId("series", 2)

@@ -14,13 +14,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from flumeng.connectors.elasticsearch.cluster import Connection, connect
+from flumeng.connectors.elasticsearch.template import Template
 from flumeng.platform.errors import UnavailableError, UserError
-from flumeng.sinks.elasticsearch.cluster import Connection, connect
-from flumeng.sinks.elasticsearch.template import Template
-from flumeng.sinks.testing.elasticsearch import RealElasticsearch
-from flumeng.sinks.testing.opensearch import RealOpenSearch
 from tests.live.own_server import need_own
 from tests.live.test_sink_elasticsearch import Letters, events, run, stage, wanted
+from tests.testkit.servers.elasticsearch import RealElasticsearch
+from tests.testkit.servers.opensearch import RealOpenSearch
 
 VERSIONS = os.environ.get("FLUMENG_TEST_ES_VERSIONS", "9.2.0").split()
 

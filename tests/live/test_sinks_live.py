@@ -24,17 +24,17 @@ from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import BatchFailedError, Work
 from flumeng.config import parse_flow
 from flumeng.config.sinks.files import Files
+from flumeng.connectors.api.ranged import Range, UnreadableError
+from flumeng.connectors.api.sink import Attempt, BatchTooWideError, Written
+from flumeng.connectors.files.sink import FilesSink
+from flumeng.connectors.journals.reader import JournalReader
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.schema import EVENT_SCHEMA
-from flumeng.inputs import Range, UnreadableError
-from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.testing import numbered_events
 from flumeng.platform import file_store
 from flumeng.platform.errors import UserError
-from flumeng.sinks import Attempt, BatchTooWideError, Written
-from flumeng.sinks.files import FilesSink
 from tests.live.sink_examples import example
 
 JOURNAL = "web.n1.0.00000000"

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 
 from flumeng.config.sinks.sql import Sql
+from flumeng.connectors.http import receiver as http_receiver
+from flumeng.connectors.postgres import split
+from flumeng.connectors.postgres.target import Server, Target
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.file_store import open_store
 from flumeng.platform.options.locations import Credentials, located
 from flumeng.platform.scrubbing import Secret
-from flumeng.sinks import http_receiver
-from flumeng.sinks.postgres import split
-from flumeng.sinks.postgres.target import Server, Target
-from flumeng.sinks.testing.postgres import RealPostgres
-from flumeng.sinks.testing.s3 import RealS3
-from flumeng.sinks.testing.tls import Authority, TlsFront
 from tests.live.own_server import need_own
 from tests.live.receiver import Receiver, taken
 from tests.live.test_sink_http import send, seqs, sink
 from tests.live.test_sink_postgres import FIRST, SCHEMA, events, write
+from tests.testkit.servers.postgres import RealPostgres
+from tests.testkit.servers.s3 import RealS3
+from tests.testkit.servers.tls import Authority, TlsFront
 
 
 @pytest.fixture(scope="module")

@@ -29,8 +29,8 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.settings import set_setting
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.sinks.testing.elasticsearch import RealElasticsearch
 from tests.live.chaos import Cluster, Watcher, chaos_seconds, chaos_seed, kill_at_random
+from tests.testkit.servers.elasticsearch import RealElasticsearch
 
 REQUIREMENTS = Path("conf/spark/executors.txt")
 EVENTS = int(os.environ.get("FLUMENG_SPARK_EVENTS", "40000"))

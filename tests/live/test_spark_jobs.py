@@ -14,13 +14,13 @@ from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.task_metrics import StatusStore, TaskMetrics, Used
 from flumeng.agent.collector.work import Work
 from flumeng.config import parse_flow
-from flumeng.inputs import Range
-from flumeng.inputs.journals.reader import JournalReader
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.api.sink import TaskRevision
+from flumeng.connectors.journals.reader import JournalReader
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.testing import numbered_events
 from flumeng.platform import file_store
-from flumeng.sinks import TaskRevision
 
 JOURNAL = "web.n1.0.00000000"
 SQL = "where: 'length(body) > 0'"

@@ -16,11 +16,11 @@ import pytest
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.config.polls import Answers, Schedule
 from flumeng.config.sql_poll_source import SqlPollSource, TrackColumn
-from flumeng.inputs.polls.poll import MOST_STATE_BYTES
+from flumeng.connectors.polls.poll import MOST_STATE_BYTES
 from flumeng.platform.errors import UnavailableError, UserError
-from flumeng.sinks.testing.postgres import RealPostgres
 from tests.live.own_server import need_own
 from tests.live.sql_polling import Polling
+from tests.testkit.servers.postgres import RealPostgres
 
 WRITERS = 6
 WRITING_SECONDS = 6.0

@@ -21,12 +21,12 @@ from flumeng.config.filters.sql import Sql
 from flumeng.config.kinds import EVENT
 from flumeng.config.tables import LookupTable
 from flumeng.config.testing import STATEMENT_ATTEMPTS, STATEMENTS, TABLES
+from flumeng.connectors.journals.reader import JournalReader
 from flumeng.events import identity
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.filters import spark_statement
 from flumeng.filters.sql import SqlFilter
-from flumeng.inputs.journals.reader import JournalReader
 from flumeng.platform.errors import UserError
 
 EVENTS = 40

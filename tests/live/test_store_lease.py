@@ -15,9 +15,9 @@ from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.testing import register
 from flumeng.agent.node.registration import Identity, Registration
 from flumeng.agent.node.testing import ClaimsInMemory
+from flumeng.connectors.api.ranged import Range
 from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
 from flumeng.control.zookeeper.zookeeper import CALL_SECONDS, ZooKeeperStore, connect
-from flumeng.inputs import Range
 from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError
 from flumeng.platform.testing import Proxy, Server
 from zkschema import paths, records

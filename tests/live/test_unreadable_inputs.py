@@ -25,32 +25,32 @@ from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.jobs import Jobs
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.poll_maker import poll_maker
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.runner import Runner, Surroundings
 from flumeng.agent.collector.scheduler import Scheduler
 from flumeng.agent.collector.status import FAILED, Status
 from flumeng.agent.discovery.task import DiscoveryTask
 from flumeng.config import parse_flow, registry
+from flumeng.connectors.api.finding import FindingTask
+from flumeng.connectors.api.sink import TaskRevision
+from flumeng.connectors.dead_letters import replay_lists
+from flumeng.connectors.dead_letters.choice import Choice
+from flumeng.connectors.dead_letters.directory import LetterDirectory
+from flumeng.connectors.dead_letters.input import LettersInput
+from flumeng.connectors.dead_letters.names import INPUT as LETTERS
+from flumeng.connectors.dead_letters.replay_lists import ListedFile
+from flumeng.connectors.kafka.input import KafkaInput
+from flumeng.connectors.kafka.names import INPUT as KAFKA
+from flumeng.connectors.objects.input import ObjectsInput
+from flumeng.connectors.polls.input import PollsInput
+from flumeng.connectors.polls.poll_maker import poll_maker
+from flumeng.connectors.ranged.routing import Inputs
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot.partitions import OBJECTS, POLLS
 from flumeng.control.zookeeper import tree
-from flumeng.inputs.finding import FindingTask
-from flumeng.inputs.kafka.kafka import KafkaInput
-from flumeng.inputs.kafka.names import INPUT as KAFKA
-from flumeng.inputs.letters.letters import LettersInput
-from flumeng.inputs.letters.names import INPUT as LETTERS
-from flumeng.inputs.objects.objects import ObjectsInput
-from flumeng.inputs.polls.polls import PollsInput
-from flumeng.inputs.routing import Inputs
-from flumeng.letters import replay_lists
-from flumeng.letters.choice import Choice
-from flumeng.letters.directory import LetterDirectory
-from flumeng.letters.replay_lists import ListedFile
-from flumeng.sinks import TaskRevision
-from flumeng.sinks.testing.kafka import RealKafka
 from flumeng.testing import FakeStore
 from tests.live.test_kafka_reader import delete_below, produce, values
+from tests.testkit.servers.kafka import RealKafka
 from zkschema import paths
 
 PATIENCE_SECONDS = 120.0

@@ -18,15 +18,16 @@ import uvloop
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from flumeng.agent.ingest import batch, http_body
-from flumeng.agent.ingest.framing import Cutter, Framing, Messages, cutter
-from flumeng.agent.ingest.http import HttpSource
-from flumeng.agent.ingest.http_body import RefusedError
-from flumeng.agent.ingest.memory_bound import MemoryBound, Share
-from flumeng.agent.ingest.received_block import LineRules, Origin, ReceivedBlock
-from flumeng.agent.ingest.source import SourceContext
-from flumeng.agent.ingest.syslog import SyslogSource
+from flumeng.agent.ingest import batch
 from flumeng.config.sources import Http, Syslog
+from flumeng.connectors.api.framing import Cutter, Framing, Messages, cutter
+from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
+from flumeng.connectors.api.source import SourceContext
+from flumeng.connectors.http import http_body
+from flumeng.connectors.http.http import HttpSource
+from flumeng.connectors.http.http_body import RefusedError
+from flumeng.connectors.http.memory_bound import MemoryBound, Share
+from flumeng.connectors.network.syslog import SyslogSource
 
 EXAMPLES = int(os.environ.get("FLUMENG_FUZZ_EXAMPLES", "200"))
 MAX = 64

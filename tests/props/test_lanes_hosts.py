@@ -17,16 +17,16 @@ import pytest
 from flumeng.agent.collector.ranges import Scale, next_ranges
 from flumeng.config import CollectPlace, Place
 from flumeng.config.objects_source import ObjectsSource
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.objects.contents import LaneContents
+from flumeng.connectors.objects.formats import cuttable
+from flumeng.connectors.objects.lanes import spread, weigh
+from flumeng.connectors.objects.listed import Listed
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
 from flumeng.control.snapshot.queues import lane_partition
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
-from flumeng.inputs import Range
-from flumeng.inputs.objects.contents import LaneContents
-from flumeng.inputs.objects.formats import cuttable
-from flumeng.inputs.objects.lanes import spread, weigh
-from flumeng.inputs.objects.listed import Listed
 from tests.props.planning import apply_all, converge, nodes_obey
 from zkschema.records import Flow, Node, Partition
 

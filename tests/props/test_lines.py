@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.inputs import Progress
-from flumeng.inputs.lines.groups import MAX_BYTES, MAX_LINES, Groups, Limits, Lines, group
+from flumeng.agent.collector.lines.groups import MAX_BYTES, MAX_LINES, Groups, Limits, Lines, group
+from flumeng.connectors.api.ranged import Progress
 
 TIMEOUT_US = 10
 Event = tuple[int, ...]

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flumeng.agent.collector.lines.rules import Rules
+from flumeng.agent.collector.lines.steps import Joining
 from flumeng.config.multiline import KEY, PIECE_SECONDS
 from flumeng.config.traces import TRACES
-from flumeng.inputs import Progress
-from flumeng.inputs.lines.rules import Rules
-from flumeng.inputs.lines.steps import Joining
+from flumeng.connectors.api.ranged import Progress
 from tests.unit.test_lines_joining import batch
 
 SECOND = 10**6

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flumeng.agent.collector.lines.groups import Groups, Limits, Lines, group
+from flumeng.agent.collector.lines.machine import Machine
 from flumeng.config.traces import TRACES
-from flumeng.inputs import Progress
-from flumeng.inputs.lines.groups import Groups, Limits, Lines, group
-from flumeng.inputs.lines.machine import Machine
+from flumeng.connectors.api.ranged import Progress
 
 TIMEOUT_US = 10
 MACHINES = {name: Machine.of(traces) for name, traces in TRACES.items()}

@@ -21,12 +21,12 @@ import pytest
 from flumeng.agent.collector.acks import Acks
 from flumeng.agent.collector.intents import Intents, by_partition
 from flumeng.agent.discovery.task import DiscoveryTask
+from flumeng.connectors.api.ranged import Progress, Range
+from flumeng.connectors.objects.queue_log import QueueLog
 from flumeng.control.snapshot import discovered
 from flumeng.control.snapshot.reader import Reader
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import Check, Expected, Put, Store, Version, Versioned, Write
-from flumeng.inputs import Progress, Range
-from flumeng.inputs.objects.queue_log import QueueLog
 from flumeng.simulation import Ensemble, Parts, SteppedMaster, ViolationError, World
 from flumeng.simulation.cluster import TIGHT
 from flumeng.simulation.delivery import Delivery

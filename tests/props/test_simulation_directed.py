@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from flumeng.agent.collector.intents import Intents
+from flumeng.connectors.api.ranged import Range
 from flumeng.control.zookeeper import Version, Write
-from flumeng.inputs import Range
 from flumeng.platform.errors import FlumengError
 from flumeng.simulation import Ensemble, Parts, ViolationError, World
 from flumeng.simulation.collector import Collector

@@ -31,8 +31,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flumeng.agent.ingest import file_position
-from flumeng.agent.ingest.file_position import FileKey, FilePosition
 from flumeng.agent.ingest.noted_state import NotedState
 from flumeng.agent.node import protocol
 from flumeng.agent.node.home import ASSIGNMENT, CLAIM, FLOWS, Home
@@ -50,25 +48,27 @@ from flumeng.config import (
 from flumeng.config.filters.parse import Parse
 from flumeng.config.kinds import EVENT
 from flumeng.config.objects_source import Format, ObjectsSource
+from flumeng.connectors.api.ranged import Range, UnreadableError
+from flumeng.connectors.elasticsearch import answers as bulk_answers
+from flumeng.connectors.kafka import columns as kafka_columns
+from flumeng.connectors.objects.reader import ObjectsReader
+from flumeng.connectors.objects.seen import MARK, seen
+from flumeng.connectors.objects.seen_hashes import SeenHashes
+from flumeng.connectors.polls import answers, http_body, http_client, http_records, sql_state
+from flumeng.connectors.polls.http_state import State
+from flumeng.connectors.tail import file_position
+from flumeng.connectors.tail.file_position import FileKey, FilePosition
 from flumeng.control.commands import documents
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
 from flumeng.filters.formats.testing import READERS, read_bodies
 from flumeng.fleet.inventory import cluster_file, sites_file
-from flumeng.inputs import Range, UnreadableError
-from flumeng.inputs.kafka import columns as kafka_columns
-from flumeng.inputs.objects.reader import ObjectsReader
-from flumeng.inputs.objects.seen import MARK, seen
-from flumeng.inputs.objects.seen_hashes import SeenHashes
-from flumeng.inputs.polls import answers, http_body, http_client, http_records, sql_state
-from flumeng.inputs.polls.http_state import State
 from flumeng.journal.serving import watch
 from flumeng.journal.serving.wire import make_ticket, parse_ticket
 from flumeng.platform import whole_files
 from flumeng.platform.errors import CorruptError, UserError
 from flumeng.platform.options import patterns, quantities
 from flumeng.platform.options.problems import SpecError
-from flumeng.sinks.elasticsearch import answers as bulk_answers
 from zkschema import codec, records
 from zkschema.codec import DecodeError
 from zkschema.records import Record

@@ -12,6 +12,7 @@ from typing import Any
 from flumeng.agent.collector import intents
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.lines.joined import JoinedRange
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize, Scale
 from flumeng.agent.collector.step_testing import SteppingStore, Steps
@@ -19,11 +20,10 @@ from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.testing import FakePositions, register
 from flumeng.agent.collector.work import Filtered, Intent
 from flumeng.config import FlowSpec, parse_flow
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.api.sink import Written
 from flumeng.control.zookeeper import tree
-from flumeng.inputs import Range
-from flumeng.inputs.lines.joined import JoinedRange
 from flumeng.platform.errors import ConflictError, UnavailableError
-from flumeng.sinks import Written
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths
 from zkschema.bootstrap import flow_folders

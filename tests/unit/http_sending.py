@@ -13,10 +13,10 @@ import pytest
 import uvloop
 
 from flumeng.agent.ingest import batch
-from flumeng.agent.ingest.http import HttpSource
-from flumeng.agent.ingest.received_block import ReceivedBlock
-from flumeng.agent.ingest.source import SourceContext
 from flumeng.config.sources import Http
+from flumeng.connectors.api.received_block import ReceivedBlock
+from flumeng.connectors.api.source import SourceContext
+from flumeng.connectors.http.http import HttpSource
 
 PATIENCE_SECONDS = 60.0
 

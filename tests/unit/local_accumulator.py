@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from flumeng.inputs.accumulator import Entries
+from flumeng.connectors.ranged.accumulator import Entries
 
 _made: list[LocalAccumulator] = []
 

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from flumeng.config.http_poll_source import HttpPollSource
 from flumeng.config.polls import Answers, Schedule
-from flumeng.inputs.polls.http_poll import HttpPoll
+from flumeng.connectors.polls.http_poll import HttpPoll
 from flumeng.platform.errors import FlumengError
 
 DUE = datetime(2026, 11, 26, 12, tzinfo=UTC)

@@ -26,8 +26,8 @@ from flumeng.agent.collector.testing import (
     register,
 )
 from flumeng.config import FlowSpec, parse_flow
+from flumeng.connectors.api.ranged import Reach
 from flumeng.control.zookeeper import ABSENT, Version, Write, tree
-from flumeng.inputs import Reach
 from flumeng.platform.errors import UnavailableError
 from flumeng.platform.metrics import table
 from flumeng.testing import FakeStore

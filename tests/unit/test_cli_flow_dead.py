@@ -17,21 +17,20 @@ import pytest
 from cli.testing import Shell
 from flumeng.config import check_flow
 from flumeng.config.letters_source import LettersSource
+from flumeng.connectors.api.letter_columns import ADDED
+from flumeng.connectors.api.ranged import Range, UnreadableError
+from flumeng.connectors.dead_letters import names, purging
+from flumeng.connectors.dead_letters.choice import Choice
+from flumeng.connectors.dead_letters.directory import LetterDirectory
+from flumeng.connectors.dead_letters.finder import LettersFinder
+from flumeng.connectors.dead_letters.reader import LettersReader
+from flumeng.connectors.files import formats
 from flumeng.control.commands import replays
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import tree
 from flumeng.events.schema import READ_SCHEMA
-from flumeng.inputs import Range, UnreadableError
-from flumeng.inputs.letters import names
-from flumeng.inputs.letters.finder import LettersFinder
-from flumeng.inputs.letters.reader import LettersReader
-from flumeng.letters import purging
-from flumeng.letters.choice import Choice
-from flumeng.letters.directory import LetterDirectory
 from flumeng.platform.errors import ConflictError
 from flumeng.platform.file_store import LocalFileStore
-from flumeng.sinks import formats
-from flumeng.sinks.letter_columns import ADDED
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 

@@ -12,10 +12,10 @@ import pytest
 from cli.testing import NOON, Reached, Shell
 from flumeng.agent.collector.acks import Acks, SupersededError
 from flumeng.agent.collector.publisher import Publisher
+from flumeng.connectors.api.ranged import Range
 from flumeng.control.commands import resets
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.zookeeper import ABSENT, ANY, Versioned, tree
-from flumeng.inputs import Range
 from flumeng.platform.errors import ConflictError
 from flumeng.testing import FakeStore
 from zkschema import paths, records

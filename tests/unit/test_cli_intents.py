@@ -11,13 +11,13 @@ from cli.testing import NOON, Reached, Shell
 from flumeng.agent.collector.acks import Acks
 from flumeng.agent.collector.intents import Intents
 from flumeng.agent.collector.publisher import Publisher
+from flumeng.connectors.api.ranged import Range
 from flumeng.control.commands.cluster import export_cluster, import_cluster
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.intents import decided_batches
 from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.commands.revisions import KEEP_REVISIONS
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.inputs import Range
 from flumeng.platform.errors import ConflictError, CorruptError
 from flumeng.testing import FakeStore
 from zkschema import paths, records

@@ -9,12 +9,12 @@ import pytest
 
 from cli.testing import NOON, Shell
 from flumeng.config.objects_source import ObjectsSource
+from flumeng.connectors.api.finding import Before, FindingTask
+from flumeng.connectors.objects.finder import ObjectsFinder
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.inputs.finding import Before, FindingTask
-from flumeng.inputs.objects.finder import ObjectsFinder
 from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import UnavailableError
 from flumeng.testing import FakeStore

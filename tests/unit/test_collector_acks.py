@@ -13,8 +13,8 @@ import pytest
 from flumeng.agent.collector.acks import Acks
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.testing import register
+from flumeng.connectors.api.ranged import Range
 from flumeng.control.zookeeper import ABSENT, ANY, Check, Found, Put, Version, Write, tree
-from flumeng.inputs import Range
 from flumeng.platform.errors import ConflictError, CorruptError
 from flumeng.testing import FakeStore
 from zkschema import paths

@@ -13,8 +13,8 @@ from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Work
 from flumeng.config import parse_flow
+from flumeng.connectors.api.ranged import Range
 from flumeng.events.schema import READ_SCHEMA
-from flumeng.inputs import Range
 from tests.unit.local_accumulator import LocalAccumulator
 
 FLOW = "{flow: web, sources: [tail: {paths: [/a]}], sinks: [noop]}"

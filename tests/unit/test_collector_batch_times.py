@@ -11,7 +11,7 @@ import pytest
 
 from flumeng.agent.collector.batch_times import BatchTimes, NoteReceipt, Received, TimeWrite
 from flumeng.agent.collector.measures import Measures
-from flumeng.inputs.accumulator import AccumulatorHandle, Entries
+from flumeng.connectors.ranged.accumulator import AccumulatorHandle, Entries
 from flumeng.platform.metrics import table
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

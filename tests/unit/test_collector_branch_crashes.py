@@ -23,9 +23,9 @@ from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Work
 from flumeng.config import check_flow
+from flumeng.connectors.api.ranged import DELETED, Range
+from flumeng.connectors.api.sink import Row, Written
 from flumeng.events.schema import READ_SCHEMA
-from flumeng.inputs import DELETED, Range
-from flumeng.sinks import Row, Written
 from tests.unit.test_collector_crashes import JOURNALS, World
 
 FLOW = """

@@ -24,6 +24,7 @@ import pytest
 
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.lines.joined import JoinedRange
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize, Scale
 from flumeng.agent.collector.step_testing import (
@@ -39,12 +40,11 @@ from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.testing import FakePositions, register
 from flumeng.agent.collector.work import Filtered
 from flumeng.config import FlowSpec, parse_flow
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.api.sink import Written
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.inputs import Range
-from flumeng.inputs.lines.joined import JoinedRange
 from flumeng.platform import file_store
 from flumeng.platform.errors import ConflictError, CorruptError, UnavailableError
-from flumeng.sinks import Written
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

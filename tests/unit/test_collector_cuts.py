@@ -20,12 +20,12 @@ from flumeng.agent.collector.ranges import BatchSize
 from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.testing import ScriptedPipeline, StillPositions
 from flumeng.config import parse_flow
+from flumeng.connectors.api.ranged import CutError, Gone, Range, Reach, Standstill
+from flumeng.connectors.api.sink import Written
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ANY, tree
 from flumeng.events import identity
-from flumeng.inputs import CutError, Gone, Range, Reach, Standstill
 from flumeng.platform.errors import UnavailableError
-from flumeng.sinks import Written
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.records import Ack, Partition

@@ -6,9 +6,9 @@ import pytest
 
 from flumeng.agent.collector.pipeline import of_kind
 from flumeng.agent.collector.work import BatchFailedError
+from flumeng.connectors.elasticsearch.cluster import OverloadedError
 from flumeng.journal.log.errors import NotServedError
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
-from flumeng.sinks.elasticsearch.cluster import OverloadedError
 
 
 @pytest.mark.parametrize("kind", [UnavailableError, NotServedError, OverloadedError])

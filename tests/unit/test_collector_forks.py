@@ -16,9 +16,9 @@ from flumeng.agent.collector.segments import Outputs, Segment, filtered
 from flumeng.agent.collector.work import Filtered
 from flumeng.config.branch import Branch, Located, loses
 from flumeng.config.component import Component
+from flumeng.connectors.api.sink import Row
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters.branch_router import BranchRouter
-from flumeng.sinks import Row
 from tests.unit.local_accumulator import LocalAccumulator
 
 EVENTS = pa.schema([pa.field("n", pa.int64())])

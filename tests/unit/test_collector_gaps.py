@@ -14,10 +14,10 @@ from flumeng.agent.collector.ranges import BatchSize
 from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.testing import ScriptedPipeline, StillPositions, register
 from flumeng.config import parse_flow
+from flumeng.connectors.api.ranged import DELETED, Gone, Range, Reach
+from flumeng.connectors.api.sink import Written
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ANY, Put, tree
-from flumeng.inputs import DELETED, Gone, Range, Reach
-from flumeng.sinks import Written
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.records import Cluster

@@ -21,6 +21,7 @@ from flumeng.agent.collector.acks import Acks, SupersededError
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.batch import Batch
 from flumeng.agent.collector.intents import Intents
+from flumeng.agent.collector.lines.joined import JoinedRange
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize, Scale, split
 from flumeng.agent.collector.step_testing import (
@@ -35,11 +36,10 @@ from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.testing import FakePositions, register
 from flumeng.agent.collector.work import Filtered, Intent
 from flumeng.config import FlowSpec, parse_flow
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.api.sink import BatchId, Written
 from flumeng.control.zookeeper import ABSENT, ANY, Put, tree
-from flumeng.inputs import Range
-from flumeng.inputs.lines.joined import JoinedRange
 from flumeng.platform.errors import ConflictError, CorruptError, UnavailableError
-from flumeng.sinks import BatchId, Written
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 from zkschema.bootstrap import flow_folders

@@ -10,8 +10,8 @@ import pytest
 
 from flumeng.agent.collector.lags import Lag, Lags, Place
 from flumeng.agent.collector.testing import ScriptedPipeline
+from flumeng.connectors.api.ranged import Range
 from flumeng.control.snapshot.partitions import step_of
-from flumeng.inputs import Range
 from flumeng.platform.errors import UnavailableError
 from flumeng.platform.metrics import table
 from tests.unit.task_world import JOURNAL, PATIENCE_SECONDS, World, running, spec, until

@@ -19,6 +19,8 @@ import pytest
 
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.lines.groups import Limits, Lines, group
+from flumeng.agent.collector.lines.joined import JoinedRange
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize, share_out
 from flumeng.agent.collector.step_testing import CrashError, SteppingStore, Steps, crash
@@ -27,11 +29,9 @@ from flumeng.agent.collector.testing import ScriptedPipeline, StillPositions
 from flumeng.agent.collector.work import BatchFailedError
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.config.multiline import PIECE_SECONDS
-from flumeng.inputs import Progress, Range, Reach
-from flumeng.inputs.lines.groups import Limits, Lines, group
-from flumeng.inputs.lines.joined import JoinedRange
+from flumeng.connectors.api.ranged import Progress, Range, Reach
+from flumeng.connectors.api.sink import Written
 from flumeng.platform.errors import ConflictError, UnavailableError
-from flumeng.sinks import Written
 from flumeng.testing import FakeStore
 from tests.unit.test_collector_crashes import FLOW, JOURNALS, SteppingFileStore, World
 from zkschema import paths

@@ -19,12 +19,12 @@ from flumeng.agent.collector.work import Filtered
 from flumeng.config import FlowSpec, SpecError, check_flow
 from flumeng.config.branch import Located
 from flumeng.config.guarantees import promise
+from flumeng.connectors.api import dead_letters
+from flumeng.connectors.api.dead_letters import ToLetters
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.reasons import PARSE_ERROR
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.filters import on_error
-from flumeng.sinks import dead_letters
-from flumeng.sinks.dead_letters import ToLetters
 from tests.unit.local_accumulator import LocalAccumulator
 
 NOTHING: Any = None

@@ -17,10 +17,10 @@ from flumeng.agent.collector.status import Status
 from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.testing import ScriptedPipeline
 from flumeng.config import parse_flow
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.api.sink import Written
 from flumeng.control.zookeeper import ABSENT
-from flumeng.inputs import Range
 from flumeng.platform.errors import UnavailableError
-from flumeng.sinks import Written
 from tests.unit.task_world import (
     JOURNAL,
     PATIENCE_SECONDS,

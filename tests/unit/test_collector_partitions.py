@@ -33,9 +33,9 @@ from flumeng.agent.collector.testing import (
     register,
 )
 from flumeng.config import parse_flow
+from flumeng.connectors.api.ranged import Range, Reach, UnreadableError
 from flumeng.control.commands.acks import advance_acks
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.inputs import Range, Reach, UnreadableError
 from flumeng.platform.errors import CorruptError, UnavailableError
 from flumeng.testing import FakeStore
 from zkschema import paths

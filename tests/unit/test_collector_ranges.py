@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flumeng.agent.collector.ranges import BatchSize, backlog, next_ranges, split
-from flumeng.inputs import Range
+from flumeng.connectors.api.ranged import Range
 
 offsets = st.integers(0, 10_000)
 journals = st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(offsets, offsets, offsets))

@@ -20,12 +20,12 @@ from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.task_counts import COUNTED
 from flumeng.agent.collector.testing import ScriptedPipeline
 from flumeng.agent.collector.work import Filtered, HungError
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.api.sink import BatchTooWideError
 from flumeng.control.commands.cluster import export_cluster, import_cluster
-from flumeng.inputs import Range
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.metrics import table
 from flumeng.platform.scrubbing import Secret
-from flumeng.sinks import BatchTooWideError
 from flumeng.testing import Znodes
 from tests.unit.task_world import (
     JOURNAL,

@@ -24,8 +24,8 @@ from flumeng.agent.collector.testing import (
     StillPositions,
     register,
 )
+from flumeng.connectors.api.ranged import Range, Reach
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.inputs import Range, Reach
 from flumeng.testing import FakeStore
 from tests.unit.task_world import PATIENCE_SECONDS, spec, until, waited
 from zkschema import paths

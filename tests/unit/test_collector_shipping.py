@@ -11,9 +11,9 @@ from flumeng.agent.collector import shipping
 
 AT_EXECUTORS = (
     "flumeng.agent.collector.units",
-    "flumeng.inputs.reading",
-    "flumeng.inputs.routing",
-    "flumeng.inputs.journals.reader",
+    "flumeng.connectors.ranged.reading",
+    "flumeng.connectors.ranged.routing",
+    "flumeng.connectors.journals.reader",
 )
 NOT_THERE = ("grpc", "kazoo", "sqlglot", "httptools", "uvloop", "prometheus_client", "click")
 

@@ -17,14 +17,16 @@ from flumeng.agent.collector.commit import Commits
 from flumeng.agent.collector.ranges import BatchSize
 from flumeng.agent.collector.testing import TASK
 from flumeng.config.sinks.files import Files, Roll
+from flumeng.connectors.api.sink import Attempt, BatchTooWideError
+from flumeng.connectors.console.sink import LINE_CHARACTERS, LINES_PER_BATCH, render, show
+from flumeng.connectors.files import open_files
+from flumeng.connectors.files import sink as files
+from flumeng.connectors.files.sink import FilesSink, StageFiles
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.platform import file_store, remote_store
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.options.locations import Credentials, place_of
-from flumeng.sinks import Attempt, BatchTooWideError, files, open_files
-from flumeng.sinks.console import LINE_CHARACTERS, LINES_PER_BATCH, render, show
-from flumeng.sinks.files import FilesSink, StageFiles
 from flumeng.testing import FakeStore
 from zkschema import codec, paths
 from zkschema.records import Commit

@@ -19,8 +19,8 @@ from flumeng.agent.collector.testing import (
     register,
 )
 from flumeng.config import parse_flow
+from flumeng.connectors.api.ranged import Reach
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.inputs import Reach
 from flumeng.platform.errors import UserError
 from flumeng.testing import FakeStore
 from zkschema import paths

@@ -12,7 +12,7 @@ from flumeng.agent.collector.task_metrics import KEEP_SECONDS, Row, TaskMetrics,
 from flumeng.agent.collector.testing import ScriptedPipeline
 from flumeng.agent.collector.work import Work
 from flumeng.config import parse_flow
-from flumeng.inputs import Range
+from flumeng.connectors.api.ranged import Range
 
 
 def work(flow: str, events: int) -> Work:

@@ -142,9 +142,9 @@ class HangsIn:
 @pytest.mark.parametrize(
     ("module", "step"),
     [
-        ("flumeng.inputs.kafka.consumer", b"reading"),
+        ("flumeng.connectors.kafka.consumer", b"reading"),
         ("flumeng.filters.lookup", b"filtering"),
-        ("flumeng.sinks.http", b"writing"),
+        ("flumeng.connectors.http.sink", b"writing"),
         ("urllib3.connection", b""),
     ],
 )

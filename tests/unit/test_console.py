@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.sinks.console import show
+from flumeng.connectors.console.sink import show
 
 UTC = pa.timestamp("us", "UTC")
 

@@ -21,8 +21,8 @@ from flumeng.agent.dryrun.chain import FilterChain
 from flumeng.agent.dryrun.reading import ahead, in_order
 from flumeng.agent.dryrun.received import ReceivedLines
 from flumeng.agent.dryrun.running import not_parsed
-from flumeng.agent.ingest.framing import Messages
 from flumeng.config import parse_flow
+from flumeng.connectors.api.framing import Messages
 
 LINES = (
     b"<34>1 2026-11-23T10:15:03.003Z web1 su - ID47 - failed \xff\n"

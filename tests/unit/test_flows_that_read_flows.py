@@ -10,6 +10,8 @@ from flumeng.agent.node.registration import Identity, Registration
 from flumeng.agent.node.testing import ClaimsInMemory
 from flumeng.config import SpecError, parse_flow
 from flumeng.config.flow_source import FlowSource
+from flumeng.connectors.api.finding import Before, Offer
+from flumeng.connectors.flows.finder import FlowFinder
 from flumeng.control.commands.flows import apply_flow, apply_flows, delete_flow
 from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.commands.revisions import next_revisions
@@ -19,8 +21,6 @@ from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import ABSENT, Path, tree
 from flumeng.fleet.site_copy import copy_site
-from flumeng.inputs.finding import Before, Offer
-from flumeng.inputs.flows.finder import FlowFinder
 from flumeng.journal.log.position import Position
 from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flumeng.agent.ingest.framing import Cutter, Framer, Framing, Messages, cutter
+from flumeng.connectors.api.framing import Cutter, Framer, Framing, Messages, cutter
 
 MAX = 64
 OVERLONG = b"x" * (MAX + 3)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from flumeng.config.http_poll_source import Paging, TrackField
-from flumeng.inputs.polls import http_poll
-from flumeng.inputs.polls.poll import MOST_STATE_BYTES
+from flumeng.connectors.polls import http_poll
+from flumeng.connectors.polls.poll import MOST_STATE_BYTES
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 from tests.unit.polled_server import (
     DUE,

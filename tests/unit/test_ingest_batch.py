@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from flumeng.agent.ingest import batch
 from flumeng.agent.ingest.batch import Build
-from flumeng.agent.ingest.received_block import LineRules, Origin, ReceivedBlock
+from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.frame import MAX_MESSAGE_BYTES, MAX_ROWS, Payload
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.ingest import names
-from flumeng.agent.ingest.file_position import cursors
 from flumeng.agent.ingest.testing import Follower, copy_and_truncate, pread_but_of, write
+from flumeng.connectors.tail import names
+from flumeng.connectors.tail.file_position import cursors
 
 PATTERNS = ["app.log", "app.log*"]
 

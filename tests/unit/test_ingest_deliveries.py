@@ -8,7 +8,7 @@ import time
 import pytest
 import uvloop
 
-from flumeng.agent.ingest.deliveries import Deliveries, DeliveryWaits
+from flumeng.connectors.api.deliveries import Deliveries, DeliveryWaits
 
 
 def test_an_ack_answers_all_below_it_and_nobody_above() -> None:

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 import uvloop
 
-from flumeng.agent.ingest import exec as exec_module
-from flumeng.agent.ingest.exec import ExecSource
-from flumeng.agent.ingest.received_block import ReceivedBlock
-from flumeng.agent.ingest.source import SourceContext
 from flumeng.config.sources import Exec
+from flumeng.connectors.api.received_block import ReceivedBlock
+from flumeng.connectors.api.source import SourceContext
+from flumeng.connectors.exec import source as exec_module
+from flumeng.connectors.exec.source import ExecSource
 
 PATIENCE_SECONDS = 60.0
 

@@ -18,12 +18,12 @@ from flumeng.agent.ingest import flow as flow_module
 from flumeng.agent.ingest import journal_store as journal_store_module
 from flumeng.agent.ingest import source_runner
 from flumeng.agent.ingest.batch import NO_EVENTS
-from flumeng.agent.ingest.counters import Counters
 from flumeng.agent.ingest.flow import FlowRunner, Task
 from flumeng.agent.ingest.journal_appender import PENDING_BYTES, JournalAppender
 from flumeng.agent.ingest.journal_store import JournalStore
-from flumeng.agent.ingest.received_block import LineRules, Origin, ReceivedBlock
-from flumeng.agent.ingest.tailer import Tailer
+from flumeng.connectors.api.counters import Counters
+from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
+from flumeng.connectors.tail.tailer import Tailer
 from flumeng.events.journal_names import flow_of
 from flumeng.journal.log.errors import JournalFailedError
 from flumeng.journal.log.journal import Journal

@@ -9,9 +9,9 @@ import threading
 
 import pytest
 
-from flumeng.agent.ingest import http, http_app, http_body, http_protocol, http_received_body
-from flumeng.agent.ingest.framing import Messages
-from flumeng.agent.ingest.http_body import RefusedError
+from flumeng.connectors.api.framing import Messages
+from flumeng.connectors.http import http, http_app, http_body, http_protocol, http_received_body
+from flumeng.connectors.http.http_body import RefusedError
 from flumeng.journal.log.frame import MAX_ROWS
 from tests.unit.http_sending import PATIENCE_SECONDS, Client, Journal, run, serving
 

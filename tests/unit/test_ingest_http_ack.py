@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from flumeng.agent.ingest import http_app
+from flumeng.connectors.http import http_app
 from tests.unit.http_sending import Journal, run, serving, silent
 
 

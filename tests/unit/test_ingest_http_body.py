@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flumeng.agent.ingest import http_body
-from flumeng.agent.ingest.http_body import MOST_ENTRIES, RefusedError
-from flumeng.agent.ingest.memory_bound import MemoryBound, OverBoundError, Share
+from flumeng.connectors.http import http_body
+from flumeng.connectors.http.http_body import MOST_ENTRIES, RefusedError
+from flumeng.connectors.http.memory_bound import MemoryBound, OverBoundError, Share
 
 LIMIT = 4 << 20
 JSON = "application/json"

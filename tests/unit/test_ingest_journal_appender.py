@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from flumeng.agent.ingest.counters import Counters
 from flumeng.agent.ingest.journal_appender import JournalAppender
-from flumeng.agent.ingest.received_block import LineRules, Origin, ReceivedBlock
+from flumeng.connectors.api.counters import Counters
+from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.journal.log.memory import MemoryJournal
 
 RULES = LineRules(max_line_bytes=100, trailers=b"", keep_empty=False)

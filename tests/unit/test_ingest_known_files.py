@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from flumeng.agent.ingest.file_position import MARK_BYTES
 from flumeng.agent.ingest.testing import Follower, write
+from flumeng.connectors.tail.file_position import MARK_BYTES
 
 LONG = "a line that is longer than a mark " * 10
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.ingest.counters import Counters
 from flumeng.agent.ingest.flow import FlowRunner, Task
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.lag_clock import MOST_NOTES, LagClock
 from flumeng.agent.ingest.measures import TAKEN, Measures
+from flumeng.connectors.api.counters import Counters
 from flumeng.journal.log.log import Log
 from flumeng.journal.testing import numbered_events
 from flumeng.platform.metrics import table

@@ -13,10 +13,10 @@ import pytest
 import uvloop
 
 from flumeng.agent.ingest import batch
-from flumeng.agent.ingest.received_block import ReceivedBlock
-from flumeng.agent.ingest.source import SourceContext
-from flumeng.agent.ingest.syslog import SyslogSource
 from flumeng.config.sources import Syslog
+from flumeng.connectors.api.received_block import ReceivedBlock
+from flumeng.connectors.api.source import SourceContext
+from flumeng.connectors.network.syslog import SyslogSource
 from flumeng.platform.errors import UserError
 
 PATIENCE_SECONDS = 60.0

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from flumeng.connectors.flows.flow_journals import FlowJournals
+from flumeng.connectors.journals.addresses import DOUBT_SECONDS, LOOK_SECONDS, Addresses
 from flumeng.control.zookeeper import ABSENT, ANY, Path, tree
-from flumeng.inputs.flows.flow_journals import FlowJournals
-from flumeng.inputs.journals.addresses import DOUBT_SECONDS, LOOK_SECONDS, Addresses
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.records import Journal, LiveNode

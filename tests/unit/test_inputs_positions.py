@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from flumeng.connectors.api.ranged import Reach
+from flumeng.connectors.journals import positions
+from flumeng.connectors.journals.addresses import Addresses
+from flumeng.connectors.journals.positions import PositionWatcher, backoff_seconds, pace
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.inputs import Reach
-from flumeng.inputs.journals import positions
-from flumeng.inputs.journals.addresses import Addresses
-from flumeng.inputs.journals.positions import PositionWatcher, backoff_seconds, pace
 from flumeng.journal.log.position import Position
 from flumeng.journal.serving.watch import WatchAnswer, WatchRequest
 from flumeng.platform.errors import CorruptError, UnavailableError

@@ -23,13 +23,13 @@ from flumeng.agent.collector.testing import (
     register,
 )
 from flumeng.config import FlowSpec, parse_flow
+from flumeng.connectors.api.ranged import Range, Reach, Standstill, UnreadableError
+from flumeng.connectors.ranged.reading import ReadSplits
+from flumeng.connectors.ranged.routing import UNKNOWN, Inputs, RoutedPositions
 from flumeng.control.snapshot.partitions import JOURNAL, input_of
 from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.events import identity
 from flumeng.events.schema import READ_SCHEMA
-from flumeng.inputs import Range, Reach, Standstill, UnreadableError
-from flumeng.inputs.reading import ReadSplits
-from flumeng.inputs.routing import UNKNOWN, Inputs, RoutedPositions
 from flumeng.platform.errors import UnavailableError
 from flumeng.testing import FakeStore
 from zkschema import paths

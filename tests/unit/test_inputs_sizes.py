@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.ranged.sizes import EventSizes
 from flumeng.events.schema import READ_SCHEMA
-from flumeng.inputs import Range
-from flumeng.inputs.sizes import EventSizes
 from flumeng.platform.errors import CorruptError
 from tests.unit.local_accumulator import LocalAccumulator
 

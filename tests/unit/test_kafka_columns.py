@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from flumeng.inputs.kafka import columns
-from flumeng.inputs.kafka.librdkafka import MESSAGE, Taken
-from flumeng.inputs.kafka.messages import HEADERS
+from flumeng.connectors.kafka import columns
+from flumeng.connectors.kafka.librdkafka import MESSAGE, Taken
+from flumeng.connectors.kafka.messages import HEADERS
 
 
 def in_memory(values: Sequence[bytes | None]) -> pa.Array:

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 import pytest
 
 from flumeng.config.kafka_source import KafkaSource
-from flumeng.inputs.finding import Before, Bounds, Findings, Offer
-from flumeng.inputs.kafka.admin import Bound
-from flumeng.inputs.kafka.brokers import Described, Offsets, Place, Topic
-from flumeng.inputs.kafka.finder import KafkaFinder
+from flumeng.connectors.api.finding import Before, Bounds, Findings, Offer
+from flumeng.connectors.kafka.admin import Bound
+from flumeng.connectors.kafka.brokers import Described, Offsets, Place, Topic
+from flumeng.connectors.kafka.finder import KafkaFinder
 
 A, B = "AAAAAAAAaaaaaaaaaaaaaa", "BBBBBBBBbbbbbbbbbbbbbb"
 NOON = "2026-11-22T12:00:00Z"

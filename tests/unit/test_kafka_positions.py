@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from flumeng.config import parse_flow
-from flumeng.inputs import CutError, Gone, Reach, Standstill
-from flumeng.inputs.kafka import watcher
-from flumeng.inputs.kafka.admin import Bound
-from flumeng.inputs.kafka.brokers import Described, Offsets, Place, Topic
-from flumeng.inputs.kafka.positions import CUT, KafkaPositions, Watchers
+from flumeng.connectors.api.ranged import CutError, Gone, Reach, Standstill
+from flumeng.connectors.kafka import watcher
+from flumeng.connectors.kafka.admin import Bound
+from flumeng.connectors.kafka.brokers import Described, Offsets, Place, Topic
+from flumeng.connectors.kafka.positions import CUT, KafkaPositions, Watchers
 from flumeng.platform.errors import UnavailableError, UserError
 
 PATIENCE_SECONDS = 60.0

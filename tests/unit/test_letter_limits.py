@@ -14,10 +14,10 @@ from flumeng.agent.collector.letter_limits import EVERY_SECONDS, LetterLimits
 from flumeng.agent.collector.measures import Measures
 from flumeng.config import FlowSpec, SpecError, check_flow
 from flumeng.config.component import Keep
+from flumeng.connectors.dead_letters.directory import LetterFile
+from flumeng.connectors.dead_letters.limits import DAY_SECONDS, MOST_FILES, outdated
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import tree
-from flumeng.letters.directory import LetterFile
-from flumeng.letters.limits import DAY_SECONDS, MOST_FILES, outdated
 from flumeng.platform.errors import UserError
 from flumeng.platform.metrics import table
 from flumeng.testing import FakeStore

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from flumeng.agent.collector.lines.rules import Rules
+from flumeng.agent.collector.lines.steps import Joining
 from flumeng.config import SpecError, check_flow, parse_flow
 from flumeng.config.multiline import Multiline
-from flumeng.inputs import Progress
-from flumeng.inputs.lines.rules import Rules
-from flumeng.inputs.lines.steps import Joining
+from flumeng.connectors.api.ranged import Progress
 from tests.unit.test_lines_joining import batch
 
 MINUTE = 60_000_000

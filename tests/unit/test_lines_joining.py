@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
+from flumeng.agent.collector.lines.joining import find_groups, join
+from flumeng.agent.collector.lines.reader import JoinLines
+from flumeng.agent.collector.lines.rules import Rules
 from flumeng.config.multiline import KEY, Multiline
+from flumeng.connectors.api.ranged import Progress, Range, UnreadableError
+from flumeng.connectors.ranged.accumulator import AccumulatorHandle
 from flumeng.events.schema import READ_SCHEMA
-from flumeng.inputs import Progress, Range, UnreadableError
-from flumeng.inputs.accumulator import AccumulatorHandle
-from flumeng.inputs.lines.joining import find_groups, join
-from flumeng.inputs.lines.reader import JoinLines
-from flumeng.inputs.lines.rules import Rules
 from flumeng.platform.errors import CorruptError, UserError
 from tests.unit.local_accumulator import LocalAccumulator
 
@@ -331,7 +331,7 @@ class Source:
 
 @pytest.mark.parametrize("step", [1, 3, 100])
 def test_a_range_is_read_in_steps_and_told(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    monkeypatch.setattr("flumeng.inputs.lines.steps.STEP_ROWS", 4)
+    monkeypatch.setattr("flumeng.agent.collector.lines.steps.STEP_ROWS", 4)
     lines = batch([b"%d" % n if n % 3 == 0 else b" %d" % n for n in range(20)])
     joined = LocalAccumulator()
     rules = Rules.of(Multiline(continues="^ "))

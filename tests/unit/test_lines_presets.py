@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from flumeng.agent.collector.lines.machine import Machine
+from flumeng.agent.collector.lines.rules import Rules
 from flumeng.config.multiline import Multiline, Preset
 from flumeng.config.traces import OTHER, TRACES
-from flumeng.inputs.lines.machine import Machine
-from flumeng.inputs.lines.rules import Rules
 
 
 @pytest.mark.parametrize("preset", TRACES)

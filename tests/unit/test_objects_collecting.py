@@ -22,16 +22,16 @@ from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.testing import ScriptedPipeline
 from flumeng.agent.discovery.task import DiscoveryTask
 from flumeng.config import parse_flow
+from flumeng.connectors.api.finding import FindingTask
+from flumeng.connectors.api.ranged import Range, UnreadableError
+from flumeng.connectors.api.sink import Written
+from flumeng.connectors.objects.finder import ObjectsFinder
+from flumeng.connectors.objects.input import ObjectsInput, source_of
+from flumeng.connectors.ranged.routing import Inputs
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot import items
 from flumeng.control.zookeeper import Put, tree
-from flumeng.inputs import Range, UnreadableError
-from flumeng.inputs.finding import FindingTask
-from flumeng.inputs.objects.finder import ObjectsFinder
-from flumeng.inputs.objects.objects import ObjectsInput, source_of
-from flumeng.inputs.routing import Inputs
 from flumeng.platform.errors import CorruptError
-from flumeng.sinks import Written
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.records import Intent

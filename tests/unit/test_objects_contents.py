@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flumeng.agent.collector.ranges import Scale, backlog, next_ranges, split
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.objects.contents import LaneContents
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
-from flumeng.inputs import Range
-from flumeng.inputs.objects.contents import LaneContents
 
 LANE = "lane.0.5f2a90c1@objects"
 SIZES = st.lists(

@@ -13,6 +13,13 @@ import pytest
 
 from flumeng.agent.collector.step_testing import CrashError, SteppingStore, Steps, crash
 from flumeng.config.objects_source import ObjectsSource
+from flumeng.connectors.api.finding import Before, FindingTask
+from flumeng.connectors.objects.finder import (
+    APPENDED_BYTES,
+    LOOK_SECONDS,
+    ObjectsFinder,
+    Surroundings,
+)
 from flumeng.control.commands.flows import apply_flow, delete_flow
 from flumeng.control.commands.queues import decide
 from flumeng.control.queries.lanes import lanes_of
@@ -22,8 +29,6 @@ from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.items import Item
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.inputs.finding import Before, FindingTask
-from flumeng.inputs.objects.finder import APPENDED_BYTES, LOOK_SECONDS, ObjectsFinder, Surroundings
 from flumeng.platform.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths

@@ -23,15 +23,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flumeng.config.objects_source import Format, ObjectsSource
+from flumeng.connectors.api.ranged import Range, UnreadableError
+from flumeng.connectors.files import formats
+from flumeng.connectors.objects import csv_rows, json_elements
+from flumeng.connectors.objects.json_elements import NOT_FINITE
+from flumeng.connectors.objects.parts import numbered
+from flumeng.connectors.objects.reader import ObjectsReader
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
-from flumeng.inputs import Range, UnreadableError
-from flumeng.inputs.objects import csv_rows, json_elements
-from flumeng.inputs.objects.json_elements import NOT_FINITE
-from flumeng.inputs.objects.parts import numbered
-from flumeng.inputs.objects.reader import ObjectsReader
+from flumeng.events import json_text
 from flumeng.platform.errors import CorruptError
-from flumeng.sinks import formats, json_text
 
 LANE = "web.objects.0"
 COUNT = 30_000

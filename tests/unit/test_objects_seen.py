@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flumeng.config.objects_source import Order
-from flumeng.inputs.objects import seen_hashes
-from flumeng.inputs.objects.listed import Listed
-from flumeng.inputs.objects.seen import Seen, seen
-from flumeng.inputs.objects.settling import Settling
+from flumeng.connectors.objects import seen_hashes
+from flumeng.connectors.objects.listed import Listed
+from flumeng.connectors.objects.seen import Seen, seen
+from flumeng.connectors.objects.settling import Settling
 from flumeng.platform.errors import CorruptError
 
 PATH = "/in/*"

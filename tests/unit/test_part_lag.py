@@ -10,11 +10,11 @@ import pytest
 from flumeng.agent.discovery.accounts import PartitionAccounts
 from flumeng.agent.discovery.task import DiscoveryTask
 from flumeng.config.flow_source import FlowSource
+from flumeng.connectors.flows.finder import FlowFinder
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.queries.partition_lag import LagOfFlow, lag_of_flow
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.inputs.flows.finder import FlowFinder
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.testing import numbered_events

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.agent.ingest import peer_limits
-from flumeng.agent.ingest.peer_limits import Peers, network
 from flumeng.config.senders import PeerLimits
+from flumeng.connectors.network import peer_limits
+from flumeng.connectors.network.peer_limits import Peers, network
 
 now = [0.0]
 

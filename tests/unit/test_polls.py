@@ -15,21 +15,21 @@ import pytest
 
 from flumeng.agent.collector.step_testing import CrashError, SteppingStore, Steps, crash
 from flumeng.config.polls import Answers, Schedule
+from flumeng.connectors.api.finding import Before, FindingTask
+from flumeng.connectors.api.ranged import Range, UnreadableError
+from flumeng.connectors.objects.watcher import LaneLog
+from flumeng.connectors.polls import answers
+from flumeng.connectors.polls.answer_files import AnswerFiles
+from flumeng.connectors.polls.answers import AnswerContents, KeptAnswer
+from flumeng.connectors.polls.asking import FAILED, KEPT, TRIES, Asking, Pools
+from flumeng.connectors.polls.finder import LANE, ScheduleFinder
+from flumeng.connectors.polls.poll import MOST_STATE_BYTES, Answer
+from flumeng.connectors.polls.reader import PollsReader
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.queues import decide
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.inputs import Range, UnreadableError
-from flumeng.inputs.finding import Before, FindingTask
-from flumeng.inputs.objects.watcher import LaneLog
-from flumeng.inputs.polls import answers
-from flumeng.inputs.polls.answer_files import AnswerFiles
-from flumeng.inputs.polls.answers import AnswerContents, KeptAnswer
-from flumeng.inputs.polls.asking import FAILED, KEPT, TRIES, Asking, Pools
-from flumeng.inputs.polls.finder import LANE, ScheduleFinder
-from flumeng.inputs.polls.poll import MOST_STATE_BYTES, Answer
-from flumeng.inputs.polls.reader import PollsReader
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths

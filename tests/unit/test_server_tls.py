@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import uvloop
 
-from flumeng.agent.ingest import handshakes
-from flumeng.agent.ingest.counters import Counters
-from flumeng.agent.ingest.handshakes import Handshakes
-from flumeng.agent.ingest.tls import ServerTls
 from flumeng.config.policy import UNRESTRICTED, Policy
 from flumeng.config.server_tls import Tls
+from flumeng.connectors.api.counters import Counters
+from flumeng.connectors.network import handshakes
+from flumeng.connectors.network.handshakes import Handshakes
+from flumeng.connectors.network.tls import ServerTls
 from flumeng.platform.errors import UserError
 from tests.unit.authority import Authority
 

@@ -18,16 +18,18 @@ from flumeng.config.guarantees import promise
 from flumeng.config.policy import Policy
 from flumeng.config.sinks.groups import FirstOf
 from flumeng.config.spark import SparkOptions
+from flumeng.connectors.api.dead_letters import DeadLetters, Refuse, is_letters, rows, schema_around
+from flumeng.connectors.api.sink import Attempt, Row, TaskRevision, Written
+from flumeng.connectors.groups import availability
+from flumeng.connectors.groups import sink as groups
+from flumeng.connectors.groups.availability import Availability
+from flumeng.connectors.groups.sink import FirstOfSink, GroupSink, OneOfSink, WriteToOne
 from flumeng.control.queries import graph_text
 from flumeng.control.queries.flow_graph import graph_of
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.platform import file_store
 from flumeng.platform.errors import UnavailableError, UserError
-from flumeng.sinks import Attempt, Row, TaskRevision, Written, availability, groups
-from flumeng.sinks.availability import Availability
-from flumeng.sinks.dead_letters import DeadLetters, Refuse, is_letters, rows, schema_around
-from flumeng.sinks.groups import FirstOfSink, GroupSink, OneOfSink, WriteToOne
 from flumeng.testing import FakeStore
 
 HEAD = "flow: web\nsources: [tail: {paths: [/var/a]}]\n"

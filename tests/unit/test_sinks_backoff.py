@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from flumeng.connectors.api.backoff import FRESH_SECONDS, Backoff
 from flumeng.platform.errors import UnavailableError
-from flumeng.sinks.backoff import FRESH_SECONDS, Backoff
 
 REFUSED = UnavailableError("Connection refused")
 HANG_SECONDS = 10.0

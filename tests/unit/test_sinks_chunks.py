@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from flumeng.sinks import chunks
+from flumeng.connectors.api import chunks
 
 
 def batch(*bodies: bytes) -> pa.RecordBatch:

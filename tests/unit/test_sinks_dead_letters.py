@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from flumeng.connectors.api import dead_letters
+from flumeng.connectors.api.dead_letters import DeadLetters, Refuse, RefusedError
 from flumeng.events import identity
-from flumeng.sinks import dead_letters
-from flumeng.sinks.dead_letters import DeadLetters, Refuse, RefusedError
 
 ROWS = pa.schema([pa.field("events", pa.int64())])
 EVENTS = identity.with_identity(

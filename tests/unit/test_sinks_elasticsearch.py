@@ -13,20 +13,20 @@ import pytest
 from flumeng.config import parse_flow
 from flumeng.config.sinks import exactly_once
 from flumeng.config.sinks.elasticsearch import Elasticsearch
+from flumeng.connectors.api.backoff import Backoff
+from flumeng.connectors.api.sink import TaskRevision
+from flumeng.connectors.elasticsearch import ElasticsearchSink, template
+from flumeng.connectors.elasticsearch.aliases import moving
+from flumeng.connectors.elasticsearch.answers import Verdict, judge
+from flumeng.connectors.elasticsearch.bodies import Bodies
+from flumeng.connectors.elasticsearch.bulk import RETRY_SECONDS, Request, send
+from flumeng.connectors.elasticsearch.cluster import Connection, OverloadedError, TooLargeError
+from flumeng.connectors.elasticsearch.index_names import NAME_CHARACTERS, VALUE_CHARACTERS, legal
+from flumeng.connectors.elasticsearch.request_size import FIRST_BYTES, LEAST_BYTES, RequestSize
 from flumeng.events import identity
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.options.problems import SpecError
 from flumeng.platform.scrubbing import Secret
-from flumeng.sinks import TaskRevision
-from flumeng.sinks.backoff import Backoff
-from flumeng.sinks.elasticsearch import ElasticsearchSink, template
-from flumeng.sinks.elasticsearch.aliases import moving
-from flumeng.sinks.elasticsearch.answers import Verdict, judge
-from flumeng.sinks.elasticsearch.bodies import Bodies
-from flumeng.sinks.elasticsearch.bulk import RETRY_SECONDS, Request, send
-from flumeng.sinks.elasticsearch.cluster import Connection, OverloadedError, TooLargeError
-from flumeng.sinks.elasticsearch.index_names import NAME_CHARACTERS, VALUE_CHARACTERS, legal
-from flumeng.sinks.elasticsearch.request_size import FIRST_BYTES, LEAST_BYTES, RequestSize
 
 HOSTS = ("http://127.0.0.1:9200",)
 TASK = TaskRevision("web", "collect.0", 3)

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
+from flumeng.connectors.files import formats
+from flumeng.connectors.files.plain_columns import plain, plain_schema
 from flumeng.platform.errors import UserError
-from flumeng.sinks import formats
-from flumeng.sinks.plain_columns import plain, plain_schema
 
 NOON = 43_200_000_000
 DAY = datetime.date(2026, 1, 2)

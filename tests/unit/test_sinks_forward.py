@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from flumeng.connectors.forward import syslog_text
+from flumeng.connectors.forward.framed import framed
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.filters.formats.syslog import SyslogReader
 from flumeng.filters.parse import ROWS_AT_A_TIME, ParseStage
 from flumeng.filters.receipt_bound import Bounded
 from flumeng.platform.errors import UserError
-from flumeng.sinks import syslog_text
-from flumeng.sinks.framed import framed
 
 MESSAGES = [b"one", b"", None, b"a\nb\r\n", "grün".encode(), b"\xff\x00", b"5 six"]
 

@@ -18,17 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flumeng.agent.collector.step_testing import CrashError
+from flumeng.connectors.api.sink import BatchId, TaskRevision
+from flumeng.connectors.lakehouse import group_commit, tables
+from flumeng.connectors.lakehouse.group_commit import Addition, GroupCommit, to_commit
+from flumeng.connectors.lakehouse.tables import OvertakenError, TableSink
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
-from flumeng.sinks import BatchId, TaskRevision, group_commit, tables
-from flumeng.sinks.group_commit import Addition, GroupCommit, to_commit
-from flumeng.sinks.tables import OvertakenError, TableSink
-from flumeng.sinks.testing.tables import (
-    DeltaDirectory,
-    IcebergDirectory,
-    Lake,
-    elsewhere,
-    staged,
-)
+from tests.testkit.servers.tables import DeltaDirectory, IcebergDirectory, Lake, elsewhere, staged
 
 TASKS = 8
 Commit = Callable[[BatchId | None], None]

@@ -11,8 +11,8 @@ import pytest
 
 from flumeng.config import parse_flow
 from flumeng.config.sinks.http import Http, check_header, check_url
+from flumeng.connectors.http.sink import requests
 from flumeng.platform.options.problems import SpecError
-from flumeng.sinks.http import requests
 
 FLOW = """
 flow: web

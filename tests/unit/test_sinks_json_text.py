@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flumeng.events import json_text
 from flumeng.platform.errors import UserError
-from flumeng.sinks import json_text
 
 MAP = pa.map_(pa.string(), pa.string())
 MICROS = pa.timestamp("us", "UTC")

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
+from flumeng.events.hive_names import MOST_BYTES
+from flumeng.events.pattern_path import PatternPath
 from flumeng.platform.errors import UserError
-from flumeng.sinks.hive_names import MOST_BYTES
-from flumeng.sinks.pattern_path import PatternPath
 
 
 def batch(*moments: datetime | int | None) -> pa.Table:

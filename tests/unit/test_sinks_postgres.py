@@ -12,12 +12,12 @@ import pytest
 
 from flumeng.config.sinks import sql as spec
 from flumeng.config.sinks.sql import Sql
+from flumeng.connectors.postgres.columns import UnfitError, encode, type_for
+from flumeng.connectors.postgres.target import Server, Target, quoted
 from flumeng.events.identity import with_identity
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import UserError
 from flumeng.platform.scrubbing import Secret
-from flumeng.sinks.postgres.columns import UnfitError, encode, type_for
-from flumeng.sinks.postgres.target import Server, Target, quoted
 
 MAP = pa.map_(pa.string(), pa.string())
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from flumeng.config.sinks.python import Python
+from flumeng.connectors.api.sink import TaskRevision
+from flumeng.connectors.python.sink import PythonSink
 from flumeng.platform.errors import UserError
-from flumeng.sinks import TaskRevision
-from flumeng.sinks.python import PythonSink
 
 TASK = TaskRevision("web", "collect.0", 1)
 MODULE = "flumeng_test_package"

@@ -16,8 +16,8 @@ import pytest
 
 from flumeng.agent.collector.batch import Batch
 from flumeng.agent.collector.step_testing import CrashError, Steps, crash
-from flumeng.sinks import Written
-from flumeng.sinks.python import BatchNumber, call
+from flumeng.connectors.api.sink import Written
+from flumeng.connectors.python.sink import BatchNumber, call
 from tests.unit.collecting_owners import World, late
 
 FLOW_TEXT = """

@@ -24,28 +24,18 @@ from flumeng.agent.collector.testing import TASK
 from flumeng.config import SpecError, check_flow, parse_flow
 from flumeng.config.guarantees import promise
 from flumeng.config.sinks.lakehouse import Catalog, Delta, Iceberg, Snapshots
+from flumeng.connectors.api.dead_letters import RefusedError
+from flumeng.connectors.api.sink import Attempt, BatchId, BatchTooWideError, Sink, Written
+from flumeng.connectors.files import open_files
+from flumeng.connectors.lakehouse import delta, iceberg, iceberg_snapshots, table_files, tables
+from flumeng.connectors.lakehouse.delta import DeltaSink
+from flumeng.connectors.lakehouse.group_commit import Addition
+from flumeng.connectors.lakehouse.iceberg import IcebergSink
+from flumeng.connectors.lakehouse.table_files import Layout
+from flumeng.connectors.lakehouse.tables import OvertakenError, TableSink
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
-from flumeng.sinks import (
-    Attempt,
-    BatchId,
-    BatchTooWideError,
-    Sink,
-    Written,
-    delta,
-    iceberg,
-    iceberg_snapshots,
-    open_files,
-    table_files,
-    tables,
-)
-from flumeng.sinks.dead_letters import RefusedError
-from flumeng.sinks.delta import DeltaSink
-from flumeng.sinks.group_commit import Addition
-from flumeng.sinks.iceberg import IcebergSink
-from flumeng.sinks.table_files import Layout
-from flumeng.sinks.tables import OvertakenError, TableSink
-from flumeng.sinks.testing.tables import (
+from tests.testkit.servers.tables import (
     SPARK,
     DeltaDirectory,
     IcebergDirectory,

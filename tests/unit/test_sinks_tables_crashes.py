@@ -18,10 +18,10 @@ import pytest
 
 from flumeng.agent.collector.batch import Batch
 from flumeng.agent.collector.step_testing import Baton, CrashError, Steps, TurnTaking, crash
+from flumeng.connectors.api.sink import Written
+from flumeng.connectors.lakehouse.tables import TableSink
 from flumeng.platform.errors import UnavailableError
-from flumeng.sinks import Written
-from flumeng.sinks.tables import TableSink
-from flumeng.sinks.testing.tables import TASK, DeltaDirectory, IcebergDirectory, staged
+from tests.testkit.servers.tables import TASK, DeltaDirectory, IcebergDirectory, staged
 from tests.unit.collecting_owners import World, late
 
 FLOW_TEXT = """

@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 from flumeng.config import check_flow
 from flumeng.config.polls import Answers, Schedule
 from flumeng.config.sql_poll_source import SqlPollSource, TrackColumn
-from flumeng.inputs.polls import sql_poll, sql_times
-from flumeng.inputs.polls.sql_dialects import DIALECTS
-from flumeng.inputs.polls.sql_page import Found
-from flumeng.inputs.polls.sql_poll import SqlPoll
-from flumeng.inputs.polls.sql_state import MARKS, Mark, State, complete, marked, settled
-from flumeng.inputs.polls.sql_statements import Place, Statements
+from flumeng.connectors.polls import sql_poll, sql_times
+from flumeng.connectors.polls.sql_dialects import DIALECTS
+from flumeng.connectors.polls.sql_page import Found
+from flumeng.connectors.polls.sql_poll import SqlPoll
+from flumeng.connectors.polls.sql_state import MARKS, Mark, State, complete, marked, settled
+from flumeng.connectors.polls.sql_statements import Place, Statements
+from flumeng.events import json_text
 from flumeng.platform.errors import CorruptError, UserError
 from flumeng.platform.options.problems import SpecError
-from flumeng.sinks import json_text
 
 DUE = datetime(2026, 11, 26, 12, tzinfo=UTC)
 SECOND = 1_000_000

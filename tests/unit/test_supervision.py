@@ -27,13 +27,13 @@ from flumeng.agent.collector.testing import (
     register,
 )
 from flumeng.config import parse_flow
+from flumeng.connectors.api.ranged import Range, Reach
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.tasks import move_task, restart_task
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.endings import MOST
 from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Refused, Store, Version, Write, tree
-from flumeng.inputs import Range, Reach
 from flumeng.platform.errors import UnavailableError
 from flumeng.testing import FakeStore
 from zkschema import paths, records

@@ -11,8 +11,8 @@ from flumeng.agent.dryrun import steps
 from flumeng.agent.dryrun.filter_tree import filter_tree
 from flumeng.agent.dryrun.received import ReceivedLines
 from flumeng.agent.dryrun.tap import Pace, spread
-from flumeng.agent.ingest.framing import Messages
 from flumeng.config import check_flow
+from flumeng.connectors.api.framing import Messages
 from flumeng.platform.errors import UserError
 
 FLOW = check_flow("""\

@@ -53,7 +53,7 @@ BROKEN = {
         worker.run()
         """,
     "positions": """
-        from flumeng.inputs.journals.positions import PositionWatcher
+        from flumeng.connectors.journals.positions import PositionWatcher
         class Addresses:
             retain = fail
         PositionWatcher(Addresses()).watch("owner", ["web.n1.0.0"], print)

@@ -13,8 +13,8 @@ from typing import TypeVar
 from pyspark.accumulators import AccumulatorParam
 from pyspark.sql import SparkSession
 
-from flumeng.inputs.accumulator import Accumulator, Entries
-from flumeng.inputs.lines.joined import JoinedRange
+from flumeng.agent.collector.lines.joined import JoinedRange
+from flumeng.connectors.ranged.accumulator import Accumulator, Entries
 
 Value = TypeVar("Value")
 

@@ -17,11 +17,11 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 
 from flumeng.agent.collector.publisher import Publisher
+from flumeng.connectors.api.ranged import Progress, Range
 from flumeng.control.snapshot import partitions as partition_registry
 from flumeng.control.snapshot.partitions import Registered
 from flumeng.control.zookeeper import ABSENT, Check, Expected, Put, Store, Version, Write
 from flumeng.control.zookeeper.transaction import portions
-from flumeng.inputs import Progress, Range
 from flumeng.platform.errors import ConflictError
 from zkschema.records import Ack, Joined
 from zkschema.table import ZPath

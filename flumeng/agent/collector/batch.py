@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from flumeng.agent.collector.gaps import Gap
 from flumeng.agent.collector.ranges import COUNTED, Scale
 from flumeng.agent.collector.work import Outcome
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.api.sink import BatchId, Written
 from flumeng.control.zookeeper import Write
-from flumeng.inputs import Range
-from flumeng.sinks import BatchId, Written
 
 
 @dataclass(eq=False)

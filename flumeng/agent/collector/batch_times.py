@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.connectors.ranged.accumulator import Accumulator, AccumulatorHandle
 from flumeng.events.lazy_batch import LazyBatch, Stage
-from flumeng.inputs.accumulator import Accumulator, AccumulatorHandle
 from flumeng.platform.metrics.histogram import FLOW_SECONDS, Counts
 
 RECEIVED, RECEIVED_MICROS = "received events", "received micros"

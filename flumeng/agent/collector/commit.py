@@ -20,11 +20,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from flumeng.agent.collector.acks import Acks
+from flumeng.connectors.api.ranged import Progress, Range
+from flumeng.connectors.api.sink import BatchTooWideError
 from flumeng.control.zookeeper import ABSENT, ANY, Path, Put, Store, Write
-from flumeng.inputs import Progress, Range
 from flumeng.platform.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.platform.file_store import FileStore, below, open_store
-from flumeng.sinks import BatchTooWideError
 from zkschema import codec, paths
 from zkschema.records import Commit
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from flumeng.inputs import CutError, FindingCuts, Gone, Positions, Reach, Standstill
+from flumeng.connectors.api.ranged import CutError, FindingCuts, Gone, Positions, Reach, Standstill
 
 LOOK_SECONDS = 1.0
 """Between two tries to compare."""

@@ -22,7 +22,6 @@ from flumeng.agent.collector.letter_limits import LetterLimits
 from flumeng.agent.collector.liveness import Liveness
 from flumeng.agent.collector.measures import Measures
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.poll_maker import poll_maker
 from flumeng.agent.collector.task_metrics import StatusStore, TaskMetrics
 from flumeng.agent.collector.worker import Worker
 from flumeng.agent.node.in_progress import InProgress
@@ -33,25 +32,26 @@ from flumeng.config import spark as spark_settings
 from flumeng.config.policy import Policy
 from flumeng.config.sinks.spark import Spark
 from flumeng.config.spark import SparkOptions
+from flumeng.connectors.api.sink import TaskRevision
+from flumeng.connectors.dead_letters.input import LettersInput
+from flumeng.connectors.dead_letters.names import INPUT as LETTERS
+from flumeng.connectors.flows.input import Subscriptions
+from flumeng.connectors.journals import executor_tokens
+from flumeng.connectors.journals.input import Journals
+from flumeng.connectors.kafka.input import KafkaInput
+from flumeng.connectors.kafka.names import INPUT as KAFKA
+from flumeng.connectors.objects.input import ObjectsInput
+from flumeng.connectors.polls.input import PollsInput
+from flumeng.connectors.polls.poll_maker import poll_maker
+from flumeng.connectors.ranged.routing import Inputs
 from flumeng.control.snapshot.partitions import FLOW, JOURNAL, OBJECTS, POLLS
 from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
-from flumeng.inputs.flows.flows import Subscriptions
-from flumeng.inputs.journals import executor_tokens
-from flumeng.inputs.journals.journals import Journals
-from flumeng.inputs.kafka.kafka import KafkaInput
-from flumeng.inputs.kafka.names import INPUT as KAFKA
-from flumeng.inputs.letters.letters import LettersInput
-from flumeng.inputs.letters.names import INPUT as LETTERS
-from flumeng.inputs.objects.objects import ObjectsInput
-from flumeng.inputs.polls.polls import PollsInput
-from flumeng.inputs.routing import Inputs
 from flumeng.journal.serving.action_server import ActionServer
 from flumeng.journal.serving.wire import COUNTERS
 from flumeng.platform import file_store, secrets, vital
 from flumeng.platform.errors import UserError
 from flumeng.platform.file_store import FileStore
 from flumeng.platform.security import process
-from flumeng.sinks import TaskRevision
 from zkschema.records import COLLECT
 
 if TYPE_CHECKING:

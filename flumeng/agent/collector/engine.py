@@ -27,10 +27,10 @@ from flumeng.agent.collector.work import (
     Work,
     places_of,
 )
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.api.sink import Row, Written
 from flumeng.events.lazy_batch import LargeRowsError
-from flumeng.inputs import Range
 from flumeng.platform.errors import FlumengError, UnavailableError
-from flumeng.sinks import Row, Written
 
 NAMED = 3
 """So many tasks are named in the description of a job that they share."""

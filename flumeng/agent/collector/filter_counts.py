@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.connectors.ranged.accumulator import Accumulator, AccumulatorHandle
 from flumeng.events.lazy_batch import LazyBatch, Stage
 from flumeng.events.reasons import PARSE_ERROR
 from flumeng.filters import Filter
-from flumeng.inputs.accumulator import Accumulator, AccumulatorHandle
 
 COUNTED = READ, PASSED, ERRORS, UNTAKEN = "read", "passed", "errors", "untaken"
 FAILED = "failed at "

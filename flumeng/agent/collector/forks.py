@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from flumeng.agent.collector.units import read_rows
+from flumeng.connectors.api.ranged import Split
+from flumeng.connectors.api.sink import Row
 from flumeng.events.lazy_batch import BRANCH_SCHEMA, Branches, Fused, LazyBatch, Stage
-from flumeng.inputs import Split
-from flumeng.sinks import Row
 
 
 @dataclass(frozen=True)

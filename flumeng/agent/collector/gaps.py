@@ -14,10 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from flumeng.connectors.api.dead_letters import Refuse
+from flumeng.connectors.api.ranged import Range, Reach
 from flumeng.control.zookeeper import Write
 from flumeng.events import identity
-from flumeng.inputs import Range, Reach
-from flumeng.sinks.dead_letters import Refuse
 
 PLACE = "sources"
 NO_COLUMNS = pa.schema([])

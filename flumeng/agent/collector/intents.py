@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from flumeng.agent.collector.acks import Acks, SupersededError
+from flumeng.connectors.api.ranged import Range
 from flumeng.control.zookeeper import ABSENT, Expected, Put, Store, Version
-from flumeng.inputs import Range
 from flumeng.platform.errors import CorruptError
 from zkschema import paths
 from zkschema.records import NOTHING, Intent

@@ -17,10 +17,10 @@ from weakref import WeakValueDictionary
 from flumeng.agent.collector.measures import Measures
 from flumeng.config import FlowSpec
 from flumeng.config.component import Keep
+from flumeng.connectors.dead_letters import limits, purging, replay_lists
+from flumeng.connectors.dead_letters.directory import LetterDirectory
 from flumeng.control.commands.replays import letters_of
 from flumeng.control.zookeeper import Store
-from flumeng.letters import limits, purging, replay_lists
-from flumeng.letters.directory import LetterDirectory
 from flumeng.platform.errors import FlumengError, UserError
 
 log = logging.getLogger(__name__)

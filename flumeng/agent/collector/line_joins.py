@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from flumeng.agent.collector.acks import Acks
 from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.lines.joined import JoinedRange
 from flumeng.agent.collector.ranges import MOST
 from flumeng.agent.collector.work import BatchFailedError
 from flumeng.config.multiline import PIECE_SECONDS, Multiline
-from flumeng.inputs import Progress, Range, Reach
-from flumeng.inputs.lines.joined import JoinedRange
+from flumeng.connectors.api.ranged import Progress, Range, Reach
 
 
 class LineJoins:

@@ -17,13 +17,13 @@ from flumeng.agent.collector.lags import Lags
 from flumeng.agent.collector.task_counts import TaskCounts
 from flumeng.agent.collector.task_metrics import Used
 from flumeng.agent.collector.work import BrokenTogetherError, HungError, SinkUnavailableError
-from flumeng.inputs import UnreadableError
+from flumeng.connectors.api.ranged import UnreadableError
+from flumeng.connectors.api.sink import BatchTooWideError
 from flumeng.platform.errors import ConflictError, UnavailableError
 from flumeng.platform.metrics import table
 from flumeng.platform.metrics.health import Health
 from flumeng.platform.metrics.histogram import EVENTS, FLOW_SECONDS, Histogram
 from flumeng.platform.metrics.table import Metric, Reading
-from flumeng.sinks import BatchTooWideError
 
 STUCK_SECONDS = 120.0
 """Spark may take so long to start; after that its probes turn every few seconds."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from flumeng.agent.collector.cuts import Cuts
 from flumeng.config import FlowSpec
-from flumeng.inputs import (
+from flumeng.connectors.api.ranged import (
     Kind,
     LeavingOut,
     Parts,

@@ -18,6 +18,9 @@ from flumeng.agent.collector import accumulators, spark
 from flumeng.agent.collector.batch_times import BatchTimes
 from flumeng.agent.collector.forks import Leaf, Plan, Run
 from flumeng.agent.collector.gaps import NO_COLUMNS, PLACE, RefuseGaps
+from flumeng.agent.collector.lines.joined import JoinedRange
+from flumeng.agent.collector.lines.reader import JoinLines
+from flumeng.agent.collector.lines.rules import Rules
 from flumeng.agent.collector.prepared import PreparedBatches
 from flumeng.agent.collector.ranges import Scale, share_out, split
 from flumeng.agent.collector.segments import Outputs, filtered, tree_of
@@ -34,21 +37,19 @@ from flumeng.config import FlowSpec, registry
 from flumeng.config.branch import Located
 from flumeng.config.multiline import Multiline
 from flumeng.config.sinks import decided
+from flumeng.connectors.api import dead_letters
+from flumeng.connectors.api.dead_letters import DeadLetters, RefusedError, ToLetters
+from flumeng.connectors.api.ranged import Range, Split, UnreadableError
+from flumeng.connectors.api.sink import Attempt, BatchTooWideError, Row, Sink, TaskRevision, Written
+from flumeng.connectors.groups.sink import GroupSink
+from flumeng.connectors.ranged.accumulator import AccumulatorHandle
+from flumeng.connectors.ranged.reading import Admitting, Reader, ReadSplits
+from flumeng.connectors.ranged.sizes import EventSizes
 from flumeng.events import identity
 from flumeng.events.lazy_batch import LargeRowsError, LazyBatch, Parameter, Stage
 from flumeng.filters import on_error
 from flumeng.filters.refreshed_table import RefreshedTable
-from flumeng.inputs import Range, Split, UnreadableError
-from flumeng.inputs.accumulator import AccumulatorHandle
-from flumeng.inputs.lines.joined import JoinedRange
-from flumeng.inputs.lines.reader import JoinLines
-from flumeng.inputs.lines.rules import Rules
-from flumeng.inputs.reading import Admitting, Reader, ReadSplits
-from flumeng.inputs.sizes import EventSizes
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
-from flumeng.sinks import Attempt, BatchTooWideError, Row, Sink, TaskRevision, Written, dead_letters
-from flumeng.sinks.dead_letters import DeadLetters, RefusedError, ToLetters
-from flumeng.sinks.groups import GroupSink
 
 SPLITS_PER_CORE = 1
 LEAST_EVENTS_IN_SPLIT = 20_000

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from flumeng.inputs import Contents, Range, Split
+from flumeng.connectors.api.ranged import Contents, Range, Split
 
 MOST = 1000
 """Ranges in a batch: all their acks must fit into one transaction. The longest go first."""

@@ -42,13 +42,13 @@ from flumeng.agent.collector.status import (
 from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.task_counts import DEAD_LETTERS, DROPPED, PARSE_ERRORS, PROCESSED
 from flumeng.agent.collector.work import BrokenTogetherError, HungError, Pipeline
+from flumeng.connectors.api.ranged import OpenPositions, UnreadableError
+from flumeng.connectors.api.sink import BatchTooWideError
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.tree_watch import TreeIdentity, TreeWatch
-from flumeng.inputs import OpenPositions, UnreadableError
 from flumeng.platform import file_store
 from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.platform.streak import Streak
-from flumeng.sinks import BatchTooWideError
 from zkschema import paths
 
 log = logging.getLogger(__name__)

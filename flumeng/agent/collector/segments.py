@@ -11,12 +11,12 @@ from flumeng.agent.collector.work import Filtered
 from flumeng.config.branch import Located, loses
 from flumeng.config.component import DEAD_LETTER, DROP, Component
 from flumeng.config.filters import notes_errors, reshapes
+from flumeng.connectors.ranged.accumulator import Accumulator
 from flumeng.events.lazy_batch import LazyBatch, Stage
 from flumeng.filters import Filter, on_error
 from flumeng.filters.branch_router import BranchRouter
 from flumeng.filters.making import marking
 from flumeng.filters.marks import Unmarked
-from flumeng.inputs.accumulator import Accumulator
 
 
 @dataclass(frozen=True)

@@ -42,11 +42,11 @@ from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import COUNTED, MOST, BatchSize, Scale, backlog, next_ranges
 from flumeng.agent.collector.work import Outcome, Pipeline, places_of, written_to
 from flumeng.config import FlowSpec
+from flumeng.connectors.api.ranged import Parts, Progress, Range, Reach
+from flumeng.connectors.api.sink import BatchId, Written
 from flumeng.control.zookeeper import Store
-from flumeng.inputs import Parts, Progress, Range, Reach
 from flumeng.platform import file_store
 from flumeng.platform.errors import ConflictError, UnavailableError
-from flumeng.sinks import BatchId, Written
 from zkschema.records import Intent
 
 log = logging.getLogger(__name__)

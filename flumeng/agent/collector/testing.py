@@ -8,14 +8,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from flumeng.agent.collector.lines.joined import JoinedRange
 from flumeng.agent.collector.ranges import Scale
 from flumeng.agent.collector.work import Filtered, Intent, Outcome, Pipeline, Work
 from flumeng.config import FlowSpec
+from flumeng.connectors.api.ranged import Parts, Positions, Progress, Range, Reach, Standstill
+from flumeng.connectors.api.sink import TaskRevision, Written
+from flumeng.connectors.journals import standstills
 from flumeng.control.zookeeper import ABSENT, Store
-from flumeng.inputs import Parts, Positions, Progress, Range, Reach, Standstill
-from flumeng.inputs.journals import standstills
-from flumeng.inputs.lines.joined import JoinedRange
-from flumeng.sinks import TaskRevision, Written
 from zkschema import paths
 from zkschema.records import Journal
 

@@ -35,9 +35,9 @@ LIMIT_SECONDS = 10.0
 """So long no unit has ended, and the process has not worked."""
 MOST_SLOW = 16
 _STEPS = {
-    "flumeng.inputs": "reading",
+    "flumeng.connectors.api.ranged": "reading",
     "flumeng.filters": "filtering",
-    "flumeng.sinks": "writing",
+    "flumeng.connectors.api.sink": "writing",
 }
 WORKING = 0.05
 """The part of a processor that a process uses which does more than wait."""

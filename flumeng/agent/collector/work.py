@@ -9,12 +9,12 @@ from typing import Literal, Protocol
 
 from flumeng.agent.collector.batch_times import Times
 from flumeng.agent.collector.gaps import Gap
+from flumeng.agent.collector.lines.joined import JoinedRange
 from flumeng.agent.collector.ranges import COUNTED, Scale
 from flumeng.config import FlowSpec
-from flumeng.inputs import Range
-from flumeng.inputs.lines.joined import JoinedRange
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.api.sink import BatchId, Written
 from flumeng.platform.errors import FlumengError, UnavailableError
-from flumeng.sinks import BatchId, Written
 
 Outcome = list[Written] | Exception
 """What each sink wrote, or why the batch failed: BatchTooWideError, UnavailableError,

@@ -22,8 +22,8 @@ from flumeng.agent.collector.status import STARTING, Status
 from flumeng.agent.collector.work import Pipeline
 from flumeng.agent.node.in_progress import InProgress
 from flumeng.agent.node.protocol import Message, Parent
+from flumeng.connectors.api.ranged import OpenPositions
 from flumeng.control.zookeeper import Store
-from flumeng.inputs import OpenPositions
 from flumeng.platform import file_store, vital
 
 log = logging.getLogger(__name__)

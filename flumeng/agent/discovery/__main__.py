@@ -17,9 +17,9 @@ from flumeng.agent.node.target_checks import TargetChecks
 from flumeng.config import policy, registry
 from flumeng.config.flow import FlowSpec
 from flumeng.config.policy import Policy
+from flumeng.connectors.api.finding import Finder, FinderClass, FindingTask
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
-from flumeng.inputs.finding import Finder, FinderClass, FindingTask
 from flumeng.journal.serving.partition_server import PartitionServer
 from flumeng.journal.serving.wire import CHECK_TARGETS
 from flumeng.platform import logs, parentage, secrets

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from flumeng.inputs.finding import Findings
+from flumeng.connectors.api.finding import Findings
 from zkschema.records import Partition, Partitions
 
 

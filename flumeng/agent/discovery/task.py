@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from flumeng.agent.discovery import changes
 from flumeng.agent.discovery.changes import Known
+from flumeng.connectors.api.finding import Before, Bounds, Finder, Findings
 from flumeng.control.commands import audit
 from flumeng.control.snapshot import discovered
 from flumeng.control.snapshot.partitions import FLOW, POLLS, ack_path, input_of, step_of
@@ -29,7 +30,6 @@ from flumeng.control.zookeeper import (
     readable,
 )
 from flumeng.control.zookeeper.transaction import singly
-from flumeng.inputs.finding import Before, Bounds, Finder, Findings
 from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import ConflictError, UnavailableError
 from zkschema import paths

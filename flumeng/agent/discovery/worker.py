@@ -18,8 +18,8 @@ from flumeng.agent.discovery.task import SOON_SECONDS, DiscoveryTask, Outcome, S
 from flumeng.agent.node.protocol import ALIVE_SECONDS, Message, Parent
 from flumeng.config import SpecError, TaskRange, check_flow
 from flumeng.config.flow import FlowSpec
+from flumeng.connectors.api.finding import Finder, FindingTask
 from flumeng.control.zookeeper import Store
-from flumeng.inputs.finding import Finder, FindingTask
 from flumeng.platform import vital
 from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.platform.metrics.health import Health

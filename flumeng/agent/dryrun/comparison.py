@@ -19,9 +19,8 @@ import yaml
 
 from flumeng.agent.dryrun.moments import micros
 from flumeng.config import document
-from flumeng.events import identity
+from flumeng.events import identity, json_text
 from flumeng.platform.options.problems import nearest
-from flumeng.sinks import json_text
 
 Row = dict[str, Any]
 

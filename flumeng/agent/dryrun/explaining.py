@@ -16,11 +16,10 @@ from flumeng.config import sql_text
 from flumeng.config.branch import Branch, Located, Segment
 from flumeng.config.component import KEEP, Component
 from flumeng.config.summary import summary
-from flumeng.events import identity
+from flumeng.events import identity, json_text
 from flumeng.events.lazy_batch import Session
 from flumeng.events.reasons import PARSE_ERROR
 from flumeng.filters import on_error
-from flumeng.sinks import json_text
 
 Row = Mapping[str, Any]
 

@@ -14,7 +14,7 @@ from flumeng.agent.dryrun.filter_tree import FilterTree, filter_tree
 from flumeng.agent.dryrun.moments import micros
 from flumeng.agent.dryrun.received import ReceivedLines
 from flumeng.agent.dryrun.running import count, joined, not_parsed
-from flumeng.agent.ingest.framing import Messages
+from flumeng.connectors.api.framing import Messages
 from flumeng.events.lazy_batch import Session
 from flumeng.platform.errors import FlumengError
 

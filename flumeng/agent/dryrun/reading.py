@@ -14,9 +14,9 @@ from queue import Queue
 from threading import Event, Thread
 from typing import TypeVar
 
-from flumeng.agent.ingest.file_text import FileText
-from flumeng.agent.ingest.framing import Framer, Messages
 from flumeng.config.encodings import UTF_8
+from flumeng.connectors.api.framing import Framer, Messages
+from flumeng.connectors.tail.file_text import FileText
 from flumeng.platform.errors import UserError
 
 T = TypeVar("T")

@@ -16,13 +16,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from flumeng.agent.ingest.batch import build
-from flumeng.agent.ingest.framing import Messages
-from flumeng.agent.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.config import FlowSpec
 from flumeng.config.component import Component
 from flumeng.config.encodings import UTF_8
 from flumeng.config.flow_source import FlowSource
 from flumeng.config.kafka_source import KafkaSource
+from flumeng.connectors.api.framing import Messages
+from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import UserError
 
@@ -133,7 +133,7 @@ def _host(source: Component) -> str:
 
 def _message_schema() -> pa.Schema:
     try:
-        from flumeng.inputs.kafka.messages import MESSAGE_SCHEMA  # noqa: PLC0415  loads librdkafka
+        from flumeng.connectors.kafka.messages import MESSAGE_SCHEMA  # noqa: PLC0415  loads librdkafka
     except ImportError as error:
         raise UserError("confluent-kafka is not installed: pip install 'flumeng[kafka]'") from error
     return MESSAGE_SCHEMA

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.events import identity
+from flumeng.events import identity, json_text
 from flumeng.events.reasons import PARSE_ERROR
 from flumeng.events.schema import EVENT_SCHEMA, READ_SCHEMA
-from flumeng.sinks import json_text
 
 OF_READERS = frozenset(READ_SCHEMA.names) - frozenset(EVENT_SCHEMA.names)
 """Columns that tell people nothing about an event that was only tried."""

@@ -14,14 +14,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.agent.collector.lines.rules import Rules
+from flumeng.agent.collector.lines.steps import Joining
 from flumeng.agent.dryrun.filter_tree import FilterTree, Output
 from flumeng.agent.dryrun.reading import in_order, lines
 from flumeng.agent.dryrun.received import ReceivedLines
 from flumeng.config.multiline import Multiline
+from flumeng.connectors.api.ranged import Progress
 from flumeng.events.reasons import PARSE_ERROR
-from flumeng.inputs import Progress
-from flumeng.inputs.lines.rules import Rules
-from flumeng.inputs.lines.steps import Joining
 
 
 @dataclass

@@ -19,9 +19,9 @@ import pyarrow as pa
 from flumeng.agent.dryrun.filter_tree import FilterTree, Output
 from flumeng.agent.dryrun.running import joined
 from flumeng.config.multiline import Multiline
+from flumeng.connectors.journals.addresses import Addresses
 from flumeng.control.zookeeper import Store
 from flumeng.events.journal_names import flow_of
-from flumeng.inputs.journals.addresses import Addresses
 from flumeng.journal.log.errors import DataLossError, NotServedError, TapsBusyError
 from flumeng.journal.log.position import Position
 from flumeng.journal.serving.client import JournalClient

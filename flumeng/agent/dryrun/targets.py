@@ -14,10 +14,10 @@ from typing import Literal, cast
 
 from flumeng.config import FlowSpec, registry
 from flumeng.config.component import Component
-from flumeng.inputs.finding import ProbedFinder
+from flumeng.connectors.api.finding import ProbedFinder
+from flumeng.connectors.api.sink import Probed, TaskRevision
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.scrubbing import scrub
-from flumeng.sinks import Probed, TaskRevision
 
 TARGET_SECONDS = 10.0
 """A target that has not answered after this has failed."""

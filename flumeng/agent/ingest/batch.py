@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flumeng.agent.ingest.framing import TRAILER_BYTES
-from flumeng.agent.ingest.received_block import LineRules, ReceivedBlock
+from flumeng.connectors.api.framing import TRAILER_BYTES
+from flumeng.connectors.api.received_block import LineRules, ReceivedBlock
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.frame import MAX_ROWS
 from flumeng.platform.errors import UserError

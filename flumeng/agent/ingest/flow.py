@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from flumeng.agent.ingest.back_pressure import BackPressure, Held
-from flumeng.agent.ingest.counters import Counters, total
-from flumeng.agent.ingest.deliveries import Deliveries
 from flumeng.agent.ingest.flow_journal import FlowJournal, take
 from flumeng.agent.ingest.journal_appender import JournalAppender
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.noted_state import NotedState
-from flumeng.agent.ingest.received_block import ReceivedBlock
 from flumeng.agent.ingest.source_runner import SourceRunner
 from flumeng.agent.ingest.worker_group import ALONE, WorkerGroup, spreads
 from flumeng.config import Component, parse_flow
 from flumeng.config.policy import UNRESTRICTED, Policy
+from flumeng.connectors.api.counters import Counters, total
+from flumeng.connectors.api.deliveries import Deliveries
+from flumeng.connectors.api.received_block import ReceivedBlock
 from flumeng.journal.log.limits import size_text
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.rate_limit import RateLimit

@@ -39,7 +39,7 @@ def take(
 ) -> FlowJournal:
     """Raises CorruptError, UnavailableError, UserError, OSError."""
     if spec.journal.kafka is not None:
-        from flumeng.agent.ingest.kafka_journal import InKafka  # noqa: PLC0415  loads librdkafka
+        from flumeng.connectors.kafka.journal import InKafka  # noqa: PLC0415  loads librdkafka
 
         for broker in spec.journal.kafka.brokers:
             policy.require_output(f"kafka://{broker}")

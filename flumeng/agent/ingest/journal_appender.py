@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from flumeng.agent.ingest import batch
-from flumeng.agent.ingest.counters import Counters
-from flumeng.agent.ingest.received_block import ReceivedBlock
+from flumeng.connectors.api.counters import Counters
+from flumeng.connectors.api.received_block import ReceivedBlock
 from flumeng.journal.log.errors import JournalFailedError
 from flumeng.journal.log.group_commit import GroupCommit
 from flumeng.journal.log.log import Appendable, Encoded

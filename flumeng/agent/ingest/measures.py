@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from flumeng.agent.ingest.counters import Counters
 from flumeng.agent.ingest.flow import FlowRunner
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.lag_clock import LagClock
+from flumeng.connectors.api.counters import Counters
 from flumeng.events.journal_names import flow_of
 from flumeng.journal.log.log import Log
 from flumeng.journal.log.past import Note, Past

@@ -8,14 +8,14 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from flumeng.agent.ingest.back_pressure import Held
-from flumeng.agent.ingest.counters import Counters
-from flumeng.agent.ingest.deliveries import Deliveries
 from flumeng.agent.ingest.port_claims import PortClaims
-from flumeng.agent.ingest.received_block import ReceivedBlock
-from flumeng.agent.ingest.source import Source, SourceContext
 from flumeng.agent.ingest.worker_group import WorkerGroup, spreads
 from flumeng.config import Component, registry
 from flumeng.config.policy import Policy
+from flumeng.connectors.api.counters import Counters
+from flumeng.connectors.api.deliveries import Deliveries
+from flumeng.connectors.api.received_block import ReceivedBlock
+from flumeng.connectors.api.source import Source, SourceContext
 from flumeng.platform.errors import FlumengError
 
 log = logging.getLogger(__name__)

@@ -20,9 +20,9 @@ from typing import Any
 import pyarrow as pa
 
 from flumeng.agent.ingest import batch
-from flumeng.agent.ingest.received_block import ReceivedBlock
-from flumeng.agent.ingest.tailer import QUIET_SECONDS, Tailer
 from flumeng.config.sources import Tail
+from flumeng.connectors.api.received_block import ReceivedBlock
+from flumeng.connectors.tail.tailer import QUIET_SECONDS, Tailer
 from flumeng.journal.log.position import Position
 from flumeng.journal.serving.client import JournalClient
 

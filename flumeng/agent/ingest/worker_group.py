@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flumeng.agent.ingest.source import Source
 from flumeng.config import Component, registry
+from flumeng.connectors.api.source import Source
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from flumeng.inputs import Range
+from flumeng.connectors.api.ranged import Range
 
 Offsets = Mapping[str, int]
 

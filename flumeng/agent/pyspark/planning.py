@@ -11,9 +11,9 @@ from pyspark.sql.datasource import InputPartition
 
 from flumeng.agent.pyspark import offsets
 from flumeng.agent.pyspark.options import Options
+from flumeng.connectors.flows.flow_journals import ANSWER_SECONDS, FlowJournals
+from flumeng.connectors.journals.reader import JournalReader
 from flumeng.control.zookeeper import Store
-from flumeng.inputs.flows.flow_journals import ANSWER_SECONDS, FlowJournals
-from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.log.errors import DataLossError
 from flumeng.journal.log.position import Position
 from flumeng.journal.serving import proof

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from flumeng.inputs.journals.reader import JournalReader
+from flumeng.connectors.journals.reader import JournalReader
 
 
 def read(part: InputPartition | None) -> Iterator[pa.RecordBatch]:

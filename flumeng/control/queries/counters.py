@@ -16,7 +16,7 @@ from flumeng.control.zookeeper import Store
 
 Ask = Callable[[str], Sequence[Mapping[str, Any]]]
 """Gives the counters of all sources of the worker at an address, a row for each with its ``flow``
-and ``source``; see ``flumeng.agent.ingest.counters``. Raises ``UnavailableError``."""
+and ``source``; see ``flumeng.connectors.api.counters``. Raises ``UnavailableError``."""
 
 _NO_COUNTERS = {"flow", "source", "held_by", "held_seconds", "lost_files"}
 

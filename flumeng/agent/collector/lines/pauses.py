@@ -1,0 +1,86 @@
+"""Lines in the order of their streams, and where too much time lies between two of one stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from flumeng.agent.collector.lines.machine import Flags, Numbers
+
+
+@dataclass(frozen=True)
+class InStreams:
+    """``order``: the rows of the lines, one stream behind the other. In this order: ``fresh`` tells
+    the first line of each stream, ``pauses`` before which lines there was a pause, and ``waiting``
+    which lines are the last of their stream with more that may follow.
+
+    A pause is too long when, behind a line and up to the next one of its stream, a line of *any*
+    stream was received more than its ``patience`` later (microseconds, of each line). The clock may
+    have been set back.
+    """
+
+    order: Numbers
+    fresh: Flags
+    pauses: Flags
+    waiting: Flags
+
+    @classmethod
+    def of(cls, times: Numbers, streams: Numbers, patience: Numbers, *, flush: bool) -> InStreams:
+        """With ``flush`` no line is waiting."""
+        order = np.argsort(streams, kind="stable")
+        mine = streams[order]
+        fresh = np.empty(len(order), np.bool_)
+        fresh[:1] = True
+        fresh[1:] = mine[1:] != mine[:-1]
+        pauses = _pauses(times, order, patience) & ~fresh
+        waiting = np.zeros(len(order), np.bool_)
+        if not flush and len(order):
+            ends = np.append(np.flatnonzero(fresh)[1:], len(order)) - 1
+            waiting[ends] = ~_outlasted(times, order[ends], patience)
+        return cls(order, fresh, pauses, waiting)
+
+    def following(self, flags: Flags) -> Flags:
+        """Whether the line before each line, in its stream and without a pause, has the flag. In
+        the order of the lines."""
+        found = np.zeros(len(flags), np.bool_)
+        found[self.order[1:]] = flags[self.order[:-1]] & ~(self.fresh | self.pauses)[1:]
+        return found
+
+    def only(self, kept: Flags) -> InStreams:
+        """The same for the ``kept`` lines alone; each stream begins with its first kept line."""
+        if kept.all():
+            return self
+        mine = kept[self.order]
+        before = np.concatenate(([False], mine[:-1]))
+        fresh = (self.fresh | ~before)[mine]
+        return replace(
+            self,
+            order=self.order[mine],
+            fresh=fresh,
+            pauses=self.pauses[mine] & ~fresh,
+            waiting=self.waiting[mine],
+        )
+
+
+def _pauses(times: Numbers, order: Numbers, patience: Numbers) -> Flags:
+    found = np.zeros(len(order), np.bool_)
+    if len(order) < 2:
+        return found
+    mine, most = times[order], (times + patience)[order]
+    found[1:] = mine[1:] > most[:-1]
+    newest = np.maximum.accumulate(times)
+    perhaps = newest[order[1:]] > most[:-1]
+    unsure = np.flatnonzero(perhaps & ~found[1:] & (order[1:] > order[:-1])) + 1
+    if len(unsure):
+        spans = np.column_stack((order[unsure - 1] + 1, order[unsure] + 1)).ravel()
+        found[unsure] = np.maximum.reduceat(np.append(times, 0), spans)[::2] > most[unsure - 1]
+    return found
+
+
+def _outlasted(times: Numbers, rows: Numbers, patience: Numbers) -> Flags:
+    """Whether a line of the partition came too long after each of the lines ``rows``."""
+    after = np.full(len(times) + 1, np.iinfo(np.int64).min // 2)
+    after[:-1] = np.maximum.accumulate(times[::-1])[::-1]
+    outlasted: Flags = after[rows + 1] > times[rows] + patience[rows]
+    return outlasted

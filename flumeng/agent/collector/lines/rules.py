@@ -1,0 +1,169 @@
+"""Which lines belong together: what a flow says of it, as executors use it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.agent.collector.lines.groups import Limits
+from flumeng.agent.collector.lines.machine import Flags, Machine, Numbers
+from flumeng.config.multiline import PIECE_SECONDS, Container, Multiline
+from flumeng.config.traces import INDENTED, ISO_LOG_LINE, LOG, OTHER, TRACES, Kinds, Traces
+from flumeng.platform.errors import UserError
+
+
+@dataclass(frozen=True)
+class Rules:
+    """``pattern`` is found in each line that starts an event, or in each that ``continues`` one;
+    or else ``traces`` says which lines belong together.
+
+    ``key``: the columns and attributes by which streams of lines are told apart. Two lines of a
+    stream with more than ``timeout_us`` between them are of two events. Lines that a ``container``
+    has written are unwrapped before. Where messages are ``alone``, each is an event.
+    """
+
+    pattern: str
+    continues: bool
+    key: tuple[str, ...]
+    timeout_us: int
+    max_lines: int
+    max_bytes: int
+    traces: Traces | None = None
+    container: Container | None = None
+    alone: bool = False
+
+    @classmethod
+    def of(cls, multiline: Multiline) -> Rules:
+        return cls(
+            *multiline.pattern,
+            multiline.key,
+            round(multiline.timeout_seconds * 1e6),
+            multiline.max_lines,
+            multiline.max_bytes,
+            None if multiline.preset is None else TRACES[multiline.preset],
+            multiline.container,
+            multiline.messages_alone,
+        )
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.timeout_us, self.max_lines, self.max_bytes, round(PIECE_SECONDS * 1e6))
+
+    @cached_property
+    def machine(self) -> Machine | None:
+        return None if self.traces is None else Machine.of(self.traces)
+
+    def check(self) -> None:
+        """Raises UserError when RE2 does not take the pattern."""
+        try:
+            self.starts(pa.array([b""]))
+        except pa.ArrowInvalid as error:
+            raise UserError(f"multiline: {error}") from error
+
+    def starts(self, bodies: pa.Array) -> Flags:
+        """Which lines start an event, when this is known of each by itself. A line is bytes: no
+        encoding is assumed."""
+        if self.traces is not None or self.alone:
+            return np.full(len(bodies), self.alone)
+        found = pc.match_substring_regex(bodies, pattern=self.pattern)
+        if self.continues:
+            found = pc.invert(found)
+        return _flags(pc.fill_null(found, True))  # Arrow takes it so
+
+    def kinds(self, bodies: pa.Array) -> Numbers | None:
+        """The kinds of the lines, when a machine says which start an event.
+
+        Most lines are frames, which begin with a space, or lines of the log: those are found
+        before all patterns are tried.
+        """
+        if self.traces is None or self.machine is None:
+            return None
+        patterns = self.traces.kinds
+        order = [kind for kind, _ in patterns]
+        indented, log = order.index(INDENTED), order.index(LOG)
+        kinds = np.full(len(bodies), self.machine.names.index(OTHER), np.int64)
+        spaced = pc.or_(pc.starts_with(bodies, " "), pc.starts_with(bodies, "\t"))
+        rows = np.flatnonzero(_flags(pc.fill_null(spaced, False)))
+        kinds[rows] = self.machine.names.index(INDENTED)
+        self._set_kinds(kinds, rows, bodies, patterns[:indented])
+        rows = np.flatnonzero(_flags(pc.fill_null(pc.invert(spaced), True)))
+        found = _matched(bodies.take(pa.array(rows)), ISO_LOG_LINE)
+        kinds[rows[found]] = self.machine.names.index(LOG)
+        rows = rows[~found]
+        rare = "|".join(f"(?:{pattern})" for _, pattern in patterns[:log])
+        found = _matched(bodies.take(pa.array(rows)), rare)
+        self._set_kinds(kinds, rows[found], bodies, patterns[:log])
+        self._set_kinds(kinds, rows[~found], bodies, patterns[log:])
+        return kinds
+
+    def _set_kinds(self, kinds: Numbers, rows: Numbers, bodies: pa.Array, patterns: Kinds) -> None:
+        """Gives each of ``rows`` the kind of the first of ``patterns`` that matches it."""
+        assert self.machine is not None
+        left = bodies.take(pa.array(rows))
+        for kind, pattern in patterns:
+            if not len(rows):
+                return
+            found = _matched(left, pattern)
+            kinds[rows[found]] = self.machine.names.index(kind)
+            rows, left = rows[~found], left.filter(pa.array(~found))
+
+    def streams(self, lines: pa.RecordBatch, of_container: pa.Array | None = None) -> Numbers:
+        """A number for each line, which lines of one stream have in common; ``of_container`` says
+        to which of its streams a container has written it."""
+        together = np.zeros(lines.num_rows, np.int64)
+        attrs = _Attributes(lines["attrs"])
+        for name in (*self.key, of_container):
+            if name is None:
+                continue
+            if isinstance(name, pa.Array):
+                numbers, count = _numbered(name)
+            elif name in lines.schema.names:
+                numbers, count = _numbered(lines[name])
+            else:
+                numbers, count = attrs.numbered(name)
+            if count > 1:
+                together = together * count + numbers
+                if together.max(initial=0) >= 2**31:  # the next product would not fit
+                    together = np.unique(together, return_inverse=True)[1].astype(np.int64)
+        return together
+
+
+def _matched(bodies: pa.Array, pattern: str) -> Flags:
+    return _flags(pc.fill_null(pc.match_substring_regex(bodies, pattern=pattern), False))
+
+
+def _numbered(values: pa.Array) -> tuple[Numbers, int]:
+    """A number for each value, and how many there are. Null is a value of its own."""
+    encoded = values.dictionary_encode(null_encoding="encode")
+    return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
+
+
+class _Attributes:
+    """The attributes of all lines; their names are encoded once for all keys."""
+
+    def __init__(self, attrs: pa.MapArray) -> None:
+        self._attrs = attrs
+        self._offsets = attrs.offsets.to_numpy()
+        self._low = int(self._offsets[0])
+        keys = attrs.keys.slice(self._low, int(self._offsets[-1]) - self._low).dictionary_encode()
+        self._codes, self._names = keys.indices.to_numpy(), keys.dictionary
+
+    def numbered(self, name: str) -> tuple[Numbers, int]:
+        """A number for each value of an attribute, 0 where a line has none; and how many."""
+        numbers = np.zeros(len(self._attrs), np.int64)
+        found = np.flatnonzero(self._codes == self._names.index(name).as_py())
+        if not len(found):
+            return numbers, 1
+        found += self._low
+        encoded, count = _numbered(self._attrs.items.take(pa.array(found)))
+        numbers[np.searchsorted(self._offsets, found, side="right") - 1] = encoded + 1
+        return numbers, count + 1
+
+
+def _flags(values: pa.Array) -> Flags:
+    flags: Flags = values.to_numpy(zero_copy_only=False).astype(np.bool_, copy=False)
+    return flags

@@ -1,0 +1,181 @@
+"""Events that a sink refuses for good, or a filter cannot process: into the flow's sink for dead
+letters.
+
+The stages of a sink and of its dead letters run in the same place one after the other, so a dead
+letter is as durable as the rest of its split, and shows in the same commit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from tempfile import SpooledTemporaryFile
+from typing import Any
+
+import pyarrow as pa
+
+from flumeng.connectors.api.letter_columns import ADDED
+from flumeng.events import identity
+from flumeng.events.lazy_batch import HELD_BYTES, Stage, write_stream
+from flumeng.platform.errors import FlumengError
+from flumeng.platform.scrubbing import scrub
+
+Refuse = Callable[[pa.RecordBatch, Sequence[str]], None]
+"""Takes events that the sink refuses for good, as it was given them, and why: a reason each."""
+RefusingStage = Callable[[Iterator[pa.RecordBatch], Refuse], Iterator[pa.RecordBatch]]
+
+KEPT = {identity.JOURNAL: "journal", identity.SEQ: "seq"}
+"""What of an event's identity a letter keeps, under the names that events have it."""
+LETTERS = "dead_letters"
+"""The column in which a sink's last row carries what the stage for its dead letters has yielded."""
+
+
+class RefusedError(FlumengError):
+    """A sink refuses an event for good, and the flow has no dead letters."""
+
+
+@dataclass(frozen=True)
+class DeadLetters:
+    """``place`` and ``revision`` say which sink refuses. ``stage`` writes the dead letters, events
+    with the columns ADDED; None: the flow has no sink for them, or one that has to know which
+    event a row is, and the sink that refuses does not tell. ``identified``: they keep that."""
+
+    place: str = ""
+    revision: int = 0
+    stage: Stage | None = None
+    identified: bool = False
+
+    def around(self, stage: RefusingStage, schema: pa.Schema) -> Stage:
+        """``stage``, which yields ``schema``, and then the one for what it has refused; the result
+        yields ``schema_around(schema)``."""
+        return _WithDeadLetters(stage, schema, self)
+
+
+def schema_around(schema: pa.Schema) -> pa.Schema:
+    return schema.append(pa.field(LETTERS, pa.binary()))
+
+
+def schema_of_letters(events: pa.Schema, *, identified: bool = False) -> pa.Schema:
+    """What the sink for dead letters is given, of a sink that takes ``events``."""
+    return pa.schema([*_event_schema(events, identified=identified), *ADDED])
+
+
+@dataclass(frozen=True)
+class _WithDeadLetters:
+    stage: RefusingStage
+    schema: pa.Schema
+    letters: DeadLetters
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with SpooledTemporaryFile(HELD_BYTES) as held:
+            refused = _Refused(held, self.letters)
+            for batch in self.stage(batches, refused):
+                none = pa.nulls(batch.num_rows, pa.binary())
+                yield pa.RecordBatch.from_arrays(
+                    [*batch.columns, none], schema=schema_around(self.schema)
+                )
+            if (rows := refused.written()) is not None:
+                row = {LETTERS: rows}
+                yield pa.RecordBatch.from_pylist([row], schema_around(self.schema))
+
+
+class _Refused:
+    """Holds refused events in ``held`` until the stage of the sink has ended."""
+
+    def __init__(self, held: Any, letters: DeadLetters) -> None:
+        self._held = held
+        self._letters = letters
+        self._writer: pa.ipc.RecordBatchStreamWriter | None = None
+
+    def __call__(self, events: pa.RecordBatch, reasons: Sequence[str]) -> None:
+        if not len(reasons):
+            return
+        if self._letters.stage is None:
+            raise RefusedError(
+                f"{self._letters.place} refuses {identity.name_of(events)}: {reasons[0]}. Correct "
+                "the flow, or give it dead_letters that can take it, such as files"
+            )
+        letters = _letters(events, reasons, self._letters)
+        if self._writer is None:
+            self._writer = pa.ipc.new_stream(self._held, letters.schema)
+        self._writer.write_batch(letters)
+
+    def written(self) -> bytes | None:
+        """What the stage for dead letters has yielded, as an Arrow stream; None without any."""
+        if self._writer is None:
+            return None
+        self._writer.close()
+        self._held.seek(0)
+        assert self._letters.stage is not None
+        found = pa.BufferOutputStream()
+        write_stream(self._letters.stage(iter(pa.ipc.open_stream(self._held))), found)
+        content: bytes = found.getvalue().to_pybytes()
+        return content
+
+
+@dataclass(frozen=True)
+class ToLetters:
+    """A stage: makes dead letters of events that a filter could not process. ``of`` says why."""
+
+    place: str
+    revision: int
+    identified: bool
+    of: Callable[[pa.RecordBatch], Sequence[str]]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        letters = DeadLetters(self.place, self.revision, identified=self.identified)
+        for events in batches:
+            yield _letters(events, self.of(events), letters)
+
+
+def _letters(
+    events: pa.RecordBatch, reasons: Sequence[str], letters: DeadLetters
+) -> pa.RecordBatch:
+    count = len(reasons)
+    now = round(time.time() * 1e6)
+    shown = {reason: scrub(reason) for reason in set(reasons)}
+    return pa.RecordBatch.from_arrays(
+        [
+            *_event_columns(events, identified=letters.identified),
+            pa.array(map(shown.__getitem__, reasons), pa.string()),
+            pa.repeat(letters.place, count).cast(pa.string()),
+            pa.repeat(pa.scalar(letters.revision, pa.int64()), count),
+            pa.repeat(pa.scalar(now, pa.timestamp("us", "UTC")), count),
+        ],
+        schema=schema_of_letters(events.schema, identified=letters.identified),
+    )
+
+
+def _event_schema(events: pa.Schema, *, identified: bool) -> pa.Schema:
+    """What a letter has of its event: its columns, and which event it is when that is known, also
+    where a filter has dropped it."""
+    plain = events if identified else identity.without(events)
+    return pa.schema([*plain, *(field for _, field in _dropped(events))])
+
+
+def _event_columns(events: pa.RecordBatch, *, identified: bool) -> list[pa.Array]:
+    plain = events if identified else identity.strip(events)
+    return [*plain.columns, *(events[name] for name, _ in _dropped(events.schema))]
+
+
+def _dropped(events: pa.Schema) -> list[tuple[str, pa.Field]]:
+    """The columns of the identity whose own ones are not there, and what these are."""
+    return [
+        (name, events.field(name).with_name(own))
+        for name, own in KEPT.items()
+        if name in events.names and own not in events.names
+    ]
+
+
+def is_letters(row: Mapping[str, Any]) -> bool:
+    """Whether a sink's row tells of dead letters, and of nothing else."""
+    return row.get(LETTERS) is not None
+
+
+def rows(found: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """What the stage for dead letters has yielded, out of the rows of a sink."""
+    for row in found:
+        if is_letters(row) and row[LETTERS]:
+            with pa.ipc.open_stream(row[LETTERS]) as reader:
+                yield from reader.read_all().to_pylist()

@@ -1,0 +1,87 @@
+"""Prints events to standard error, to look at while trying a flow: the first few of each batch.
+
+What is printed came from strangers, so nothing in it can move the cursor or set a title: every
+character that is not printable is escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from flumeng.config.sinks.console import Console
+from flumeng.connectors.api.sink import Attempt, Row, TaskRevision, Written
+from flumeng.events.lazy_batch import LazyBatch
+
+LINES_PER_BATCH = 20
+LINE_CHARACTERS = 2_000
+SHOWN_SCHEMA = pa.schema([pa.field("lines", pa.list_(pa.string())), pa.field("events", pa.int64())])
+
+
+class ConsoleSink:
+    roots = ()
+    identified = writes_at_once = False
+
+    def __init__(self, _options: Console, _task: TaskRevision) -> None:
+        """There is nothing to set."""
+
+    def stage(self, batch: LazyBatch, _attempt: Attempt) -> LazyBatch:
+        return batch.arrow(show, SHOWN_SCHEMA)
+
+    def written(self, rows: Sequence[Row]) -> Written:
+        events = sum(row["events"] for row in rows)
+        lines = [line for row in rows for line in row["lines"]][:LINES_PER_BATCH]
+        if events > len(lines):
+            lines.append(f"... and {events - len(lines)} more")
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
+        sys.stderr.flush()
+        return Written(events)
+
+
+def show(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """One row a split: its first events as lines, and how many there are."""
+    lines: list[str] = []
+    events = 0
+    for batch in batches:
+        wanted = LINES_PER_BATCH - len(lines)
+        lines += [render(event) for event in _events(batch.slice(0, wanted))]
+        events += batch.num_rows
+    columns = [pa.array([lines], pa.list_(pa.string())), pa.array([events], pa.int64())]
+    yield pa.RecordBatch.from_arrays(columns, schema=SHOWN_SCHEMA)
+
+
+def render(event: dict[str, Any]) -> str:
+    """One line of JSON without anything that a terminal could act on."""
+    shown = {name: _plain(value) for name, value in event.items() if value is not None}
+    text = json.dumps(shown, ensure_ascii=False, default=str)
+    if len(text) > LINE_CHARACTERS:
+        text = text[:LINE_CHARACTERS] + "..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _events(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    columns = [_values(column) for column in batch.columns]
+    for row in zip(*columns, strict=True):
+        yield dict(zip(batch.schema.names, row, strict=True))
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """Times outside of the years 1 to 9999, which Python does not know, as text."""
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):
+        if pa.types.is_nested(column.type):
+            return ["a time outside of the years 1 to 9999"] * len(column)
+        return list(column.cast(pa.string()).to_pylist())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, list) and all(isinstance(item, tuple) for item in value):
+        return dict(value)
+    return value

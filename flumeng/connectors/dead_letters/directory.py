@@ -1,0 +1,160 @@
+"""Where a flow's dead letters lie: the directory of its sink ``files``, and which files are in it.
+
+A file is one of the sink's when its directory fits the path of the sink and its name is one that
+the sink gives: what else is there (staging directories, others' files) is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pyarrow as pa
+from pyarrow import fs
+
+from flumeng.events.pattern_path import PatternPath
+from flumeng.platform import secrets
+from flumeng.platform.errors import CorruptError, UnavailableError, UserError
+from flumeng.platform.file_store import FileStore, open_store
+from flumeng.platform.options.patterns import FIELD, fixed_part, split_query
+from flumeng.platform.remote_store import Resolve
+
+THREADS = 8
+FILES_AT_ONCE = 100
+BYTES_AT_ONCE = 16 * 1024 * 1024
+"""A thread takes so many files, or so many bytes of them, at a time."""
+NAME = r"part-[0-9a-f]{32}\.(?:parquet|json(?:\.zst|\.gz)?)"
+_PATTERN = re.compile(rf"(%[YmdHM]|{FIELD.pattern})")
+DAMAGE = (OSError, ValueError, TypeError, LookupError, pa.ArrowException)
+"""What reading a damaged file raises."""
+T = TypeVar("T")
+Tell = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class LetterFile:
+    """``path`` is the one in the store; ``name`` is that below the root of the letters.
+    ``modified``: in seconds since the epoch, as the store says."""
+
+    path: str
+    name: str
+    bytes: int
+    modified: float
+
+
+class LetterDirectory:
+    """``location`` is that of the sink ``files``."""
+
+    def __init__(self, location: str, resolve: Resolve = secrets.resolve) -> None:
+        """Raises UserError, also for a secret that is nowhere."""
+        self.store: FileStore
+        self.store, self.root = open_store(PatternPath(location).root, resolve)
+        self._ours = re.compile(_expression(location))
+
+    def files(self) -> list[LetterFile]:
+        """In the order of their names. Raises UserError, UnavailableError."""
+        selector = fs.FileSelector(self.root, allow_not_found=True, recursive=True)
+        with self.errors(self.root):
+            infos = self.store.files.get_file_info(selector)
+        start = len(self.path_of(""))
+        found = [
+            LetterFile(info.path, info.path[start:], info.size, (info.mtime_ns or 0) / 1e9)
+            for info in infos
+            if info.type == fs.FileType.File and self._ours.fullmatch(info.path[start:])
+        ]
+        return sorted(found, key=lambda file: file.name)
+
+    def path_of(self, *names: str) -> str:
+        """Of what lies below the root."""
+        return "/".join((self.root.rstrip("/"), *names))
+
+    def errors(self, path: str) -> Explained:
+        """A context in which errors of the store become flumeng's, with ``path`` in them."""
+        return Explained(self.store, path)
+
+
+def each(
+    files: Iterable[LetterFile], work: Callable[[LetterFile], T], tell: Tell = lambda _files: None
+) -> Generator[tuple[LetterFile, T | CorruptError]]:
+    """What ``work`` makes of each file, in their order, several at a time; what is wrong with a
+    damaged one instead. Other errors are raised; a file that is gone meanwhile is left out.
+    ``tell`` is given how many files more are done."""
+
+    def done(file: LetterFile) -> T | CorruptError | None:
+        try:
+            return work(file)
+        except CorruptError as error:
+            return error
+        except GoneError:
+            return None
+
+    def all_done(some: list[LetterFile]) -> list[T | CorruptError | None]:
+        return [done(file) for file in some]
+
+    groups = list(_groups(files))
+    with ThreadPoolExecutor(THREADS, "letters") as pool:
+        for some, results in zip(groups, pool.map(all_done, groups), strict=True):
+            for file, result in zip(some, results, strict=True):
+                if result is not None:
+                    yield file, result
+            tell(len(some))
+
+
+def _groups(files: Iterable[LetterFile]) -> Iterator[list[LetterFile]]:
+    """A hundred thousand small files are not as many steps."""
+    group: list[LetterFile] = []
+    size = 0
+    for file in files:
+        if group and (len(group) == FILES_AT_ONCE or size + file.bytes > BYTES_AT_ONCE):
+            yield group
+            group, size = [], 0
+        group.append(file)
+        size += file.bytes
+    if group:
+        yield group
+
+
+class GoneError(UserError):
+    """A file of letters is not there any more."""
+
+
+class Explained:
+    """See ``LetterDirectory.errors``. Raises CorruptError for what is no letter file, GoneError for
+    one that is not there, UserError and UnavailableError as the store means it."""
+
+    def __init__(self, store: FileStore, path: str) -> None:
+        self._store = store
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, FileNotFoundError):
+            raise GoneError(f"{self._path} is not there any more") from error
+        if isinstance(error, PermissionError):
+            raise UserError(f"{self._path} may not be read or written: {error}") from error
+        if isinstance(error, OSError) and (error.errno is not None or "AWS Error" in str(error)):
+            explained = self._store.explained(error)
+            if isinstance(explained, OSError):
+                raise UnavailableError(f"{self._path}: {error}") from error
+            raise explained from error
+        if isinstance(error, DAMAGE):
+            raise CorruptError(f"{self._path}: {error}") from error
+
+
+def _expression(location: str) -> str:
+    """What the names of the sink's files are like, below the root of ``location``."""
+    path = split_query(location)[0].rstrip("/")
+    fixed = fixed_part(path)
+    rest = "" if fixed == path else path[fixed.rfind("/") + 1 :]
+    parts = [
+        ("[0-9]{4}" if part == "%Y" else "[0-9]{2}" if part.startswith("%") else "[^/]+")
+        if _PATTERN.fullmatch(part)
+        else re.escape(part)
+        for part in re.split(r"(%[YmdHM]|\{[A-Za-z_][A-Za-z0-9_]*\})", rest)
+    ]
+    return f"{''.join(parts)}/{NAME}" if rest else NAME

@@ -1,0 +1,135 @@
+"""Dead letters are deleted: files whole, or written anew without those that are meant.
+
+A file is written anew beside the letters and then put in its place in one step, under its name. So
+whoever is killed in between has lost no letter that was to stay, and may begin again.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import fs
+
+from flumeng.connectors.dead_letters.choice import Choice
+from flumeng.connectors.dead_letters.directory import LetterDirectory, LetterFile, Tell, each
+from flumeng.connectors.dead_letters.reading import open_letters
+from flumeng.connectors.dead_letters.replay_lists import DIRECTORY, Replays, taken_mask
+from flumeng.platform.errors import CorruptError
+
+ASIDE = "purging"
+"""Where files are written anew, below the directory of the lists."""
+LEFTOVER_SECONDS = 86_400.0
+
+
+@dataclass(frozen=True)
+class Purge:
+    """What is to be deleted: letters of ``choice``; only those that one of ``replays`` has taken,
+    when that is given."""
+
+    choice: Choice
+    replays: Replays | None = None
+
+    def mask(self, file: LetterFile, letters: pa.RecordBatch) -> pa.BooleanArray:
+        found = self.choice.mask(letters)
+        if self.replays is None:
+            return found
+        return pc.and_(found, taken_mask(self.replays.taken(file), letters))
+
+
+@dataclass
+class Counted:
+    """``whole``: files of which nothing is left; ``parts``: those of which something is."""
+
+    letters: int = 0
+    whole: list[LetterFile] = field(default_factory=list)
+    parts: list[LetterFile] = field(default_factory=list)
+    damaged: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """Of the files that go."""
+        return sum(file.bytes for file in self.whole)
+
+
+def count(
+    directory: LetterDirectory,
+    files: list[LetterFile],
+    purge: Purge,
+    tell: Tell = lambda _files: None,
+) -> Counted:
+    """What would be deleted. Raises UserError, UnavailableError."""
+
+    def work(file: LetterFile) -> tuple[int, bool]:
+        meant = left = 0
+        for _, batch in open_letters(directory, file).dead(Choice()):
+            here = purge.mask(file, batch).true_count
+            meant, left = meant + here, left + batch.num_rows - here
+        return meant, left > 0
+
+    counted = Counted()
+    for file, found in each(files, work, tell):
+        if isinstance(found, CorruptError):
+            counted.damaged[file.path] = str(found)
+            continue
+        meant, some_left = found
+        counted.letters += meant
+        if meant:
+            (counted.parts if some_left else counted.whole).append(file)
+    return counted
+
+
+def delete(
+    directory: LetterDirectory, counted: Counted, purge: Purge, tell: Tell = lambda _files: None
+) -> dict[str, str]:
+    """What was counted; gives the files that turn out to be damaged, and stay, with why. Raises
+    UserError, UnavailableError: what was done until then is done."""
+    damaged: dict[str, str] = {}
+
+    def do(files: list[LetterFile], work: Callable[[LetterFile], None]) -> None:
+        for file, found in each(files, work, tell):
+            if isinstance(found, CorruptError):
+                damaged[file.path] = str(found)
+
+    do(counted.whole, lambda file: remove(directory, file))
+    if counted.parts:
+        aside = directory.path_of(DIRECTORY, ASIDE)
+        with directory.errors(aside):
+            directory.store.make_directory(aside)
+            _remove_leftovers(directory, aside)
+        do(
+            counted.parts,
+            lambda file: _rewrite(directory, file, purge, f"{aside}/{uuid.uuid4().hex}"),
+        )
+    return damaged
+
+
+def remove(directory: LetterDirectory, file: LetterFile) -> None:
+    """Delete a file; nothing happens when it is gone."""
+    with directory.errors(file.path):
+        if directory.store.exists(file.path):
+            directory.store.files.delete_file(file.path)
+
+
+def _rewrite(directory: LetterDirectory, file: LetterFile, purge: Purge, aside: str) -> None:
+    def keep(letters: pa.RecordBatch) -> pa.BooleanArray:
+        return pc.invert(purge.mask(file, letters))
+
+    with directory.errors(aside):
+        output = directory.store.open_output(aside)
+        open_letters(directory, file).rewrite(output, keep)
+        directory.store.sync(aside)
+        directory.store.rename([(aside, file.path)])
+        if directory.store.exists(aside):  # a store of objects has no renames
+            directory.store.files.delete_file(aside)
+
+
+def _remove_leftovers(directory: LetterDirectory, aside: str) -> None:
+    """What purges that were killed have left; one that runs has a file there for seconds."""
+    for info in directory.store.files.get_file_info(fs.FileSelector(aside, allow_not_found=True)):
+        if time.time() - (info.mtime_ns or 0) / 1e9 > LEFTOVER_SECONDS:
+            directory.store.files.delete_file(info.path)

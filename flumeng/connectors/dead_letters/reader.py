@@ -1,0 +1,140 @@
+"""Reads listed letters in executors: rows of files, and of these the ones that the replay takes.
+
+The files of a part lie one after the other: an offset is the number of a row among all of them,
+chosen or not. So ranges say exactly what is read, whatever is chosen. A letter without a body is no
+event any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.config.letters_source import LettersSource
+from flumeng.connectors.api.letter_columns import ADDED
+from flumeng.connectors.api.ranged import Range, UnreadableError
+from flumeng.connectors.dead_letters import names, replay_lists
+from flumeng.connectors.dead_letters.choice import Choice
+from flumeng.connectors.dead_letters.directory import LetterDirectory, LetterFile
+from flumeng.connectors.dead_letters.reading import open_letters
+from flumeng.connectors.dead_letters.replay_lists import ListedFile
+from flumeng.connectors.kafka.messages import MESSAGE_SCHEMA, empty_maps
+from flumeng.events import attributes
+from flumeng.events.reasons import PARSE_ERROR
+from flumeng.events.schema import READ_SCHEMA
+from flumeng.platform import secrets
+from flumeng.platform.errors import FlumengError, UnavailableError
+from flumeng.platform.options.patterns import SECRET
+from flumeng.platform.scrubbing import Secret
+
+Secrets = tuple[tuple[str, Secret], ...]
+
+
+@dataclass(frozen=True)
+class LettersReader:
+    """See ``Reader``. ``resolved``: what the references in ``location`` stand for."""
+
+    location: str
+    of_flow: str
+    replay: str
+    messages: bool
+    resolved: Secrets = ()
+    modules: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, source: LettersSource) -> LettersReader:
+        """Raises UserError."""
+        given = source.credentials.given if source.credentials else {}
+        resolved = tuple(
+            (reference, secrets.resolve(reference))
+            for reference in given.values()
+            if SECRET.fullmatch(reference)
+        )
+        return cls(source.location, source.of, source.replay, source.messages, resolved)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return MESSAGE_SCHEMA if self.messages else READ_SCHEMA
+
+    def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
+        """Raises UnreadableError itself: ``seq`` is the event's own, and no offset."""
+        del address
+        offset = piece.start
+        try:
+            directory, choice, files = _part(self, names.part_of(piece.partition))
+            first = 0
+            for listed in files:
+                last = first + listed.rows
+                if last > piece.start and first < piece.end:
+                    for row, letters in self._letters(directory, listed, piece, first):
+                        offset = row
+                        chosen = listed.mask(choice, letters.select(ADDED.names))
+                        mask = pc.and_(chosen, letters["body"].is_valid())
+                        if mask.true_count:
+                            yield self._events(letters.filter(mask), row, mask, piece.partition)
+                        offset = row + letters.num_rows
+                first = last
+        except FlumengError as error:
+            damaged = not isinstance(error, UnavailableError)
+            raise UnreadableError(piece.partition, offset, str(error), damaged=damaged) from error
+
+    def _letters(
+        self, directory: LetterDirectory, listed: ListedFile, piece: Range, first: int
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Rows of the file that are in ``piece``, and the offset at which each batch begins."""
+        path = directory.path_of(listed.name)
+        with directory.errors(path):
+            (info,) = directory.store.files.get_file_info([path])
+        if info.size is not None:
+            replay_lists.require_unchanged(listed, info.size, path)
+        start = max(piece.start - first, 0)
+        end = min(piece.end - first, listed.rows)
+        file = LetterFile(path, listed.name, listed.bytes, 0.0)
+        row = first + start
+        wanted = pa.schema([*(f for f in self.schema if f.name != "replayed"), *ADDED])
+        for batch in open_letters(directory, file).read(wanted, start, end):
+            yield row, batch
+            row += batch.num_rows
+
+    def _events(
+        self, letters: pa.RecordBatch, row: int, mask: pa.BooleanArray, partition: str
+    ) -> pa.RecordBatch:
+        """The events that the letters were. One whose identity is lost gets that of its row."""
+        rows = pc.add(pc.indices_nonzero(mask).cast(pa.int64()), row)
+        lost = pc.or_(letters["journal"].is_null(), letters["seq"].is_null())
+        attrs = _filled(letters["attrs"])
+        found: Mapping[str, pa.Array] = {
+            "body": letters["body"],
+            "ts": pc.coalesce(letters["ts"], letters["dead_time"]),
+            "host": pc.fill_null(letters["host"], ""),
+            "attrs": attributes.without(attrs, [PARSE_ERROR]),
+            "journal": pc.if_else(lost, partition, letters["journal"]),
+            "seq": pc.if_else(lost, rows, letters["seq"]),
+            "replayed": pa.repeat(pa.scalar(value=True), letters.num_rows),
+        }
+        columns = [found[name] if name in found else letters[name] for name in self.schema.names]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _filled(attrs: pa.MapArray) -> pa.MapArray:
+    """Nulls become empty maps."""
+    if not attrs.null_count:
+        return attrs
+    empty = empty_maps(attrs.type, 1)
+    places = pc.if_else(attrs.is_null(), len(attrs), pa.array(range(len(attrs)), pa.int64()))
+    return pa.concat_arrays([attrs, empty]).take(places)
+
+
+@lru_cache(maxsize=64)
+def _part(
+    reader: LettersReader, number: int
+) -> tuple[LetterDirectory, Choice, tuple[ListedFile, ...]]:
+    """A part of the list, which counts from now on: it is read."""
+    directory = LetterDirectory(reader.location, dict(reader.resolved).__getitem__)
+    choice, files = replay_lists.read_part(directory, reader.of_flow, reader.replay, number)
+    replay_lists.mark(directory, reader.of_flow, reader.replay, replay_lists.READ)
+    return directory, choice, files

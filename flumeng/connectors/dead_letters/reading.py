@@ -1,0 +1,260 @@
+"""One file of dead letters, in Parquet or JSON: its rows by number, whichever columns are wanted.
+
+A column that the file lacks, or has as another type than is wanted, is null. Rows are numbered from
+0 in the order in which they lie in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from flumeng.connectors.api.letter_columns import ADDED
+from flumeng.connectors.dead_letters.choice import Choice
+from flumeng.connectors.dead_letters.directory import LetterDirectory, LetterFile
+from flumeng.connectors.files import formats
+from flumeng.events import json_text
+from flumeng.filters.formats import json_values
+from flumeng.filters.formats.json import MALFORMED, each_object
+from flumeng.platform.errors import CorruptError
+
+ROWS_AT_ONCE = 20_000
+BLOCK_BYTES = 4 * 1024 * 1024
+WHOLE_BYTES = 1024 * 1024
+"""A Parquet file up to this size is read with one request to its store."""
+CODECS = {".zst": "zstd", ".gz": "gzip"}
+REASON, TIME = "dead_reason", "dead_time"
+
+B = TypeVar("B", bound=Any)
+Keep = Callable[[pa.RecordBatch], pa.BooleanArray]
+"""Which rows are to stay, of those with the columns ADDED."""
+
+
+class Letters(Protocol):
+    """Raises CorruptError for a file that is damaged or has no dead letters, GoneError when it is
+    gone, UserError, UnavailableError; each where it is read."""
+
+    def read(
+        self, schema: pa.Schema, start: int = 0, end: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows [start, end), none left out, in ``schema``."""
+
+    def dead(self, choice: Choice) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The number of the first row, and rows with the columns ADDED: all, or without some that
+        ``choice`` does not mean."""
+
+    def shown(self, rows: Collection[int]) -> dict[int, bytes]:
+        """These rows with all columns that the file has, as JSON."""
+
+    def rewrite(self, output: pa.NativeFile, keep: Keep) -> None:
+        """Write a file of the same form into ``output``, which is closed then, with some rows."""
+
+
+def open_letters(directory: LetterDirectory, file: LetterFile) -> Letters:
+    kind = ParquetLetters if file.path.endswith(".parquet") else JsonLetters
+    return kind(directory, file)
+
+
+class ParquetLetters:
+    """See ``Letters``."""
+
+    def __init__(self, directory: LetterDirectory, file: LetterFile) -> None:
+        self._directory = directory
+        self._path = file.path
+        self._small = file.bytes <= WHOLE_BYTES
+
+    def read(
+        self, schema: pa.Schema, start: int = 0, end: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        with self._directory.errors(self._path), self._open() as file:
+            first = 0
+            for group in range(file.num_row_groups):
+                last = first + file.metadata.row_group(group).num_rows
+                if last > start and (end is None or first < end):
+                    for row, batch in self._batches(file, group, first, schema):
+                        from_ = max(start - row, 0)
+                        to = batch.num_rows if end is None else min(end - row, batch.num_rows)
+                        if from_ < to:
+                            yield _conformed(batch.slice(from_, to - from_), schema)
+                first = last
+
+    def dead(self, choice: Choice) -> Iterator[tuple[int, pa.RecordBatch]]:
+        with self._directory.errors(self._path), self._open() as file:
+            first = 0
+            for group in range(file.num_row_groups):
+                footer = file.metadata.row_group(group)
+                if not (choice.timed and _misses(choice, footer)):
+                    for row, batch in self._batches(file, group, first, ADDED):
+                        yield row, _conformed(batch, ADDED)
+                first += footer.num_rows
+
+    def shown(self, rows: Collection[int]) -> dict[int, bytes]:
+        with self._directory.errors(self._path), self._open() as file:
+            schema = file.schema_arrow
+        found: dict[int, bytes] = {}
+        for batch, there in _with_rows(self.read(schema, min(rows), max(rows) + 1), rows):
+            texts = json_text.rows(batch.take(pa.array([place for place, _ in there])))
+            found |= zip((row for _, row in there), texts.to_pylist(), strict=True)
+        return found
+
+    def rewrite(self, output: pa.NativeFile, keep: Keep) -> None:
+        with self._directory.errors(self._path), self._open() as file:
+            group = file.metadata.row_group(0)
+            compression = group.column(0).compression.lower().replace("uncompressed", "none")
+            writer = formats.create(output, file.schema_arrow, "parquet", compression)
+            for number in range(file.num_row_groups):
+                rows = file.read_row_group(number)
+                (all_,) = rows.combine_chunks().to_batches()
+                left = rows.filter(keep(_conformed(all_, ADDED)))
+                if left.num_rows:
+                    writer.write(left)
+            writer.close()
+
+    def _open(self) -> pq.ParquetFile:
+        if self._small:
+            file = pq.ParquetFile(pa.BufferReader(self._whole))
+        else:
+            file = pq.ParquetFile(self._path, filesystem=self._directory.store.files)
+        if REASON not in file.schema_arrow.names:
+            file.close()
+            raise CorruptError(f"{self._path}: its rows are no dead letters")
+        return file
+
+    @cached_property
+    def _whole(self) -> pa.Buffer:
+        with self._directory.store.files.open_input_file(self._path) as stream:
+            return stream.read_buffer()
+
+    def _batches(
+        self, file: pq.ParquetFile, group: int, first: int, schema: pa.Schema
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        has = set(file.schema_arrow.names)
+        there = [name for name in schema.names if name in has]
+        batches = file.iter_batches(
+            ROWS_AT_ONCE, row_groups=[group], columns=there, use_threads=False
+        )
+        for batch in batches:
+            yield first, batch
+            first += batch.num_rows
+
+
+class JsonLetters:
+    """See ``Letters``."""
+
+    def __init__(self, directory: LetterDirectory, file: LetterFile) -> None:
+        self._directory = directory
+        self._path = file.path
+        self._codec = CODECS.get(self._path[self._path.rfind(".") :])
+
+    def read(
+        self, schema: pa.Schema, start: int = 0, end: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        for lines in self._lines(start, end):
+            yield self._parsed(lines, schema)
+
+    def dead(self, choice: Choice) -> Iterator[tuple[int, pa.RecordBatch]]:
+        del choice  # only what is read says when it was
+        first = 0
+        for batch in self.read(ADDED):
+            yield first, batch
+            first += batch.num_rows
+
+    def shown(self, rows: Collection[int]) -> dict[int, bytes]:
+        found = _with_rows(self._lines(min(rows), max(rows) + 1), rows)
+        return {row: lines[place].as_py() for lines, there in found for place, row in there}
+
+    def rewrite(self, output: pa.NativeFile, keep: Keep) -> None:
+        out = pa.CompressedOutputStream(output, self._codec) if self._codec else output
+        for lines in self._lines(0, None):
+            for line in lines.filter(keep(self._parsed(lines, ADDED))).to_pylist():
+                out.write(line + b"\n")
+        out.close()
+        output.close()
+
+    def _lines(self, start: int, end: int | None) -> Iterator[pa.BinaryArray]:
+        """Those of the rows [start, end), many at once."""
+        row, rest = 0, b""
+        with self._directory.errors(self._path), self._open() as stream:
+            while (end is None or row < end) and (block := stream.read(BLOCK_BYTES)):
+                *lines, rest = (rest + block).split(b"\n")
+                from_ = max(start - row, 0)
+                to = len(lines) if end is None else min(end - row, len(lines))
+                for first in range(from_, to, ROWS_AT_ONCE):
+                    yield pa.array(lines[first : min(first + ROWS_AT_ONCE, to)], pa.binary())
+                row += len(lines)
+        if rest and (end is None or row < end):
+            raise CorruptError(f"{self._path}: its last line has no end")
+
+    def _open(self) -> pa.NativeFile:
+        return self._directory.store.files.open_input_stream(self._path, compression=self._codec)
+
+    def _parsed(self, lines: pa.BinaryArray, schema: pa.Schema) -> pa.RecordBatch:
+        exact = [json_text.EXACT_BODY] if json_text.BODY in schema.names else []
+        names = [*schema.names, *exact]
+        with self._directory.errors(self._path):
+            found, reasons = each_object(lines, lambda texts: json_values.objects(texts, names))
+        if pc.any(pc.equal(reasons, MALFORMED)).as_py():
+            raise CorruptError(f"{self._path}: a line is no JSON")
+        raws = {name: json_values.values(found, place) for place, name in enumerate(names)}
+        columns = [_column(raws, field) for field in schema]
+        batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+        if REASON in schema.names and batch[REASON].null_count == batch.num_rows:
+            raise CorruptError(f"{self._path}: its rows are no dead letters")
+        return batch
+
+
+def _with_rows(
+    batches: Iterator[B], rows: Collection[int]
+) -> Iterator[tuple[B, list[tuple[int, int]]]]:
+    """Of batches that begin at the first of ``rows`` those that hold some of them: where in the
+    batch, and which row that is."""
+    left = sorted(rows)
+    first = left[0]
+    for batch in batches:
+        there = [row for row in left if row < first + len(batch)]
+        if there:
+            yield batch, [(row - first, row) for row in there]
+        left = left[len(there) :]
+        first += len(batch)
+
+
+def _column(raws: dict[str, pa.Array], field: pa.Field) -> pa.Array:
+    if field.name != json_text.BODY:
+        return json_values.column(raws[field.name], field.type)[0]
+    text, _ = json_values.column(raws[json_text.BODY], pa.string())
+    exact, _ = json_values.column(raws[json_text.EXACT_BODY], pa.binary())
+    return pc.coalesce(exact, text.cast(pa.binary()))
+
+
+def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = []
+    for field in schema:
+        if field.name in batch.schema.names:
+            try:
+                columns.append(batch[field.name].cast(field.type))
+                continue
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                pass  # of another type than any event has it
+        columns.append(pa.nulls(batch.num_rows, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _misses(choice: Choice, group: pq.RowGroupMetaData) -> bool:
+    """Whether the footer says that ``choice`` means none of the group's letters."""
+    for place in range(group.num_columns):
+        column = group.column(place)
+        if column.path_in_schema == TIME:
+            bounds = column.statistics
+            if bounds is None or not bounds.has_min_max:
+                return False
+            first, last = (
+                pa.scalar(it, ADDED.field(TIME).type).cast(pa.int64()).as_py()
+                for it in (bounds.min, bounds.max)
+            )
+            return choice.misses(first, last)
+    return False

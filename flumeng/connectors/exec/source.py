@@ -1,0 +1,234 @@
+"""The exec source: lines that a command prints.
+
+The command runs under a guard (``runtime.guard``), which ends it and all that it started when the
+source or the worker does. It cannot be asked for its lines again: what it printed and was not
+journaled when the worker died is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import signal
+from typing import cast
+
+from flumeng.config.sources import Exec
+from flumeng.connectors.api.framing import Framer, Messages
+from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
+from flumeng.connectors.api.source import Source, SourceContext
+from flumeng.platform.guarded import GUARD, STOP_SECONDS, environment
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0
+RETRY_MOST_SECONDS = 60.0
+HEALTHY_SECONDS = 60.0
+LAST_OUTPUT_SECONDS = 1.0
+STDERR_BYTES = 2048
+
+_STDIN, _STDOUT, _STDERR = 0, 1, 2
+
+
+class ExecSource(Source):
+    """Runs the command of its options: once, every so often, or again whenever it ends."""
+
+    def __init__(self, options: Exec, context: SourceContext) -> None:
+        self._options = options
+        self._context = context
+        self._stopping = asyncio.Event()
+        self._paused = False
+        self._command: _Command | None = None
+        self._running: asyncio.Task[None] | None = None
+        name = hashlib.blake2b("\0".join(options.command).encode(), digest_size=8).hexdigest()
+        self._done_key = f"exec:{name}"
+        attrs = (("source", "exec"), ("command", options.command[0]))
+        rules = LineRules(options.max_line_bytes, b"\r", keep_empty=True)
+        self._origin = Origin(context.hostname, attrs, rules)
+
+    async def start(self) -> None:
+        self._running = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """What the command prints while it ends is taken too."""
+        self._stopping.set()
+        if self._command is not None:
+            self._command.end()
+        if self._running is not None:
+            await self._running
+
+    def pause(self) -> None:
+        self._paused = True
+        if self._command is not None:
+            self._command.pause()
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._command is not None:
+            self._command.resume()
+
+    async def _run(self) -> None:
+        mode, loop = self._options.mode, asyncio.get_running_loop()
+        if mode == "once" and self._done_key in self._context.state:
+            return
+        retry = RETRY_SECONDS
+        while not self._stopping.is_set():
+            began = loop.time()
+            try:
+                status, said = await self._run_once()
+            except Exception as error:
+                self._context.fail(error)
+                return
+            if self._stopping.is_set():
+                return
+            self._tell(status, said)
+            took = loop.time() - began
+            if mode == "once" and status == 0:
+                self._submit(Messages(b""), {self._done_key: True})
+                return
+            if mode == "periodic":
+                await self._sleep(max(0.0, self._options.every_seconds - took))
+                continue
+            retry = RETRY_SECONDS if took > HEALTHY_SECONDS else retry
+            await self._sleep(retry)
+            retry = min(2 * retry, RETRY_MOST_SECONDS)
+
+    async def _run_once(self) -> tuple[int, str]:
+        """The command's exit status, and what it said last on standard error."""
+        loop = asyncio.get_running_loop()
+        _, command = await loop.subprocess_exec(
+            lambda: _Command(self),
+            *GUARD,
+            *self._options.command,
+            cwd="/",
+            env=environment(),
+            start_new_session=True,
+        )
+        self._command = command
+        if self._paused:
+            command.pause()
+        if self._stopping.is_set():
+            command.end()
+        try:
+            return await command.ended
+        finally:
+            self._command = None
+
+    def _tell(self, status: int, said: str) -> None:
+        problem = None
+        if status:
+            problem = f"{self._options.command[0]} ended with status {status}"
+            problem += f": {said}" if said else ""
+        if problem and problem != self.problem:
+            log.warning("%s", problem)
+        if problem != self.problem:
+            self.problem = problem
+            self._context.changed()
+
+    async def _sleep(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+
+    def take(self, found: list[Messages]) -> None:
+        for messages in found:
+            self._submit(messages, None)
+
+    def discard(self, nbytes: int) -> None:
+        """The rest of over-long lines."""
+        self._context.counters.discarded_bytes += nbytes
+
+    def new_framer(self) -> Framer:
+        return Framer("newline", self._options.max_line_bytes)
+
+    def _submit(self, messages: Messages, state: dict[str, object] | None) -> None:
+        now_us = self._context.clock_us()
+        self._context.submit(ReceivedBlock(messages.data, self._origin, now_us, state=state))
+
+
+class _Command(asyncio.SubprocessProtocol):
+    """One run. ``ended`` is done when the command has ended and its output is taken."""
+
+    def __init__(self, source: ExecSource) -> None:
+        self.ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
+        self._source = source
+        self._framer = source.new_framer()
+        self._stderr = bytearray()
+        self._transport: asyncio.SubprocessTransport
+        self._ending = False
+        self._exited = False
+        self._paused = False
+        self._closing: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.SubprocessTransport", transport)
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == _STDOUT:
+            skipped = self._framer.skipped
+            self._source.take(self._framer.feed(data, len(data)))
+            self._source.discard(self._framer.skipped - skipped)
+        else:
+            self._stderr += data
+            del self._stderr[:-STDERR_BYTES]
+
+    def pipe_connection_lost(self, fd: int, _error: Exception | None) -> None:
+        if fd == _STDOUT:
+            self._source.take(self._framer.end())
+
+    def process_exited(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._transport.get_pid(), signal.SIGKILL)
+        self._exited = True
+        self._close_later()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        status = self._transport.get_returncode()
+        assert status is not None
+        said = " ".join(self._stderr.decode(errors="replace").split())
+        if not self.ended.done():
+            self.ended.set_result((status, said))
+
+    def pause(self) -> None:
+        if self._ending:
+            return
+        self._paused = True
+        if self._closing is not None:
+            self._closing.cancel()
+        output = self._output()
+        if output is not None:
+            output.pause_reading()
+
+    def resume(self) -> None:
+        self._paused = False
+        output = self._output()
+        if output is not None:
+            output.resume_reading()
+        self._close_later()
+
+    def _close_later(self) -> None:
+        """A process that it left behind may still have its output open; what is paused may still
+        have something in it."""
+        if self._exited and not self._paused:
+            loop = asyncio.get_running_loop()
+            self._closing = loop.call_later(LAST_OUTPUT_SECONDS, self._transport.close)
+
+    def end(self) -> None:
+        """Ask its guard to end it; and do it, should the guard not."""
+        self._ending = True
+        self.resume()
+        lifeline = self._transport.get_pipe_transport(_STDIN)
+        if lifeline is not None:
+            lifeline.close()
+        asyncio.get_running_loop().call_later(STOP_SECONDS, self._kill)
+
+    def _kill(self) -> None:
+        if not self.ended.done():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._transport.get_pid(), signal.SIGKILL)
+
+    def _output(self) -> asyncio.ReadTransport | None:
+        """Its standard output, while that is open."""
+        output = cast("asyncio.ReadTransport", self._transport.get_pipe_transport(_STDOUT))
+        return None if output is None or output.is_closing() else output

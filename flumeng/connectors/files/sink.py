@@ -1,0 +1,191 @@
+"""Files in a lake, in directories named after the time of their events; each event visible once.
+
+Executors write straight into the batch's staging directory, one file for each split and directory,
+and the driver learns only names and counts. The name of a file is never used again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
+
+import pyarrow as pa
+
+from flumeng.config.sinks.files import Files
+from flumeng.connectors.api import chunks
+from flumeng.connectors.api.sink import Attempt, BatchTooWideError, Row, TaskRevision, Written
+from flumeng.connectors.files import formats
+from flumeng.connectors.files.formats import FileWriter
+from flumeng.connectors.files.open_files import GATHERED_BYTES, MOST_FILES, OpenFiles
+from flumeng.connectors.files.plain_columns import plain, plain_schema
+from flumeng.events.lazy_batch import LazyBatch
+from flumeng.events.pattern_path import PatternPath
+from flumeng.filters.receipt_bound import refused
+from flumeng.platform import secrets
+from flumeng.platform.errors import UserError
+from flumeng.platform.file_store import FileStore, below, open_store
+from flumeng.platform.options.patterns import SECRET
+from flumeng.platform.scrubbing import Secret
+
+MARKER = "_SUCCESS"
+DONE_SCHEMA = pa.schema(
+    [
+        pa.field("source", pa.string()),
+        pa.field("target", pa.string()),
+        pa.field("events", pa.int64()),
+        pa.field("refused", pa.int64()),
+    ]
+)
+
+
+class FilesSink:
+    identified = writes_at_once = False
+
+    def __init__(self, options: Files, _task: TaskRevision) -> None:
+        if options.format == "avro" and find_spec("fastavro") is None:
+            raise UserError("files: install flumeng[avro] to write Avro")
+        self._options = options
+        self._path = PatternPath(options.location)
+        given = options.credentials.given if options.credentials else {}
+        self._secrets = {
+            reference: secrets.resolve(reference)
+            for reference in given.values()
+            if SECRET.fullmatch(reference)
+        }
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        return (self._path.root,)
+
+    def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
+        formats.require_fit(self._columns(batch.schema), self._options.format)
+        staging = attempt.staging.get(self._path.root, "")
+        stage = StageFiles(self._options, staging, self._secrets, attempt.makes_staging)
+        return batch.arrow(stage, DONE_SCHEMA)
+
+    def _columns(self, schema: pa.Schema) -> pa.Schema:
+        flat = self._options.columns == "flat"
+        return plain_schema(schema) if flat else schema
+
+    def written(self, rows: Sequence[Row]) -> Written:
+        if any(row["source"] is None for row in rows):
+            raise BatchTooWideError(f"over {MOST_FILES} files of one split")
+        files = tuple({row["target"]: (row["source"], row["target"]) for row in rows}.values())
+        events, far = (sum(row[name] for row in rows) for name in ("events", "refused"))
+        return Written(events, files, far)
+
+
+@dataclass(frozen=True)
+class StageFiles:
+    """Writes a split's events to files in ``staging``, and yields a row for each file.
+
+    One row without a source says that the split makes too many files; nothing of it counts.
+    ``secrets`` are what references in the location stand for: this host may not have them.
+    """
+
+    options: Files
+    staging: str
+    secrets: Mapping[str, Secret] = field(default_factory=dict)
+    makes_staging: bool = False
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        store, path = open_store(self.staging, self.secrets.__getitem__)
+        if self.makes_staging:
+            store.make_directory(path)
+        files = _StagedFiles(self.options, self.staging, store, path)
+        for events in chunks.tables(batches, GATHERED_BYTES):
+            try:
+                files.write(events)
+            except OSError as error:
+                raise store.explained(error) from error
+            if files.too_many:
+                yield _done([(None, None, 0, 0)])
+                return
+        try:
+            yield _done(files.finish())
+        except OSError as error:
+            raise store.explained(error) from error
+
+
+class _StagedFiles:
+    """The files of a split: for each directory one, or several when there are many directories."""
+
+    def __init__(self, options: Files, staging: str, store: FileStore, path: str) -> None:
+        self._options = options
+        self._staging = staging
+        self._store = store
+        self._place = path
+        self._path = PatternPath(options.location)
+        self._files: OpenFiles[str, _StagedFile] = OpenFiles()
+        self._directories: set[str] = set()
+
+    @property
+    def too_many(self) -> bool:
+        return self._files.too_many
+
+    def write(self, events: pa.Table) -> None:
+        for directory, part in self._files.in_order(self._path.split(events)):
+            if self.too_many:
+                return
+            rows = plain(part) if self._options.columns == "flat" else part
+            self._directories.add(directory)
+            file = self._files.get(directory, partial(self._new, directory, rows.schema))
+            file.write(rows, refused(part))
+            if file.output.tell() >= self._options.roll.bytes:
+                self._files.close(directory)
+
+    def finish(self) -> list[tuple[str, str, int, int]]:
+        """Make all files durable, and tell them."""
+        files = self._files.close_all()
+        found = [(file.source, file.target, file.events, file.refused) for file in files]
+        if self._options.marker:
+            found += [self._mark(directory) for directory in self._directories]
+        if found:
+            self._store.sync(self._place)
+        return found
+
+    def _mark(self, directory: str) -> tuple[str, str, int, int]:
+        name = f"{MARKER}-{uuid.uuid4().hex}"
+        path = f"{self._place}/{name}"
+        self._store.open_output(path).close()
+        self._store.sync(path)
+        return below(self._staging, name), below(directory, MARKER), 0, 0
+
+    def _new(self, directory: str, schema: pa.Schema) -> _StagedFile:
+        form, compression = self._options.format, self._options.compression
+        name = f"part-{uuid.uuid4().hex}{formats.ending(form, compression)}"
+        path = f"{self._place}/{name}"
+        output = self._store.open_output(path)
+        writer = formats.create(output, schema, form, compression)
+        source, target = below(self._staging, name), below(directory, name)
+        return _StagedFile(source, target, output, writer, self._store, path)
+
+
+@dataclass
+class _StagedFile:
+    source: str
+    target: str
+    output: pa.NativeFile
+    writer: FileWriter
+    store: FileStore
+    path: str
+    events: int = 0
+    refused: int = 0
+
+    def write(self, rows: pa.Table, refused: int) -> None:
+        self.writer.write(rows)
+        self.events += rows.num_rows
+        self.refused += refused
+
+    def close(self) -> None:
+        """Make the file durable."""
+        self.writer.close()
+        self.store.sync(self.path)
+
+
+def _done(files: Sequence[tuple[str | None, str | None, int, int]]) -> pa.RecordBatch:
+    rows = [dict(zip(DONE_SCHEMA.names, file, strict=True)) for file in files]
+    return pa.RecordBatch.from_pylist(rows, DONE_SCHEMA)

@@ -1,0 +1,105 @@
+"""What the discovery task of a flow does for its source ``flow``: it finds the other flow's
+journals.
+
+A journal begins where it is read from when its server says how far it reaches, and not before: the
+cursor that was made with the flow keeps all that has not been read. One that is closed ends where
+its registration says, and is gone when nobody needs it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from flumeng.config.flow_source import FlowSource
+from flumeng.connectors.api.finding import Before, Bounds, Findings, FindingTask, Offer
+from flumeng.connectors.flows.flow_journals import ANSWER_SECONDS, FlowJournals
+from flumeng.control.snapshot.partitions import FLOW, input_of, journal_of, subscribed
+from flumeng.control.zookeeper import Store
+from flumeng.events.journal_names import flow_of
+from flumeng.journal.serving.client import JournalClient
+from flumeng.platform.errors import UserError
+from zkschema import paths
+
+MOST_TIMES = 64
+"""Of more partitions the times are not asked for."""
+
+
+class FlowFinder:
+    """See ``Finder``. ``connect`` opens a client to a server."""
+
+    def __init__(
+        self,
+        options: FlowSource,
+        store: Store,
+        connect: Callable[[str], JournalClient] = lambda a: JournalClient(a, ANSWER_SECONDS),
+    ) -> None:
+        self._flow = options.name
+        self._latest = options.start_from == "latest"
+        self._store = store
+        self._journals = FlowJournals(self._flow, store, connect)
+
+    @classmethod
+    def of(cls, options: FlowSource, store: Store, task: FindingTask) -> FlowFinder:
+        del task
+        return cls(options, store)
+
+    def find(self, before: Before) -> Findings:
+        known = self._mine(before.partitions)
+        journals = self._journals.registered()
+        fresh = [name for name in journals if name not in known]
+        reached = self._bounds(fresh) if fresh else {}
+        at_end = self._latest and before.scope is None
+        offers = {
+            subscribed(name): Offer(
+                start=(reached[name].safe if at_end else reached[name].floor)
+                if name in reached
+                else 0,
+                end=(journal.end or 0) if journal.closed else None,
+            )
+            for name, journal in journals.items()
+            if name in known or name in reached
+        }
+        silent = [name for name in fresh if name not in reached]
+        return Findings(
+            offers,
+            scope=(f"flow {self._flow}",),
+            gone=frozenset(subscribed(name) for name in known - journals.keys()),
+            troubles=tuple(f"the server of the journal {name} does not answer" for name in silent),
+            lacks=() if journals or self._is_there() else (f"there is no flow {self._flow}",),
+        )
+
+    def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
+        found = self._bounds(self._mine(partitions))
+        return {subscribed(name): bounds for name, bounds in found.items()}
+
+    def offsets(self, partitions: Collection[str], to: str) -> dict[str, int]:
+        if to not in ("earliest", "latest"):
+            raise UserError("a flow is read from earliest, latest or an offset, not from a time")
+        found = self.bounds(partitions)
+        return {name: one.floor if to == "earliest" else one.safe for name, one in found.items()}
+
+    def times(self, at: Mapping[str, int]) -> dict[str, int]:
+        names = self._mine(at)
+        if not names or len(names) > MOST_TIMES:
+            return {}
+        found = self._journals.times({name: at[subscribed(name)] for name in names})
+        return {subscribed(name): moment for name, moment in found.items()}
+
+    def finished(self) -> None:
+        """Nobody has to know."""
+
+    def close(self) -> None:
+        self._journals.close()
+
+    def _is_there(self) -> bool:
+        return self._store.exists(paths.flow(self._flow))
+
+    def _mine(self, partitions: Iterable[str]) -> set[str]:
+        """The journals among the partitions that are of the flow that is read."""
+        names = {journal_of(name) for name in partitions if input_of(name) == FLOW}
+        return {name for name in names if flow_of(name) == self._flow}
+
+    def _bounds(self, journals: Iterable[str]) -> dict[str, Bounds]:
+        """Lacks those of servers that do not answer."""
+        found = self._journals.positions(self._journals.addresses(journals))
+        return {name: Bounds(position.floor, position.safe) for name, position in found.items()}

@@ -1,0 +1,138 @@
+"""The journals of one flow, for whoever reads them under a cursor of its own: which there are,
+where they are served and how far each reaches."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import lru_cache
+from typing import cast
+
+from flumeng.connectors.journals.addresses import server_of
+from flumeng.control.snapshot import journal_registry
+from flumeng.control.zookeeper import Store, Versioned
+from flumeng.events.journal_names import flow_of, is_journal
+from flumeng.journal.log.position import Position
+from flumeng.journal.serving.client import JournalClient
+from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
+from zkschema import paths
+from zkschema.records import Journal
+
+ANSWER_SECONDS = 1.5
+LISTED_SECONDS = 1.0
+THREADS = 16
+
+
+class _Listing:
+    """The names of all journals of the cluster, listed once for all flows of a process. ``names``
+    may be called from any thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._names: list[str] = []
+        self._at = float("-inf")
+
+    def names(self) -> list[str]:
+        """Those of at most ``LISTED_SECONDS`` ago. Raises UnavailableError."""
+        with self._lock:
+            if time.monotonic() - self._at > LISTED_SECONDS:
+                self._names = self._store.children(paths.journals())
+                self._at = time.monotonic()
+            return self._names
+
+
+@lru_cache(maxsize=1)
+def _listing_of(store: Hashable) -> _Listing:
+    return _Listing(cast("Store", store))
+
+
+class FlowJournals:
+    """``connect`` opens a client to a server. All raise UnavailableError when ZooKeeper is away."""
+
+    def __init__(
+        self,
+        flow: str,
+        store: Store,
+        connect: Callable[[str], JournalClient] = lambda a: JournalClient(a, ANSWER_SECONDS),
+    ) -> None:
+        self._flow = flow
+        self._store = store
+        self._listing = _listing_of(cast("Hashable", store))
+        self._connect = connect
+        self._threads = ThreadPoolExecutor(THREADS, "journal servers")
+
+    def registered(self) -> dict[str, Journal]:
+        """Journal -> its registration. One that cannot be read is what its name says of it."""
+        listed = [name for name in self._listing.names() if flow_of(name) == self._flow]
+        wanted = [paths.journal(name) for name in sorted(filter(is_journal, listed))]
+        return {
+            path.name: journal_registry.as_known(path, record)
+            for path, record in zip(wanted, self._store.read_each(wanted), strict=True)
+            if record is not None
+        }
+
+    def addresses(self, journals: Iterable[str]) -> dict[str, str]:
+        """Journal -> host:port of who serves it; lacks those whose node is not live."""
+        names = sorted(journals)
+        records = self._store.read_each([paths.journal(name) for name in names])
+        nodes = {
+            name: record.value.primary
+            for name, record in zip(names, records, strict=True)
+            if isinstance(record, Versioned)
+        }
+        listed = sorted(set(nodes.values()))
+        lives = self._store.read_each([paths.live_node(node) for node in listed])
+        served = {
+            node: live.value.addresses
+            for node, live in zip(listed, lives, strict=True)
+            if isinstance(live, Versioned) and live.value.addresses
+        }
+        return {
+            name: server_of(name, node, served[node])
+            for name, node in nodes.items()
+            if node in served
+        }
+
+    def positions(self, addresses: Mapping[str, str]) -> dict[str, Position]:
+        """How far each journal reaches by its server, at these ``addresses``; lacks those of
+        servers that do not answer."""
+        servers = sorted(set(addresses.values()))
+        answers = dict(zip(servers, self._threads.map(self._ask, servers), strict=True))
+        return {
+            name: position
+            for name, address in addresses.items()
+            if (position := answers[address].get(name)) is not None
+        }
+
+    def require_readable(self, journal: str) -> None:
+        """Raises DeniedError when its server says that this process may not read it."""
+        address = self.addresses([journal]).get(journal)
+        if address is not None:
+            with suppress(UnavailableError, CorruptError), self._connect(address) as client:
+                next(client.read(journal, 0, 0), None)
+
+    def times(self, at: Mapping[str, int]) -> dict[str, int]:
+        """Journal -> when the event at that offset was received, in microseconds since the epoch;
+        lacks those that do not say."""
+        addresses = self.addresses(at)
+
+        def time_of(name: str) -> int | None:
+            with suppress(FlumengError), self._connect(addresses[name]) as client:
+                for batch in client.read(name, at[name], at[name] + 1):
+                    return int(batch["ts"].cast("int64")[0].as_py())
+            return None
+
+        found = zip(addresses, self._threads.map(time_of, addresses), strict=True)
+        return {name: moment for name, moment in found if moment is not None}
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False)
+
+    def _ask(self, address: str) -> Mapping[str, Position]:
+        with suppress(UnavailableError, CorruptError), self._connect(address) as client:
+            return client.positions()
+        return {}

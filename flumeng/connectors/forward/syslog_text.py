@@ -1,0 +1,74 @@
+"""Rows as messages of RFC 5424, made of the columns that ``parse: {format: syslog}`` makes."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.events.column_text import check_plain, texts
+from flumeng.platform.errors import UserError
+
+NAMES = (("host", 255), ("app", 48), ("procid", 128), ("msgid", 32))
+"""Columns that are names in the header, and how long each may be."""
+USER, NOTICE = 1, 5
+FACILITIES, SEVERITIES = 24, 8
+NONE = b"-"
+
+
+def check(events: pa.Schema) -> None:
+    """Raises UserError when the columns do not fit."""
+    if "message" not in events.names and "body" not in events.names:
+        raise UserError("rfc5424: there is neither a column message nor body")
+    for name in ("facility", "severity"):
+        if name in events.names and not pa.types.is_integer(events.field(name).type):
+            raise UserError(f"rfc5424: the column {name} is no whole number")
+    if "ts" in events.names and not pa.types.is_timestamp(events.field("ts").type):
+        raise UserError("rfc5424: the column ts is no time")
+    known = ("structured", "message", "body", *(name for name, _ in NAMES))
+    check_plain(events, [name for name in known if name in events.names], "rfc5424")
+
+
+def rows(events: pa.RecordBatch) -> pa.BinaryArray:
+    """What is not there, or cannot be said, is ``-``; without a priority it is user.notice."""
+    content = "message" if "message" in events.schema.names else "body"
+    return pc.binary_join_element_wise(
+        pc.binary_join_element_wise(b"<", _priority(events), b">1", b""),
+        _column(events, "ts"),
+        *(_name(events, name, most) for name, most in NAMES),
+        _structured(events),
+        pc.fill_null(texts(events.column(content)), b""),
+        b" ",
+    )
+
+
+def _priority(events: pa.RecordBatch) -> pa.BinaryArray:
+    facility = _number(events, "facility", FACILITIES, USER)
+    severity = _number(events, "severity", SEVERITIES, NOTICE)
+    return texts(pc.add(pc.multiply(facility, 8), severity))
+
+
+def _number(events: pa.RecordBatch, name: str, end: int, default: int) -> pa.Array:
+    if name not in events.schema.names:
+        return pa.repeat(pa.scalar(default, pa.int64()), events.num_rows)
+    number = events.column(name).cast(pa.int64())
+    legal = pc.and_(pc.greater_equal(number, 0), pc.less(number, end))
+    return pc.if_else(pc.fill_null(legal, False), number, default)
+
+
+def _name(events: pa.RecordBatch, name: str, most: int) -> pa.BinaryArray:
+    """Printable ASCII without spaces; each other byte is a ``?``."""
+    text = _column(events, name)
+    plain = pc.replace_substring_regex(text, rb"[^!-~]", b"?")
+    return pc.binary_slice(plain, 0, most)
+
+
+def _structured(events: pa.RecordBatch) -> pa.BinaryArray:
+    text = _column(events, "structured")
+    return pc.if_else(pc.starts_with(text, b"["), text, NONE)
+
+
+def _column(events: pa.RecordBatch, name: str) -> pa.BinaryArray:
+    if name not in events.schema.names:
+        return pa.array([NONE] * events.num_rows, pa.binary())
+    text = texts(events.column(name))
+    return pc.if_else(pc.fill_null(pc.greater(pc.binary_length(text), 0), False), text, NONE)

@@ -1,0 +1,383 @@
+"""The HTTP source's answers, as an ASGI application.
+
+A sender that gets 200 knows that its events are durable, or delivered, or only received, as the
+source's ``ack`` says. One that gets anything else, or nothing, sends them again; then they may be
+there twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import logging
+import math
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from flumeng.config.sources import Http
+from flumeng.connectors.api.framing import Messages
+from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
+from flumeng.connectors.api.source import SourceContext
+from flumeng.connectors.http import http_body
+from flumeng.connectors.http.http_body import RefusedError
+from flumeng.connectors.http.http_known_paths import HEALTH_PATH, known_path
+from flumeng.connectors.http.http_received_body import Receive, ReceivedBody
+from flumeng.connectors.http.http_senders import Senders
+from flumeng.connectors.http.memory_bound import MemoryBound, OverBoundError, Share
+from flumeng.connectors.network.peer_limits import Peer, Peers
+from flumeng.connectors.network.peers import Client, UnauthorizedError, address, short
+from flumeng.connectors.network.tls import ServerTls
+from flumeng.platform.listening import takes_reserve
+from flumeng.platform.seldom import Seldom
+
+log = logging.getLogger(__name__)
+
+DURABLE_SECONDS = 30.0
+HELD_SECONDS = 1.0
+"""A journal that can take nothing for so long has senders told to come again."""
+
+STRANGER_BYTES = 1 << 20
+"""So much at most is read, and dropped, of what strangers go on sending when they are answered: who
+has sent more, and is cut off, may not see the answer."""
+
+RETRY_SECONDS = 1
+BODIES = MemoryBound(64 << 20)
+"""Of all requests of this process together, as received, unpacked and parsed, until their events
+are durable: who would take more is asked to come later."""
+
+PARSE_THREADS = 2
+PARSE_ASIDE_BYTES = 64 << 10
+"""A larger body, and each that is packed, is not parsed in the event loop's thread."""
+
+MOST_WAITING = 10_000
+_PLACES = threading.BoundedSemaphore(MOST_WAITING)
+"""Of requests of this process that are taken and wait for their delivery, or will: who would be one
+more is asked to come later."""
+
+Scope = MutableMapping[str, Any]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Connection(NamedTuple):
+    """What is the same for all requests of a connection. ``stranger`` says why its certificate is
+    not let in."""
+
+    peer: Peer
+    client: Client = Client()
+    stranger: str = ""
+
+
+class HttpApp:
+    """Takes nothing while it is paused: the journal is behind, or can take nothing."""
+
+    def __init__(
+        self,
+        options: Http,
+        context: SourceContext,
+        tls: ServerTls | None = None,
+        senders: Senders | None = None,
+    ) -> None:
+        self.peers = Peers(options.per_peer, asyncio.get_running_loop().time)
+        self._tls = tls
+        self._senders = senders
+        self._paused = False
+        self._turning_away: asyncio.TimerHandle | None = None
+        self._options = options
+        self._context = context
+        self._rules = LineRules(options.max_line_bytes, b"\r", keep_empty=False)
+        self._stopping = False
+        self._strangers = Seldom()
+        self._undecided: set[asyncio.Future[int]] = set()
+        """Whether they are durable."""
+        self._undelivered: set[asyncio.Future[bool]] = set()
+        """Of what is durable."""
+
+    def connected(self, transport: asyncio.Transport, host: str) -> Connection | None:
+        """A connection is made; None: it was one too many, and is closed. ``disconnected``
+        follows."""
+        peer = None if takes_reserve(transport) else self.peers.enter(host)
+        if peer is None:
+            self._context.counters.refused += 1
+            transport.abort()
+            return None
+        try:
+            client = self._tls.client(transport) if self._tls is not None else Client()
+        except UnauthorizedError as error:
+            return Connection(peer, stranger=f"this client is not let in: {error}")
+        return Connection(peer, client)
+
+    def disconnected(self, connection: Connection) -> None:
+        self.peers.leave(connection.peer)
+
+    def is_revoked(self, connection: Connection) -> bool:
+        """Whether its certificate was let in, and would not be now."""
+        return self._tls is not None and self._tls.is_revoked(connection.client.certificate)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        body = ReceivedBody(receive, headers)
+        said: Mapping[str, object]
+        more: list[tuple[bytes, bytes]] = []
+        try:
+            await self._take(scope, headers, body)
+            known = known_path(scope["path"])
+            status, said = known.status, known.said
+        except RefusedError as refused:  # and with it goes what was received of the body
+            status, said, more = refused.status, {"error": str(refused)}, [*refused.headers]
+        if status in (400, 404, 405, 411, 413, 415, 501):
+            self._context.counters.malformed += 1
+        if status == 504:
+            self._context.counters.undelivered += 1
+        if status in (429, 503):
+            self._context.counters.refused += 1
+            more = more or [(b"retry-after", b"%d" % RETRY_SECONDS)]
+        if status == 405:
+            more = [(b"allow", b"POST, PUT")]
+        stranger = status in (401, 403)
+        if stranger:
+            self._context.counters.unauthorized += 1
+            if self._strangers.is_due():
+                log.warning("%s is not let in: %s", address(scope["client"]), said["error"])
+        if stranger or (
+            status >= 400 and not await body.is_read_to_its_end(self._options.max_body_bytes)
+        ):
+            more.append((b"connection", b"close"))
+        text = b"" if status == 204 else json.dumps(said).encode() + b"\n"
+        answer_headers = more
+        if text:
+            length = (b"content-length", b"%d" % len(text))
+            answer_headers = [(b"content-type", b"application/json"), length, *more]
+        await send({"type": "http.response.start", "status": status, "headers": answer_headers})
+        await send({"type": "http.response.body", "body": text, "more_body": stranger})
+        if stranger:
+            await body.is_read_to_its_end(STRANGER_BYTES)
+            await send({"type": "http.response.body", "body": b""})
+
+    def stop(self) -> None:
+        """What is not durable yet is not known to be taken: its senders are told to come again."""
+        self._stopping = True
+        self.resume()
+        for future in self._undecided:
+            if not future.done():
+                future.set_exception(_stopping())
+        for waiting in self._undelivered:
+            if not waiting.done():
+                waiting.set_exception(
+                    _stopping("what was sent is journaled, not known as delivered")
+                )
+
+    def pause(self) -> None:
+        self._paused = True
+        if self._turning_away is None:
+            loop = asyncio.get_running_loop()
+            self._turning_away = loop.call_later(HELD_SECONDS, self._turn_away)
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._turning_away is not None:
+            self._turning_away.cancel()
+            self._turning_away = None
+
+    def _turn_away(self) -> None:
+        """What was taken while nobody knew yet that the journal can take nothing: its senders are
+        told now. They may send again what the journal gets after all."""
+        loop = asyncio.get_running_loop()
+        self._turning_away = loop.call_later(HELD_SECONDS, self._turn_away)
+        if self._context.held_by():
+            for future in self._undecided:
+                if not future.done():
+                    future.set_exception(self._later())
+
+    def _later(self) -> RefusedError:
+        cause = (
+            self._context.held_by() or "the flow's rate limit is reached, or its journal is behind"
+        )
+        return RefusedError(429, f"{cause}: send this again a little later")
+
+    async def settle(self, timeout_seconds: float) -> None:
+        """Take no more; return when all who wait are answered, or time is up."""
+        self._stopping = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_seconds):
+                while self._waiting:
+                    await asyncio.wait(self._waiting)
+
+    @property
+    def _waiting(self) -> set[asyncio.Future[Any]]:
+        return {*self._undecided, *self._undelivered}
+
+    async def _take(self, scope: Scope, headers: Mapping[bytes, bytes], body: ReceivedBody) -> None:
+        """Return when the request's events are what ``ack`` says. Raises RefusedError."""
+        method, known = scope["method"], known_path(scope["path"])
+        reading = method in ("GET", "HEAD")
+        if reading and not known.health:
+            raise RefusedError(404, f"send events with POST; {HEALTH_PATH} says how it is")
+        probing = reading or (method == "OPTIONS" and known.options)
+        if not probing and method not in ("POST", "PUT"):
+            raise RefusedError(405, "send events with POST")
+        if probing:
+            self._require_ready()
+            return
+        client = self._require_sender(scope, headers)
+        self._require_rate(scope)
+        self._require_ready()
+        if self._options.ack != "delivered":
+            await self._accept(scope, headers, body, client)
+            return
+        with _place():
+            end = await self._accept(scope, headers, body, client)
+            await self._until_delivered(end)
+
+    def _require_sender(self, scope: Scope, headers: Mapping[bytes, bytes]) -> str:
+        """Who sends it, as far as that is proven; nothing of the body is read before."""
+        connection = _connection(scope)
+        if connection.stranger:
+            raise RefusedError(403, connection.stranger)
+        if self._senders is None:
+            return connection.client.name
+        authorization = headers.get(b"authorization", b"")
+        return self._senders.require(scope["path"], authorization, connection.client)
+
+    def _require_rate(self, scope: Scope) -> None:
+        wait = _connection(scope).peer.wait_seconds
+        if wait:
+            seconds = math.ceil(wait)
+            raise RefusedError(
+                429,
+                f"your address sends more than it may: send this again in {seconds} s",
+                [(b"retry-after", b"%d" % seconds)],
+            )
+
+    async def _accept(
+        self, scope: Scope, headers: Mapping[bytes, bytes], body: ReceivedBody, client: str
+    ) -> int:
+        """The seq below which its events are durable; 0 when it has none, or may be answered
+        before."""
+        content_type = headers.get(b"content-type", b"").decode("latin-1")
+        try:
+            with BODIES.share() as memory:
+                try:
+                    kind = known_path(scope["path"]).content_type or content_type
+                    pieces = await self._pieces(headers, kind, body, memory)
+                finally:
+                    _connection(scope).peer.take(body.received_bytes, 0)
+                if self.peers.counts_events:
+                    events = sum(piece.events for piece in pieces)
+                    _connection(scope).peer.take(0, events)
+                memory.give_back_to(sum(len(piece.data) for piece in pieces))
+                self._require_ready()
+                if not pieces:
+                    return 0
+                durable = self._submit(pieces, self._origin(scope, content_type, client))
+                if self._options.ack == "received":
+                    durable.cancel()
+                    return 0
+                return await self._until_durable(durable)
+        except OverBoundError as error:
+            raise RefusedError(429, "too much at once: send this again a little later") from error
+
+    async def _pieces(
+        self, headers: Mapping[bytes, bytes], content_type: str, body: ReceivedBody, memory: Share
+    ) -> list[Messages]:
+        """Nothing else of the body is left in memory after it."""
+        http_body.require_text(content_type)
+        limit = self._options.max_body_bytes
+        data = await body.read(limit, memory)
+        encoding = headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
+        parse = functools.partial(http_body.pieces, data, encoding, content_type, limit, memory)
+        if encoding in ("", "identity") and len(data) <= PARSE_ASIDE_BYTES:
+            return parse()
+        return await asyncio.get_running_loop().run_in_executor(_parsers(), parse)
+
+    def _require_ready(self) -> None:
+        if self._stopping:
+            raise _stopping()
+        if self._paused:
+            raise self._later()
+
+    def _submit(self, pieces: list[Messages], origin: Origin) -> asyncio.Future[int]:
+        """The journal takes blocks in order, so that the last one speaks for all."""
+        durable: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def tell(end: int) -> None:
+            if not durable.done():
+                durable.set_result(end)
+
+        def refuse(reason: str) -> None:
+            if not durable.done():
+                durable.set_exception(RefusedError(400, f"this cannot be stored: {reason}"))
+
+        received_us = self._context.clock_us()
+        for index, (data, bounds, _) in enumerate(pieces, 1):
+            on_durable = tell if index == len(pieces) else None
+            self._context.submit(
+                ReceivedBlock(
+                    data, origin, received_us, bounds, on_durable=on_durable, on_unfit=refuse
+                )
+            )
+        return durable
+
+    async def _until_durable(self, durable: asyncio.Future[int]) -> int:
+        self._undecided.add(durable)
+        try:
+            return await asyncio.wait_for(durable, DURABLE_SECONDS)
+        except TimeoutError as error:
+            raise RefusedError(503, "not durable in time: send this again") from error
+        finally:
+            self._undecided.discard(durable)
+
+    async def _until_delivered(self, end: int) -> None:
+        seconds = self._options.ack_timeout_seconds
+        delivered = self._context.deliveries.wait(end, seconds)
+        self._undelivered.add(delivered)
+        try:
+            in_time = await delivered
+        finally:
+            self._undelivered.discard(delivered)
+        if not in_time:
+            raise RefusedError(
+                504,
+                f"accepted and journaled, but not delivered within {seconds:g} s yet: sent again "
+                "it is there twice",
+            )
+
+    def _origin(self, scope: Scope, content_type: str, client: str) -> Origin:
+        peer = scope.get("client") or ("unknown", 0)
+        attrs = [("source", "http"), ("peer", address(peer))]
+        said = {"client": client, "path": scope["path"], "content_type": content_type}
+        attrs += [(name, short(value)) for name, value in said.items() if value]
+        return Origin(peer[0], tuple(attrs), self._rules)
+
+
+def _connection(scope: Scope) -> Connection:
+    found = scope["state"]["connection"]
+    assert isinstance(found, Connection)
+    return found
+
+
+@functools.cache
+def _parsers() -> ThreadPoolExecutor:
+    """Those of this process: what they take beside the bodies is bounded by their number."""
+    return ThreadPoolExecutor(PARSE_THREADS, "http")
+
+
+@contextlib.contextmanager
+def _place() -> Iterator[None]:
+    """For one request that waits for its delivery. Raises RefusedError."""
+    if not _PLACES.acquire(blocking=False):
+        raise RefusedError(
+            429, f"{MOST_WAITING} requests wait for their delivery: send this again a little later"
+        )
+    try:
+        yield
+    finally:
+        _PLACES.release()
+
+
+def _stopping(also: str = "") -> RefusedError:
+    then = f" ({also})" if also else ""
+    return RefusedError(503, f"this node is stopping: send this again, there or elsewhere{then}")

@@ -1,0 +1,383 @@
+"""What an HTTP body holds: unpacked within bounds, checked, and cut into pieces of whole events.
+
+Pure. Lines are never touched one by one: newlines are found by the commit thread, and JSON is
+checked a piece at a time. What is to be allocated is taken from the memory of all bodies before.
+"""
+
+from __future__ import annotations
+
+import io
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from flumeng.connectors.api.framing import Framer, Messages
+from flumeng.connectors.http.memory_bound import Share
+from flumeng.journal.log.frame import MAX_ROWS
+from flumeng.platform.json_text import without_surrogates
+
+PIECE_BYTES = 1 << 20
+ENTRIES_AT_ONCE = 10_000
+MOST_ENTRIES = 100_000
+"""Of an array. Each costs much more than its bytes, so that a body of commas must not be taken."""
+
+_VALUE_BYTES = 80
+"""Of memory, for each value that is decoded, beside its text."""
+
+_NEWLINE, _QUOTE, _COMMA, _OPEN, _CLOSE = b'\n",{}'
+_BRACKET_TO_BRACE = 0x20
+_SCAN_BYTES = 1 << 18
+_READ_BYTES = 1 << 18
+_CODECS = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}
+_LINES_OF_JSON = frozenset(
+    f"application/{name}"
+    for name in (
+        "x-ndjson",
+        "ndjson",
+        "jsonl",
+        "x-jsonl",
+        "jsonlines",
+        "x-jsonlines",
+        "json-lines",
+        "x-json-stream",
+        "stream+json",
+        "vnd.serilog.clef",
+    )
+)
+_JSON = frozenset({"application/json", "application/x-json", "text/json", "text/x-json"})
+_SEQUENCE = "application/json-seq"
+_LOGPLEX = "application/logplex-1"
+_PROTOBUF = frozenset(
+    {
+        "application/x-protobuf",
+        "application/protobuf",
+        "application/vnd.google.protobuf",
+        "application/grpc",
+        "application/grpc+proto",
+    }
+)
+_PACKED = frozenset({"application/gzip", "application/x-gzip", "application/zstd"})
+_BINARY = frozenset(
+    f"application/{name}"
+    for name in (
+        "octet-stream",
+        "msgpack",
+        "x-msgpack",
+        "vnd.msgpack",
+        "cbor",
+        "bson",
+        "avro",
+        "x-thrift",
+        "zip",
+        "pdf",
+        "vnd.apache.parquet",
+        "vnd.apache.arrow.stream",
+    )
+)
+_BINARY_FAMILIES = ("multipart/", "image/", "audio/", "video/", "font/")
+_BOM = b"\xef\xbb\xbf"
+_SPACE = b" \t\r\n"
+_SEPARATOR = b"\x1e"
+
+_decode_lines = msgspec.json.Decoder(msgspec.Raw).decode_lines
+_decode_one = msgspec.json.Decoder(msgspec.Raw).decode
+_decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class RefusedError(Exception):
+    """Why a request is not taken: its status code, a sentence for its sender, and headers that say
+    what it can do."""
+
+    def __init__(
+        self, status: int, reason: str, headers: Iterable[tuple[bytes, bytes]] = ()
+    ) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.headers = tuple(headers)
+
+
+def pieces(
+    body: bytes, encoding: str, content_type: str, most_bytes: int, memory: Share
+) -> list[Messages]:
+    """The events of a received body, of which ``memory`` knows. Raises RefusedError, and
+    OverBoundError when there is no memory for them now."""
+    data = unpack(body, encoding, most_bytes, memory)
+    memory.take(_parse_bytes(data, content_type))
+    return list(messages(data, content_type))
+
+
+def require_text(content_type: str) -> None:
+    """Raises RefusedError for what has neither lines nor JSON."""
+    kind = _kind(content_type)
+    if kind in _PROTOBUF:
+        raise RefusedError(
+            415,
+            f"Content-Type {kind}: send lines or JSON; an exporter of OpenTelemetry does with "
+            "OTEL_EXPORTER_OTLP_PROTOCOL=http/json, or `encoding: json` in the Collector",
+        )
+    if kind in _PACKED:
+        raise RefusedError(
+            415, f"Content-Type {kind}: use the header Content-Encoding for the compression"
+        )
+    if kind in _BINARY or kind.startswith(_BINARY_FAMILIES):
+        raise RefusedError(
+            415,
+            f"Content-Type {kind}: send lines of text (text/plain), JSON (application/json) or "
+            "lines of JSON (application/x-ndjson)",
+        )
+
+
+def unpack(body: bytes, encoding: str, most_bytes: int, memory: Share) -> bytes:
+    """What ``encoding`` (a Content-Encoding) stands for, unpacked no further than a little over
+    ``most_bytes``. Raises RefusedError, OverBoundError."""
+    if encoding in ("", "identity"):
+        return body
+    if encoding not in _CODECS:
+        raise RefusedError(415, f"Content-Encoding {encoding}: use gzip or zstd")
+    parts: list[bytes] = []
+    size = 0
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(body), _CODECS[encoding]) as stream:
+            while True:
+                memory.take(_READ_BYTES)
+                part = stream.read(_READ_BYTES)
+                if not part:
+                    break
+                size += len(part)
+                if size > most_bytes:
+                    raise too_large(most_bytes)
+                parts.append(part)
+    except OSError as error:
+        raise RefusedError(400, f"the body is not {encoding}: {error}") from error
+    memory.take(size)
+    data = b"".join(parts)
+    parts.clear()
+    memory.give_back_to(len(body) + size)
+    return data
+
+
+def too_large(most_bytes: int) -> RefusedError:
+    return RefusedError(413, f"the body is larger than {most_bytes} bytes: send it in parts")
+
+
+def _parse_bytes(body: bytes, content_type: str) -> int:
+    """How much memory ``messages`` takes at most."""
+    kind = _kind(content_type)
+    if _is_json(kind):
+        entries = min(max(map(body.count, (b",", b"}", b"]", _SEPARATOR))), MOST_ENTRIES) + 1
+        return 3 * len(body) + _VALUE_BYTES * entries
+    if kind == _LOGPLEX:
+        return 3 * len(body)
+    lines = min(body.count(b"\n"), MAX_ROWS) if kind in _LINES_OF_JSON else 0
+    return len(body) + _VALUE_BYTES * lines
+
+
+def _is_json(kind: str) -> bool:
+    return kind in _JSON or kind.endswith(("+json", "+json-seq")) or kind == _SEQUENCE
+
+
+def _kind(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
+
+
+def messages(body: bytes, content_type: str) -> Iterator[Messages]:
+    """The events in pieces of which each fits into a frame, all checked. Raises RefusedError.
+
+    JSON: an array is one event for each entry, as it is written there. Several values one after
+    another are an event each, in lines or not. Any other value is one event. Everything else is
+    lines, and lines of JSON are refused when one is not JSON.
+    """
+    kind = _kind(content_type)
+    body = body.removeprefix(_BOM)
+    if kind in _LINES_OF_JSON:
+        yield from _pieces_of_json_lines(body)
+    elif kind == _SEQUENCE or kind.endswith("+json-seq"):
+        yield from _pieces_of_sequence(body)
+    elif _is_json(kind):
+        yield from _pieces_of_json(body)
+    elif kind == _LOGPLEX:
+        yield from _pieces_of_frames(body)
+    else:
+        yield from map(Messages, _pieces_of_lines(body))
+
+
+def _pieces_of_json_lines(body: bytes) -> Iterator[Messages]:
+    first_line = 1
+    pieces = list(_pieces_of_lines(body))
+    try:
+        for piece in pieces:
+            _check_lines(piece, first_line)
+            first_line += piece.count(b"\n")
+    except RefusedError:
+        if (values := _values_in_a_row(body)) is None:
+            raise
+        yield from _pieces_of_values(values)
+    else:
+        yield from map(Messages, pieces)
+
+
+def _pieces_of_sequence(body: bytes) -> Iterator[Messages]:
+    """RFC 7464: each value follows a record separator."""
+    first, *texts = body.split(_SEPARATOR, MOST_ENTRIES + 1)
+    if first.strip(_SPACE):
+        raise RefusedError(400, "the body is no JSON text sequence: it begins with no separator")
+    _require_few(len(texts))
+    for number, text in enumerate(texts, 1):
+        _check(without_surrogates(text), f"value {number}")
+    yield from _pieces_of_values([text.strip(_SPACE) for text in texts])
+
+
+def _pieces_of_frames(body: bytes) -> Iterator[Messages]:
+    """Messages of syslog after octet counts, as Heroku's Logplex sends them."""
+    framer = Framer("octet-counted", len(body))
+    found = framer.feed(body, len(body)) if body else []
+    if framer.malformed or framer.held:
+        raise RefusedError(400, "the body has something else than messages after octet counts")
+    for data, bounds, _ in found:
+        assert bounds is not None
+        pairs = zip(*bounds, strict=True)
+        yield from _pieces_of_values([data[start:end].rstrip(b"\r\n") for start, end in pairs])
+
+
+def _pieces_of_lines(body: bytes) -> Iterator[bytes]:
+    if not body.endswith(b"\n"):
+        body += b"\n"
+    begin = 0
+    while begin < len(body):
+        end = body.rfind(b"\n", begin, begin + PIECE_BYTES) + 1
+        end = end or body.index(b"\n", begin) + 1
+        if body.count(b"\n", begin, end) > MAX_ROWS:
+            newlines = np.flatnonzero(np.frombuffer(body, np.uint8)[begin:end] == _NEWLINE)
+            end = begin + int(newlines[MAX_ROWS - 1]) + 1
+        yield body if end - begin == len(body) else body[begin:end]
+        begin = end
+
+
+def _check_lines(piece: bytes, first_line: int) -> None:
+    """A value on each line is quickly seen; what else it is, is looked for line by line."""
+    if _are_lines(piece):
+        return
+    piece = without_surrogates(piece)
+    if _are_lines(piece):
+        return
+    for number, line in enumerate(io.BytesIO(piece), first_line):
+        if not line.isspace():
+            _check(line, f"line {number}")
+
+
+def _are_lines(piece: bytes) -> bool:
+    """Values may go on over several lines for the decoder."""
+    try:
+        values = _decode_lines(piece)
+        fits = len(values) == piece.count(b"\n")
+        return fits and not any(b"\n" in bytes(value) for value in values)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+
+
+def _check(text: bytes, where: str) -> None:
+    try:
+        _decode_one(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RefusedError(400, f"{where} is not JSON: {error}") from error
+
+
+def _values(body: bytes) -> list[msgspec.Raw]:
+    """The entries of an array as written.
+
+    Each is found at once: only white space and a comma come before it, with which none begins.
+    """
+    plain = without_surrogates(body)
+    values = _decode_array(plain)
+    if plain is body:
+        return values
+    end = 0
+    written = []
+    for value in values:
+        start = plain.index(value, end)
+        end = start + len(value)
+        written.append(msgspec.Raw(body[start:end]))
+    return written
+
+
+def _pieces_of_json(body: bytes) -> Iterator[Messages]:
+    text = body.strip(_SPACE)
+    is_array = text.startswith(b"[")
+    if is_array and text.count(b",") >= MOST_ENTRIES:
+        _require_few(_entries(text))
+    try:
+        values = _values(text) if is_array else [text]
+        if not is_array:
+            _decode_one(without_surrogates(text))
+    except (msgspec.DecodeError, RecursionError) as error:
+        found = _values_in_a_row(text)
+        if found is None:
+            what = "a JSON array" if is_array else "JSON"
+            raise RefusedError(400, f"the body is not {what}: {error}") from error
+        values = found
+    yield from _pieces_of_values(values)
+
+
+def _pieces_of_values(values: Sequence[bytes | msgspec.Raw]) -> Iterator[Messages]:
+    for begin in range(0, len(values), ENTRIES_AT_ONCE):
+        piece = values[begin : begin + ENTRIES_AT_ONCE]
+        ends = array("q", accumulate(map(len, piece)))
+        yield Messages(b"".join(piece), (array("q", [0, *ends[:-1]]), ends))
+
+
+def _values_in_a_row(body: bytes) -> list[bytes] | None:
+    """Objects and arrays one after another, as written; None when there is anything else. Raises
+    RefusedError when they are too many."""
+    ends: list[int] = []
+    for begin, part, depths, inside in _structure(body):
+        closing = ((part | _BRACKET_TO_BRACE) == _CLOSE) & (depths == 0) & ~inside
+        ends += (begin + 1 + np.flatnonzero(closing)).tolist()
+        _require_few(len(ends))
+    if not ends or body[ends[-1] :].strip(_SPACE):
+        return None
+    texts = [
+        body[start:end].strip(_SPACE) for start, end in zip([0, *ends[:-1]], ends, strict=True)
+    ]
+    try:
+        for text in texts:
+            _decode_one(without_surrogates(text))
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return texts
+
+
+def _require_few(entries: int) -> None:
+    if entries > MOST_ENTRIES:
+        raise RefusedError(413, f"more than {MOST_ENTRIES} entries: send lines, or it in parts")
+
+
+def _entries(array_of_json: bytes) -> int:
+    """How many entries an array has, found without decoding them; of what is no JSON, as many as
+    come before that shows."""
+    return 1 + sum(
+        int(np.count_nonzero((part == _COMMA) & (depths == 1) & ~inside))
+        for _, part, depths, inside in _structure(array_of_json)
+    )
+
+
+def _structure(
+    text: bytes,
+) -> Iterator[tuple[int, NDArray[np.uint8], NDArray[np.int32], NDArray[np.bool_]]]:
+    """Parts of JSON, without decoding: where each begins, its bytes, how deep in brackets each byte
+    is, behind it, and whether it is inside a string."""
+    plain = text.replace(rb"\\", b"__").replace(rb"\"", b"__")
+    depth, quoted = 0, False
+    for begin in range(0, len(plain), _SCAN_BYTES):
+        part = np.frombuffer(plain, np.uint8, min(_SCAN_BYTES, len(plain) - begin), begin)
+        inside = np.logical_xor.accumulate(part == _QUOTE) ^ quoted
+        braces = part | _BRACKET_TO_BRACE
+        steps = (braces == _OPEN).astype(np.int8) - (braces == _CLOSE).astype(np.int8)
+        steps[inside] = 0
+        depths = depth + np.cumsum(steps, dtype=np.int32)
+        yield begin, part, depths, inside
+        depth, quoted = int(depths[-1]), bool(inside[-1])

@@ -1,0 +1,81 @@
+"""A request's body as it arrives: bounded in bytes and in time, and as long as announced."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+from flumeng.connectors.http.http_body import RefusedError, too_large
+from flumeng.connectors.http.memory_bound import Share
+
+BODY_SECONDS = 60.0
+DRAIN_SECONDS = 2.0
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+class ReceivedBody:
+    """Is read once; ``received_bytes`` grows meanwhile."""
+
+    def __init__(self, receive: Receive, headers: Mapping[bytes, bytes]) -> None:
+        self._receive = receive
+        self._length = headers.get(b"content-length", b"")
+        self._coding = headers.get(b"transfer-encoding", b"").decode("latin-1").strip().lower()
+        self._waits_for_us = b"expect" in headers
+        self._more = True
+        self.received_bytes = 0
+
+    async def read(self, most_bytes: int, memory: Share) -> bytes:
+        """Raises RefusedError, OverBoundError. What it returns is as long as the sender
+        announced."""
+        if not self._length and not self._coding:
+            raise RefusedError(
+                411, "announce the body by Content-Length or Transfer-Encoding: chunked"
+            )
+        if self._coding not in ("", "chunked"):
+            raise RefusedError(
+                501,
+                f"Transfer-Encoding {self._coding}: send chunked, compressed by Content-Encoding",
+            )
+        if self._length.isdigit() and int(self._length) > most_bytes:
+            raise too_large(most_bytes)
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while self._more:
+                    part = await self._next()
+                    size += len(part)
+                    memory.take(len(part))
+                    if size > most_bytes:
+                        raise too_large(most_bytes)
+                    parts.append(part)
+        except TimeoutError as error:
+            raise RefusedError(408, f"the body took longer than {BODY_SECONDS:.0f} s") from error
+        if size != (int(self._length) if self._length else max(size, 1)):
+            announced = self._length.decode() or "chunked"
+            raise RefusedError(400, f"the body has {size} bytes, announced: {announced}")
+        return b"".join(parts)
+
+    async def is_read_to_its_end(self, most_bytes: int) -> bool:
+        """Read on for a while, so that a sender that is still sending hears the answer."""
+        if self._waits_for_us:
+            return not self._more
+        left = most_bytes
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while self._more and left > 0:
+                    left -= len(await self._next())
+        except (TimeoutError, RefusedError):
+            return False
+        return not self._more
+
+    async def _next(self) -> bytes:
+        event = await self._receive()
+        if event["type"] == "http.disconnect":
+            self._more = False
+            raise RefusedError(400, "the connection was closed before the end of the body")
+        self._more = event.get("more_body", False)
+        part: bytes = event.get("body", b"")
+        self.received_bytes += len(part)
+        return part

@@ -1,0 +1,132 @@
+"""Who sends a request: by a token, as a user with a password, or by the certificate of TLS.
+
+Tokens and passwords are looked up on this node and again within a minute; here only their digests
+are kept, and all of them are compared in the same time. One that can be looked up no more stays as
+it was, and that is told: whom to keep out is said by the flow, or by another secret.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import logging
+import re
+from collections.abc import Callable, Mapping
+
+from flumeng.config.senders import SenderAuth
+from flumeng.connectors.http.http_body import RefusedError
+from flumeng.connectors.network.peers import Client
+from flumeng.platform import secrets
+from flumeng.platform.errors import UserError
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 20.0
+"""With what a command said that is used for 30 s, less than a minute."""
+
+_BEARER, _BASIC = 'Bearer realm="flumeng"', 'Basic realm="flumeng", charset="UTF-8"'
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
+_NOBODY = hashlib.sha256(b"").digest()
+
+
+class Senders:
+    """The senders of one source. ``changed`` is called when ``problem`` may be another."""
+
+    def __init__(self, options: SenderAuth, changed: Callable[[], None]) -> None:
+        self._options = options
+        self._changed = changed
+        self._tokens: Mapping[str, bytes] = {}
+        self._passwords: Mapping[str, bytes] = {}
+        self._paths = [
+            (path.rstrip("/"), frozenset(map(options.name_of, senders)))
+            for path, senders in sorted(options.paths.items(), reverse=True)
+        ]
+        """Longer paths before those that they lie below."""
+        challenges = [_BEARER] * bool(options.tokens) + [_BASIC] * bool(options.users)
+        self._challenge = ((b"www-authenticate", ", ".join(challenges).encode()),)
+        self.problem = ""
+
+    async def start(self) -> None:
+        """Raises UserError: a secret is nowhere, or is no token."""
+        self._tokens, self._passwords = await asyncio.to_thread(self._read)
+
+    async def look(self) -> None:
+        """Use what the secrets are now."""
+        problem = ""
+        try:
+            self._tokens, self._passwords = await asyncio.to_thread(self._read)
+        except UserError as error:
+            problem = f"auth stays as it was: {error}"
+        if problem != self.problem:
+            self.problem = problem
+            if problem:
+                log.warning("%s", problem)
+            self._changed()
+
+    def require(self, path: str, authorization: bytes, client: Client) -> str:
+        """The sender's name. Raises RefusedError, 401 or 403, with what the answer has to say."""
+        name, names = client.name, client.let_in_by
+        if self._options.tokens or self._options.users:
+            name = self._proven(authorization)
+            names = frozenset({name})
+        if self._paths and not names & self.may_use(path):
+            raise RefusedError(403, f"{name} may not send to this path")
+        return name
+
+    def _proven(self, authorization: bytes) -> str:
+        name = self.of(authorization)
+        if name is None:
+            said = "is not known" if authorization else "is missing"
+            raise RefusedError(401, f"the header Authorization {said}", self._challenge)
+        return name
+
+    def of(self, authorization: bytes) -> str | None:
+        """Whose token or password is in the header ``Authorization``."""
+        scheme, _, given = authorization.partition(b" ")
+        given = given.strip()
+        if scheme.lower() in (b"bearer", b"splunk"):
+            return self._of_token(given)
+        return self._of_user(given) if scheme.lower() == b"basic" else None
+
+    def _of_token(self, given: bytes) -> str | None:
+        """All are compared, however the first of them begin."""
+        digest = hashlib.sha256(given).digest()
+        same = [n for n, known in self._tokens.items() if hmac.compare_digest(known, digest)]
+        return same[0] if same and given else None
+
+    def _of_user(self, given: bytes) -> str | None:
+        try:
+            user, colon, password = base64.b64decode(given, validate=True).partition(b":")
+            name = user.decode()
+        except (binascii.Error, UnicodeDecodeError):
+            return None
+        known = self._passwords.get(name, _NOBODY)
+        same = hmac.compare_digest(known, hashlib.sha256(password).digest())
+        return name if same and colon and password and name in self._passwords else None
+
+    def may_use(self, path: str) -> frozenset[str]:
+        """Who may send to a path, by the names that ``auth.paths`` has."""
+        if {".", ".."} & set(path.split("/")):  # it may be another one for whoever reads it
+            return frozenset()
+        for place, senders in self._paths:
+            if path == place or path.startswith(f"{place}/"):
+                return senders
+        return frozenset()
+
+    def _read(self) -> tuple[Mapping[str, bytes], Mapping[str, bytes]]:
+        tokens, passwords = {}, {}
+        for name, reference in self._options.tokens.items():
+            token = secrets.resolve(reference)
+            if not _TOKEN.fullmatch(token):
+                raise UserError(
+                    f"the secret of auth.tokens.{name} is no token: expected letters, digits and "
+                    "any of ._~+/-, and = only at the end (RFC 6750)"
+                )
+            tokens[name] = hashlib.sha256(token.encode()).digest()
+        for name, reference in self._options.users.items():
+            password = secrets.resolve(reference)
+            passwords[name] = hashlib.sha256(password.encode()).digest()
+        return tokens, passwords

@@ -1,0 +1,174 @@
+"""Events as JSON in requests to a URL, again and again until they are answered.
+
+What a request holds, and the key by which a receiver knows it again, depend on nothing but the
+events of its split, their order and the number of the batch: not on how they come in batches of
+Arrow, nor on when. So a repeat of a decided batch makes the same requests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from flumeng.config.sinks.http import Http
+from flumeng.connectors.api import chunks
+from flumeng.connectors.api.backoff import Backoff
+from flumeng.connectors.api.dead_letters import Refuse, schema_around
+from flumeng.connectors.api.sink import Attempt, BatchId, Row, TaskRevision, Written
+from flumeng.connectors.http.receiver import (
+    Endpoint,
+    RefusedRequestError,
+    TooLargeError,
+    backoff,
+    reach,
+    send,
+)
+from flumeng.events import identity, json_text
+from flumeng.events.lazy_batch import LazyBatch
+from flumeng.platform import secrets
+from flumeng.platform.errors import UserError
+
+CONTENT_TYPES = {"ndjson": "application/x-ndjson", "json": "application/json"}
+CHUNK_BYTES = 16 * 1024 * 1024
+"""About so much becomes JSON at once."""
+COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])
+
+
+class HttpSink:
+    roots = ()
+    identified = True
+
+    def __init__(self, options: Http, _task: TaskRevision) -> None:
+        headers = {"Content-Type": CONTENT_TYPES[options.format], **_resolved(options.headers)}
+        if options.compression != "none":
+            headers["Content-Encoding"] = options.compression
+        self._options = options
+        self._endpoint = Endpoint(
+            options.url,
+            options.method,
+            tuple(headers.items()),
+            options.ca,
+            options.timeout_seconds,
+        )
+
+    @property
+    def writes_at_once(self) -> bool:
+        return self._options.idempotent
+
+    def probe(self) -> None:
+        reach(self._endpoint)
+
+    def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
+        if attempt.batch is not None and not identity.present(batch.schema):
+            raise UserError(
+                "http cannot take the dead letters of a flow that delivers exactly once: it has to "
+                "know of which split of a batch they are"
+            )
+        letters = attempt.dead_letters
+        patience = attempt.patience_seconds
+        stage = SendSplit(self._options, self._endpoint, attempt.batch, letters.place, patience)
+        return batch.arrow(letters.around(stage, COUNT_SCHEMA), schema_around(COUNT_SCHEMA))
+
+    def written(self, rows: Sequence[Row]) -> Written:
+        return Written(sum(row["events"] for row in rows))
+
+
+@dataclass(frozen=True)
+class Request:
+    """``number``: that of the request in its split, or of a part of it."""
+
+    number: str
+    events: tuple[pa.RecordBatch, ...]
+    texts: tuple[bytes, ...]
+
+    def halves(self) -> Iterator[Request]:
+        whole = pa.Table.from_batches(self.events)
+        half = len(self.texts) // 2
+        for part, (first, end) in enumerate(((0, half), (half, len(self.texts)))):
+            events = tuple(whole.slice(first, end - first).to_batches())
+            yield Request(f"{self.number}.{part}", events, self.texts[first:end])
+
+
+@dataclass(frozen=True)
+class SendSplit:
+    """Yields a row with the number of events. ``sink`` is what its flow calls this sink."""
+
+    options: Http
+    endpoint: Endpoint
+    batch: BatchId | None
+    sink: str
+    patience_seconds: float | None = None
+
+    def __call__(
+        self, batches: Iterator[pa.RecordBatch], refuse: Refuse
+    ) -> Iterator[pa.RecordBatch]:
+        events = 0
+        pauses = backoff(self.patience_seconds)
+        for request in requests(batches, self.options.request_bytes):
+            self._send(request, refuse, pauses)
+            events += len(request.texts)
+        yield pa.RecordBatch.from_arrays([pa.array([events], pa.int64())], schema=COUNT_SCHEMA)
+
+    def _send(self, request: Request, refuse: Refuse, pauses: Backoff) -> None:
+        try:
+            body, key = self._body(request.texts), self._key(request)
+            send(self.endpoint, body, key, pauses)
+        except TooLargeError as error:
+            if len(request.texts) == 1:
+                refuse(request.events[0], [str(error)])
+                return
+            for half in request.halves():
+                self._send(half, refuse, pauses)
+        except RefusedRequestError as error:
+            for part in request.events:
+                refuse(part, [str(error)] * part.num_rows)
+
+    def _body(self, texts: Sequence[bytes]) -> bytes:
+        if self.options.format == "json":
+            body = b"[" + b",".join(texts) + b"]"
+        else:
+            body = b"\n".join(texts) + b"\n"
+        if self.options.compression == "none":
+            return body
+        return bytes(pa.compress(body, codec=self.options.compression, asbytes=True))
+
+    def _key(self, request: Request) -> str:
+        if self.batch is None:
+            return uuid.uuid4().hex
+        split = request.events[0].column(identity.SPLIT)[0].as_py()
+        place = (self.batch.series, self.sink, self.batch.number, split, request.number)
+        return hashlib.sha256("\n".join(map(str, place)).encode()).hexdigest()[:32]
+
+
+def requests(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[Request]:
+    """All events in requests, each as full as it can be: at most ``most_bytes`` of JSON with what
+    stands between events, or one event."""
+    number = size = 0
+    events: list[pa.RecordBatch] = []
+    texts: list[bytes] = []
+    for chunk in chunks.cut(batches, CHUNK_BYTES):
+        first = 0
+        found = json_text.rows(identity.strip(chunk)).to_pylist()
+        for row, text in enumerate(found):
+            if texts and size + len(text) + 1 > most_bytes:
+                events += [chunk.slice(first, row - first)] if row > first else []
+                yield Request(str(number), tuple(events), tuple(texts))
+                number, size, first, events, texts = number + 1, 0, row, [], []
+            texts.append(text)
+            size += len(text) + 1
+        events.append(chunk.slice(first))
+    if texts:
+        yield Request(str(number), tuple(events), tuple(texts))
+
+
+def _resolved(headers: Mapping[str, str]) -> dict[str, str]:
+    """With the secrets that they refer to."""
+    found = secrets.filled(headers)
+    for name, whole in found.items():
+        if not whole.isascii() or not whole.isprintable():
+            raise UserError(f"http: the secret in the header {name} is not printable ASCII")
+    return found

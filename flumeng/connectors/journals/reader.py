@@ -1,0 +1,92 @@
+"""Reads ranges of journals from the ingest workers that serve them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from flumeng.connectors.api.ranged import Range, Split
+from flumeng.connectors.ranged.reading import bounds
+from flumeng.events.schema import READ_SCHEMA
+from flumeng.journal.serving.client import JournalClient
+from flumeng.journal.serving.proof import Proof
+from flumeng.platform.idle_clients import IdleClients
+
+READ_SECONDS = 5.0
+"""A server that sends no frame for so long is left out. A link has to carry a frame in that time:
+4 MiB at most, but for batches that were larger than that already."""
+
+_idle: IdleClients[tuple[str, Proof | None], JournalClient] = IdleClients()
+
+
+@contextmanager
+def _client(address: str, proof: Proof | None) -> Iterator[JournalClient]:
+    """A client of that server. It is kept for the next read when this one raises nothing."""
+    key = address, proof
+    client = _idle.take(key) or JournalClient(address, READ_SECONDS, prove=lambda: proof)
+    try:
+        yield client
+    except BaseException:
+        client.close()
+        raise
+    _idle.keep(key, client)
+
+
+class ExecutorTokens(Protocol):
+    """What executors are let in with, in the driver."""
+
+    def proof(self) -> Proof: ...
+
+    def token(self, journal: str, start: int, end: int) -> str: ...
+
+
+@dataclass(frozen=True)
+class JournalReader:
+    """See ``Reader`` and ``Admitting``; an address is the host:port of a server, and behind a space
+    perhaps a token.
+
+    ``proof`` is what it shows servers. With ``executor_tokens`` it is what these give when the
+    reader is sent to executors, which make no tokens.
+    """
+
+    proof: Proof | None = None
+    executor_tokens: ExecutorTokens | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "proof": self._proof(), "executor_tokens": None}
+
+    def _proof(self) -> Proof | None:
+        return self.executor_tokens.proof() if self.executor_tokens else self.proof
+
+    def credentials(self) -> Hashable:
+        return self._proof()
+
+    def admitted(self, splits: Sequence[Split], addresses: Mapping[str, str]) -> dict[str, str]:
+        if self.executor_tokens is None:
+            return dict(addresses)
+        return {
+            journal: f"{addresses[journal]} {self.executor_tokens.token(journal, start, end)}"
+            for journal, (start, end) in bounds(splits).items()
+        }
+
+    @property
+    def schema(self) -> pa.Schema:
+        return READ_SCHEMA
+
+    @property
+    def modules(self) -> frozenset[str]:
+        return frozenset()
+
+    def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
+        server, _, token = address.partition(" ")
+        proof = self._proof()
+        if token and proof is not None:
+            token = f"{token}.{proof.signer}"
+        with _client(server, proof) as client:
+            yield from client.read(
+                piece.partition, piece.start, piece.end, replayed=piece.replayed, token=token
+            )

@@ -1,0 +1,110 @@
+"""The adapter to what brokers say of topics: their ids, and how far their partitions reach.
+
+Futures, so that nobody waits who need not. One client serves all threads of a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Future
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Literal
+
+import confluent_kafka.admin
+from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from flumeng.connectors.kafka.access import Access
+from flumeng.connectors.kafka.library import KafkaError, KafkaException, meaning
+from flumeng.connectors.kafka.names import id_text
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+
+ANSWER_SECONDS = 5.0
+GRACE_SECONDS = 2.0
+"""librdkafka says so much later at most that brokers have not answered in time."""
+PERSONS_TROUBLES = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)
+Bound = Literal["earliest", "latest"] | datetime
+"""Of a time: the first message that is not older; there may be none."""
+_OffsetSpec: Any = confluent_kafka.admin.__dict__["OffsetSpec"]
+
+
+class KafkaAdmin:
+    """Each method raises UserError when the settings themselves are wrong. What a future raises
+    ``answer`` tells."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._trouble: Any = None
+        settings = access.settings | {"error_cb": self._note, "socket.timeout.ms": 10_000}
+        try:
+            self._client = AdminClient(settings)
+        except KafkaException as error:
+            raise UserError(f"{access}: {error.args[0].str()}") from error
+
+    def names(self) -> list[str]:
+        """All topics that may be seen. Waits for the brokers, and raises as ``answer`` does."""
+        try:
+            return sorted(self._client.list_topics(timeout=ANSWER_SECONDS).topics)
+        except KafkaException as error:
+            raise self._meaning(error.args[0]) from error
+
+    def topics(self, names: Iterable[str]) -> dict[str, Future[Any]]:
+        """What the brokers say of each of these topics."""
+        found: dict[str, Future[Any]] = self._client.describe_topics(
+            TopicCollection(list(names)), request_timeout=ANSWER_SECONDS
+        )
+        return found
+
+    def offsets(
+        self, partitions: Collection[tuple[str, int]], bound: Bound, *, committed: bool
+    ) -> dict[tuple[str, int], Future[Any]]:
+        """Where each partition begins or ends, in one request to each broker."""
+        if isinstance(bound, datetime):
+            spec = _OffsetSpec.for_timestamp(int(bound.timestamp() * 1000))
+        else:
+            spec = _OffsetSpec.earliest() if bound == "earliest" else _OffsetSpec.latest()
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        found: Mapping[Any, Future[Any]] = self._client.list_offsets(
+            {TopicPartition(*partition): spec for partition in partitions},
+            isolation_level=level,
+            request_timeout=ANSWER_SECONDS,
+        )
+        return {(each.topic, each.partition): future for each, future in found.items()}
+
+    def answer(self, future: Future[Any]) -> Any:
+        """What the brokers have said. Raises UnavailableError and UserError, after a bounded time
+        too."""
+        try:
+            found = future.result(ANSWER_SECONDS + GRACE_SECONDS)
+            self._trouble = None
+            return found
+        except KafkaException as error:
+            raise self._meaning(error.args[0]) from error
+        except TimeoutError as error:
+            raise UnavailableError(f"{self._access}: no answer") from error
+
+    def topic_id(self, future: Future[Any]) -> str:
+        """The whole id of a topic. Raises what ``answer`` raises."""
+        return id_text(str(self.answer(future).topic_id))
+
+    def _meaning(self, error: Any) -> FlumengError:
+        self._client.poll(0)  # it is told of its connections here only
+        trouble = self._trouble
+        if trouble is not None and trouble.code() in PERSONS_TROUBLES:
+            return meaning(trouble, self._access)
+        if trouble is not None and error.code() == KafkaError._TIMED_OUT:
+            return UnavailableError(f"{self._access}: no answer: {trouble.str()}")
+        return meaning(error, self._access)
+
+    def _note(self, error: Any) -> None:
+        """Keeps the last connection error since the last answer. "All brokers are down" is left
+        out: it names no cause."""
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._trouble = error
+
+
+@lru_cache(maxsize=64)
+def shared(access: Access) -> KafkaAdmin:
+    """The one of this process."""
+    return KafkaAdmin(access)

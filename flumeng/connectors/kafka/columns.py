@@ -1,0 +1,97 @@
+"""Messages that librdkafka holds in memory as columns of events.
+
+No line of Python runs for a message of its own, which would cost more than to fetch it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from flumeng.connectors.kafka.librdkafka import Taken
+from flumeng.connectors.kafka.loops import Numbers, count_headers, gather, list_headers
+from flumeng.connectors.kafka.messages import HEADERS, empty_maps
+from flumeng.events.schema import READ_SCHEMA
+
+NO_TIME = 0
+"""librdkafka's type of a time stamp that is none."""
+PIECE_BYTES = 64 * 1024 * 1024
+"""And less than one message more: a message has a gigabyte at most, and a column of Arrow two."""
+
+Columns = dict[str, pa.Array]
+"""What differs from message to message: ``body``, ``ts``, ``seq``, ``key`` and ``headers``."""
+
+
+def pieces(taken: Taken, chosen: Numbers) -> list[Numbers]:
+    """Which of the ``chosen`` messages, given by their numbers, come into which columns."""
+    ends = np.cumsum(taken.of("body_bytes", chosen) + taken.of("key_bytes", chosen))
+    cuts = np.flatnonzero(np.diff(ends // PIECE_BYTES)) + 1
+    return [piece for piece in np.split(chosen, cuts) if len(piece)]
+
+
+def columns(taken: Taken, chosen: Numbers) -> Columns:
+    milliseconds, kinds, handles = taken.examined(chosen)
+    return {
+        "body": binaries(taken.of("body", chosen), taken.of("body_bytes", chosen)),
+        "ts": times(milliseconds, kinds == NO_TIME),
+        "seq": pa.array(taken.of("offset", chosen)),
+        "key": binaries(taken.of("key", chosen), taken.of("key_bytes", chosen)),
+        "headers": _headers(handles),
+    }
+
+
+def binaries(places: Numbers, sizes: Numbers) -> pa.BinaryArray:
+    """Copies of what is in memory at ``places``; null where that is 0."""
+    there = places != 0
+    ends = np.cumsum(np.where(there, sizes, 0), dtype=np.int64)
+    offsets = np.zeros(len(ends) + 1, np.int32)
+    offsets[1:] = ends
+    total = int(ends[-1]) if len(ends) else 0
+    assert total == offsets[-1], f"{total} bytes in one column"
+    data = pa.allocate_buffer(total)
+    gather(np.ascontiguousarray(places), ends, np.frombuffer(data, np.uint8))
+    valid = None if there.all() else pa.array(there).buffers()[1]
+    buffers = [valid, pa.py_buffer(offsets), data]
+    return pa.Array.from_buffers(pa.binary(), len(ends), buffers)
+
+
+def times(milliseconds: Numbers, none: Numbers) -> pa.Array:
+    """Milliseconds since 1970 as ``ts``, but where there is ``none``."""
+    found = pa.array(milliseconds, pa.timestamp("ms", "UTC"), mask=none)
+    return found.cast(READ_SCHEMA.field("ts").type, safe=False)
+
+
+def _headers(handles: Numbers) -> pa.MapArray:
+    if not handles.any():
+        return empty_maps(HEADERS, len(handles))
+    counts = np.empty(len(handles), np.int64)
+    count_headers(handles, counts)
+    names = np.empty((counts.sum(), 2), np.uintp)
+    values = np.empty((counts.sum(), 2), np.uintp)
+    list_headers(handles, counts, names, values)
+    return maps(counts, texts(binaries(*names.T)), binaries(*values.T))
+
+
+def texts(names: pa.BinaryArray) -> pa.StringArray:
+    """Bytes that are no UTF-8 are replaced, as a reader of text would."""
+    try:
+        return names.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([name.decode(errors="replace") for name in names.to_pylist()], pa.string())
+
+
+def maps(counts: Numbers, names: pa.StringArray, values: pa.BinaryArray) -> pa.MapArray:
+    """So many headers for each message; of several with one name the last counts, in the place of
+    the first."""
+    owners = np.repeat(np.arange(len(counts)), counts)
+    encoded = names.dictionary_encode()
+    pairs = owners * len(encoded.dictionary) + encoded.indices.to_numpy()
+    _, first = np.unique(pairs, return_index=True)
+    if len(first) < len(pairs):
+        _, from_behind = np.unique(pairs[::-1], return_index=True)
+        order = np.argsort(first)
+        kept, last = first[order], (len(pairs) - 1 - from_behind)[order]
+        names, values = names.take(pa.array(kept)), values.take(pa.array(last))
+        counts = np.bincount(owners[kept], minlength=len(counts))
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    return pa.MapArray.from_arrays(pa.array(offsets), names, values)

@@ -1,0 +1,109 @@
+"""The adapter to Kafka's consumer: the messages of an exact range of one partition.
+
+Offsets have gaps: of transactions that were aborted, of the markers of all transactions, and of
+what compaction has removed. So a range has ended when a message at or above its end has come, or
+when the partition has no more.
+
+The consumer is in no group and commits nothing. What it fetches ahead is bounded in bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from flumeng.connectors.kafka.access import Access, consumer_settings
+from flumeng.connectors.kafka.columns import Columns, columns, pieces
+from flumeng.connectors.kafka.library import GROUP, PASSING, KafkaError, KafkaException, meaning
+from flumeng.connectors.kafka.librdkafka import Client, Taken
+from flumeng.connectors.kafka.loops import Numbers
+from flumeng.platform.errors import CorruptError, UnavailableError, UserError
+
+MESSAGES_AT_ONCE = 20_000
+WAIT_SECONDS = 0.05
+"""So long it is waited for that many messages, when fewer come."""
+PROGRESS_SECONDS = 8.0
+"""A broker that sends nothing for so long is left out."""
+
+
+class RangeConsumer:
+    """Of one thread at a time. After an error it is of no more use. ``clock`` gives seconds that
+    only grow."""
+
+    def __init__(
+        self, access: Access, *, committed: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._access = access
+        self._clock = clock
+        self._trouble: Any = None
+        try:
+            self._client = Client(consumer_settings(access, committed=committed), self._note)
+        except KafkaException as error:
+            raise UserError(f"{access}: {error.args[0].str()}") from error
+
+    def read(
+        self, topic: str, number: int, start: int, end: int, on_taken: Callable[[], None]
+    ) -> Iterator[list[Columns]]:
+        """All messages with offsets in [start, end), in their order. The last ones, or an empty
+        list, come when it is certain that there are no more. ``on_taken`` is called when the next
+        messages have come, and before they are made columns of.
+
+        Raises CorruptError when ``start`` is not there any more, UserError and, when nothing comes
+        for a bounded time, UnavailableError.
+        """
+        place, at, moved_at = f"{topic} [{number}]", start, self._clock()
+        self._client.assign(topic, number, start)
+        while at < end:
+            with self._client.take(min(end - at, MESSAGES_AT_ONCE), WAIT_SECONDS) as taken:
+                chosen, at_end = self._sorted_out(taken, end, place)
+                if len(chosen) or at_end:
+                    on_taken()
+                    at = end if at_end else int(taken.records["offset"][chosen[-1]]) + 1
+                    moved_at = self._clock()
+                    found = [columns(taken, piece) for piece in pieces(taken, chosen)]
+                elif self._clock() - moved_at > PROGRESS_SECONDS:
+                    raise self._stands_still(place, at)
+                else:
+                    continue
+            yield found
+        self._client.unassign()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _sorted_out(self, taken: Taken, end: int, place: str) -> tuple[Numbers, bool]:
+        """The numbers of the messages below ``end``, and whether there can be no more of them."""
+        codes, offsets = taken.records["code"], taken.records["offset"]
+        beyond = np.flatnonzero((codes == 0) & (offsets >= end))
+        stop, at_end = (int(beyond[0]), True) if len(beyond) else (len(codes), False)
+        for number in np.flatnonzero(codes[:stop]):
+            error = taken.error(int(number))
+            if error.code() == KafkaError._PARTITION_EOF:
+                at_end |= bool(offsets[number] >= end)
+            elif error.code() in PASSING:
+                self._note(error)
+            elif error.code() not in GROUP:
+                raise self._meaning(error, place)
+        return np.flatnonzero(codes[:stop] == 0), at_end
+
+    def _meaning(self, error: Any, place: str) -> Exception:
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            return CorruptError(f"{self._access}: messages of {place} are gone: {error.str()}")
+        return meaning(error, self._access)
+
+    def _stands_still(self, place: str, at: int) -> Exception:
+        trouble = self._trouble
+        if trouble is not None and trouble.code() not in PASSING:
+            return meaning(trouble, self._access)
+        said = "" if trouble is None else f": {trouble.str()}"
+        return UnavailableError(
+            f"{self._access}: nothing of {place} came from offset {at} on within "
+            f"{PROGRESS_SECONDS:g} s{said}"
+        )
+
+    def _note(self, error: Any) -> None:
+        """What librdkafka says of its connections, last."""
+        self._trouble = error

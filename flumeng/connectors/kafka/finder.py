@@ -1,0 +1,257 @@
+"""What the discovery task of a flow does for its source ``kafka``.
+
+Rules
+1. A partition is called after its topic's id. A topic whose name is known under another id was made
+   anew: its offsets are of other messages. Nothing of it is read before an operator says from where
+   (``on_gone: earliest``: it is read from its beginning, and that is told).
+2. Where a partition begins is decided when it is first seen: as the source says when its topic is
+   new to the source, and at its beginning when it appears later in a topic, or with one, that the
+   source was after already.
+3. What may be hidden for a while (a topic that this user may not see) is neither found nor gone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+
+from flumeng.config.kafka_source import PARTITION, KafkaSource, time_of
+from flumeng.connectors.api.finding import Before, Bounds, Findings, FindingTask, Offer
+from flumeng.connectors.kafka.access import Access
+from flumeng.connectors.kafka.admin import Bound
+from flumeng.connectors.kafka.brokers import Brokers, Described, KafkaBrokers, Place, Topic
+from flumeng.connectors.kafka.names import ID_CHARACTERS, TOPIC_CHARACTERS, KafkaPartition, parsed
+from flumeng.control.snapshot.partitions import label_of
+from flumeng.control.zookeeper import Store
+from flumeng.platform.errors import UserError
+
+NAMED = 3
+TOPIC, PATTERN = "topic ", "pattern "
+
+
+class KafkaFinder:
+    """See ``Finder``. Raises UserError when the password is nowhere."""
+
+    def __init__(self, options: KafkaSource, brokers: Brokers | None = None) -> None:
+        self._options = options
+        self._brokers: Brokers = brokers or KafkaBrokers(
+            Access.of(options), committed=options.isolation == "committed"
+        )
+        self._ids: Mapping[str, str] = {}
+        """The topics that were there at the last look, and the beginnings of their ids."""
+
+    @classmethod
+    def of(cls, options: KafkaSource, store: Store, task: FindingTask) -> KafkaFinder:
+        del store, task  # all that it has to know is Kafka's
+        return cls(options)
+
+    @classmethod
+    def probe(cls, options: KafkaSource) -> None:
+        """See ``ProbedFinder``. Each topic that is named has to be there."""
+        brokers = KafkaBrokers(Access.of(options), committed=options.isolation == "committed")
+        try:
+            described = brokers.describe(options.topics)
+            if options.pattern is not None:
+                brokers.names()
+        finally:
+            brokers.close()
+        if described.refused:
+            raise UserError(next(iter(described.refused.values())))
+        if described.absent:
+            raise UserError(
+                f"kafka: there is no topic {', '.join(sorted(described.absent))}, or it is not "
+                "visible to this user"
+            )
+
+    def find(self, before: Before) -> Findings:
+        described = self._brokers.describe(self._topics(before))
+        self._ids = {name: topic.id[:ID_CHARACTERS] for name, topic in described.topics.items()}
+        return _Look(self._options, self._brokers, before, described).findings()
+
+    def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
+        names = self._current(partitions)
+        floors = self._brokers.offsets(names, "earliest").found
+        ends = self._brokers.offsets(names, "latest").found
+        return {
+            name: Bounds(min(floors[place], ends[place]), ends[place])
+            for place, name in names.items()
+            if place in floors and place in ends
+        }
+
+    def offsets(self, partitions: Collection[str], to: str) -> dict[str, int]:
+        names = self._current(partitions)
+        found = self._brokers.offsets(names, bound_of(to)).found
+        return {names[place]: offset for place, offset in found.items()}
+
+    def times(self, at: Mapping[str, int]) -> dict[str, int]:
+        names = self._current(at)
+        found = self._brokers.times({place: at[name] for place, name in names.items()})
+        return {names[place]: moment for place, moment in found.items()}
+
+    def finished(self) -> None:
+        """Nobody has to know."""
+
+    def close(self) -> None:
+        self._brokers.close()
+
+    def _topics(self, before: Before) -> set[str]:
+        """All that are wanted, by name."""
+        wanted = set(self._options.topics)
+        if self._options.pattern is not None:
+            known = {partition.topic for partition in parsed(before.partitions).values()}
+            wanted.update(filter(self._options.reads, {*self._brokers.names(), *known}))
+        return wanted
+
+    def _current(self, partitions: Collection[str]) -> dict[Place, str]:
+        """Those of topics that are there now, and are still the same: place -> name."""
+        return {
+            (partition.topic, partition.number): name
+            for name, partition in parsed(partitions).items()
+            if self._ids.get(partition.topic) == partition.topic_id
+        }
+
+
+class _Look:
+    """What comes of one look."""
+
+    def __init__(
+        self, options: KafkaSource, brokers: Brokers, before: Before, described: Described
+    ) -> None:
+        self._options = options
+        self._brokers = brokers
+        self._before = before
+        self._described = described
+        self._known: defaultdict[str, dict[str, KafkaPartition]] = defaultdict(dict)
+        for name, partition in parsed(before.partitions).items():
+            self._known[partition.topic][name] = partition
+        self._offers: dict[str, Offer] = {}
+        self._fresh: defaultdict[str, dict[Place, str]] = defaultdict(dict)
+        self._gone: set[str] = set()
+        self._kept: set[str] = set()
+        self._held: dict[str, str] = {}
+        self._notes: list[str] = []
+        self._troubles: list[str] = []
+        self._lacks: list[str] = []
+
+    def findings(self) -> Findings:
+        for name in sorted(self._described.topics):
+            self._take(name, self._described.topics[name])
+        self._miss()
+        for to, fresh in self._fresh.items():
+            self._begin(fresh, to)
+        ends = self._options.end_offsets
+        return Findings(
+            self._offers,
+            _scope(self._options),
+            frozenset(self._gone),
+            frozenset(self._kept),
+            self._held,
+            tuple(self._notes),
+            bool(ends) and len(self._offers) == len(ends),
+            troubles=tuple(self._troubles),
+            lacks=tuple(self._lacks),
+        )
+
+    def _take(self, name: str, topic: Topic) -> None:
+        """The partitions of a topic that is there."""
+        if topic.internal and name not in self._options.topics:
+            return
+        if len(name) > TOPIC_CHARACTERS:
+            self._lacks.append(f"the name of topic {name} is longer than {TOPIC_CHARACTERS}")
+            return
+        own = topic.id[:ID_CHARACTERS]
+        known = self._known[name]
+        others = {one for one, partition in known.items() if partition.topic_id != own}
+        new = not known and not _was_wanted(name, self._before.scope)
+        begin = self._options.start_from if new else "earliest"
+        if others and len(others) == len(known):
+            word = self._word(name, own)
+            if word is None:
+                self._kept |= others
+                return
+            begin = word
+        self._gone |= others
+        starts = self._options.start_offsets if new else {}
+        for number in topic.partitions:
+            self._offer(KafkaPartition(name, number, own), begin, starts)
+
+    def _word(self, name: str, own: str) -> str | None:
+        """From where a topic that was made anew is to be read; None while nobody has said it."""
+        key = f"{name}.{own}"
+        if key in self._before.accepted:
+            return self._before.accepted[key]
+        what = f"topic {name} was deleted and made anew"
+        if self._options.on_gone == "earliest":
+            self._notes.append(f"{what}: what was not read is lost, the new one is read from 0")
+            return "earliest"
+        self._held[key] = (
+            f"{what}: what was not read of the old one is lost, and the new one is not read. Go on "
+            "with it by `flumeng flow reset FLOW --to earliest` (or latest, or a time)"
+        )
+        return None
+
+    def _offer(self, partition: KafkaPartition, begin: str, starts: Mapping[str, int]) -> None:
+        label, name = partition.label, str(partition)
+        ends = self._options.end_offsets
+        if ends and label not in ends:
+            return
+        self._offers[name] = Offer(starts.get(label, 0), ends.get(label))
+        if name not in self._before.partitions and label not in starts:
+            self._fresh[begin][partition.topic, partition.number] = name
+
+    def _begin(self, fresh: Mapping[Place, str], to: str) -> None:
+        """Where those begin that are registered now. One that does not say it is not offered."""
+        found = self._brokers.offsets(fresh, bound_of(to))
+        missing = [name for place, name in fresh.items() if place not in found.found]
+        for name in missing:
+            del self._offers[name]
+        if missing:
+            self._troubles.append(f"{_named(missing)} do not say where they begin: {found.why}")
+        for place, offset in found.found.items():
+            name = fresh[place]
+            self._offers[name] = Offer(offset, self._offers[name].end)
+
+    def _miss(self) -> None:
+        """What is wanted and was not found."""
+        for topic, why in self._described.refused.items():
+            self._kept |= self._known[topic].keys()
+            self._troubles.append(why)
+        for topic in self._described.absent:
+            self._gone |= self._known[topic].keys()
+            if topic in self._options.topics:
+                self._lacks.append(f"Kafka has no topic {topic}: create it, or change the flow")
+        there = {label_of(name) for name in self._offers}
+        for label in self._options.end_offsets:
+            match = PARTITION.fullmatch(label)
+            if label not in there and match and match["topic"] in self._described.topics:
+                self._lacks.append(f"Kafka has no partition {label}, which end_offsets names")
+
+
+def bound_of(to: str) -> Bound:
+    """What ``start_from`` says. Raises UserError for anything else."""
+    if to == "earliest":
+        return "earliest"
+    try:
+        return "latest" if to == "latest" else time_of(to)
+    except ValueError as error:
+        raise UserError(f"from {to}: {error}") from error
+
+
+def _scope(options: KafkaSource) -> tuple[str, ...]:
+    pattern = () if options.pattern is None else (f"{PATTERN}{options.pattern}",)
+    return (*(f"{TOPIC}{name}" for name in options.topics), *pattern)
+
+
+def _was_wanted(topic: str, scope: Collection[str] | None) -> bool:
+    """Whether the last look was after the topic too."""
+    patterns = (text[len(PATTERN) :] for text in scope or () if text.startswith(PATTERN))
+    return f"{TOPIC}{topic}" in (scope or ()) or any(
+        re.fullmatch(pattern, topic) for pattern in patterns
+    )
+
+
+def _named(names: Collection[str]) -> str:
+    shown = ", ".join(sorted(names)[:NAMED])
+    more = len(names) - NAMED
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,215 @@
+"""A journal in a topic of Kafka: the events of one flow in one worker, a message each.
+
+They are durable when all replicas in sync have them. The producer is idempotent and never gives a
+message up, so while the worker lives each event is in the topic once, whatever becomes of brokers;
+what it has not been answered for when it ends its senders send again, if they do. Nothing is
+trimmed here: Kafka deletes messages as the topic's settings say.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from flumeng.config import FlowSpec
+from flumeng.config.kafka_journal import KafkaJournal
+from flumeng.connectors.kafka.client import connection
+from flumeng.journal.log.errors import HeldError, JournalFailedError
+from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.secrets import resolve
+from flumeng.platform.seldom import Seldom
+
+log = logging.getLogger(__name__)
+
+try:
+    from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
+    from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
+except ImportError as missing:
+    raise UserError("a journal in Kafka needs a package: pip install 'flumeng[kafka]'") from missing
+
+ANSWER_SECONDS = 0.5
+"""So long a thread waits for brokers at a time; many journals share the threads."""
+OPEN_SECONDS = 10.0
+QUEUE_KBYTES = 32 * 1024
+OVERHEAD_BYTES = 200
+"""What a message takes in a request beside its value, key and headers, and more."""
+HEADER_BYTES = 20
+TRUNCATED = ("truncated", "true")
+
+
+@dataclass(eq=False)
+class Messages:
+    """Events on their way: body, host, time in microseconds, attributes. Those before ``next`` were
+    handed over."""
+
+    rows: list[tuple[bytes, str, int, list[tuple[str, str | bytes | None]]]]
+    next: int = 0
+
+
+class InKafka:
+    """See ``FlowJournal`` and ``Appendable``. Its calls belong to one thread at a time."""
+
+    restless = False
+
+    def __init__(self, flow: str, options: KafkaJournal) -> None:
+        """Raises UserError: the topic is not there, or cannot be a journal, or the user is not let
+        in; UnavailableError."""
+        self.id = f"{flow} in the topic {options.topic}"
+        self.state: Mapping[str, object] = {}
+        self._options = options
+        self._troubles: deque[Any] = deque(maxlen=1)
+        self._refused: deque[Any] = deque(maxlen=1)
+        self._appended = 0
+        self._cuts = Seldom()
+        password = None if options.password is None else resolve(options.password)
+        settings = connection(options, password) | {"error_cb": self._troubles.append}
+        self._most_bytes = self._look_at_topic(settings)
+        try:
+            self._producer = Producer(
+                settings
+                | {
+                    "enable.idempotence": True,
+                    "compression.type": options.compression,
+                    "delivery.report.only.error": True,
+                    "message.timeout.ms": 0,
+                    "message.max.bytes": self._most_bytes,
+                    "partitioner": "murmur2_random",
+                    "queue.buffering.max.kbytes": QUEUE_KBYTES,
+                    "on_delivery": lambda error, _message: self._refused.append(error),
+                }
+            )
+        except KafkaException as error:
+            raise UserError(f"journal.kafka: {error.args[0].str()}") from error
+
+    @property
+    def appendable(self) -> InKafka:
+        return self
+
+    def fits(self, spec: FlowSpec) -> bool:
+        return spec.journal.kafka == self._options
+
+    def give_back(self, acked: int, *, failed: bool) -> None:
+        """What has not been answered for is in the topic or not."""
+        del acked, failed
+        with suppress(KafkaException):
+            self._producer.purge()
+            self._producer.flush(0)
+
+    def encode(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> Messages:
+        """A body that makes a message too large for the topic is cut, as an over-long line is.
+        Raises UserError for an event that is too large without its body."""
+        assert not state, "sources that journal their place are refused where flows are read"
+        body, ts, host, attrs = (batch.column(name) for name in ("body", "ts", "host", "attrs"))
+        times = ts.cast(pa.int64()).to_pylist()
+        rows = list(zip(body.to_pylist(), host.to_pylist(), times, attrs.to_pylist(), strict=True))
+        for number, (value, key, micros, headers) in enumerate(rows):
+            excess = OVERHEAD_BYTES + len(value) + len(key.encode()) - self._most_bytes
+            excess += sum(len(n.encode()) + len(v.encode()) + HEADER_BYTES for n, v in headers)
+            if excess > 0:
+                rows[number] = (self._cut(value, excess), key, micros, [*headers, TRUNCATED])
+        return Messages(rows)
+
+    def append_encoded(self, messages: Messages) -> int:
+        """Hand them over. Raises HeldError when there is no room; called again, it goes on."""
+        produce, topic = self._producer.produce, self._options.topic
+        while messages.next < len(messages.rows):
+            value, key, micros, headers = messages.rows[messages.next]
+            try:
+                produce(topic, value, key or None, timestamp=micros // 1000, headers=headers)
+            except BufferError:
+                self.sync()
+                continue
+            except KafkaException as error:
+                raise JournalFailedError(f"kafka: {error.args[0].str()}") from error
+            messages.next += 1
+        self._appended += len(messages.rows)
+        return self._appended
+
+    def sync(self) -> int:
+        """Return when brokers have taken all. Raises HeldError while they do not answer, and
+        JournalFailedError when they have refused an event for good."""
+        left = self._producer.flush(ANSWER_SECONDS)
+        self._require_sound()
+        if left:
+            raise self._held()
+        return self._appended
+
+    def confirms(self, end: int) -> bool:
+        """The brokers have confirmed what was synced."""
+        del end
+        return True
+
+    def on_confirmed(self, wake: Callable[[], None]) -> None:
+        """Nothing to wait for."""
+
+    def tend(self) -> None:
+        """Nothing becomes of it by itself."""
+
+    def trim(self, ack: int) -> None:
+        """Kafka does that."""
+
+    def _cut(self, value: bytes, excess: int) -> bytes:
+        left = len(value) - excess
+        if left < 0:
+            raise UserError(
+                f"host and attributes are larger than {self._most_bytes} bytes, which is what the "
+                f"topic {self._options.topic} takes (max.message.bytes)"
+            )
+        if self._cuts.is_due():
+            log.warning(
+                "journal %s: a message of more than %d bytes (max.message.bytes) was cut",
+                self.id,
+                self._most_bytes,
+            )
+        return value[:left]
+
+    def _require_sound(self) -> None:
+        fatal = next((error for error in self._troubles if error.fatal()), None)
+        refused = self._refused[0] if self._refused else fatal
+        if refused is not None:
+            raise JournalFailedError(f"journal {self.id}: {refused.str()}")
+
+    def _held(self) -> HeldError:
+        said = f": {self._troubles[0].str()}" if self._troubles else ""
+        brokers = ",".join(self._options.brokers)
+        text = f"journal {self.id}: the brokers {brokers} do not answer{said}"
+        return HeldError(text, f"Kafka does not answer{said}")
+
+    def _look_at_topic(self, settings: Mapping[str, Any]) -> int:
+        """The largest message that it takes, in bytes."""
+        topic = self._options.topic
+        admin = AdminClient(dict(settings))
+        deadline = time.monotonic() + OPEN_SECONDS
+        try:
+            # Unlike list_topics, it never makes the topic.
+            described = admin.describe_topics(TopicCollection([topic]))
+            described[topic].result(OPEN_SECONDS)
+            asked = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)])
+            (found,) = asked.values()
+            entries = found.result(max(0.1, deadline - time.monotonic()))
+        except KafkaException as error:
+            cause = error.args[0]
+            if cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise UserError(
+                    f"journal.kafka: the topic {topic}: {cause.str()}; make it, with as many "
+                    "partitions as tasks are to read it"
+                ) from error
+            if cause.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION):
+                raise UserError(f"journal.kafka: {topic}: {cause.str()}") from error
+            said = f": {self._troubles[0].str()}" if self._troubles else ""
+            raise UnavailableError(f"journal.kafka: {cause.str()}{said}") from error
+        except TimeoutError as error:
+            raise UnavailableError("journal.kafka: the brokers do not answer") from error
+        if "delete" not in entries["cleanup.policy"].value:
+            raise UserError(
+                f"journal.kafka: the topic {topic} is compacted: each event has to be kept until "
+                "it is read, so set its cleanup.policy to delete"
+            )
+        return int(entries["max.message.bytes"].value)

@@ -1,0 +1,151 @@
+"""What one task asks about its partitions of Kafka."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from flumeng.config import FlowSpec
+from flumeng.config.kafka_source import KafkaSource
+from flumeng.connectors.api.ranged import CutError, Gone, Range, Reach, Standstill
+from flumeng.connectors.kafka.access import Access
+from flumeng.connectors.kafka.brokers import Brokers, KafkaBrokers
+from flumeng.connectors.kafka.names import parsed
+from flumeng.connectors.kafka.reader import KafkaReader
+from flumeng.connectors.kafka.standstills import describe
+from flumeng.connectors.kafka.watcher import Extent, ExtentWatcher
+from flumeng.control.snapshot.partitions import label_of
+
+PROBE_THREADS = 4
+CUT = (
+    "Kafka has cut the log there, and another leader has written other messages at these offsets, "
+    "which were acked: they are not read"
+)
+UNKNOWN = Reach("", 0, trouble="this is not the name of a partition of Kafka")
+
+
+def source_of(spec: FlowSpec) -> KafkaSource | None:
+    """The one source of the flow that reads Kafka."""
+    options = (part.options for part in spec.partitioned)
+    return next((one for one in options if isinstance(one, KafkaSource)), None)
+
+
+def reader_of(spec: FlowSpec) -> KafkaReader | None:
+    """Raises UserError."""
+    source = source_of(spec)
+    if source is None:
+        return None
+    return KafkaReader.of(source, journaled=spec.journal.kafka is not None)
+
+
+class Watchers:
+    """Those of a process: one for all who read the same brokers in the same way."""
+
+    def __init__(self, connect: Callable[[Access, bool], Brokers] | None = None) -> None:
+        self._connect = connect or (lambda access, all_: KafkaBrokers(access, committed=all_))
+        self._lock = threading.Lock()
+        self._known: dict[tuple[Access, bool], ExtentWatcher] = {}
+        self.probes = ThreadPoolExecutor(PROBE_THREADS, "kafka probe")
+
+    def of(self, source: KafkaSource) -> ExtentWatcher:
+        """Raises UserError."""
+        key = Access.of(source), source.isolation == "committed"
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = ExtentWatcher(self._connect(*key))
+            return self._known[key]
+
+
+class KafkaPositions:
+    """See ``Positions``. ``wake`` is called from other threads."""
+
+    def __init__(self, watchers: Watchers, wake: Callable[[], None]) -> None:
+        self._watchers = watchers
+        self._wake = wake
+        self._source: KafkaSource | None = None
+        self._reader: KafkaReader | None = None
+        self._watcher: ExtentWatcher | None = None
+        self._partitions: frozenset[str] | None = None
+        self._known: frozenset[str] = frozenset()
+
+    def open(self, spec: FlowSpec) -> None:
+        """Raises UserError."""
+        self.close()
+        self._source, self._reader = source_of(spec), reader_of(spec)
+        self._watcher = self._watchers.of(self._source) if self._source else None
+
+    def of(self, partitions: Collection[str]) -> dict[str, Reach]:
+        """Of a flow that has no source of Kafka any more nothing: its partitions are on their way
+        out of its tasks."""
+        if self._watcher is None:
+            return {}
+        wanted = frozenset(partitions)
+        if wanted != self._partitions:
+            self._known = frozenset(parsed(wanted))
+            self._watcher.watch(self, self._known, self._wake)
+            self._partitions = wanted
+        found = self._watcher.of(self._known)
+        reaches = {name: self._reach(name, extent) for name, extent in found.items()}
+        return reaches | dict.fromkeys(wanted - self._known, UNKNOWN)
+
+    def refresh(self, partitions: Collection[str]) -> None:
+        if self._watcher is not None:
+            self._watcher.refresh(partitions)
+
+    def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
+        reader = self._reader
+        assert reader is not None, "nothing is read that could not be reached"
+
+        def read() -> None:
+            next(reader.read(Range(partition, start, end), address), None)
+
+        probe = self._watchers.probes.submit(read)
+        probe.add_done_callback(lambda _: self._wake())
+        return probe
+
+    def find_cut(self, partition: str, offset: int, leader_epoch: int) -> Future[Gone | None]:
+        """See ``FindingCuts``."""
+        source, watcher = self._source, self._watcher
+        assert source is not None, "nothing is compared that could not be reached"
+        assert watcher is not None, "so it is open"
+
+        def find() -> Gone | None:
+            try:
+                watcher.compare(partition, offset, leader_epoch)
+            except CutError as error:
+                if source.on_gone != "earliest":
+                    raise
+                return Gone(error.end, offset, CUT)
+            return None
+
+        search = self._watchers.probes.submit(find)
+        search.add_done_callback(lambda _: self._wake())
+        return search
+
+    def describe(self, standstill: Standstill) -> str:
+        return describe(standstill)
+
+    def close(self) -> None:
+        if self._watcher is not None:
+            self._watcher.forget(self)
+        self._watcher, self._partitions = None, None
+
+    def _reach(self, name: str, extent: Extent) -> Reach:
+        assert self._source is not None
+        passes = self._source.on_gone == "earliest"
+        end = self._source.end_offsets.get(label_of(name))
+        safe = extent.safe if end is None else min(extent.safe, end)
+        if extent.remade and passes and safe:
+            why = f"{extent.trouble} before they were read"
+            return Reach(extent.topic_id, safe, closed=True, gone_below=safe, gone_why=why)
+        if extent.trouble:
+            return Reach("", 0, trouble=extent.trouble)
+        return Reach(
+            extent.topic_id,
+            safe,
+            floor=0 if passes else extent.floor,
+            closed=end is not None and extent.safe >= end,
+            leader_epoch=extent.leader_epoch,
+            gone_below=min(extent.floor, safe) if passes else 0,
+        )

@@ -1,0 +1,246 @@
+"""The adapter to Kafka: a producer of librdkafka's, in memory and time bounds, with our errors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+from flumeng.config.sinks.kafka import Kafka
+from flumeng.connectors.api.backoff import CONNECT_SECONDS, FRESH_SECONDS
+from flumeng.connectors.kafka.client import connection
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.scrubbing import Secret
+
+try:
+    from confluent_kafka import KafkaError, KafkaException, Producer
+except ImportError as missing:
+    raise UserError("the sink kafka needs a package: pip install 'flumeng[kafka]'") from missing
+
+QUEUE_KBYTES = 32 * 1024
+QUEUE_MESSAGES = 100_000
+LARGEST_BYTES = 32 * 1024 * 1024
+"""Larger messages are refused before any broker has seen them."""
+LOOK_EVERY = 1_000
+LOOK_SECONDS = 0.5
+GRACE_SECONDS = 5.0
+"""librdkafka says so much later at most that a message has not been answered in time."""
+PROBES = 100
+"""So many topics that are not listed are asked for one by one, at most, each time."""
+CREATED_SECONDS = 1.0
+"""Brokers that create a topic which is asked for have it after that."""
+REFUSED_ALONE = (
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+)
+"""A broker that refuses a message for that refuses all that came with it in one request."""
+NOT_YET = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
+NO_TOPIC = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+)
+PERSONS = (
+    *NO_TOPIC,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,
+)
+"""Errors that a person has to mend."""
+
+Header = tuple[str, bytes]
+Message = tuple[str, bytes, bytes | None, Sequence[Header] | None, int]
+"""Topic, value, key, headers, and the time in milliseconds: 0 is now."""
+Failure = tuple[Any, bytes]
+"""librdkafka's error, and the value of the message."""
+
+
+class KafkaProducer:
+    """For one split at a time. ``alone``: each message has a request of its own."""
+
+    def __init__(self, options: Kafka, password: Secret | None, *, alone: bool = False) -> None:
+        self._options = options
+        self._topics: set[str] = set()
+        """Those that are known to be there."""
+        self._trouble: Any = None
+        """librdkafka's last error about its connections; that all brokers are down is no cause."""
+        self._all_down_since: float | None = None
+        config = producer_config(options, password)
+        self._failures: list[Failure] = []
+        config |= {
+            "error_cb": self._on_trouble,
+            "on_delivery": partial(_note, self._failures),
+        }
+        if alone:
+            config["batch.num.messages"] = 1
+        try:
+            self._producer = Producer(config)
+        except KafkaException as error:
+            raise UserError(f"kafka: {error.args[0].str()}") from error
+
+    def listed(self) -> set[str]:
+        """The topics that there are. Asking creates none.
+
+        Raises UnavailableError when no broker answers, UserError when the user is not let in.
+        """
+        return {name for name, topic in self._ask(None).topics.items() if topic.error is None}
+
+    def missing(self, names: Iterable[str]) -> dict[str, str]:
+        """Which of these topics cannot be written to, and why.
+
+        Raises UnavailableError when no broker answers, UserError when the user is not let in.
+        """
+        unknown = set(names) - self._topics
+        if not unknown:
+            return {}
+        self._topics |= self.listed()
+        why = dict.fromkeys(unknown - self._topics, "Kafka has no such topic")
+        for attempt in range(2):
+            for name in list(why)[:PROBES]:
+                error = self._ask(name).topics[name].error
+                if error is None:
+                    self._topics.add(name)
+                    del why[name]
+                elif error.code() not in NOT_YET:
+                    why[name] = error.str()
+            if why and attempt == 0:
+                time.sleep(CREATED_SECONDS)
+        return why
+
+    def send(self, messages: Iterable[Message]) -> None:
+        """Hand them over; ``refusals`` says which the brokers did not take."""
+        produce: Callable[..., None] = self._producer.produce
+        for number, (topic, value, key, headers, time_ms) in enumerate(messages):
+            try:
+                produce(topic, value, key, -1, None, None, time_ms, headers)
+            except BufferError:
+                self._send_when_there_is_room(topic, value, key, headers, time_ms)
+            except KafkaException as error:
+                self._failures.append((error.args[0], value))
+            if number % LOOK_EVERY == 0:
+                self._look(0)
+
+    def refusals(self) -> dict[bytes, str]:
+        """Wait until brokers have answered for all messages; the values of those that they have
+        refused for good, or that came with such a one, and why. Raises any other failure."""
+        began = time.monotonic()
+        if self._all_down_since is not None:
+            self._all_down_since = began
+        limit = self._options.timeout_seconds + GRACE_SECONDS
+        with self._translated():
+            left = self._producer.flush(LOOK_SECONDS)
+            while left:
+                before, left = left, self._producer.flush(LOOK_SECONDS)
+                if left < before:
+                    self._all_down_since = None
+                if self._is_down_for(CONNECT_SECONDS) or time.monotonic() - began > limit:
+                    raise UnavailableError(self._no_answer(time.monotonic() - began))
+        for error, _ in self._failures:
+            if error.code() not in REFUSED_ALONE:
+                raise self._meaning(error)
+        refused = {value: error.str() for error, value in self._failures}
+        self._failures.clear()
+        return refused
+
+    def close(self) -> None:
+        """At once: what is not answered yet may have been written or not."""
+        with suppress(KafkaException):
+            self._producer.purge()
+            self._producer.flush(0)
+
+    def _meaning(self, error: Any) -> FlumengError:
+        """What an error of librdkafka's means."""
+        text = f"kafka {self._brokers}: {error.str()}"
+        if error.code() in PERSONS:
+            return UserError(text)
+        if error.code() == KafkaError._MSG_TIMED_OUT:
+            return UnavailableError(self._no_answer(self._options.timeout_seconds))
+        return UnavailableError(text)
+
+    def _on_trouble(self, error: Any) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._trouble = error
+        elif self._all_down_since is None:
+            self._all_down_since = time.monotonic()
+
+    def _is_down_for(self, seconds: float) -> bool:
+        """Whether all brokers have been down for this many seconds."""
+        since = self._all_down_since
+        return since is not None and time.monotonic() - since > seconds
+
+    def _send_when_there_is_room(
+        self, topic: str, value: bytes, key: bytes | None, headers: Any, time_ms: int
+    ) -> None:
+        """There will be: each message is answered, or its time is over."""
+        while True:
+            self._look(LOOK_SECONDS)
+            try:
+                self._producer.produce(topic, value, key, -1, None, None, time_ms, headers)
+                return
+            except BufferError:
+                continue
+
+    def _ask(self, topic: str | None) -> Any:
+        """What brokers say of a topic, or of all."""
+        began = time.monotonic()
+        limit = min(self._options.timeout_seconds, CONNECT_SECONDS)
+        while True:
+            try:
+                found = self._producer.list_topics(topic, timeout=LOOK_SECONDS)
+            except KafkaException as error:
+                self._look(0)
+                if self._trouble is not None and self._trouble.code() in PERSONS:
+                    raise self._meaning(self._trouble) from error
+                waited = time.monotonic() - began
+                if self._is_down_for(FRESH_SECONDS) or waited > limit:
+                    raise UnavailableError(self._no_answer(waited)) from error
+            else:
+                self._all_down_since = None
+                return found
+
+    def _look(self, seconds: float) -> None:
+        """At what librdkafka has to tell."""
+        with self._translated():
+            self._producer.poll(seconds)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """What ends the producer is raised by whatever it does next."""
+        try:
+            yield
+        except KafkaException as error:
+            raise self._meaning(error.args[0]) from error
+
+    def _no_answer(self, seconds: float) -> str:
+        cause = self._trouble.str().partition(" (after ")[0] if self._trouble is not None else ""
+        said = f": {cause}" if cause else ""
+        return f"kafka {self._brokers}: no answer within {seconds:.0f} s{said}"
+
+    @property
+    def _brokers(self) -> str:
+        return ",".join(self._options.brokers)
+
+
+def _note(failures: list[Failure], error: Any, message: Any) -> None:
+    """A report of a message that was not taken: of others there is none, since a callback for each
+    message takes as long as to produce it."""
+    failures.append((error, message.value() or b""))
+
+
+def producer_config(options: Kafka, password: Secret | None) -> dict[str, Any]:
+    return connection(options, password) | {
+        "enable.idempotence": True,
+        "delivery.report.only.error": True,
+        "compression.type": options.compression,
+        "partitioner": options.partitioner,
+        "message.timeout.ms": round(options.timeout_seconds * 1000),
+        "message.max.bytes": LARGEST_BYTES,
+        "queue.buffering.max.kbytes": QUEUE_KBYTES,
+        "queue.buffering.max.messages": QUEUE_MESSAGES,
+    }

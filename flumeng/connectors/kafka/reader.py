@@ -1,0 +1,128 @@
+"""Reads ranges of Kafka's partitions from the brokers.
+
+A topic that was deleted and made anew has other messages at the same offsets. So the brokers are
+asked for the topic's id before a range is read, and again when messages have come, before those are
+handed on: ids are never used twice, so the topic was there all the time in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from flumeng.config.kafka_source import KafkaSource
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.kafka import admin, messages, names
+from flumeng.connectors.kafka.access import Access
+from flumeng.connectors.kafka.messages import MESSAGE_SCHEMA
+from flumeng.events.schema import READ_SCHEMA
+from flumeng.platform.errors import CorruptError
+from flumeng.platform.idle_clients import IdleClients
+
+if TYPE_CHECKING:
+    from flumeng.connectors.kafka.columns import Columns
+    from flumeng.connectors.kafka.consumer import RangeConsumer
+
+CONSUMER = "flumeng.connectors.kafka.consumer"
+"""Only who reads imports it: it is compiled then."""
+_idle: IdleClients[tuple[Access, bool], RangeConsumer] = IdleClients()
+
+
+@dataclass(frozen=True)
+class KafkaReader:
+    """See ``Reader``; an address is the whole id of the partition's topic. ``committed``: see the
+    option ``isolation``. ``journaled``: messages are events that flumeng has put there."""
+
+    access: Access
+    committed: bool
+    journaled: bool = False
+
+    @classmethod
+    def of(cls, source: KafkaSource, *, journaled: bool = False) -> KafkaReader:
+        """Raises UserError when the password is nowhere."""
+        return cls(Access.of(source), source.isolation == "committed", journaled)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return READ_SCHEMA if self.journaled else MESSAGE_SCHEMA
+
+    @property
+    def modules(self) -> frozenset[str]:
+        return frozenset({CONSUMER})
+
+    def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
+        partition = names.parse(piece.partition)
+        topic, number = partition.topic, partition.number
+        asked: list[Future[Any]] = []
+
+        def ask() -> None:
+            asked.append(admin.shared(self.access).topics([topic])[topic])
+
+        ask()
+        self._require_id(asked.pop(), topic, address)
+        with self._consumer() as consumer:
+            for found in consumer.read(topic, number, piece.start, piece.end, ask):
+                self._require_id(asked.pop(), topic, address)
+                for each in found:
+                    events = _events(each, piece, partition)
+                    yield _as_journaled(events) if self.journaled else events
+
+    def _require_id(self, asked: Future[Any], topic: str, expected: str) -> None:
+        """Raises CorruptError when the topic is not the one that it was, as the brokers have said
+        when they were ``asked``."""
+        found = admin.shared(self.access).topic_id(asked)
+        if found != expected:
+            raise CorruptError(
+                f"{self.access}: the topic {topic} was deleted and made anew: it has the id "
+                f"{found}, and had {expected}"
+            )
+
+    @contextmanager
+    def _consumer(self) -> Iterator[RangeConsumer]:
+        """One that nobody else uses now. It is kept for the next read when this one ends well."""
+        from flumeng.connectors.kafka.consumer import RangeConsumer  # noqa: PLC0415  see CONSUMER
+
+        key = (self.access, self.committed)
+        consumer = _idle.take(key) or RangeConsumer(self.access, committed=self.committed)
+        try:
+            yield consumer
+        except BaseException:
+            consumer.close()
+            raise
+        _idle.keep(key, consumer)
+
+
+def _events(of_messages: Columns, piece: Range, partition: names.KafkaPartition) -> pa.RecordBatch:
+    count = len(of_messages["seq"])
+    same = {
+        "host": pa.scalar("", pa.string()),
+        "journal": pa.scalar(piece.partition, pa.string()),
+        "replayed": pa.scalar(piece.replayed, pa.bool_()),
+        "topic": pa.scalar(partition.topic, pa.string()),
+        "partition": pa.scalar(partition.number, pa.int32()),
+    }
+    repeated = {name: pa.repeat(value, count) for name, value in same.items()}
+    attrs = messages.empty_maps(MESSAGE_SCHEMA.field("attrs").type, count)
+    return pa.RecordBatch.from_pydict({**of_messages, **repeated, "attrs": attrs}, MESSAGE_SCHEMA)
+
+
+def _as_journaled(events: pa.RecordBatch) -> pa.RecordBatch:
+    """The events as they were before ``flumeng.connectors.kafka.journal`` has made messages of
+    them. Raises CorruptError when it has not."""
+    try:
+        received = {
+            "host": events["key"].cast(pa.string()).fill_null(""),
+            "attrs": events["headers"].cast(READ_SCHEMA.field("attrs").type),
+        }
+    except pa.ArrowInvalid as error:
+        raise CorruptError(
+            "a message of another producer is in a topic that is a journal of flumeng: its key "
+            f"or a header is not UTF-8: {error}"
+        ) from error
+    columns = [received.get(name, events[name]) for name in READ_SCHEMA.names]
+    return pa.RecordBatch.from_arrays(columns, schema=READ_SCHEMA)

@@ -1,0 +1,253 @@
+"""Messages in topics of Kafka, one an event: at least once.
+
+A split has ended when brokers have answered for each of its messages. A message that they refuse
+for good is a dead letter; as they refuse a whole request for one such message, those of a refused
+request are sent again one by one. Any other failure fails the batch, which is then repeated, with
+what had been written of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.config.sinks.kafka import COLUMN, TOPIC, Kafka
+from flumeng.connectors.api import dead_letters
+from flumeng.connectors.api.dead_letters import Refuse
+from flumeng.connectors.api.sink import Attempt, Row, TaskRevision, Written
+from flumeng.events import identity, json_text
+from flumeng.events.column_text import check_plain, texts
+from flumeng.events.lazy_batch import LazyBatch
+from flumeng.platform.errors import UserError
+from flumeng.platform.idle_clients import IdleClients
+from flumeng.platform.scrubbing import Secret
+from flumeng.platform.secrets import resolve
+
+if TYPE_CHECKING:
+    from flumeng.connectors.kafka.producer import Header, KafkaProducer, Message
+
+EVENT_ID = "event_id"
+HELD_BYTES = 32 * 1024 * 1024
+"""So many events wait at most until it is known whether brokers took them all."""
+TOPIC_CHARACTERS = 249
+COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])
+
+_Key = tuple[Kafka, Secret | None, bool]
+_idle: IdleClients[_Key, KafkaProducer] = IdleClients()
+
+
+class KafkaSink:
+    roots = ()
+    writes_at_once = False
+
+    def __init__(self, options: Kafka, _task: TaskRevision) -> None:
+        from flumeng.connectors.kafka import producer as kafka_producer  # noqa: F401, PLC0415  an extra: is it there?
+
+        password = None if options.password is None else resolve(options.password)
+        self._options = options
+        self._stage = Produce(options, password)
+
+    @property
+    def identified(self) -> bool:
+        return self._options.event_id
+
+    def probe(self) -> None:
+        """A topic that brokers would create at its first message is reported as missing."""
+        with self._stage.producer() as producer:
+            topics = producer.listed()
+        topic = self._options.topic
+        if not COLUMN.search(topic) and topic not in topics:
+            raise UserError(
+                f"kafka: there is no topic {topic}, or it is not visible to this user: create it, "
+                "or see whether the brokers create topics by themselves"
+            )
+
+    def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
+        self._check(batch.schema)
+        stage = attempt.dead_letters.around(self._stage, COUNT_SCHEMA)
+        return batch.arrow(stage, dead_letters.schema_around(COUNT_SCHEMA))
+
+    def written(self, rows: Sequence[Row]) -> Written:
+        return Written(sum(row["events"] for row in rows))
+
+    def _check(self, events: pa.Schema) -> None:
+        options = self._options
+        check_plain(events, COLUMN.findall(options.topic), "kafka: topic")
+        check_plain(events, [] if options.key is None else [options.key], "kafka: key")
+        plain = [name for name in options.headers if not _is_attributes(events, name)]
+        check_plain(events, plain, "kafka: headers")
+        if options.value == "body":
+            check_plain(events, ["body"], "kafka: value")
+
+
+@dataclass(frozen=True)
+class Produce:
+    """Writes a split's events, and yields how many they were."""
+
+    options: Kafka
+    password: Secret | None
+
+    def __call__(
+        self, batches: Iterator[pa.RecordBatch], refuse: Refuse
+    ) -> Iterator[pa.RecordBatch]:
+        count = held_bytes = 0
+        held: list[_Messages] = []
+        with self.producer() as producer:
+            for events in batches:
+                count += events.num_rows
+                messages = _Messages(self._with_topic(producer, events, refuse), self.options)
+                producer.send(messages.rows())
+                held.append(messages)
+                held_bytes += events.nbytes
+                if held_bytes >= HELD_BYTES:
+                    self._settle(producer, held, refuse)
+                    held, held_bytes = [], 0
+            self._settle(producer, held, refuse)
+        yield pa.RecordBatch.from_pylist([{"events": count}], COUNT_SCHEMA)
+
+    @contextmanager
+    def producer(self, *, alone: bool = False) -> Iterator[KafkaProducer]:
+        """One that nobody else uses now; after an error it is not used again."""
+        from flumeng.connectors.kafka.producer import KafkaProducer  # noqa: PLC0415  an extra
+
+        key = (self.options, self.password, alone)
+        producer = _idle.take(key) or KafkaProducer(self.options, self.password, alone=alone)
+        try:
+            yield producer
+        except BaseException:
+            producer.close()
+            raise
+        _idle.keep(key, producer)
+
+    def _with_topic(
+        self, producer: KafkaProducer, events: pa.RecordBatch, refuse: Refuse
+    ) -> pa.RecordBatch:
+        """The events whose topic is there. Raises UserError when that does not depend on them."""
+        topic = self.options.topic
+        if not COLUMN.search(topic):
+            for reason in producer.missing([topic]).values():
+                raise UserError(f"kafka: topic {topic}: {reason}")
+            return events
+        topics = _topics(events, topic)
+        why = {name: _illegal(name) for name in pc.unique(topics).to_pylist()}
+        missing = producer.missing(name.decode() for name in why if name and not why[name])
+        why |= {name.encode(): reason for name, reason in missing.items()}
+        bad = [name for name in why if why[name]]
+        if not bad:
+            return events
+        unsendable = pc.is_in(topics, value_set=pa.array(bad, topics.type))
+        reasons = [
+            f"topic {_shown(name)[:TOPIC_CHARACTERS]}: {why[name]}"
+            for name in topics.filter(unsendable).to_pylist()
+        ]
+        refuse(events.filter(unsendable), reasons)
+        return events.filter(pc.invert(unsendable))
+
+    def _settle(self, producer: KafkaProducer, held: Sequence[_Messages], refuse: Refuse) -> None:
+        """Wait until all of ``held`` is answered for, and see to what was not taken."""
+        refused = producer.refusals()
+        if refused:
+            with self.producer(alone=True) as single:
+                for messages in held:
+                    messages.send_alone(single, refused.keys(), refuse)
+
+
+class _Messages:
+    """The events of a record batch as messages."""
+
+    def __init__(self, events: pa.RecordBatch, options: Kafka) -> None:
+        self._events = events
+        self._options = options
+
+    def rows(self) -> Iterator[Message]:
+        events, options, count = self._events, self._options, self._events.num_rows
+        topics: Iterable[str] = repeat(options.topic, count)
+        if COLUMN.search(options.topic):
+            topics = map(_shown, _topics(events, options.topic).to_pylist())
+        keys: Iterable[bytes | None] = repeat(None, count)
+        if options.key is not None:
+            keys = texts(events.column(options.key)).to_pylist()
+        if options.value == "body":
+            values = pc.fill_null(texts(events.column("body")), b"")
+        else:
+            values = json_text.rows(identity.strip(events))
+        return zip(topics, values.to_pylist(), keys, self._headers(), _times(events), strict=True)
+
+    def send_alone(self, single: KafkaProducer, values: Collection[bytes], refuse: Refuse) -> None:
+        """Those of ``values`` once more; those that are refused again are dead letters."""
+        again = self._of(values)
+        single.send(again.rows())
+        if refused := single.refusals():
+            letters = again._of(refused.keys())
+            reasons = [f"Kafka refuses it: {refused[value]}" for _, value, *_ in letters.rows()]
+            refuse(letters._events, reasons)
+
+    def _of(self, values: Collection[bytes]) -> _Messages:
+        numbers = [number for number, (_, value, *_) in enumerate(self.rows()) if value in values]
+        return _Messages(self._events.take(pa.array(numbers, pa.int64())), self._options)
+
+    def _headers(self) -> Iterable[Sequence[Header] | None]:
+        columns = [self._header(name) for name in self._options.headers]
+        if self._options.event_id and identity.present(self._events.schema):
+            columns.append([[(EVENT_ID, text)] for text in _ids(self._events).to_pylist()])
+        if not columns:
+            return repeat(None, self._events.num_rows)
+        return map(list, map(chain.from_iterable, zip(*columns, strict=True)))
+
+    def _header(self, name: str) -> Iterable[Sequence[Header]]:
+        column = self._events.column(name)
+        if pa.types.is_map(column.type):
+            return [entries or () for entries in column.to_pylist()]
+        return [() if text is None else ((name, text),) for text in texts(column).to_pylist()]
+
+
+def _topics(events: pa.RecordBatch, template: str) -> pa.BinaryArray:
+    """The topic of each event; null where a column of it is."""
+    parts = [
+        texts(events.column(part)) if number % 2 else part.encode()
+        for number, part in enumerate(COLUMN.split(template))
+    ]
+    return pc.binary_join_element_wise(*parts, b"")
+
+
+def _times(events: pa.RecordBatch) -> Iterable[int]:
+    """The time of each event in milliseconds, and 0, which is now, where it has none, or one before
+    1970 or in the future: brokers refuse those."""
+    place = events.schema.get_field_index("ts")
+    if place < 0 or not pa.types.is_timestamp(events.schema.field(place).type):
+        return repeat(0, events.num_rows)
+    times = events.column(place).cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
+    now = pa.scalar(round(time.time() * 1000), pa.int64())
+    known = pc.and_(pc.greater(times, 0), pc.less_equal(times, now))
+    found: list[int] = pc.if_else(pc.fill_null(known, False), times, 0).to_pylist()
+    return found
+
+
+def _shown(name: bytes | None) -> str:
+    return "null" if name is None else name.decode("utf-8", "replace")
+
+
+def _illegal(name: bytes | None) -> str:
+    """Why no topic has that name; nothing when one may have it."""
+    if name is None:
+        return "a column of it is null"
+    legal = TOPIC.fullmatch(_shown(name)) and name not in (b".", b"..")
+    return "" if legal else "this is no name of a topic"
+
+
+def _ids(events: pa.RecordBatch) -> pa.BinaryArray:
+    journal, seq = (events.column(name) for name in (identity.JOURNAL, identity.SEQ))
+    return pc.binary_join_element_wise(texts(journal), texts(seq), b"-")
+
+
+def _is_attributes(events: pa.Schema, name: str) -> bool:
+    if name not in events.names:
+        return False
+    return bool(events.field(name).type == pa.map_(pa.string(), pa.string()))

@@ -1,0 +1,231 @@
+"""Parquet files for a table: each of one partition, written where they stay, and unseen until a
+commit of the table names them.
+
+The name of a file is never used again. A file that no commit names is an orphan: the table's own
+clean-up removes it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from flumeng.connectors.api import chunks
+from flumeng.connectors.api.dead_letters import Refuse
+from flumeng.connectors.api.sink import BatchTooWideError, Row
+from flumeng.connectors.files.formats import ParquetFile
+from flumeng.connectors.files.open_files import GATHERED_BYTES, MOST_FILES, OpenFiles
+from flumeng.connectors.lakehouse import partitions
+from flumeng.connectors.lakehouse.partitions import Partition, Values
+from flumeng.filters.receipt_bound import refused
+from flumeng.platform.errors import UnavailableError
+from flumeng.platform.file_store import FileStore, open_store
+from flumeng.platform.options.patterns import split_query
+from flumeng.platform.scrubbing import Secret
+
+WRITTEN_SCHEMA = pa.schema(
+    [
+        pa.field("path", pa.string()),
+        pa.field("uri", pa.string()),
+        pa.field("size_bytes", pa.int64()),
+        pa.field("events", pa.int64()),
+        pa.field("refused", pa.int64()),
+        pa.field("partition", pa.string()),
+        pa.field("footer", pa.binary()),
+    ]
+)
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+_NAME_CHARACTERS = 64
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where files of a table are, and what they are. ``directory`` is a URI; ``schema`` has columns
+    of the events, in the types that the table has for them. ``stored`` are those that files hold:
+    of some tables not the columns that they are partitioned by. ``secrets`` are what references in
+    the directory stand for: the host that writes may not have them."""
+
+    directory: str
+    schema: pa.Schema
+    partitions: tuple[Partition, ...] = ()
+    stored: tuple[str, ...] = ()
+    compression: str = "zstd"
+    secrets: Mapping[str, Secret] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A file that is durable; ``path`` is relative to the directory of its layout, and ``uri`` says
+    no more of its store than the table does."""
+
+    path: str
+    uri: str
+    size_bytes: int
+    events: int
+    partition: dict[str, str | None]
+    footer: pq.FileMetaData
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.footer.schema.to_arrow_schema()
+
+
+@dataclass(frozen=True)
+class WriteFiles:
+    """Writes a split's events to files of ``layout``, and yields a row for each of them.
+
+    One row without a path says that the split makes too many files; nothing of it counts.
+    """
+
+    layout: Layout
+
+    def __call__(
+        self, batches: Iterator[pa.RecordBatch], refuse: Refuse
+    ) -> Iterator[pa.RecordBatch]:
+        store, place = open_store(self.layout.directory, self.layout.secrets.__getitem__)
+        files = _Files(self.layout, store, place)
+        for events in chunks.tables(self._bounded(batches, refuse), GATHERED_BYTES):
+            try:
+                files.write(_cast(events, self.layout.schema))
+            except OSError as error:
+                raise store.explained(error) from error
+            if files.too_many:
+                yield pa.RecordBatch.from_pylist([{}], WRITTEN_SCHEMA)
+                return
+        try:
+            rows = [file.row() for file in files.finish()]
+        except OSError as error:
+            raise store.explained(error) from error
+        yield pa.RecordBatch.from_pylist(rows, WRITTEN_SCHEMA)
+
+    def _bounded(
+        self, batches: Iterator[pa.RecordBatch], refuse: Refuse
+    ) -> Iterator[pa.RecordBatch]:
+        """Those without a text that is too long to partition by."""
+        for batch in batches:
+            long = partitions.too_long(batch, self.layout.partitions)
+            if long is None:
+                yield batch
+                continue
+            reason = f"a column of partition_by has over {partitions.LONGEST_BYTES} bytes"
+            refuse(batch.filter(long), [reason] * pc.sum(long).as_py())
+            yield batch.filter(pc.invert(long))
+
+
+@dataclass(frozen=True)
+class Unreachable:
+    """Stands for writing files of a table that could not be looked up: ``message`` says why."""
+
+    message: str
+
+    def __call__(
+        self, _batches: Iterator[pa.RecordBatch], _refuse: Refuse
+    ) -> Iterator[pa.RecordBatch]:
+        raise UnavailableError(self.message)
+
+
+def read(rows: Sequence[Row]) -> list[TableFile]:
+    """What the stages of all splits have written. Raises BatchTooWideError."""
+    if any(row["path"] is None for row in rows):
+        raise BatchTooWideError(f"over {MOST_FILES} files of one split: partition_by is too fine")
+    return [
+        TableFile(
+            row["path"],
+            row["uri"],
+            row["size_bytes"],
+            row["events"],
+            json.loads(row["partition"]),
+            pq.read_metadata(pa.BufferReader(row["footer"])),
+        )
+        for row in rows
+    ]
+
+
+class _Files:
+    """The files of a split, by the values of the table's partition fields."""
+
+    def __init__(self, layout: Layout, store: FileStore, place: str) -> None:
+        self._layout = layout
+        self._store = store
+        self._place = place
+        self._files: OpenFiles[Values, _OpenFile] = OpenFiles()
+
+    @property
+    def too_many(self) -> bool:
+        return self._files.too_many
+
+    def write(self, events: pa.Table) -> None:
+        parts = partitions.split(events, self._layout.partitions)
+        for values, rows in self._files.in_order(parts):
+            if self.too_many:
+                return
+            self._files.get(values, partial(self._new, values)).write(rows)
+
+    def finish(self) -> list[_OpenFile]:
+        """Make all files durable."""
+        files = self._files.close_all()
+        for directory in {file.directory for file in files}:
+            self._store.sync(directory)
+        return files
+
+    def _new(self, values: Values) -> _OpenFile:
+        return _OpenFile(self._layout, self._store, self._place, values)
+
+
+class _OpenFile:
+    def __init__(self, layout: Layout, store: FileStore, place: str, values: Values) -> None:
+        named = zip(layout.partitions, values, strict=True)
+        directories = [_directory(partition, value) for partition, value in named]
+        names = [partition.name for partition in layout.partitions]
+        self._values = dict(zip(names, values, strict=True))
+        self._table = layout.directory
+        self._stored = list(layout.stored)
+        self._path = "/".join([*directories, f"part-{uuid.uuid4().hex}.parquet"])
+        self.directory = "/".join([place, *directories])
+        self._store = store
+        self._store.make_directory(self.directory)
+        self._place = f"{place}/{self._path}"
+        self._events = self._refused = 0
+        schema = pa.schema([layout.schema.field(name) for name in layout.stored])
+        self._writer = ParquetFile(self._store.open_output(self._place), schema, layout.compression)
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write(rows.select(self._stored))
+        self._events += rows.num_rows
+        self._refused += refused(rows)
+
+    def close(self) -> None:
+        """Make the file durable."""
+        self._writer.close()
+        self._store.sync(self._place)
+
+    def row(self) -> Row:
+        footer = pa.BufferOutputStream()
+        self._writer.footer.write_metadata_file(footer)
+        return {
+            "path": self._path,
+            "uri": f"{split_query(self._table)[0].rstrip('/')}/{self._path}",
+            "size_bytes": self._writer.size_bytes,
+            "events": self._events,
+            "refused": self._refused,
+            "partition": json.dumps(self._values),
+            "footer": footer.getvalue().to_pybytes(),
+        }
+
+
+def _directory(partition: Partition, value: str | None) -> str:
+    """For the eye only: the table itself tells which partition a file is of."""
+    shown = "__HIVE_DEFAULT_PARTITION__" if value is None else value[:_NAME_CHARACTERS]
+    return "=".join(_UNSAFE.sub("_", text) for text in (partition.name, shown))
+
+
+def _cast(events: pa.Table, schema: pa.Schema) -> pa.Table:
+    return events if events.schema == schema else events.select(schema.names).cast(schema)

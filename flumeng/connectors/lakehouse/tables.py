@@ -1,0 +1,197 @@
+"""A sink into a table that remembers the number of the last batch that it took.
+
+Executors write Parquet files, which nobody sees. The driver names them all in one commit of the
+table, which carries the batch's number, through a handle that was made before it looked for that
+number: so of two owners that commit the same batch one wins, and the other looks again. Tasks of
+one collector share commits (``group_commit``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from importlib import import_module
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+
+from flumeng.connectors.api.dead_letters import schema_around
+from flumeng.connectors.api.sink import Attempt, BatchId, Row, TaskRevision, Written
+from flumeng.connectors.lakehouse import group_commit, table_files
+from flumeng.connectors.lakehouse.group_commit import Addition
+from flumeng.connectors.lakehouse.table_files import Layout, TableFile, Unreachable, WriteFiles
+from flumeng.events.lazy_batch import LazyBatch
+from flumeng.platform import secrets
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.file_store import LOCAL
+from flumeng.platform.options.locations import Credentials
+from flumeng.platform.options.patterns import SECRET
+from flumeng.platform.scrubbing import Secret
+
+COMMITS = 12
+"""So often another writer may be first in one attempt."""
+PAUSE_SECONDS = 0.05
+ANSWER_SECONDS = 20.0
+"""A turn of a task may take 30."""
+FORGET_SECONDS = 300.0
+"""A call that has hung for so long may never end: its server may be gone without a word."""
+_Result = TypeVar("_Result")
+
+
+class OvertakenError(FlumengError):
+    """Another writer has changed the table since the handle was made; nothing was committed."""
+
+
+class Table(Protocol):
+    """A table of one format. Each call makes a handle of its own. Raises UserError,
+    UnavailableError."""
+
+    def prepare(self, events: pa.Schema) -> Layout:
+        """Make the table, or add the columns that it lacks, as its options say."""
+
+    def add(self, additions: Sequence[Addition]) -> Sequence[Addition]:
+        """Commit at once those of which the table has not the batch or a later one, with all their
+        numbers. Gives those that do not fit the table any more, which are left out. Raises
+        OvertakenError, ConflictError; then nothing was committed."""
+
+
+class TableSink:
+    roots = ()
+    identified = writes_at_once = False
+
+    def __init__(self, table: Table, key: Hashable, task: TaskRevision) -> None:
+        """Sinks of equal ``key`` share their commits: each can commit as the others do."""
+        self._table = table
+        self._task = f"{task.flow}/{task.task}"
+        self._commits = group_commit.of(key)
+        self._commits.join(self, self._task)
+        self._call = _Caller()
+        self._layouts: dict[pa.Schema, Layout] = {}
+
+    def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
+        """Prepares the table, once; that it cannot be reached fails the batch, not the task."""
+        stage: WriteFiles | Unreachable
+        try:
+            stage = WriteFiles(self._layout(batch.schema))
+        except UnavailableError as error:
+            stage = Unreachable(str(error))
+        around = attempt.dead_letters.around(stage, table_files.WRITTEN_SCHEMA)
+        return batch.arrow(around, schema_around(table_files.WRITTEN_SCHEMA))
+
+    def written(self, rows: Sequence[Row]) -> Written:
+        files = table_files.read(rows)
+        events, far = (sum(row[name] for row in rows) for name in ("events", "refused"))
+        return Written(events, refused=far, commit=partial(self._commit, files) if files else None)
+
+    def _layout(self, events: pa.Schema) -> Layout:
+        found = self._layouts.get(events)
+        if found is None:
+            found = self._repeated(self._table.prepare, events)
+            self._layouts = {events: found}
+        return found
+
+    def _commit(self, files: Sequence[TableFile], batch: BatchId | None) -> None:
+        add = partial(self._repeated, self._table.add)
+        if not self._commits.commit(Addition(files, batch), self._task, add, ANSWER_SECONDS):
+            self._layouts = {}
+            raise UnavailableError("the table was changed while files for it were written")
+
+    def _repeated(self, step: Callable[..., _Result], *given: Any) -> _Result:
+        """``step`` again as long as other writers are first."""
+        began = time.monotonic()
+        for attempt in itertools.count(1):
+            try:
+                return self._call(partial(step, *given))
+            except OvertakenError as error:
+                if attempt == COMMITS or time.monotonic() - began > ANSWER_SECONDS:
+                    text = f"other writers were first {attempt} times: {error}"
+                    raise UnavailableError(text) from error
+            time.sleep(PAUSE_SECONDS * 2 ** min(attempt, 6) * random.uniform(0.5, 1.5))
+        raise AssertionError
+
+
+class LocalDirectory:
+    """Where the metadata of a table is on a local disk; no library syncs it."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._synced_ns = 0
+
+    def sync(self) -> None:
+        """Make durable what is there: also what an owner left behind that was killed."""
+        newest = self._synced_ns
+        for entry in os.scandir(self._place):
+            with suppress(FileNotFoundError):
+                changed_ns = entry.stat().st_mtime_ns
+                if entry.is_file() and changed_ns >= self._synced_ns:
+                    LOCAL.sync(entry.path)
+                newest = max(newest, changed_ns)
+        LOCAL.sync(self._place)
+        self._synced_ns = newest
+
+
+def resolved(credentials: Credentials | None) -> dict[str, Secret]:
+    """What the references in them stand for. Raises UserError."""
+    given = credentials.given.values() if credentials is not None else ()
+    return {value: secrets.resolve(value) for value in given if SECRET.fullmatch(value)}
+
+
+def imported(package: str, extra: str) -> Any:
+    """A package that not every installation has. Raises UserError."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise UserError(f"{package} is not installed: pip install 'flumeng[{extra}]'") from error
+
+
+@contextmanager
+def translated(meaning: Callable[[Exception], FlumengError]) -> Iterator[None]:
+    """Turns a library's errors into those of the one tree."""
+    try:
+        yield
+    except FlumengError:
+        raise
+    except Exception as error:
+        raise meaning(error) from error
+
+
+class _Caller:
+    """Makes calls that may never end, one at a time, each within ANSWER_SECONDS.
+
+    One that ends late does no harm: it commits what it was asked to, or is overtaken.
+    """
+
+    def __init__(self) -> None:
+        self._one_at_a_time = threading.Lock()
+        self._last: threading.Thread | None = None
+        self._began = 0.0
+
+    def __call__(self, call: Callable[[], _Result]) -> _Result:
+        outcome: list[_Result] = []
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                outcome.append(call())
+            except BaseException as error:
+                failed.append(error)
+
+        with self._one_at_a_time:
+            seconds = time.monotonic() - self._began
+            if self._last is not None and self._last.is_alive() and seconds < FORGET_SECONDS:
+                raise UnavailableError(f"the table has not answered for {seconds:.0f} s")
+            self._began = time.monotonic()
+            self._last = threading.Thread(target=run, name="table", daemon=True)
+            self._last.start()
+            self._last.join(ANSWER_SECONDS)
+        if failed:
+            raise failed[0]
+        if not outcome:
+            raise UnavailableError(f"the table did not answer within {ANSWER_SECONDS:.0f} s")
+        return outcome[0]

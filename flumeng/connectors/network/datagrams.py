@@ -1,0 +1,187 @@
+"""Messages over UDP: each datagram is one, or holds several whole ones.
+
+What arrives while reading is paused, or faster than it is read, the kernel drops: UDP cannot hold
+its senders back. The kernel counts what it drops, and that is looked up with what is read. While
+datagrams come, the socket is looked at every few milliseconds and not for each of them: half the
+work, and the kernel's buffer holds many times more than comes meanwhile. A socket at which nothing
+comes costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import sys
+from array import array
+from itertools import accumulate
+from typing import Any
+
+from flumeng.connectors.api.framing import Messages
+from flumeng.connectors.api.received_block import Origin, ReceivedBlock
+from flumeng.connectors.network.peers import Reception, address
+from flumeng.platform.seldom import Seldom
+
+log = logging.getLogger(__name__)
+
+KERNEL_BUFFER_BYTES = 16 << 20
+DATAGRAMS_AT_ONCE = 512
+GATHER_SECONDS = 0.002
+LAST_READS = 128  # more than the kernel's buffer holds
+PEERS_REMEMBERED = 4096
+DROPS_SECONDS = 1.0
+"""How often a socket that is not read is asked what was dropped."""
+
+_MAX_DATAGRAM_BYTES = 65_536
+_SO_RCVBUFFORCE = 33
+_SO_MEMINFO = 55
+_MEMINFO_DROPS = 8  # the ninth of its numbers of 32 bits
+
+_buffer = memoryview(bytearray(_MAX_DATAGRAM_BYTES))
+"""Of all sockets: they are read one after the other."""
+
+
+class Datagrams:
+    """A bound socket, read a few hundred datagrams at a time."""
+
+    def __init__(self, reception: Reception) -> None:
+        self._reception = reception
+        self._origins: dict[tuple[Any, ...], Origin] = {}
+        self._socket: socket.socket | None = None
+        self._paused = False
+        self._next_read: asyncio.TimerHandle | None = None
+        self._dropped = 0
+        self._malformed = Seldom()
+        self._drops_timer: asyncio.TimerHandle | None = None
+
+    async def start(self, listener: socket.socket) -> None:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BUFFER_BYTES)
+        with contextlib.suppress(PermissionError):  # beyond what the system allows everybody
+            listener.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, KERNEL_BUFFER_BYTES)
+        self._socket = listener
+        self.resume()
+
+    async def stop(self) -> None:
+        if self._socket is None:
+            return
+        self.pause()
+        for _ in range(LAST_READS):
+            if not self._take(self._socket):
+                break
+        self._stop_watching()
+        self._socket.close()
+        self._socket = None
+
+    def pause(self) -> None:
+        self._paused = True
+        if self._next_read is not None:
+            self._next_read.cancel()
+            self._next_read = None
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._stop_watching()
+            self._watch_drops()
+
+    def resume(self) -> None:
+        if self._socket is not None:
+            if self._next_read is not None:
+                self._next_read.cancel()
+            self._paused = False
+            self._stop_watching()
+            self._listen(self._socket)
+
+    def _listen(self, bound: socket.socket) -> None:
+        """Wait for the next datagram."""
+        self._next_read = None
+        asyncio.get_running_loop().add_reader(bound, self._read, bound)
+
+    def _watch_drops(self) -> None:
+        self._count_drops()
+        loop = asyncio.get_running_loop()
+        self._drops_timer = loop.call_later(DROPS_SECONDS, self._watch_drops)
+
+    def _stop_watching(self) -> None:
+        if self._drops_timer is not None:
+            self._drops_timer.cancel()
+            self._drops_timer = None
+        self._count_drops()
+
+    def _count_drops(self) -> None:
+        assert self._socket is not None
+        dropped = kernel_drops(self._socket)
+        self._reception.context.counters.dropped += dropped - self._dropped
+        self._dropped = dropped
+
+    def _read(self, bound: socket.socket) -> None:
+        """Take what is there and look again soon; when nothing was, wait for the next datagram."""
+        try:
+            taken = self._take(bound)
+        except OSError as error:
+            self.pause()
+            self._reception.context.fail(error)
+            return
+        if self._paused:  # by what was submitted
+            return
+        loop = asyncio.get_running_loop()
+        if not taken:
+            self._listen(bound)
+        else:
+            self._count_drops()
+            loop.remove_reader(bound)
+            soon = 0.0 if taken == DATAGRAMS_AT_ONCE else GATHER_SECONDS
+            self._next_read = loop.call_later(soon, self._read, bound)
+
+    def _take(self, bound: socket.socket) -> int:
+        """Submit what is there, a few hundred datagrams at most; gives how many they were."""
+        received = self._receive(bound)
+        for peer, datagrams in received.items():
+            self._submit(peer, datagrams)
+        return sum(map(len, received.values()))
+
+    def _submit(self, peer: tuple[Any, ...], datagrams: list[bytes]) -> None:
+        context, cutter = self._reception.context, self._reception.cutter
+        if cutter is None:
+            ends = array("q", accumulate(len(datagram) for datagram in datagrams))
+            found = [Messages(b"".join(datagrams), (array("q", [0, *ends[:-1]]), ends))]
+        else:
+            found = []
+            for datagram in datagrams:
+                cut = cutter()
+                found += [*cut.feed(datagram, len(datagram)), *cut.end()]
+                context.counters.discarded_bytes += cut.skipped
+                if cut.malformed:
+                    context.counters.malformed += 1
+                    if self._malformed.is_due():
+                        log.warning("%s sent %s", address(peer), cut.complaint)
+        for messages in found:
+            sender = self._origin(peer)
+            if messages.incomplete:
+                sender = self._reception.origin(peer, truncated="true")
+            context.submit(
+                ReceivedBlock(messages.data, sender, context.clock_us(), messages.bounds)
+            )
+
+    def _receive(self, bound: socket.socket) -> dict[tuple[Any, ...], list[bytes]]:
+        """What is there, at most a few hundred datagrams, by sender."""
+        received: dict[tuple[Any, ...], list[bytes]] = {}
+        for _ in range(DATAGRAMS_AT_ONCE):
+            try:
+                size, peer = bound.recvfrom_into(_buffer)
+            except BlockingIOError:
+                break
+            received.setdefault(peer, []).append(bytes(_buffer[:size]))
+        return received
+
+    def _origin(self, peer: tuple[Any, ...]) -> Origin:
+        if len(self._origins) >= PEERS_REMEMBERED:
+            self._origins.clear()
+        if peer not in self._origins:
+            self._origins[peer] = self._reception.origin(peer)
+        return self._origins[peer]
+
+
+def kernel_drops(bound: socket.socket) -> int:
+    """How many datagrams did not fit into the buffer of a socket (Linux)."""
+    told = bound.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 4 * (_MEMINFO_DROPS + 1))
+    return int.from_bytes(told[4 * _MEMINFO_DROPS :], sys.byteorder)

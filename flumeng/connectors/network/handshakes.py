@@ -1,0 +1,199 @@
+"""Accepts TLS connections: so many handshakes at once, each with what the files say then.
+
+Who is silent cannot keep others out. There are at most ``MOST_HALF_OPEN`` handshakes, of one
+address a quarter; one more ends the one that began first, which a good sender's is not: that takes
+as long as its packets travel. TLS begins with the first bytes of a connection: one that is silent
+costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from flumeng.connectors.api.counters import Counters
+from flumeng.connectors.network.peer_limits import network
+from flumeng.connectors.network.peers import address
+from flumeng.connectors.network.tls import ServerTls
+from flumeng.journal.log.disk import OUT_OF_DESCRIPTORS
+from flumeng.platform.listening import is_reserved
+from flumeng.platform.seldom import Seldom
+
+log = logging.getLogger(__name__)
+
+HANDSHAKE_SECONDS = 10.0
+"""For a handshake, and before it for its first bytes."""
+
+MOST_HALF_OPEN = 1024
+MOST_OF_ONE_ADDRESS = MOST_HALF_OPEN // 4
+ACCEPTS_AT_ONCE = 16
+"""Between two looks at all that was sent: a handshake takes a processor more than a millisecond."""
+
+NO_DESCRIPTORS_SECONDS = 0.1
+_NO_CERTIFICATE = "peer did not return a certificate"
+
+
+class Handshakes:
+    """A listening socket with TLS; what ``make`` makes is connected once a handshake is done."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        tls: ServerTls,
+        make: Callable[[], asyncio.BaseProtocol],
+        counters: Counters,
+    ) -> None:
+        self._listener = listener
+        self._tls = tls
+        self._make = make
+        self._counters = counters
+        self._half_open: dict[socket.socket, _HalfOpen] = {}
+        self._by_address: dict[str, dict[socket.socket, None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._again: asyncio.TimerHandle | None = None
+        self._told: dict[str, Seldom] = {}
+        """By what is told: the few reasons that TLS knows."""
+        asyncio.get_running_loop().add_reader(listener, self._accept)
+
+    def close(self) -> None:
+        """Accept no more, and end all handshakes. May be called again."""
+        if self._again is not None:
+            self._again.cancel()
+        if self._listener.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+        while self._half_open:
+            self._end(next(iter(self._half_open)))
+
+    async def wait_closed(self) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def check(self) -> None:
+        """Each handshake is known by its address, and no address is known without one."""
+        by_address = {taken: key for key, same in self._by_address.items() for taken in same}
+        assert by_address == {taken: half.key for taken, half in self._half_open.items()}
+        assert all(self._by_address.values()), self._by_address
+        assert len(self._half_open) <= MOST_HALF_OPEN
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_AT_ONCE):
+            try:
+                taken, peer = self._listener.accept()
+            except (BlockingIOError, ConnectionError):
+                return
+            except OSError as error:
+                if error.errno not in OUT_OF_DESCRIPTORS:
+                    raise
+                self._accept_later()
+                return
+            self._begin(taken, peer)
+
+    def _accept_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._listener)
+        self._again = loop.call_later(
+            NO_DESCRIPTORS_SECONDS, loop.add_reader, self._listener, self._accept
+        )
+
+    def _begin(self, taken: socket.socket, peer: tuple[Any, ...]) -> None:
+        """It costs next to nothing until something of it is there to be answered."""
+        if self._tls.context is None or is_reserved(taken.fileno()):
+            self._counters.refused += 1
+            taken.close()
+            return
+        taken.setblocking(False)
+        key = network(peer[0])
+        same = self._by_address.get(key, {})
+        if len(same) >= MOST_OF_ONE_ADDRESS:
+            self._give_up(next(iter(same)))
+        elif len(self._half_open) >= MOST_HALF_OPEN:
+            self._give_up(next(iter(self._half_open)))
+        self._by_address.setdefault(key, {})[taken] = None
+        loop = asyncio.get_running_loop()
+        silence = loop.call_later(HANDSHAKE_SECONDS, self._on_silence, taken)
+        self._half_open[taken] = _HalfOpen(key, silence)
+        loop.add_reader(taken, self._on_hello, taken, peer)
+
+    def _on_silence(self, taken: socket.socket) -> None:
+        self._counters.idle += 1
+        self._end(taken)
+
+    def _on_hello(self, taken: socket.socket, peer: tuple[Any, ...]) -> None:
+        context = self._tls.context
+        if context is None:
+            self._give_up(taken)
+            return
+        key, silence = self._half_open[taken]
+        assert silence is not None
+        silence.cancel()
+        asyncio.get_running_loop().remove_reader(taken)
+        self._half_open[taken] = _HalfOpen(key)
+        task = asyncio.create_task(self._shake_hands(taken, peer, context))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _shake_hands(
+        self, taken: socket.socket, peer: tuple[Any, ...], context: ssl.SSLContext
+    ) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._make, taken, ssl=context, ssl_handshake_timeout=HANDSHAKE_SECONDS
+            )
+        except ssl.SSLCertVerificationError as error:
+            self._counters.unauthorized += 1
+            self._tell(peer, f"is not let in: {error.verify_message}")
+        except ssl.SSLError as error:
+            reason = (error.reason or str(error)).lower().replace("_", " ")
+            if reason == _NO_CERTIFICATE:
+                self._counters.unauthorized += 1
+                self._tell(peer, "is not let in: it has shown no certificate")
+            else:
+                self._counters.malformed += 1
+                self._tell(peer, f"does not talk TLS as it should: {reason}")
+        except ConnectionAbortedError:
+            self._counters.idle += 1
+        except OSError:  # it is gone by itself, or was given up
+            pass
+        finally:
+            self._forget(taken)
+
+    def _tell(self, peer: tuple[Any, ...], what: str) -> None:
+        if self._told.setdefault(what, Seldom()).is_due():
+            log.warning("%s %s", address(peer), what)
+
+    def _give_up(self, taken: socket.socket) -> None:
+        self._counters.refused += 1
+        self._end(taken)
+
+    def _end(self, taken: socket.socket) -> None:
+        if self._forget(taken):
+            asyncio.get_running_loop().remove_reader(taken)
+            taken.close()
+            return
+        with contextlib.suppress(OSError):  # it is gone by itself
+            taken.shutdown(socket.SHUT_RDWR)
+
+    def _forget(self, taken: socket.socket) -> bool:
+        """Whether nothing was heard of it yet."""
+        key, silence = self._half_open.pop(taken, _HalfOpen(""))
+        if key:
+            same = self._by_address[key]
+            del same[taken]
+            if not same:
+                del self._by_address[key]
+        if silence is not None:
+            silence.cancel()
+        return silence is not None
+
+
+class _HalfOpen(NamedTuple):
+    """A connection whose handshake is not done: from where, and what ends its silence."""
+
+    key: str
+    silence: asyncio.TimerHandle | None = None

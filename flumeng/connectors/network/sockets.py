@@ -1,0 +1,101 @@
+"""Sources that listen on one address: lines and messages over TCP, TLS or UDP."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Literal
+
+from flumeng.config.server_tls import Tls
+from flumeng.config.sources import Tcp, Udp
+from flumeng.connectors.api.framing import cutter
+from flumeng.connectors.api.received_block import LineRules
+from flumeng.connectors.api.source import Source, SourceContext
+from flumeng.connectors.network.datagrams import Datagrams
+from flumeng.connectors.network.peers import Reception, address
+from flumeng.connectors.network.streams import Limits, Streams
+from flumeng.connectors.network.tls import LOOK_SECONDS, ServerTls
+from flumeng.platform.listening import listen
+from flumeng.platform.seldom import every
+
+_TRAILERS = {
+    "datagram": b"\n\r",
+    "newline": b"\r",
+    "octet-counted": b"\n\r",
+    "length-prefixed": b"",
+}
+"""What does not belong to a message at its end, by framing: many senders count a newline in."""
+
+
+class SocketSource(Source):
+    """What is received, and how it is cut, is in its ``reception``."""
+
+    spreads = True
+
+    def __init__(
+        self,
+        place: str,
+        protocol: Literal["tcp", "udp"],
+        reception: Reception,
+        tls: Tls | None = None,
+        limits: Limits = Limits(),  # noqa: B008  frozen
+    ) -> None:
+        self._place = place
+        self._protocol = protocol
+        self._context = reception.context
+        self._tls = None if tls is None else ServerTls(tls, self._context.policy, self._on_tls)
+        self._receiver: Streams | Datagrams = (
+            Streams(reception, limits, self._tls) if protocol == "tcp" else Datagrams(reception)
+        )
+        self._looking: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        if self._tls is not None:
+            await self._tls.start()
+            self._looking = asyncio.create_task(every(LOOK_SECONDS, self._tls.look))
+        listener = await listen(self._place, self._protocol, share=self._context.share_ports)
+        self.addresses = (address(listener.getsockname()),)
+        await self._receiver.start(listener)
+
+    async def stop(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+        await self._receiver.stop()
+
+    def _on_tls(self) -> None:
+        assert self._tls is not None
+        assert isinstance(self._receiver, Streams)
+        self._receiver.close_revoked()
+        if self.problem != (self._tls.problem or None):
+            self.problem = self._tls.problem or None
+            self._context.changed()
+
+    def pause(self) -> None:
+        self._receiver.pause()
+
+    def resume(self) -> None:
+        self._receiver.resume()
+
+
+class TcpSource(SocketSource):
+    """Lines, or messages after their lengths."""
+
+    def __init__(self, options: Tcp, context: SourceContext) -> None:
+        rules = LineRules(options.max_line_bytes, _TRAILERS[options.framing], keep_empty=False)
+        cut = partial(cutter, options.framing, options.max_line_bytes)
+        reception = Reception("tcp", rules, context, cut)
+        limits = Limits(options.max_connections, options.idle_seconds, options.per_peer)
+        super().__init__(options.listen, "tcp", reception, options.tls, limits)
+
+
+class UdpSource(SocketSource):
+    """One message a datagram, or several, cut as on a stream."""
+
+    def __init__(self, options: Udp, context: SourceContext) -> None:
+        rules = LineRules(options.max_line_bytes, _TRAILERS[options.framing], keep_empty=False)
+        cut = (
+            None
+            if options.framing == "datagram"
+            else partial(cutter, options.framing, options.max_line_bytes)
+        )
+        super().__init__(options.listen, "udp", Reception("udp", rules, context, cut))

@@ -1,0 +1,208 @@
+"""The server's side of TLS, from files on this node that are read again when they change.
+
+A connection is made with what the files say then. A certificate, key or authority that cannot be
+used leaves the one before in its place; without a revocation list that can be read nobody is let
+in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from flumeng.config.policy import Policy
+from flumeng.config.server_tls import Tls
+from flumeng.connectors.network.peers import Client, UnauthorizedError
+from flumeng.platform.errors import UserError
+
+if TYPE_CHECKING:
+    from flumeng.connectors.network.client_certificates import Clients
+    from flumeng.connectors.network.revocations import RevocationLists
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 5.0
+"""How often it is looked whether a file is another one."""
+
+
+class Files(NamedTuple):
+    """What tells one state of the files from another: how each looks, which lists are outdated."""
+
+    looks: tuple[tuple[int, int, int, int], ...] = ()
+    outdated: tuple[str, ...] = ()
+
+
+class Loaded(NamedTuple):
+    files: Files
+    context: ssl.SSLContext
+    revoked: RevocationLists | None
+
+
+class ServerTls:
+    """The TLS of one source. ``context`` is for the next connection; None: nobody is let in.
+
+    ``changed`` is called in the event loop when ``problem`` or who is revoked may be another.
+    """
+
+    def __init__(
+        self,
+        options: Tls,
+        policy: Policy,
+        changed: Callable[[], None],
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._options = options
+        self._policy = policy
+        self._changed = changed
+        self._clock = clock
+        self._clients: Clients | None = None
+        self._files = Files()
+        self._revoked: RevocationLists | None = None
+        self.context: ssl.SSLContext | None = None
+        self.problem = ""
+
+    async def start(self) -> None:
+        """Raises UserError, one sentence that names the file."""
+        if self._options.client_ca is not None:  # only then it costs memory
+            from flumeng.connectors.network.client_certificates import Clients  # noqa: PLC0415
+
+            self._clients = Clients(self._options.clients)
+        self._use(await asyncio.to_thread(self._read))
+
+    async def look(self) -> None:
+        """Use what has changed since. What cannot be used is tried again each time."""
+        try:
+            loaded = await asyncio.to_thread(self._read_if_changed)
+        except UserError as error:
+            self._files = Files()
+            await self._go_on(str(error))
+            return
+        if loaded is not None:
+            log.info("the files of tls are used as they are now: %s", self._options.certificate)
+            self._use(loaded)
+
+    def client(self, transport: asyncio.BaseTransport) -> Client:
+        """Who has made this connection. Raises UnauthorizedError."""
+        if self._clients is None:
+            return Client()
+        certificate = transport.get_extra_info("ssl_object").getpeercert(True)
+        if not certificate:
+            raise UnauthorizedError("no certificate")
+        client = self._clients.admit(certificate)
+        try:
+            revoked = self.is_revoked(certificate)
+        except ValueError as error:
+            raise UnauthorizedError(f"{client.name}: {error}") from error
+        if revoked:
+            raise UnauthorizedError(f"{client.name}: its certificate is revoked")
+        return client
+
+    def is_revoked(self, certificate: bytes) -> bool:
+        """Whether a list has it by now; TLS itself asks when a connection is made. Raises
+        ValueError for what is no certificate."""
+        return self._revoked is not None and bool(certificate) and self._revoked.has(certificate)
+
+    def _use(self, loaded: Loaded) -> None:
+        self._files, self.context, self._revoked = loaded
+        self._note("; ".join(loaded.files.outdated))
+
+    async def _go_on(self, problem: str) -> None:
+        """With what was there before, but with who is revoked now."""
+        try:
+            self._revoked = await asyncio.to_thread(self._read_lists)
+        except UserError:
+            self.context = None
+        self._note(problem)
+
+    def _note(self, problem: str) -> None:
+        if problem and problem != self.problem:
+            log.warning("tls: %s", problem)
+        self.problem = problem
+        self._changed()
+
+    def _read_if_changed(self) -> Loaded | None:
+        unchanged = self._files.looks and self._look(self._revoked) == self._files
+        return None if unchanged else self._read()
+
+    def _read(self) -> Loaded:
+        """How the files look is seen before: what changes meanwhile is read once more."""
+        looks = self._look(None).looks
+        context = _context(self._options)
+        revoked = self._read_lists()
+        if self._options.client_crl is not None:
+            _trust(context, self._options.client_crl, "revocation lists")
+            context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+        outdated = revoked.outdated(self._clock()) if revoked is not None else ()
+        return Loaded(Files(looks, outdated), context, revoked)
+
+    def _read_lists(self) -> RevocationLists | None:
+        if self._options.client_crl is None:
+            return None
+        from flumeng.connectors.network.revocations import RevocationLists  # noqa: PLC0415
+
+        return RevocationLists.read(self._options.client_crl)
+
+    def _look(self, revoked: RevocationLists | None) -> Files:
+        looks = []
+        for path in self._options.files():
+            if not self._policy.allows_file(path):
+                raise UserError(f"this node's policy file does not allow to read {path}")
+            try:
+                status = Path(path).stat()
+            except OSError as error:
+                raise _unreadable(path, error) from error
+            looks.append((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+        outdated = revoked.outdated(self._clock()) if revoked is not None else ()
+        return Files(tuple(looks), outdated)
+
+
+def _context(options: Tls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    for path in options.files():
+        _require_readable(path)
+    try:
+        # Without a function here, a key with a password would be asked for on the terminal.
+        context.load_cert_chain(options.certificate, options.key, password=lambda: "")
+    except (ssl.SSLError, ValueError) as error:
+        raise UserError(
+            f"{options.certificate} and {options.key} are no certificate and its key in PEM, the "
+            f"key without a password: {_reason(error)}"
+        ) from error
+    if options.client_ca is not None:
+        _trust(context, options.client_ca, "certificates")
+        context.verify_mode = ssl.CERT_REQUIRED
+    # Who resumes a session is not looked at again. And a sender that never reads has the tickets
+    # unread when it closes: TCP then drops what it had sent last (RFC 1122, 4.2.2.13).
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
+    return context
+
+
+def _trust(context: ssl.SSLContext, path: str, what: str) -> None:
+    try:
+        context.load_verify_locations(path)
+    except ssl.SSLError as error:
+        raise UserError(f"{path} holds no {what} in PEM: {_reason(error)}") from error
+
+
+def _require_readable(path: str) -> None:
+    try:
+        with Path(path).open("rb") as file:
+            file.read(1)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: OSError) -> UserError:
+    return UserError(f"cannot read {path}: {error.strerror}")
+
+
+def _reason(error: Exception) -> str:
+    reason = getattr(error, "reason", None) or str(error)
+    return str(reason).lower().replace("_", " ")

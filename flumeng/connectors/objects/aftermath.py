@@ -1,0 +1,99 @@
+"""What becomes of objects when all of their events are acked: they stay, go, are moved or tagged.
+
+It may be done any number of times. An object that was written anew meanwhile is another one, and is
+left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pyarrow as pa
+
+from flumeng.config.objects_source import ObjectsSource
+from flumeng.connectors.objects.opened import ChangedError, check_there
+from flumeng.control.snapshot.items import Item
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.file_store import FileStore, below, open_store
+from flumeng.platform.options.locations import located
+from flumeng.platform.options.patterns import split_query
+
+AT_ONCE = 8
+
+
+class Aftermath:
+    """Of the objects of one source."""
+
+    def __init__(self, source: ObjectsSource) -> None:
+        self._source = source
+        places = [split_query(path)[0] for path in source.paths]
+        self._roots = sorted(map(_fixed_directory, places), key=len, reverse=True)
+
+    def clear(self, done: Sequence[Item]) -> str:
+        """Of objects that are done. Says why one of them is still there, or nothing."""
+        once = {
+            "keep": None,
+            "delete": partial(self._once, self._delete),
+            "move": partial(self._once, self._move),
+            "tag": self._tag,
+        }[self._source.after]
+        if once is None or not done:
+            return ""
+        with ThreadPoolExecutor(AT_ONCE, "aftermath") as pool:
+            return next(filter(None, pool.map(once, done)), "")
+
+    def _tag(self, item: Item) -> str:
+        from flumeng.connectors.objects.s3_tags import tag  # noqa: PLC0415  an extra
+
+        try:
+            tag(located(item.location, self._source.credentials), item, self._source.tags)
+        except UserError as error:
+            return f"{split_query(item.location)[0]} is done, and has no tag: {error}"
+        return ""
+
+    def _once(self, act: Callable[[FileStore, str, Item], None], item: Item) -> str:
+        store, path = open_store(located(item.location, self._source.credentials))
+        place = split_query(item.location)[0]
+        try:
+            if _is_there(item, store, path):
+                act(store, path, item)
+        except UnavailableError:
+            raise
+        except FlumengError as error:
+            return f"{place} is done, and is still there: {error}"
+        except (pa.ArrowException, OSError) as error:
+            why = store.explained(error) if isinstance(error, OSError) else error
+            if isinstance(why, UnavailableError):
+                raise why from error
+            return f"{place} is done, and is still there: {why}"
+        return ""
+
+    def _delete(self, store: FileStore, path: str, item: Item) -> None:
+        del item
+        store.files.delete_file(path)
+
+    def _move(self, store: FileStore, path: str, item: Item) -> None:
+        assert self._source.move_to is not None
+        place = split_query(item.location)[0]
+        root = next(root for root in self._roots if place.startswith(root))
+        to = located(below(self._source.move_to, place[len(root) :]), self._source.credentials)
+        store.rename([(path, open_store(to)[1])])
+        if _is_there(item, store, path):  # an object store has copied it
+            store.files.delete_file(path)
+
+
+def _is_there(item: Item, store: FileStore, path: str) -> bool:
+    """Whether the object is there as it was listed."""
+    try:
+        check_there(item, store, path)
+    except ChangedError:
+        return False
+    return True
+
+
+def _fixed_directory(path: str) -> str:
+    """What comes before the first name with a pattern in it; below ``move_to`` it is left out."""
+    return re.split(r"[*?\[]", path, maxsplit=1)[0].rpartition("/")[0] + "/"

@@ -1,0 +1,158 @@
+"""Archives: the members of one item as contents, whose positions follow each other.
+
+A member's positions begin where those of the one before it end. So they are the same each time the
+archive is read, as dense as those of one long item, and an offset says how far an archive is read.
+What an archive is says its beginning, once it is decompressed. Nothing of it is ever written to a
+disk, and names of members are only names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from flumeng.connectors.objects import tar_members, zip_members
+from flumeng.connectors.objects.compression import content_of
+from flumeng.connectors.objects.content import Content, Streamed
+from flumeng.connectors.objects.formats import SUFFIXES, TAR_SUFFIXES
+from flumeng.connectors.objects.globs import COPYING, is_hidden
+from flumeng.connectors.objects.lines import segments
+from flumeng.connectors.objects.member import Allowance, Member
+from flumeng.connectors.objects.opened import Opened
+from flumeng.connectors.objects.parts import Part, Rows, Segment
+from flumeng.control.snapshot.items import MOST_POSITION, Item
+from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
+
+Kind = Literal["tar", "zip"]
+FindIn = Callable[[Content, int, int], Iterator[Part]]
+"""Of a content, the parts between two positions."""
+_TAR_NAMES = tuple(tar + packed for tar in TAR_SUFFIXES for packed in ("", *SUFFIXES))
+_ZIP_NAMES = tuple(".zip" + packed for packed in ("", *SUFFIXES))
+_LATEST = 253_402_300_800
+"""The year 10000, in seconds since the epoch."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where events are from: the ``item``, or the member of it that ``path`` names."""
+
+    item: Item
+    path: str
+    modified_us: int
+
+
+def kind_of(content: Content) -> Kind | None:
+    """Raises CorruptError for what is no archive, and is called one."""
+    beginning = content.beginning(tar_members.HEADER_BYTES)
+    named = _named(content.name)
+    if beginning.startswith(zip_members.MAGIC):
+        return "zip"
+    is_old = named == "tar"
+    if tar_members.is_header(beginning, old=is_old) or (is_old and beginning == b"\0" * 512):
+        return "tar"
+    if named and beginning:
+        raise CorruptError(f"it does not begin as {named} does, which its name says that it is")
+    return None
+
+
+def _named(name: str) -> Kind | None:
+    if name.endswith(_TAR_NAMES):
+        return "tar"
+    return "zip" if name.endswith(_ZIP_NAMES) else None
+
+
+def archive_of(opened: Opened, content: Content) -> Archive | None:
+    """``content``: what is in ``opened``, decompressed."""
+    kind = kind_of(content)
+    return None if kind is None else Archive(opened, content, kind)
+
+
+class Archive:
+    """An item that has members."""
+
+    def __init__(self, opened: Opened, content: Content, kind: Kind) -> None:
+        self._opened = opened
+        self._content = content
+        self._kind = kind
+
+    def parts(self, find: FindIn, start: int, end: int) -> Iterator[tuple[Origin, Part]]:
+        """What lies in [start, end). Archives within it are told when all others are read."""
+        base, archives = 0, []
+        allowance = Allowance(self._opened.item.size)
+        for member in self._members(allowance):
+            name = _shown(member.name)
+            if _is_hidden(name):
+                continue
+            try:
+                packed = Streamed(name, member.blocks, self._opened.explained)
+                inside = content_of(packed, allowance.of)
+                if kind_of(inside) is not None:
+                    archives.append(name)
+                    continue
+                origin = _origin(self._opened, name, member.written)
+                for part in _shifted(inside, find, base, end):
+                    base = part.end
+                    if base > MOST_POSITION:
+                        raise CorruptError(f"more than {MOST_POSITION} positions are before it")
+                    for wanted in _from(part, start):
+                        yield origin, wanted
+            except UnavailableError:
+                raise
+            except FlumengError as error:
+                raise type(error)(f"its member {name}: {error}") from error
+            if base >= end:
+                return
+        if archives:
+            others = f", and {len(archives) - 1} more" if len(archives) > 1 else ""
+            raise CorruptError(
+                f"its member {archives[0]}{others} is an archive itself, and not opened"
+            )
+
+    def _members(self, allowance: Allowance) -> Iterator[Member]:
+        if self._kind == "tar":
+            return tar_members.members(self._content.blocks, allowance)
+        if self._content is not self._opened:
+            raise CorruptError("it is a zip that was compressed once more, which is not read")
+        return zip_members.members(self._opened, allowance)
+
+
+def _shifted(inside: Content, find: FindIn, base: int, end: int) -> Iterator[Part]:
+    """All parts of a member from its beginning on, which is at ``base``."""
+    if inside.beginning(1):
+        for part in find(inside, 0, end - base):
+            if isinstance(part, Segment):
+                yield part._replace(position=base + part.position, end=base + part.end)
+            else:
+                yield part._replace(position=base + part.position)
+
+
+def _from(part: Part, start: int) -> Iterator[Part]:
+    """What of it lies at ``start`` or behind."""
+    if part.position >= start:
+        yield part
+    elif isinstance(part, Rows):
+        if part.end > start:
+            yield part.behind(start)
+    elif not part.cut and part.end > start:
+        yield from segments(iter([part.data]), part.position, start, part.end)
+
+
+def _origin(opened: Opened, name: str, written: float) -> Origin:
+    known = 0 < written < _LATEST
+    modified_us = int(written * 1_000_000) if known else opened.item.modified_us
+    return Origin(opened.item, f"{opened.name}!/{name}", modified_us)
+
+
+def _shown(name: str) -> str:
+    """A path below the archive; what cannot be text is replaced."""
+    text = name.encode("utf-8", "replace").decode()
+    while text.startswith(("/", "./")):
+        text = text[1:]
+    return text
+
+
+def _is_hidden(name: str) -> bool:
+    """As in a directory that is listed."""
+    parts = [part for part in name.split("/") if part.strip(".")]
+    return name.endswith(COPYING) or any(map(is_hidden, parts))

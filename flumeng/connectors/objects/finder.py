@@ -1,0 +1,338 @@
+"""What the discovery task of a flow does for its source ``objects``: it lists them, and appends
+those that are new to the lanes of the flow's queue, which are its partitions.
+
+A look takes a bounded time, and goes on where the last one stopped. While so many items wait that
+readers have enough to do, nothing is listed. What was seen is written in the transaction that
+appends what was found, so whoever goes on appends each object once.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, islice
+
+from flumeng.config.objects_source import ObjectsSource
+from flumeng.connectors.api.finding import Before, Bounds, Findings, FindingTask, Offer
+from flumeng.connectors.objects.aftermath import Aftermath
+from flumeng.connectors.objects.lane_state import LaneState
+from flumeng.connectors.objects.lanes import spread, weigh
+from flumeng.connectors.objects.listed import Listed
+from flumeng.connectors.objects.listing import Lister
+from flumeng.connectors.objects.queue_log import QueueLog
+from flumeng.connectors.objects.seen import Seen, seen
+from flumeng.connectors.objects.seen_hashes import LARGE, SMALL
+from flumeng.connectors.objects.settling import Settling
+from flumeng.control.snapshot import items
+from flumeng.control.snapshot.items import Item
+from flumeng.control.zookeeper import Store
+from flumeng.platform.errors import FlumengError, UserError
+
+AHEAD_ITEMS = 50_000
+"""So many items wait at most."""
+APPENDED_AT_ONCE = 8_000
+APPENDED_BYTES = 400_000
+"""Of names and tags: a transaction has to fit into what ZooKeeper takes."""
+LOOK_SECONDS = 10.0
+"""For so long a look lists, and for so long before that it takes out what is done."""
+NAMED = 3
+WINDOW_SECONDS = 3600.0
+"""So much older than others may an object be that appears, with ``order: modified``: S3 dates what
+is uploaded in parts to the beginning of its upload."""
+
+
+@dataclass
+class _Pass:
+    """A listing of all paths from beginning to end. Of a path that is ``held`` nothing more may be
+    taken before what has not settled. ``young``: something has not. ``troubles`` of paths that were
+    not listed to their end."""
+
+    pages: Iterator[tuple[str, list[Listed]]]
+    held: set[str] = field(default_factory=set)
+    listed: int = 0
+    troubles: list[str] = field(default_factory=list)
+    young: bool = False
+    unnamed: int = 0
+    unnamed_example: str = ""
+
+
+def _now_us() -> int:
+    """Since the epoch."""
+    return time.time_ns() // 1000
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a finder needs of the world: a clock of seconds that only grow, and one of microseconds
+    since the epoch; who lists a location; what becomes of objects that are done; how a queue is
+    taken."""
+
+    clock: Callable[[], float] = time.monotonic
+    now_us: Callable[[], int] = _now_us
+    lister: Callable[[str], Lister] = Lister
+    aftermath: Callable[[ObjectsSource], Aftermath] = Aftermath
+    take: Callable[..., QueueLog] = QueueLog.take
+
+
+class ObjectsFinder:
+    """See ``Finder``."""
+
+    def __init__(
+        self,
+        source: ObjectsSource,
+        store: Store,
+        task: FindingTask,
+        around: Surroundings | None = None,
+        *,
+        most_waiting: int = AHEAD_ITEMS,
+    ) -> None:
+        self._source = source
+        self._store = store
+        self._task = task
+        self._around = around or Surroundings()
+        self._clock = self._around.clock
+        self._most_waiting = most_waiting
+        self._log: QueueLog | None = None
+        self._seen: Seen | None = None
+        self._settling = Settling(source.settle_seconds)
+        self._listers: dict[str, Lister] = {}
+        self._pass: _Pass | None = None
+        self._found: list[tuple[str, Listed]] = []
+        """What is new and settled, and not appended yet, with its path."""
+        self._places: set[str] = set()
+        """Of what was found: paths may mean the same object."""
+        self._next_pass = 0.0
+        self._said: tuple[str, ...] = ()
+        self._left: tuple[str, ...] = ()
+        """Why objects that are done are where they were."""
+
+    @classmethod
+    def of(cls, options: ObjectsSource, store: Store, task: FindingTask) -> ObjectsFinder:
+        return cls(options, store, task)
+
+    def find(self, before: Before) -> Findings:
+        """Raises ConflictError when somebody else writes the queue. After any error all is read
+        anew: what was found and not appended is found again."""
+        del before
+        try:
+            log, known = self._taken()
+            log.look()
+            failures = log.failures()
+            done = self._clear(log, failures.keys())
+            log.decide(failures)
+            more = (not log.complete and self._list(log, known)) or not done
+        except FlumengError:
+            self._log = None
+            raise
+        scope = tuple(f"objects {path}" for path in self._source.paths)
+        ends = {
+            name: items.offset_of(log.lanes[lane].next) for name, lane in log.partitions.items()
+        }
+        offers = {name: Offer(0, end if log.complete else None) for name, end in ends.items()}
+        return Findings(
+            offers,
+            scope,
+            bounded=log.complete,
+            more=more,
+            soon=log.kept_items >= self._most_waiting,
+            troubles=(*self._said, *self._left),
+        )
+
+    def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
+        lanes = self._lanes(partitions)
+        return {
+            name: Bounds(
+                state.segments[0][0].start if state.segments else items.offset_of(state.next),
+                items.offset_of(state.next),
+                state.bytes_from,
+            )
+            for name, state in lanes.items()
+        }
+
+    def offsets(self, partitions: Collection[str], to: str) -> dict[str, int]:
+        if to not in ("earliest", "latest"):
+            raise UserError("a queue is read from earliest or latest, not from a time")
+        bounds = self.bounds(partitions)
+        return {name: one.floor if to == "earliest" else one.safe for name, one in bounds.items()}
+
+    def times(self, at: Mapping[str, int]) -> dict[str, int]:
+        """When the objects were written."""
+        found = {}
+        for name, state in self._lanes(at).items():
+            number = items.number_of(at[name])
+            kept = (one for part in list(state.segments) for one in part if one.number >= number)
+            if first := next(kept, None):
+                found[name] = first.modified_us
+        return found
+
+    def finished(self) -> None:
+        """What was read stays where it is."""
+
+    def close(self) -> None:
+        self._pass = None
+
+    def _lanes(self, partitions: Collection[str]) -> dict[str, LaneState]:
+        log = self._log
+        if log is None:
+            return {}
+        return {
+            name: log.lanes[lane] for name, lane in log.partitions.items() if name in partitions
+        }
+
+    def _taken(self) -> tuple[QueueLog, Seen]:
+        """The queue under this task's epoch, and what was seen; read anew after any failure."""
+        if self._log is None or self._seen is None:
+            self._pass, self._found, self._places = None, [], set()
+            source = self._source
+            rules = f"order {source.order}, rewritten {source.rewritten}"
+            task = self._task
+            seen_in = source.seen_location
+            log = self._around.take(
+                self._store,
+                task.flow,
+                task.epoch,
+                source.lanes,
+                rules,
+                seen_in=seen_in,
+                weigh=weigh(source),
+            )
+            self._seen = seen(
+                self._source.order,
+                rewritten=self._source.rewritten == "read",
+                window_seconds=max(WINDOW_SECONDS, self._source.settle_seconds),
+                buckets=log.seen(),
+                sizes=LARGE if seen_in else SMALL,
+            )
+            self._log = log
+        return self._log, self._seen
+
+    def _clear(self, log: QueueLog, failed: Collection[str]) -> bool:
+        """Take out what is acked, once the objects are where they are to be afterwards; whether
+        there was time for all of it."""
+        aftermath, left = self._around.aftermath(self._source), []
+        until, in_time = self._clock() + LOOK_SECONDS, True
+        for lane, state in log.lanes.items():
+            cleared = []
+            for part in state.done():
+                in_time = self._clock() < until
+                if not in_time:
+                    break
+                done = [one for one in part if f"{lane}.{one.number}" not in failed]
+                if why := aftermath.clear(done):
+                    left.append(why)
+                    break
+                cleared.append(part)
+            log.remove({lane: cleared})
+        self._left = tuple(left[:NAMED])
+        return in_time
+
+    def _list(self, log: QueueLog, known: Seen) -> bool:
+        """Append what is new, as far as there is room; whether there is more at once."""
+        until = self._clock() + LOOK_SECONDS
+        while self._clock() < until:
+            room = self._most_waiting - log.kept_items
+            if len(self._found) >= min(room, APPENDED_AT_ONCE):
+                if room <= 0:
+                    return False
+                self._append(log, known)
+                continue
+            if self._pass is None:
+                if self._clock() < self._next_pass:
+                    break
+                self._pass = _Pass(self._pages(known))
+            found = next(self._pass.pages, None)
+            if found is None:
+                self._append(log, known)
+                self._end_pass(log, known)
+                return False
+            self._take(*found, known)
+        self._append(log, known)
+        return self._pass is not None
+
+    def _pages(self, known: Seen) -> Iterator[tuple[str, list[Listed]]]:
+        in_order = self._source.order == "name"
+        for path, location in zip(self._source.paths, self._source.locations, strict=True):
+            run = self._pass
+            assert run is not None
+            try:
+                listing = self._lister(location).listing(known.after(path), strict=in_order)
+                for page in listing:
+                    run.listed += len(page)
+                    yield path, page
+                    if path in run.held:
+                        break
+            except FlumengError as error:
+                run.troubles.append(f"{path}: {error}")
+                continue
+            run.unnamed += listing.unnamed
+            run.unnamed_example = run.unnamed_example or listing.unnamed_example
+
+    def _lister(self, location: str) -> Lister:
+        """One for each path: a store that does not answer costs a bounded number of threads."""
+        if location not in self._listers:
+            self._listers[location] = self._around.lister(location)
+        return self._listers[location]
+
+    def _take(self, path: str, page: list[Listed], known: Seen) -> None:
+        now_us, now = self._around.now_us(), self._clock()
+        in_order = self._source.order == "name"
+        new = known.new(path, [one for one in page if self._source.wants(one.modified_us)])
+        settled = self._settling.settled(new, now_us, now, in_order=in_order)
+        if len(settled) < len(new) and self._pass is not None:
+            self._pass.young = True
+            if in_order:
+                self._pass.held.add(path)
+        for one in settled:
+            if (place := one.place) not in self._places:
+                self._places.add(place)
+                self._found.append((path, one))
+
+    def _append(self, log: QueueLog, known: Seen) -> None:
+        """What was found, as far as there is room."""
+        while (most := min(self._most_waiting - log.kept_items, _fitting(self._found))) > 0:
+            taken, self._found = self._found[:most], self._found[most:]
+            lanes = spread((one for _, one in taken), log.waiting_weights, log.weigh)
+            appended: defaultdict[str, list[Item]] = defaultdict(list)
+            by_path: defaultdict[str, list[Listed]] = defaultdict(list)
+            for (path, one), lane in zip(taken, lanes, strict=True):
+                number = log.lanes[lane].next + len(appended[lane])
+                appended[lane].append(
+                    Item(number, one.location, one.size, one.modified_us, one.tag)
+                )
+                by_path[path].append(one)
+            for path, listed in by_path.items():
+                known.add(path, listed)
+            log.append(appended, known.changed())
+            self._places.difference_update(one.place for _, one in taken)
+
+    def _end_pass(self, log: QueueLog, known: Seen) -> None:
+        run, self._pass = self._pass, None
+        assert run is not None
+        self._next_pass = self._clock() + self._source.discovery_seconds
+        self._settling.passed()
+        complete = not (run.troubles or run.held or self._found)
+        if complete and run.listed:  # a mount point without its mount is empty, and nothing is gone
+            known.passed(self._source.paths, self._around.now_us())
+            if changed := known.changed():
+                log.forget(changed)
+        if complete and not run.young and self._source.written_before is not None:
+            log.end()
+        said = run.troubles[:NAMED]
+        if len(run.troubles) > NAMED:
+            said.append(f"{len(run.troubles) - NAMED} more paths cannot be listed")
+        if run.unnamed:
+            objects = f"{run.unnamed} objects"
+            said.append(
+                f"no location can name {'an object' if run.unnamed == 1 else objects}, such as "
+                f"{run.unnamed_example}: rename what is to be read"
+            )
+        self._said = tuple(said)
+
+
+def _fitting(found: Sequence[tuple[str, Listed]]) -> int:
+    """How many of the first ones go into one transaction."""
+    sizes = accumulate(len(one.location.encode()) + len(one.tag) for _, one in found)
+    return bisect_right(list(islice(sizes, APPENDED_AT_ONCE)), APPENDED_BYTES)

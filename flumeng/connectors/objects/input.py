@@ -1,0 +1,309 @@
+"""Objects as an input of a collector: how far the lanes of queues reach, and what lies in them.
+
+An object that cannot be read is tried again a few times. Then its lane goes on behind it: what was
+not read of it is passed over, and a record of that is written with the ack. A store that does not
+answer is no fault of an object, and is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from time import sleep, time
+
+from flumeng.config import FlowSpec
+from flumeng.config.objects_source import ObjectsSource
+from flumeng.connectors.api.ranged import Gone, Parts, Range, Reach, Standstill, UnreadableError
+from flumeng.connectors.objects.contents import LaneContents
+from flumeng.connectors.objects.formats import cuttable
+from flumeng.connectors.objects.reader import ObjectsReader
+from flumeng.connectors.objects.watcher import LaneLog, QueueWatcher
+from flumeng.control.snapshot import items, queues
+from flumeng.control.snapshot.items import Item
+from flumeng.control.zookeeper import ABSENT, Put, Store, Versioned
+from flumeng.platform.errors import CorruptError, UnavailableError
+from zkschema import paths
+from zkschema.records import QueueFailure
+from zkschema.table import ZPath
+
+PROBE_THREADS = 4
+TRIES, TRY_SECONDS = 3, 0.3
+"""So often an object is tried, within a second, before its lane goes on without it."""
+GIVEN_UP_AT_ONCE = 50
+"""So many objects that lie one after the other are tried, and given up, together."""
+WHY_CHARACTERS = 500
+LEFT_OUT = "it could not be read when the batch was written that is repeated"
+UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of objects")
+
+
+def source_of(spec: FlowSpec) -> ObjectsSource | None:
+    """The one source of the flow that reads objects."""
+    options = (part.options for part in spec.partitioned)
+    return next((one for one in options if isinstance(one, ObjectsSource)), None)
+
+
+@dataclass(frozen=True)
+class _GivenUp:
+    """``items``: what is not read of items any more, each to the end of its item. ``last``: those
+    of them that follow each other and were given up last here, as one."""
+
+    items: tuple[Gone, ...]
+    last: Gone | None = None
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The ``reach`` of a lane, and what it is made of."""
+
+    log: LaneLog
+    given_up: _GivenUp | None
+    reach: Reach
+
+
+class ObjectsInput:
+    """See ``Input``. ``store`` has the queues."""
+
+    def __init__(self, store: Store) -> None:
+        self._watcher = QueueWatcher(store)
+        self._probes = ThreadPoolExecutor(PROBE_THREADS, "objects probe")
+
+    def positions(self, wake: Callable[[], None]) -> LanePositions:
+        return LanePositions(self._watcher, self._probes, wake)
+
+    def reader(self, spec: FlowSpec) -> ObjectsReader | None:
+        """Raises UserError when the store's credentials are nowhere."""
+        source = source_of(spec)
+        return None if source is None else ObjectsReader.of(source)
+
+
+class LanePositions:
+    """See ``Positions``. Objects are tried with what ``reader`` makes, in ``probes``; ``wall``
+    gives seconds since the epoch."""
+
+    def __init__(
+        self,
+        watcher: QueueWatcher,
+        probes: Executor,
+        wake: Callable[[], None],
+        *,
+        reader: Callable[[ObjectsSource], ObjectsReader] = ObjectsReader.of,
+        pause: Callable[[float], None] = sleep,
+        wall: Callable[[], float] = time,
+    ) -> None:
+        self._watcher = watcher
+        self._probes = probes
+        self._wake = wake
+        self._reader_of = reader
+        self._pause = pause
+        self._wall = wall
+        self._flow = ""
+        self._source: ObjectsSource | None = None
+        self._reader: ObjectsReader | None = None
+        self._lanes: frozenset[tuple[str, str]] = frozenset()
+        self._reaches: dict[str, _Known] = {}
+        self._given_up: dict[str, _GivenUp] = {}
+        """By partition."""
+        self._left_out: dict[str, Sequence[tuple[int, int]]] = {}
+        """What is to be given up once its lane is known."""
+
+    def open(self, spec: FlowSpec) -> None:
+        """Raises UserError, UnavailableError."""
+        self.close()
+        self._flow, self._source = spec.flow, source_of(spec)
+        self._reader = self._reader_of(self._source) if self._source else None
+        self._left_out = {}
+        for name, known in list(self._given_up.items()):
+            as_of_now = tuple(map(self._as_of_now, known.items))
+            self._given_up[name] = replace(known, items=as_of_now)
+
+    def leave_out(self, parts: Parts) -> None:
+        self._left_out = dict(parts)
+
+    def of(self, partitions: Collection[str]) -> dict[str, Reach]:
+        """Of a flow that reads no objects any more nothing: its lanes are on their way out of its
+        tasks."""
+        if self._source is None:
+            return {}
+        lanes = {name: queues.lane_of(name) for name in partitions}
+        known = frozenset(lane for lane in lanes.values() if lane is not None)
+        if known != self._lanes:
+            numbers = {lane for lane, _ in known}
+            self._watcher.watch(self, self._flow, numbers, self._wake)
+            self._lanes = known
+        found: dict[str, LaneLog] = {}
+        for queue in {queue for _, queue in known}:
+            own = [lane for lane, of in known if of == queue]
+            for lane, log in self._watcher.of(self._flow, queue, own).items():
+                found[queues.lane_partition(lane, queue)] = log
+        reaches = {name: self._reach(name, log) for name, log in found.items()}
+        return reaches | {name: UNKNOWN for name, lane in lanes.items() if lane is None}
+
+    def refresh(self, partitions: Collection[str]) -> None:
+        del partitions
+        self._watcher.look_again(self._flow)
+
+    def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
+        del address
+        reader, known = self._reader, self._reaches[partition]
+        assert reader is not None and known.reach.contents is not None, "nothing was read"
+        address_of = known.reach.contents.address
+
+        def read() -> None:
+            most = GIVEN_UP_AT_ONCE
+            for left in reversed(range(TRIES)):
+                damage = _damage(reader, address_of, Range(partition, start, end), most)
+                if not damage:
+                    return
+                if not left:
+                    self._give_up(partition, start, known.log, damage)
+                    raise CorruptError(damage[0].why)
+                most = len(damage)
+                self._pause(TRY_SECONDS)
+
+        probe = self._probes.submit(read)
+        probe.add_done_callback(lambda _: self._wake())
+        return probe
+
+    def describe(self, standstill: Standstill) -> str:
+        what = queues.lane_of(standstill.partition)
+        lane = f"lane {what[0]} of flow {self._flow}" if what else standstill.partition
+        place = f"item {items.number_of(standstill.offset)}"
+        if standstill.kind == "damaged":
+            return f"{lane} stands still at {place}, which is tried again: {standstill.why}"
+        if standstill.kind == "unanswered":
+            return f"{lane} waits at {place}: {standstill.why}"
+        return (
+            f"{lane} stands still at {place}: {standstill.why or standstill.kind}: its queue in "
+            f"ZooKeeper was changed by hand; `flumeng flow reset {self._flow} --to earliest` reads "
+            "what is kept"
+        )
+
+    def close(self) -> None:
+        if self._flow:
+            self._watcher.forget(self, self._flow)
+        self._lanes, self._reaches = frozenset(), {}
+
+    def _give_up(
+        self, partition: str, start: int, log: LaneLog, damage: Sequence[UnreadableError]
+    ) -> None:
+        """The rest of the items in which there is damage; they follow each other from ``start``."""
+        fresh = self._gone(partition, log, damage)
+        more = f"; and {len(damage) - 1} more behind it" if len(damage) > 1 else ""
+        last = Gone(start, fresh[-1].end, damage[0].why + more)
+        self._given_up[partition] = _GivenUp((*self._kept(partition, log, fresh), *fresh), last)
+
+    def _give_up_again(self, partition: str, log: LaneLog) -> None:
+        """What a batch was written without that is repeated."""
+        parts = self._left_out.pop(partition)
+        damage = [UnreadableError(partition, start, LEFT_OUT) for start, _ in parts]
+        again = self._gone(partition, log, damage)
+        before = self._given_up.get(partition)
+        kept = self._kept(partition, log, again)
+        self._given_up[partition] = _GivenUp((*kept, *again), before.last if before else None)
+
+    def _gone(self, partition: str, log: LaneLog, damage: Sequence[UnreadableError]) -> list[Gone]:
+        by_number = {one.number: one for one in log.items}
+        found = [by_number[items.number_of(error.offset)] for error in damage]
+        return [
+            Gone(error.offset, item.end, error.why, (self._told(partition, item, error),))
+            for error, item in zip(damage, found, strict=True)
+        ]
+
+    def _kept(self, partition: str, log: LaneLog, fresh: Sequence[Gone]) -> list[Gone]:
+        """What was given up before of other items that are still there."""
+        before, numbers = self._given_up.get(partition), {items.number_of(o.start) for o in fresh}
+        return [
+            one
+            for one in (before.items if before else ())
+            if log.items[0].start <= one.start and items.number_of(one.start) not in numbers
+        ]
+
+    def _told(self, partition: str, item: Item, damage: UnreadableError) -> Put:
+        lane = queues.lane_of(partition)
+        assert lane is not None, partition
+        path = paths.queue_failure(self._flow, f"{lane[0]}.{item.number}")
+        failure = QueueFailure(
+            location=item.location,
+            size=item.size,
+            modified=item.modified_us,
+            tag=item.tag,
+            position=items.position_of(damage.offset),
+            why=damage.why[:WHY_CHARACTERS],
+            time=self._wall(),
+        )
+        return _over(self._watcher.store.read(path), path, failure)
+
+    def _as_of_now(self, one: Gone) -> Gone:
+        """An operator may have said meanwhile what is wanted of an item that had failed before."""
+        (told,) = one.also
+        assert isinstance(told, Put) and isinstance(told.value, QueueFailure)
+        before = self._watcher.store.read(told.path)
+        return replace(one, also=(_over(before, told.path, told.value),))
+
+    def _reach(self, name: str, log: LaneLog) -> Reach:
+        if log.trouble:
+            return Reach("", 0, trouble=log.trouble)
+        parts = self._left_out.get(name, ())
+        if parts and items.number_of(parts[-1][0]) < log.next:  # else our ZooKeeper server lags
+            self._give_up_again(name, log)
+        known, given_up = self._reaches.get(name), self._given_up.get(name)
+        if known is None or known.log is not log or known.given_up is not given_up:
+            reach = self._of_log(log, given_up)
+            self._reaches[name] = known = _Known(log, given_up, reach)
+        return known.reach
+
+    def _of_log(self, log: LaneLog, given_up: _GivenUp | None) -> Reach:
+        assert self._source is not None
+        safe = items.offset_of(log.next)
+        floor = log.items[0].start if log.items else safe
+        left_out = given_up.items if given_up else ()
+        until = {items.number_of(one.start): items.position_of(one.start) for one in left_out}
+        contents = LaneContents(log.items, cuttable(self._source), until)
+        reach = Reach("", safe, floor=floor, contents=contents)
+        reach = replace(reach, left_out=left_out)
+        if given_up is None or (last := given_up.last) is None:
+            return reach
+        return replace(
+            reach,
+            gone_from=last.start,
+            gone_below=last.end,
+            gone_why=last.why,
+            repeatable=safe,
+        )
+
+
+def _over(
+    before: Versioned[QueueFailure] | None, path: ZPath[QueueFailure], failure: QueueFailure
+) -> Put:
+    """To be written over what the item's failure is now: what failed before was not read again
+    from there, and what an operator wants of it stays."""
+    if before is None:
+        return Put(path, failure, ABSENT)
+    position = min(failure.position, before.value.position)
+    return Put(
+        path, replace(failure, position=position, wanted=before.value.wanted), before.version
+    )
+
+
+def _damage(
+    reader: ObjectsReader, address_of: Callable[[int, int], str], piece: Range, most: int
+) -> list[UnreadableError]:
+    """Of the first items of the piece, one after the other, of which nothing can be read: none when
+    something of the first one can be. Raises UnavailableError."""
+    found: list[UnreadableError] = []
+    start = piece.start
+    while start < piece.end and len(found) < most:
+        end = min(piece.end, items.offset_of(items.number_of(start) + 1))
+        try:
+            next(reader.read(Range(piece.partition, start, end), address_of(start, end)), None)
+            break
+        except UnreadableError as error:
+            if error.damaged:
+                found.append(error)
+            elif found:
+                break  # a store that does not answer is waited for when its turn comes
+            else:
+                raise UnavailableError(error.why) from error
+        start = end
+    return found

@@ -1,0 +1,242 @@
+"""Elements of JSON arrays, and objects one after the other, out of text that comes in blocks.
+
+Where an element begins and ends is found for a whole block at once, as simdjson does it: quotes say
+what is a string, and brackets outside of strings how deep a place is. What is in between is then
+checked by msgspec in one go. An element keeps its own writing, but for white space between tokens.
+An element that has NaN or an infinity, as Python's ``json.dumps`` writes them, is marked alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from flumeng.config.objects_source import ObjectsSource
+from flumeng.connectors.objects.content import Content
+from flumeng.connectors.objects.json_scan import JsonText
+from flumeng.connectors.objects.parts import Rows, numbered
+from flumeng.connectors.objects.text import text_from, without_mark
+from flumeng.platform.errors import CorruptError
+from flumeng.platform.json_text import without_surrogates
+
+SCAN_BYTES = 1 << 20
+MOST_ELEMENT_BYTES = 1 << 24
+_ARRAY, _COMMA, _OBJECT, _ARRAY_END, _OBJECT_END = b"[,{]}"
+_QUOTE, _SPACE = b'" '
+_BLANK = b" \t\n\r"
+_NUMBER_BEYOND = re.compile(rb"-?Infinity|NaN")
+NOT_FINITE = "json: NaN and Infinity are not in JSON"
+"""The error of an element that is JSON but for them."""
+_decode = msgspec.json.Decoder(msgspec.Raw).decode
+Indices = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+def _is_one_of(characters: bytes) -> Mask:
+    table = np.zeros(256, np.bool_)
+    table[np.frombuffer(characters, np.uint8)] = True
+    return table
+
+
+_IS_SHOWN = ~_is_one_of(_BLANK)
+_IS_MARK = _is_one_of(b"[,{]}")
+_STEPS = np.zeros(256, np.int8)
+_STEPS[[_ARRAY, _OBJECT]] = 1
+_STEPS[[_ARRAY_END, _OBJECT_END]] = -1
+
+
+def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iterator[Rows]:
+    """Rows [start, end). Raises CorruptError at the first element that is damaged."""
+    _, blocks = text_from(content, source.encoding, 0)
+    text = without_mark(blocks)
+    found = elements_at(text, source.records.split(".")) if source.records else elements(text)
+    return numbered(found, start, end)
+
+
+def elements_at(blocks: Iterator[bytes], names: Sequence[str]) -> Iterator[pa.BinaryArray | str]:
+    """Those of the arrays, or objects, that lie at the end of these names in each object. What lies
+    elsewhere is passed over unseen."""
+    text = JsonText(blocks)
+    while text.peek():
+        yield from _below(text, names)
+
+
+def _below(text: JsonText, names: Sequence[str]) -> Iterator[pa.BinaryArray | str]:
+    if text.peek() == b"n":
+        if b"".join(text.value()) != b"null":
+            raise CorruptError("what follows is no JSON")
+    elif not names:
+        yield from elements(text.value())
+    else:
+        is_there = False
+        for name in text.members():
+            if name == names[0]:
+                is_there = True
+                yield from _below(text, names[1:])
+            else:
+                text.skip()
+        if not is_there:
+            raise CorruptError(f"an object in it has no {names[0]}, where the records were to be")
+
+
+def elements(blocks: Iterator[bytes]) -> Iterator[pa.BinaryArray | str]:
+    """The bodies of elements; ``NOT_FINITE`` comes before one that is not JSON for that reason."""
+    rest, inside = b"", 0
+    for block in blocks:
+        for first in range(0, len(block), SCAN_BYTES):
+            found = _Scan(rest + block[first : first + SCAN_BYTES], inside)
+            bodies, beyond, broken = found.bodies()
+            yield from _apart(bodies, beyond)
+            if broken:
+                raise CorruptError("what follows is no JSON, or no array or object")
+            rest, inside = found.rest()
+            if len(rest) > MOST_ELEMENT_BYTES:
+                raise CorruptError(f"what follows is longer than {MOST_ELEMENT_BYTES} bytes")
+    if inside or rest.strip(_BLANK):
+        raise CorruptError("it ends in the middle of an array or object, or is neither")
+
+
+def _apart(bodies: pa.BinaryArray, beyond: Sequence[int]) -> Iterator[pa.BinaryArray | str]:
+    """``beyond``: which of the bodies have numbers that JSON lacks."""
+    first = 0
+    for number in (*beyond, len(bodies)):
+        if first < number:
+            yield bodies[first:number]
+        if number < len(bodies):
+            yield NOT_FINITE
+            yield bodies[number : number + 1]
+        first = number + 1
+
+
+class _Scan:
+    """What separates elements in ``data``: at which of its ``places`` is which byte of ``[,{]}``.
+
+    In an array that began before, what separates it from that lies at -1. ``fits`` is false where
+    more is closed than was opened; what comes then is left out. ``checked`` is ``data`` with an
+    array in place of each number that JSON lacks; these begin at ``beyond``.
+    """
+
+    def __init__(self, data: bytes, inside: int) -> None:
+        """``inside``: 0, or what separates the beginning of ``data`` from what comes before it in
+        the same array."""
+        plain = data
+        if b"\\" in data:
+            plain = data.replace(b"\\\\", b"..").replace(b'\\"', b"..")
+        text = np.frombuffer(plain, np.uint8)
+        in_string = (np.cumsum(text == _QUOTE, dtype=np.uint8) & 1).view(np.bool_)
+        self.shown = in_string | _IS_SHOWN[text]
+        at = np.flatnonzero(_IS_MARK[text] & ~in_string)
+        marks = text[at]
+        steps = _STEPS[marks]
+        after = np.cumsum(steps, dtype=np.int64) + bool(inside)
+        self.fits = bool(not len(after) or after.min() >= 0)
+        if not self.fits:
+            limit = int(np.argmax(after < 0))
+            at, marks, after, steps = at[:limit], marks[:limit], after[:limit], steps[:limit]
+        before = after - steps
+        opens = (before == 0) & (after == 1)
+        openers = np.concatenate([[_ARRAY if inside else 0], marks[opens]])[np.cumsum(opens)]
+        outer = opens | ((before == 1) & (after == 0))
+        outer |= (marks == _COMMA) & (before == 1) & (openers == _ARRAY)
+        self.data = self.checked = data
+        self.beyond: list[int] = []
+        if b"NaN" in data or b"Infinity" in data:
+            self._pass_over_numbers(in_string)
+        virtual = [inside] if inside else []
+        self.places = np.concatenate([np.full(len(virtual), -1), at[outer]])
+        self.kinds = np.concatenate([np.array(virtual, np.uint8), marks[outer]])
+
+    def _pass_over_numbers(self, in_string: Mask) -> None:
+        checked = bytearray(self.data)
+        for found in _NUMBER_BEYOND.finditer(self.data):
+            first, last = found.span()
+            if not in_string[first]:
+                self.beyond.append(first)
+                checked[first:last] = b"[]".ljust(last - first)
+        self.checked = bytes(checked)
+
+    def rest(self) -> tuple[bytes, int]:
+        """What is still to be read, and ``inside`` for it."""
+        if not len(self.places):
+            return self.data.lstrip(_BLANK), 0
+        last, kind = int(self.places[-1]), int(self.kinds[-1])
+        if kind == _OBJECT:
+            return self.data[last:], 0
+        return self.data[last + 1 :].lstrip(_BLANK), kind if kind in (_ARRAY, _COMMA) else 0
+
+    def bodies(self) -> tuple[pa.BinaryArray, list[int], bool]:
+        """The elements up to the first one that is broken, which of them have numbers that JSON
+        lacks, and whether there is a broken one."""
+        kept = self.shown.copy()
+        separators = self.places[np.isin(self.kinds, (_ARRAY, _COMMA, _ARRAY_END))]
+        kept[separators[separators >= 0]] = False
+        counts = np.zeros(len(kept) + 1, np.int32)
+        np.cumsum(kept, out=counts[1:])
+        left, right = self.kinds[:-1], self.kinds[1:]
+        is_text = (left == _OBJECT) & (right == _OBJECT_END)
+        is_element = np.isin(left, (_ARRAY, _COMMA)) & np.isin(right, (_COMMA, _ARRAY_END))
+        is_between = np.isin(left, (_ARRAY_END, _OBJECT_END)) & np.isin(right, (_ARRAY, _OBJECT))
+        is_blank = counts[self.places[:-1] + 1] == counts[self.places[1:]]
+        is_empty = (left == _ARRAY) & (right == _ARRAY_END) & is_blank
+        fits = is_text | is_empty | (is_element & ~is_blank) | (is_between & is_blank)
+        begins = not len(self.places) or not counts[max(int(self.places[0]), 0)]
+        fits &= begins
+        chosen = (is_text | is_element) & ~is_empty
+        starts, ends = self.places[:-1] + ~is_text, self.places[1:] + is_text
+        good = len(fits)
+        if not fits.all():
+            good = int(np.argmin(fits))
+        if good < len(fits) or not self._is_json(is_empty, is_text):
+            good = self._first_broken(starts, ends, chosen, good)
+        starts, ends = starts[:good][chosen[:good]], ends[:good][chosen[:good]]
+        offsets = np.zeros(len(starts) + 1, np.int32)
+        if len(starts):
+            offsets[:-1], offsets[-1] = counts[starts], counts[ends[-1]]
+        content = np.frombuffer(self.data, np.uint8)[kept]
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
+        found = pa.Array.from_buffers(pa.binary(), len(starts), buffers)
+        begun = np.searchsorted(starts, self.beyond, "right")
+        ended = np.searchsorted(ends, self.beyond, "right")
+        beyond = np.unique(ended[begun > ended]).tolist()
+        return found, beyond, good < len(fits) or not begins or not self.fits
+
+    def _is_json(self, is_empty: Mask, is_text: Mask) -> bool:
+        """Whether all elements are, as the one array that is made of them here."""
+        if not len(is_text):
+            return True
+        stop = int(self.places[-1]) + (self.kinds[-1] != _OBJECT)
+        text = np.frombuffer(self.checked, np.uint8)[:stop].copy()
+        arrays, ends = self.kinds == _ARRAY, self.kinds == _ARRAY_END
+        ends[1:] &= ~is_empty
+        commas = self.kinds == _ARRAY_END
+        closes_empty = commas.copy()
+        closes_empty[1:] &= is_empty
+        closes_empty[0] = False
+        opened = self.places[arrays & (self.places >= 0)]
+        text[opened] = _SPACE
+        text[self.places[commas]] = _COMMA
+        text[self.places[closes_empty]] = _SPACE
+        if is_text.any():
+            text = np.insert(text, self.places[1:][is_text] + 1, _COMMA)
+        joined = text.tobytes().rstrip(_BLANK).removesuffix(b",")
+        return _is_valid(b"[" + joined + b"]")
+
+    def _first_broken(self, starts: Indices, ends: Indices, chosen: Mask, good: int) -> int:
+        """Of the first ``good`` pairs of places the first one with no JSON between them."""
+        for number in np.flatnonzero(chosen[:good]).tolist():
+            if not _is_valid(self.checked[starts[number] : ends[number]]):
+                return int(number)
+        return good
+
+
+def _is_valid(text: bytes) -> bool:
+    try:
+        _decode(without_surrogates(text))
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,355 @@
+"""The queue of a flow as its discovery task writes it: items into lanes, acked ones out.
+
+Every write is one transaction that names the head as it was seen. So what two tasks write of one
+queue is written by one of them, whatever their epochs are, and what is remembered of the objects
+that were listed is written with the items that they became.
+
+Where what was seen is in files, ZooKeeper has their names: a file lasts before its name is written,
+and goes when a later transaction has been written without it. Whoever takes the queue writes its
+head first. So nobody who wrote before can name a file any more, and what was listed before a
+transaction of one's own and has no name is nobody's.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from flumeng.connectors.objects.lane_state import LaneState, alike
+from flumeng.connectors.objects.lanes import Weigh
+from flumeng.connectors.objects.seen_files import SeenFiles
+from flumeng.control.snapshot import items, queues
+from flumeng.control.snapshot.items import Item
+from flumeng.control.snapshot.partitions import ack_path
+from flumeng.control.zookeeper import (
+    ABSENT,
+    ANY,
+    Check,
+    Put,
+    Remove,
+    Store,
+    Unreadable,
+    Versioned,
+    Write,
+    readable,
+)
+from flumeng.control.zookeeper.transaction import portions
+from flumeng.platform.errors import ConflictError, CorruptError, UserError
+from zkschema import codec, paths
+from zkschema.records import Queue, QueueFailure, QueueSeen, QueueSegment
+from zkschema.table import ZPath
+
+SEEN_BYTES = 6 << 20
+"""So much of what was seen is in ZooKeeper at most."""
+SEEN_INLINE_BYTES = 12 << 10
+"""What is larger is in a file, where the flow names a place for them."""
+FORGOTTEN_AT_ONCE = 8
+"""So many buckets of what was seen are written in one transaction."""
+SEGMENT_BYTES = 48 * 1024
+"""Of a segment as it is written; the table allows a little more."""
+RETRY = "retry"
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex[:8]
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    """What ZooKeeper has of a bucket: so many ``bytes``, or the name of a ``file``."""
+
+    bytes: int
+    file: str = ""
+
+
+class QueueLog:
+    """Useless once a call has raised an error: somebody else has written, or it is not known what
+    was written."""
+
+    def __init__(
+        self,
+        store: Store,
+        flow: str,
+        head: Versioned[Queue],
+        files: SeenFiles | None,
+        weigh: Weigh,
+    ) -> None:
+        self.weigh = weigh
+        self._store = store
+        self._flow = flow
+        self._head = head
+        self._files = files
+        self._buckets: dict[str, _Bucket] = {}
+        self._unnamed: set[str] = set()
+        """Files that nobody can name after the next transaction of this log."""
+        self.lanes: dict[str, LaneState] = {}
+
+    @classmethod
+    def take(
+        cls,
+        store: Store,
+        flow: str,
+        epoch: int,
+        lanes: int,
+        rules: str,
+        *,
+        seen_in: str | None = None,
+        weigh: Weigh = alike,
+        new_id: Callable[[], str] = _new_id,
+    ) -> QueueLog:
+        """The queue under this epoch, with at least so many lanes; made when it is not there, under
+        an id that was never used.
+
+        What was seen is remembered by ``rules``, which never change; much of it in files below the
+        location ``seen_in``. Raises ConflictError, CorruptError, UserError, UnavailableError.
+        """
+        found = queues.head(store, flow)
+        if found is None:
+            owner = store.read(paths.flow(flow))
+            if owner is None or owner.value.state == "deleted":
+                raise ConflictError(f"flow {flow} is gone, and its queue with it")
+            wanted = Queue(epoch=epoch, id=new_id(), rules=rules)
+            folders = [paths.queue_lanes(flow), paths.queue_seen(flow), paths.queue_failures(flow)]
+            made = [Put(folder, None, ABSENT) for folder in folders]
+            still = Check(paths.flow(flow), owner.version)
+            store.commit([still, Put(paths.queue(flow), wanted, ABSENT), *made])
+            found = queues.head(store, flow)
+            assert found is not None, "it was written just now"
+        if found.value.rules != rules:
+            raise UserError(
+                f"flow {flow} remembers what it has seen by {found.value.rules}, and is now to do "
+                f"so by {rules}: it would read all objects again. Change that back, or let another "
+                "flow read them"
+            )
+        files = SeenFiles(seen_in, flow, found.value.id) if seen_in else None
+        log = cls(store, flow, found, files, weigh)
+        log._take_over(epoch, lanes)
+        log._load()
+        return log
+
+    @property
+    def id(self) -> str:
+        return self._head.value.id
+
+    @property
+    def partitions(self) -> dict[str, str]:
+        """Partition -> lane, of all lanes."""
+        return {queues.partition_of(lane, self._head.value): lane for lane in self.lanes}
+
+    def look(self) -> None:
+        """See what is acked by now."""
+        found = self._store.read_each([ack_path(self._flow, name) for name in self.partitions])
+        for lane, ack in zip(self.partitions.values(), map(readable, found), strict=True):
+            if ack is not None:
+                self.lanes[lane].acknowledge(items.number_of(ack.value.offset))
+
+    @property
+    def kept_items(self) -> int:
+        """Those that wait, and those whose segments are not removed."""
+        return sum(state.kept for state in self.lanes.values())
+
+    @property
+    def waiting_weights(self) -> dict[str, int]:
+        """Lane -> what is not acked of it."""
+        return {lane: state.weight for lane, state in self.lanes.items()}
+
+    def seen(self) -> dict[str, bytes]:
+        """The buckets of what was listed before. Raises CorruptError when one is not there."""
+        names = self._store.children(paths.queue_seen(self._flow))
+        found = self._store.read_each([paths.queue_seen_bucket(self._flow, one) for one in names])
+        inline, filed = {}, {}
+        for name, one in zip(names, map(readable, found), strict=True):
+            if one is not None and one.value.file:
+                filed[name] = one.value.file
+            elif one is not None:
+                inline[name] = base64.b64decode(one.value.data)
+        self._buckets = {name: _Bucket(len(data)) for name, data in inline.items()}
+        self._buckets |= {name: _Bucket(0, file) for name, file in filed.items()}
+        return inline | self._filed(filed)
+
+    def _filed(self, files: Mapping[str, str]) -> dict[str, bytes]:
+        if self._files is None:
+            if files:
+                raise UserError(
+                    f"flow {self._flow} has what it has seen in files: say `seen_in` as before"
+                )
+            return {}
+        self._unnamed = self._files.names() - {*files.values()}
+        read = self._files.read(files.values())
+        for file in files.values():
+            if file not in read:
+                self._store.commit([Check(paths.queue(self._flow), self._head.version)])
+                raise CorruptError(
+                    f"{self._files.path(file)} is not there, which has what flow {self._flow} has "
+                    "seen: bring it back, or all files of that directory to where `seen_in` is now"
+                )
+        return {name: read[file] for name, file in files.items()}
+
+    def append(
+        self,
+        found: Mapping[str, Sequence[Item]],
+        seen: Mapping[str, bytes],
+        also: Sequence[Write] = (),
+        *,
+        retried: str = "",
+    ) -> None:
+        """``found`` are the items that follow in each lane, ``seen`` the buckets of what was listed
+        that have changed. ``retried``: the lane in which the item that was found had failed.
+        Raises UserError when so much was seen that it does not fit."""
+        changed = {name: data for name, data in seen.items() if data or name in self._buckets}
+        after_seen = self._stored(changed)
+        segments = {lane: list(_segments(part)) for lane, part in found.items() if part}
+        writes: list[Write] = [
+            Put(paths.queue_segment(self._flow, lane, queues.segment_name(one.first)), one, ABSENT)
+            for lane, parts in segments.items()
+            for one in parts
+        ]
+        writes += [self._bucket(name, data, after_seen) for name, data in changed.items()]
+        after = dict(self._head.value.next)
+        for lane, part in found.items():
+            after[lane] = part[-1].number + 1
+        head = replace(self._head.value, next=after)
+        if retried:
+            head = replace(
+                head, retried={**head.retried, retried: head.retried.get(retried, 0) + 1}
+            )
+        self._write(head, [*writes, *also])
+        named = {one.file for one in after_seen.values()}
+        self._unnamed |= {one.file for one in self._buckets.values()} - named - {""}
+        self._buckets = after_seen
+        for lane, parts in segments.items():
+            for one in parts:
+                self.lanes[lane].append(items.of_segment(one))
+        if self._files is not None:
+            self._files.remove(self._unnamed)
+            self._unnamed = set()
+
+    @property
+    def complete(self) -> bool:
+        """Nothing is listed for it any more."""
+        return self._head.value.complete
+
+    def end(self) -> None:
+        """All that is to be read is in it."""
+        self._write(replace(self._head.value, complete=True), [])
+
+    def forget(self, seen: Mapping[str, bytes]) -> None:
+        """Write what has changed of what was listed, without items: a part at a time, in the order
+        of ``SeenHashes``."""
+        names = list(seen)
+        for first in range(0, len(names), FORGOTTEN_AT_ONCE):
+            self.append({}, {name: seen[name] for name in names[first : first + FORGOTTEN_AT_ONCE]})
+
+    def _stored(self, changed: Mapping[str, bytes]) -> dict[str, _Bucket]:
+        """What ZooKeeper will have of all buckets; those that go into files last there."""
+        large = {
+            name: data
+            for name, data in changed.items()
+            if self._files is not None and len(data) > SEEN_INLINE_BYTES
+        }
+        small = {name: len(data) for name, data in changed.items() if data and name not in large}
+        kept = {name: one for name, one in self._buckets.items() if name not in changed}
+        if sum(one.bytes for one in kept.values()) + sum(small.values()) > SEEN_BYTES:
+            raise UserError(
+                f"flow {self._flow} has to remember more objects than ZooKeeper is to hold "
+                f"({SEEN_BYTES >> 20} MiB, about 900,000): say `seen_in: LOCATION`, where that is "
+                "kept in files; or `order: name` or `order: modified` where that is true; or let "
+                "`after` take away what is done"
+            )
+        files = {} if self._files is None else self._files.write(large)
+        written = {name: _Bucket(0, file) for name, file in files.items()}
+        return kept | {name: _Bucket(size) for name, size in small.items()} | written
+
+    def failures(self) -> dict[str, Versioned[QueueFailure]]:
+        """What could not be read, by ``LANE.NUMBER``."""
+        names = self._store.children(paths.queue_failures(self._flow))
+        found = self._store.read_each([paths.queue_failure(self._flow, one) for one in names])
+        read = zip(names, map(readable, found), strict=True)
+        return {name: one for name, one in read if one is not None}
+
+    def decide(self, failures: Mapping[str, Versioned[QueueFailure]]) -> None:
+        """Do what an operator wants of them: append them again, or forget them."""
+        for name, one in failures.items():
+            if one.value.wanted and not self._is_kept(name):
+                gone = Remove(paths.queue_failure(self._flow, name), one.version)
+                lane = min(self.lanes, key=self.waiting_weights.__getitem__)
+                if one.value.wanted == RETRY:
+                    again = self._again(lane, one.value)
+                    self.append({lane: again}, {}, [gone], retried=name.partition(".")[0])
+                else:
+                    self.append({}, {}, [gone])
+
+    def _again(self, lane: str, failed: QueueFailure) -> list[Item]:
+        at = failed.location, failed.size, failed.modified, failed.tag, failed.position
+        return [Item(self.lanes[lane].next, *at)]
+
+    def _is_kept(self, name: str) -> bool:
+        """Whether the item is in a segment, where it still has to be known that it failed."""
+        lane, _, number = name.partition(".")
+        kept = self.lanes[lane].segments
+        return bool(kept) and kept[0][0].number <= int(number)
+
+    def remove(self, done: Mapping[str, Iterable[tuple[Item, ...]]]) -> None:
+        """Take these segments out, of which everything is acked."""
+        gone = [(lane, part) for lane, parts in done.items() for part in parts]
+        still = Check(paths.queue(self._flow), self._head.version)
+
+        def removal(one: tuple[str, tuple[Item, ...]]) -> list[Write]:
+            return [Remove(self._path(*one), ANY)]
+
+        for some in portions(self._store.scale, gone, removal, each=[still]):
+            self._store.commit([still, *chain.from_iterable(map(removal, some))])
+            for lane, part in some:
+                self.lanes[lane].remove(part)
+
+    def _path(self, lane: str, part: tuple[Item, ...]) -> ZPath[QueueSegment]:
+        return paths.queue_segment(self._flow, lane, queues.segment_name(part[0].number))
+
+    def _take_over(self, epoch: int, lanes: int) -> None:
+        head = self._head.value
+        wanted = [name for name in map(str, range(lanes)) if name not in head.next]
+        after = replace(
+            head, epoch=max(epoch, head.epoch), next={**head.next, **dict.fromkeys(wanted, 0)}
+        )
+        self._write(after, [Put(paths.queue_lane(self._flow, one), None, ABSENT) for one in wanted])
+
+    def _bucket(self, name: str, data: bytes, stored: Mapping[str, _Bucket]) -> Write:
+        path = paths.queue_seen_bucket(self._flow, name)
+        if not data:
+            return Remove(path, ANY)
+        file = stored[name].file
+        record = QueueSeen(file=file) if file else QueueSeen(data=base64.b64encode(data).decode())
+        return Put(path, record, ANY if name in self._buckets else ABSENT)
+
+    def _write(self, head: Queue, also: Sequence[Write]) -> None:
+        put = Put(paths.queue(self._flow), head, self._head.version)
+        version, *_ = self._store.commit([put, *also])
+        self._head = Versioned(head, version)
+
+    def _load(self) -> None:
+        head = self._head.value
+        found = queues.lanes(self._store, self._flow, head, head.next)
+        for name, lane in found.items():
+            state = LaneState(lane.next, self.weigh)
+            for one in queues.segments(self._store, self._flow, name, lane.segments):
+                if isinstance(one, Unreadable):
+                    raise one.error
+                if one is not None:
+                    state.append(items.of_segment(one.value))
+            self.lanes[name] = state
+
+
+def _segments(part: Sequence[Item]) -> Iterable[QueueSegment]:
+    """As few as fit into a znode each. Raises CorruptError for an item that fits into none."""
+    whole = items.segment_of(part)
+    if len(codec.encode(whole)) <= SEGMENT_BYTES:
+        yield whole
+    elif len(part) == 1:
+        raise CorruptError(f"{part[0].location[:200]}...: the name is too long for a queue")
+    else:
+        half = len(part) // 2
+        yield from _segments(part[:half])
+        yield from _segments(part[half:])

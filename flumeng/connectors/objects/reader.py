@@ -1,0 +1,121 @@
+"""Reads ranges of lanes in executors: of each item in them the lines or rows that lie in it.
+
+An item is read only as it was listed. Where it is damaged, what comes before is read, and the range
+ends in an error behind the last event that could be had. Where it was written anew meanwhile,
+nothing that was read of it counts. An empty item has no events in any format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from flumeng.config.objects_source import ObjectsSource
+from flumeng.connectors.api.ranged import Range, UnreadableError
+from flumeng.connectors.objects.archives import Origin, archive_of
+from flumeng.connectors.objects.compression import content_of
+from flumeng.connectors.objects.content import Content
+from flumeng.connectors.objects.events import Gathered
+from flumeng.connectors.objects.formats import MODULES, is_utf8, parts_of
+from flumeng.connectors.objects.opened import ChangedError, Opened, name_of
+from flumeng.connectors.objects.opening import opened_ahead
+from flumeng.connectors.objects.parts import Part
+from flumeng.control.snapshot import items
+from flumeng.control.snapshot.items import MOST_POSITION, Item
+from flumeng.events.schema import READ_SCHEMA
+from flumeng.platform import secrets
+from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
+from flumeng.platform.options.locations import located
+from flumeng.platform.options.patterns import SECRET
+from flumeng.platform.scrubbing import Secret
+
+
+@dataclass(frozen=True)
+class ObjectsReader:
+    """See ``Reader``; an address is the items that the range touches, see ``items.encode``.
+    ``resolved``: what the references in its credentials stand for."""
+
+    source: ObjectsSource
+    resolved: tuple[tuple[str, Secret], ...] = ()
+
+    @classmethod
+    def of(cls, source: ObjectsSource) -> ObjectsReader:
+        """Raises UserError."""
+        try:
+            is_utf8(source.encoding)
+        except LookupError as error:
+            raise UserError(f"objects: nobody knows the encoding {source.encoding}") from error
+        given = source.credentials.given if source.credentials else {}
+        resolved = tuple(
+            (reference, secrets.resolve(reference))
+            for reference in given.values()
+            if SECRET.fullmatch(reference)
+        )
+        return cls(source, resolved)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return READ_SCHEMA
+
+    @property
+    def modules(self) -> frozenset[str]:
+        return frozenset({MODULES[self.source.format]})
+
+    def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
+        """Raises UnreadableError itself: an item has fewer events than positions."""
+        touched = [
+            item
+            for item in items.decode(address)
+            if item.begin < piece.end
+            and item.end > piece.start
+            and (item.until is None or item.start + item.until > max(piece.start, item.begin))
+        ]
+        gathered = Gathered(piece, keep_empty=self.source.format == "lines")
+        for item, opened in opened_ahead(touched, self._open):
+            begin = offset = max(piece.start, item.begin)
+            try:
+                for origin, part in self._parts(opened, piece):
+                    offset = item.start + part.end
+                    yield from gathered.add(origin, part)
+            except FlumengError as error:
+                if isinstance(error, ChangedError):
+                    offset = begin
+                yield from gathered.flush()
+                why = " ".join(f"{name_of(item)}: {error}".split())
+                damaged = not isinstance(error, UnavailableError)
+                raise UnreadableError(piece.partition, offset, why, damaged=damaged) from error
+        yield from gathered.flush()
+
+    def _open(self, item: Item) -> Opened:
+        resolve = dict(self.resolved).__getitem__
+        return Opened.of(item, located(item.location, self.source.credentials), resolve)
+
+    def _parts(self, opened: Opened | FlumengError, piece: Range) -> Iterator[tuple[Origin, Part]]:
+        if isinstance(opened, FlumengError):
+            raise opened
+        item = opened.item
+        try:
+            if not item.size:
+                return
+            start = max(piece.start, item.begin) - item.start
+            end = min(piece.end - item.start, MOST_POSITION + 1)
+            if item.until is not None:
+                end = min(end, item.until)
+            content = content_of(opened)
+            archive = archive_of(opened, content) if self.source.archives else None
+            if archive is not None:
+                yield from archive.parts(self._find, start, end)
+            else:
+                origin = Origin(item, opened.name, item.modified_us)
+                yield from ((origin, part) for part in self._find(content, start, end))
+            opened.check()
+        except CorruptError:
+            opened.check()
+            raise
+        finally:
+            opened.close()
+
+    def _find(self, content: Content, start: int, end: int) -> Iterator[Part]:
+        return parts_of(self.source.format)(content, self.source, start, end)

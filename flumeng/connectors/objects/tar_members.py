@@ -1,0 +1,174 @@
+"""The members of a tar, one after the other, in the memory of one block.
+
+``tarfile`` understands the headers of all the tools that write them. But it takes a damaged header
+for the end of the archive: here that is an error, as is what follows the end and is no tar. Several
+archives one after the other are one.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import IO, cast
+
+from flumeng.connectors.objects.block_file import BlockFile
+from flumeng.connectors.objects.compression import UNPACK_BYTES
+from flumeng.connectors.objects.content import Blocks
+from flumeng.connectors.objects.member import Allowance, Member
+from flumeng.platform.errors import CorruptError
+
+HEADER_BYTES = 512
+MOST_HEADER_BYTES = 16 << 20
+"""Of one member; long names and pax's attributes are in memory."""
+_MAGIC = slice(257, 262)
+_CHECKSUM = slice(148, 156)
+_DAMAGE = (tarfile.TarError, ValueError, LookupError, ArithmeticError, TypeError, RecursionError)
+_WITHOUT_EVENTS = (
+    tarfile.DIRTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE,
+    tarfile.FIFOTYPE, b"V", b"D",
+)  # fmt: skip
+"""The last two: a volume's name, and the names in a directory (GNU)."""
+
+
+def is_header(block: bytes, *, old: bool) -> bool:
+    """Whether a tar begins so; ``old`` ones, without a magic, are known by their checksum alone."""
+    if len(block) < HEADER_BYTES or (block[_MAGIC] != b"ustar" and not old):
+        return False
+    said = block[_CHECKSUM].strip(b" \0")
+    summed = sum(block) - sum(block[_CHECKSUM]) + 8 * ord(" ")
+    with suppress(ValueError):
+        return int(said, 8) == summed
+    return False
+
+
+def members(blocks: Blocks, allowance: Allowance) -> Iterator[Member]:
+    """Its regular files. Each is read before the next one is asked for, or not at all; its blocks
+    can be had again."""
+    source = _Source(allowance.of(blocks()))
+    with _told(source):
+        tar = tarfile.TarFile(
+            fileobj=cast(IO[bytes], source),
+            tarinfo=_Header,
+            ignore_zeros=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+    number = 0
+    while True:
+        with _told(source):
+            source.allowed = MOST_HEADER_BYTES
+            info = tar.next()
+            tar.members.clear()  # type: ignore[attr-defined]
+        if info is None:
+            return
+        allowance.count()
+        if info.type in _WITHOUT_EVENTS:
+            continue
+        if not info.isreg():
+            raise CorruptError(f"{info.name}: a part of a tar of type {info.type!r} is not read")
+        live = (
+            _holes_filled(tar, source, info, allowance) if info.issparse() else _data(source, info)
+        )
+        again = _Again(blocks, allowance, number)
+        yield Member(info.name, info.mtime, _first(live, again))
+        number += 1
+
+
+class _Again:
+    """The blocks of the file of this number, from a new reading of the whole archive."""
+
+    def __init__(self, blocks: Blocks, allowance: Allowance, number: int) -> None:
+        self._blocks = blocks
+        self._allowance = allowance
+        self._number = number
+
+    def __call__(self) -> Iterator[bytes]:
+        for number, member in enumerate(members(self._blocks, self._allowance)):
+            if number == self._number:
+                yield from member.blocks()
+                return
+
+
+def _first(live: Iterator[bytes], again: Blocks) -> Blocks:
+    """Gives ``live`` once."""
+    left = [live]
+    return lambda: left.pop() if left else again()
+
+
+class _Source(BlockFile):
+    """A tar as ``tarfile`` reads it: forwards, and ``allowed`` bytes at most."""
+
+    allowed = MOST_HEADER_BYTES
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= self.allowed:
+            raise CorruptError(f"its tar has a header of over {MOST_HEADER_BYTES >> 20} MiB")
+        self.allowed -= size
+        return super().read(size)
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        """Stays at the end where that comes before."""
+        missing = position - self.tell()
+        if whence or missing < 0:
+            raise CorruptError("its tar is damaged: a member begins within another one")
+        while missing and (passed := super().read(min(missing, UNPACK_BYTES))):
+            missing -= len(passed)
+        return self.tell()
+
+
+class _Header(tarfile.TarInfo):
+    @classmethod
+    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> _Header:
+        try:
+            return super().fromtarfile(tarfile_)
+        except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
+            raise tarfile.ReadError(f"at {tarfile_.offset}: {error}") from error
+
+
+@contextmanager
+def _told(source: BlockFile) -> Iterator[None]:
+    """What has ended the blocks comes before what ``tarfile`` makes of that."""
+    try:
+        yield
+    except _DAMAGE as error:
+        source.check()
+        raise CorruptError(f"its tar is damaged: {error}") from error
+    source.check()
+
+
+def _data(source: _Source, info: tarfile.TarInfo) -> Iterator[bytes]:
+    source.seek(info.offset_data)
+    left = info.size
+    if left < 0:
+        raise CorruptError(f"its tar says that it has {left} bytes")
+    while left:
+        source.allowed = MOST_HEADER_BYTES
+        block = source.read(min(left, UNPACK_BYTES))
+        if not block:
+            source.check()
+            raise CorruptError(f"its tar ends {left} bytes before its end")
+        yield block
+        left -= len(block)
+
+
+def _holes_filled(
+    tar: tarfile.TarFile, source: _Source, info: tarfile.TarInfo, allowance: Allowance
+) -> Iterator[bytes]:
+    """The bytes of a sparse file; its holes are zeros, which count as what was unpacked."""
+    end = 0
+    for offset, size in cast(list[tuple[int, int]], info.sparse):
+        if size and (size < 0 or offset < end):
+            raise CorruptError("its tar is damaged: its holes lie on top of each other")
+        end = max(end, offset + size)
+    file = tar.extractfile(info)
+    assert file is not None, "it is a regular file"
+    read = cast("Callable[[int], bytes]", file.raw.read)  # type: ignore[attr-defined]
+    while True:
+        source.allowed = MOST_HEADER_BYTES
+        with _told(source):
+            block = read(UNPACK_BYTES)
+        if not block:
+            return
+        allowance.take(len(block))
+        yield block

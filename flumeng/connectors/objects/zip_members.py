@@ -1,0 +1,161 @@
+"""The members of a zip, in the order in which they lie there.
+
+``zipfile`` reads the directory at its end, from which all is taken. The members are unpacked as
+compressed items are: by ISA-L, block by block, and as far as they are whole.
+"""
+
+from __future__ import annotations
+
+import io
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from functools import partial
+from typing import IO, cast
+
+from flumeng.connectors.objects.compression import unpacked
+from flumeng.connectors.objects.member import Allowance, Member
+from flumeng.connectors.objects.opened import BLOCK_BYTES, Opened
+from flumeng.platform.errors import CorruptError, UserError
+
+MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
+"""Of one with members, and of an empty one."""
+DIRECTORY_BYTES = 32 << 20
+_LOCAL = struct.Struct("<4s22xHH")
+_TIME_FIELD, _UNIX = 0x5455, 3
+_WITH_EVENTS = (0, stat.S_IFREG, stat.S_IFIFO)
+"""Kinds of files; the last one is what a tool was given through a pipe."""
+_DAMAGE = (
+    zipfile.BadZipFile, NotImplementedError, struct.error, ValueError, LookupError, OverflowError
+)  # fmt: skip
+
+
+def members(opened: Opened, allowance: Allowance) -> Iterator[Member]:
+    """Its regular files."""
+    try:
+        with zipfile.ZipFile(cast(IO[bytes], _Directory(opened))) as archive:
+            found = sorted(archive.infolist(), key=lambda info: info.header_offset)
+    except _DAMAGE as error:
+        raise CorruptError(f"its zip is damaged: {error}") from error
+    if sum(info.compress_size for info in found) > opened.item.size:
+        raise CorruptError("its zip is damaged: members lie on top of each other")
+    window = _Window(opened)
+    for info in found:
+        allowance.count()
+        if _is_file(info):
+            blocks = partial(_checked, window, info)
+            yield Member(info.filename, _written(info), lambda of=blocks: allowance.of(of()))  # type: ignore[misc]
+
+
+def _is_file(info: zipfile.ZipInfo) -> bool:
+    kind = stat.S_IFMT(info.external_attr >> 16) if info.create_system == _UNIX else 0
+    return not info.is_dir() and kind in _WITH_EVENTS
+
+
+def _written(info: zipfile.ZipInfo) -> float:
+    """Only what is told in UTC: the other times are those of a clock somewhere."""
+    at, extra = 0, info.extra
+    while at + 4 <= len(extra):
+        kind, size = struct.unpack_from("<HH", extra, at)
+        if kind == _TIME_FIELD and size >= 5 and extra[at + 4 :][:1] and extra[at + 4] & 1:
+            (seconds,) = struct.unpack_from("<i", extra.ljust(at + 9, b"\0"), at + 5)
+            return float(seconds)
+        at += 4 + size
+    return 0.0
+
+
+def _checked(window: _Window, info: zipfile.ZipInfo) -> Iterator[bytes]:
+    """What the member holds; an error where that is not what the directory says."""
+    if info.flag_bits & 1:
+        raise UserError("it is encrypted, which is not read")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise UserError(
+            f"it is compressed in the way {info.compress_type} of zip: only deflate is read"
+        )
+    left, checksum = info.file_size, 0
+    for block in _unpacked(window, info):
+        wanted = block[:left]
+        left -= len(block)
+        checksum = zlib.crc32(wanted, checksum)
+        if wanted:
+            yield wanted
+        if left < 0:
+            break
+    if left or checksum != info.CRC:
+        raise CorruptError("its zip is damaged: it is not what its checksum says")
+
+
+def _unpacked(window: _Window, info: zipfile.ZipInfo) -> Iterator[bytes]:
+    blocks = partial(_packed, window, info)
+    if not info.file_size:
+        return iter(())
+    return blocks() if info.compress_type == zipfile.ZIP_STORED else unpacked(blocks, "deflate")
+
+
+def _packed(window: _Window, info: zipfile.ZipInfo) -> Iterator[bytes]:
+    header = window.read(info.header_offset, _LOCAL.size)
+    if len(header) < _LOCAL.size or not header.startswith(MAGIC[0]):
+        raise CorruptError("its zip is damaged: no member begins where its directory says so")
+    _, name, extra = _LOCAL.unpack(header)
+    start = info.header_offset + _LOCAL.size + name + extra
+    end = start + info.compress_size
+    while start < end and (block := window.read(start, end - start)):
+        yield block
+        start += len(block)
+    if start < end:
+        raise CorruptError("its zip is damaged: it ends in the middle of a member")
+
+
+class _Window:
+    """An item, read a block at a time by whoever goes through it forwards."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+        self._start, self._block = 0, b""
+
+    def read(self, start: int, size: int) -> bytes:
+        """Some bytes from there, up to ``size``: none behind the end, and all of what is as small
+        as a header."""
+        within = start - self._start
+        if not 0 <= within <= len(self._block) - min(size, _LOCAL.size):
+            most = min(BLOCK_BYTES, self._opened.item.size - start)
+            self._block = self._opened.read_at(start, most) if most > 0 else b""
+            self._start, within = start, 0
+        return self._block[within : within + size]
+
+
+class _Directory(io.RawIOBase):
+    """A zip as ``zipfile`` reads its end."""
+
+    def __init__(self, opened: Opened) -> None:
+        super().__init__()
+        self._opened = opened
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
+        before = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._opened.item.size}
+        found = before[whence] + position
+        if found < 0:
+            raise OSError("it would begin before its beginning")
+        self._position = found
+        return found
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._opened.item.size - self._position)
+        size = left if size < 0 else min(size, left)
+        if size > DIRECTORY_BYTES:
+            raise CorruptError(f"its directory has more than {DIRECTORY_BYTES >> 20} MiB")
+        found = self._opened.read_at(self._position, size)
+        self._position += len(found)
+        return found

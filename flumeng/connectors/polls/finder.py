@@ -1,0 +1,194 @@
+"""What the discovery task of a flow does for its poller: what is due becomes an item of its queue.
+
+The last due time that was looked at is written with the items, so each is an item once, or is left
+out as the schedule's ``catch_up`` says, whoever goes on. Nothing is asked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import islice, takewhile
+
+from flumeng.config.polls import Poller
+from flumeng.connectors.api.finding import Before, Bounds, Findings, FindingTask, Offer
+from flumeng.connectors.objects.lane_state import LaneState
+from flumeng.connectors.objects.queue_log import QueueLog
+from flumeng.connectors.polls.answer_files import AnswerFiles
+from flumeng.control.snapshot import items, queues
+from flumeng.control.snapshot.items import Item
+from flumeng.control.zookeeper import Store
+from flumeng.platform.errors import FlumengError, UserError
+from zkschema import paths
+
+LANE = "0"
+LOOKED_AT = "schedule"
+"""The bucket of what was seen that has the last due time."""
+AHEAD_ITEMS = 1000
+"""So many due times wait at most."""
+LATE_SECONDS = 60.0
+"""What is older is not asked with ``catch_up: none``."""
+EARLY = timedelta(seconds=60)
+"""What clocks of hosts may differ by."""
+REST_SECONDS = 30.0
+UNASKED_SECONDS = 0.5
+"""How soon to look again whether a due time was asked that others wait for."""
+
+
+class ScheduleFinder:
+    """See ``Finder``. ``now`` gives the time, in UTC."""
+
+    def __init__(
+        self,
+        poller: Poller,
+        store: Store,
+        task: FindingTask,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        most_waiting: int = AHEAD_ITEMS,
+    ) -> None:
+        self._schedule = poller.schedule
+        self._location = poller.answers.location
+        self._store = store
+        self._task = task
+        self._now = now
+        self._most_waiting = most_waiting
+        self._log: QueueLog | None = None
+        self._looked_at: datetime | None = None
+        self._rest_seconds = UNASKED_SECONDS
+        """How long it is waited next for what is not asked yet."""
+
+    @classmethod
+    def of(cls, options: Poller, store: Store, task: FindingTask) -> ScheduleFinder:
+        return cls(options, store, task)
+
+    def find(self, before: Before) -> Findings:
+        """Raises ConflictError when somebody else writes the queue."""
+        del before
+        try:
+            log = self._taken()
+            log.look()
+            self._clear(log)
+            log.decide(log.failures())
+            waits = self._append(log)
+        except FlumengError:
+            self._log = None
+            raise
+        again = min(self._rest_seconds, REST_SECONDS)
+        self._rest_seconds = again * 2 if waits else UNASKED_SECONDS
+        return Findings(
+            {name: Offer() for name in log.partitions},
+            ("schedule",),
+            due_seconds=again if waits else self._until_due(),
+            troubles=self._early(),
+        )
+
+    def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
+        lane = self._lane()
+        floor = lane.segments[0][0].start if lane.segments else items.offset_of(lane.next)
+        return dict.fromkeys(partitions, Bounds(floor, items.offset_of(lane.next)))
+
+    def offsets(self, partitions: Collection[str], to: str) -> dict[str, int]:
+        if to != "latest":
+            raise UserError(
+                "answers are removed when they are in all sinks, so a poll can be read from latest "
+                "only; to ask for everything again, let another flow do it"
+            )
+        return {name: one.safe for name, one in self.bounds(partitions).items()}
+
+    def times(self, at: Mapping[str, int]) -> dict[str, int]:
+        """When they were due."""
+        kept = [one for part in list(self._lane().segments) for one in part]
+        found = {}
+        for name, offset in at.items():
+            number = items.number_of(offset)
+            if due := next((one for one in kept if one.number >= number), None):
+                found[name] = due.modified_us
+        return found
+
+    def finished(self) -> None:
+        """A schedule has no end."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _lane(self) -> LaneState:
+        return self._log.lanes[LANE] if self._log else LaneState()
+
+    def _taken(self) -> QueueLog:
+        if self._log is None:
+            task = self._task
+            log = QueueLog.take(self._store, task.flow, task.epoch, 1, queues.SCHEDULE)
+            seen = log.seen().get(LOOKED_AT)
+            self._looked_at = datetime.fromisoformat(seen.decode()) if seen else None
+            self._log = log
+        return self._log
+
+    def _clear(self, log: QueueLog) -> None:
+        """Take out what is acked, once its answers are removed."""
+        lane = log.lanes[LANE]
+        if done := lane.done():
+            files = AnswerFiles(self._location, self._task.flow, log.id)
+            files.remove_below(lane.acked)
+            log.remove({LANE: done})
+
+    def _append(self, log: QueueLog) -> bool:
+        """What is due; whether something is that waits until what came before it is asked."""
+        now = self._now()
+        if self._looked_at is None:
+            self._write(log, [], self._first_look(now))
+        last = self._schedule.last_due(now, self._task.flow)
+        assert self._looked_at is not None, "it was written just now"
+        if self._early() and self._schedule.catch_up != "all":
+            self._write(log, [], now)
+        if last is None or last <= self._looked_at:
+            return False
+        if self._schedule.catch_up == "all":
+            room = max(0, self._most_waiting - log.kept_items)
+            following = self._schedule.due_after(self._looked_at, self._task.flow)
+            due = list(islice(takewhile(lambda one: one <= now, following), room))
+            if due:
+                self._write(log, due, due[-1])
+            return due[-1:] != [last]
+        if not self._is_asked(log):
+            return True
+        late = now - last > timedelta(seconds=LATE_SECONDS)
+        self._write(log, [] if late and self._schedule.catch_up == "none" else [last], last)
+        return False
+
+    def _early(self) -> tuple[str, ...]:
+        """What is wrong when a clock was ahead: what it has asked is not asked again."""
+        if self._looked_at is None or self._looked_at - self._now() <= EARLY:
+            return ()
+        return (
+            f"due times until {self._looked_at.isoformat()} were asked, by a clock that was ahead: "
+            "nothing is due before that",
+        )
+
+    def _write(self, log: QueueLog, due: Sequence[datetime], looked_at: datetime) -> None:
+        number = log.lanes[LANE].next
+        found = [_item(number + place, one) for place, one in enumerate(due)]
+        log.append({LANE: found} if found else {}, {LOOKED_AT: looked_at.isoformat().encode()})
+        self._looked_at = looked_at
+
+    def _first_look(self, now: datetime) -> datetime:
+        """A flow with a cron expression begins when that is due next, another one at once."""
+        if self._schedule.every_seconds is None:
+            return now
+        return now - timedelta(seconds=self._schedule.every_seconds)
+
+    def _is_asked(self, log: QueueLog) -> bool:
+        """Whether no due time waits to be asked."""
+        lane = log.lanes[LANE]
+        found = self._store.read(paths.polls(self._task.flow))
+        return max(found.value.next if found else 0, lane.acked) >= lane.next
+
+    def _until_due(self) -> float:
+        now = self._now()
+        following = next(self._schedule.due_after(now, self._task.flow), None)
+        if following is None:
+            return REST_SECONDS
+        return min(REST_SECONDS, max(0.0, (following - now).total_seconds()))
+
+
+def _item(number: int, due: datetime) -> Item:
+    return Item(number, f"due {due.isoformat()}", 0, round(due.timestamp() * 1_000_000))

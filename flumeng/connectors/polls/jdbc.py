@@ -1,0 +1,166 @@
+"""Reads rows of databases through Spark, as they are: whatever Spark would round is read as text.
+
+Nothing of it is in a message, a plan or Spark's interface but the statement. A statement ends by
+itself in the database, by the time-out of its driver's socket, and at last as a job of Spark's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.errors.exceptions.captured import CapturedException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BooleanType, DecimalType, StructField, StructType, TimestampNTZType
+
+from flumeng.config.sql_poll_source import SqlPollSource
+from flumeng.connectors.polls import jdbc_errors
+from flumeng.connectors.polls.sql_dialects import DIALECTS
+from flumeng.connectors.polls.sql_page import Found
+from flumeng.events import json_text
+from flumeng.platform import secrets
+from flumeng.platform.errors import UnavailableError
+
+POOL = "polls"
+BATCH_BYTES = 2**20
+LATE_SECONDS = 10
+"""So much later than in the database a statement is ended here."""
+MOST_DIGITS = 38
+"""Of Spark's decimals: a column with so many may have more, which Spark rounds."""
+TIME = "logical_time_type"
+"""The metadata of columns of Spark with a time of day, which it reads with milliseconds."""
+CUT = "flumeng_cut"
+
+_numbers = itertools.count(1)
+
+
+class SparkJdbc:
+    """A ``JdbcQuery``. It is asked by one thread."""
+
+    def __init__(self, spark: SparkSession, options: SqlPollSource) -> None:
+        """Raises UserError for a secret that is not there."""
+        self._context = spark.sparkContext
+        self._session = spark.newSession()
+        self._session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", options.fetch_rows)
+        self._session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", BATCH_BYTES)
+        self._database = options.database
+        self._seconds = math.ceil(options.timeout_seconds)
+        self._given = {
+            **DIALECTS[self._database.kind].properties,
+            **self._database.properties_within(self._seconds + LATE_SECONDS),
+            "url": self._database.url,
+            "driver": self._database.driver,
+            "queryTimeout": str(self._seconds),
+            "fetchsize": str(options.fetch_rows),
+            "preferTimestampNTZ": "true",
+        }
+        if options.username is not None:
+            self._given["user"] = options.username
+        if options.password is not None:
+            self._given["password"] = secrets.resolve(options.password)
+        self._name = f"sql-poll-{next(_numbers)}"
+        self._closed = threading.Event()
+
+    def __call__(self, statement: str, most_bytes: int) -> Found:
+        self._context.setJobGroup(self._name, self._database.place, interruptOnCancel=True)
+        self._context.setLocalProperty("spark.scheduler.pool", POOL)
+        late = threading.Timer(2 * self._seconds + LATE_SECONDS, self._cancel)
+        late.daemon = True
+        late.start()
+        try:
+            self._require_open()
+            rows, long = self._exact(statement)
+            self._require_open()
+            return _found(rows, long, most_bytes)
+        except (Py4JError, PySparkException, pa.ArrowException, OSError) as error:
+            self._require_open()
+            raise jdbc_errors.told(_thrown(error), error, self._database) from error
+        finally:
+            late.cancel()
+
+    def close(self) -> None:
+        """What asks the database for the columns of a statement ends by its driver's time-out."""
+        self._closed.set()
+        self._cancel()
+
+    def _require_open(self) -> None:
+        if self._closed.is_set():
+            raise UnavailableError("the poll was closed")
+
+    def _cancel(self) -> None:
+        self._context.cancelJobGroup(self._name)
+
+    def _exact(self, statement: str) -> tuple[DataFrame, set[str]]:
+        """The rows, and the names of columns whose numbers are texts. A time without a zone is read
+        as a text too: by itself Spark moves one that the zone of this host leaves out."""
+        rows = self._load(statement)
+        long = {field.name for field in rows.schema if _is_long(field)}
+        clocks = {field.name for field in rows.schema if field.metadata.get(TIME)}
+        walls = {f.name for f in rows.schema if isinstance(f.dataType, TimestampNTZType)} - clocks
+        texts = long | clocks | walls
+        if not texts:
+            return rows, long
+        types = ", ".join(f"{_quoted(name)} STRING" for name in sorted(texts))
+        read = self._load(statement, customSchema=types)
+        columns = [
+            read[_quoted(name)].cast(TimestampNTZType()).alias(name)
+            if name in walls
+            else read[_quoted(name)]
+            for name in read.columns
+        ]
+        return read.select(*columns), long
+
+    def _load(self, statement: str, **more: str) -> DataFrame:
+        given = {**self._given, **more, "query": statement}
+        return self._session.read.format("jdbc").options(**given).load()
+
+
+class UntilTooMuch:
+    """Batches up to the one with which they are too much, each with whether it is that one."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        size = 0
+        for batch in batches:
+            size += batch.nbytes
+            cut = size > self._most
+            flag = pa.repeat(pa.scalar(cut), batch.num_rows)
+            yield pa.RecordBatch.from_arrays([*batch.columns, flag], [*batch.schema.names, CUT])
+            if cut:
+                return
+
+
+def _found(rows: DataFrame, long: set[str], most_bytes: int) -> Found:
+    schema = StructType([*rows.schema.fields, StructField(CUT, BooleanType())])
+    table = rows.mapInArrow(UntilTooMuch(most_bytes), schema).toArrow()
+    last = table.num_columns - 1
+    cut = table.num_rows > 0 and table.column(last)[table.num_rows - 1].as_py()
+    plain = table.remove_column(last)
+    fields = [
+        field.with_metadata(json_text.NUMBER) if field.name in long else field
+        for field in plain.schema
+    ]
+    return Found(plain.cast(pa.schema(fields)), cut)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _is_long(field: StructField) -> bool:
+    return isinstance(field.dataType, DecimalType) and field.dataType.precision == MOST_DIGITS
+
+
+def _thrown(error: Exception) -> Any:
+    """What Java has thrown; None when it was not Java."""
+    if isinstance(error, Py4JJavaError):
+        return error.java_exception
+    return error._origin if isinstance(error, CapturedException) else None

@@ -1,0 +1,183 @@
+"""Asks a database for its rows: all of them, or each once by a column that grows.
+
+Rows of transactions that run side by side become visible in another order than that of their
+numbers and times. No row is taken before all below it are there or can no more come: see
+``sql_state`` for numbers; a time is old enough by the database's own clock.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+
+from flumeng.config.sql_poll_source import SqlPollSource, TrackColumn
+from flumeng.connectors.polls import sql_times
+from flumeng.connectors.polls.poll import Answer
+from flumeng.connectors.polls.sql_page import JdbcQuery, Page, bodies_of
+from flumeng.connectors.polls.sql_state import State, complete, marked, settled
+from flumeng.connectors.polls.sql_statements import Place, Statements
+from flumeng.events import json_text
+from flumeng.platform.errors import CorruptError, UserError
+
+PAGE_ROWS = 20_000
+PAGE_BYTES = 8 * 2**20
+"""Of Arrow; as JSON it is about twice as much."""
+LARGEST = 8
+"""So many times as large is what cannot be divided: rows with one time, and tables as a whole."""
+_WHOLE = re.compile("-?[0-9]+", re.ASCII)
+
+
+class SqlPoll:
+    """A ``Poll``."""
+
+    def __init__(self, options: SqlPollSource, query: JdbcQuery) -> None:
+        self._options = options
+        self._query = query
+        self._statements = Statements(options)
+
+    @classmethod
+    def of(cls, options: SqlPollSource, query: JdbcQuery) -> SqlPoll:
+        return cls(options, query)
+
+    def ask(self, state: str, due: datetime) -> Answer:  # noqa: ARG002
+        track = self._options.track
+        if track is None:
+            return Answer(self._whole(), state)
+        at = State.of(state, track.column, track.key)
+        behind = _behind(at)
+        row = self._query(self._statements.probe(track, behind), PAGE_BYTES).rows
+        clock, column, top = row.schema.field(0), row.schema.field(1), row.column(2)[0].as_py()
+        is_number = _is_number(column, track)
+        if top is None:
+            return Answer(bodies_of(row.slice(0, 0)), state)
+        now_us = row.column(0).cast(pa.timestamp("us", clock.type.tz)).cast(pa.int64())[0].as_py()
+        if is_number:
+            return self._numbers(at, track, now_us, _number(top, track))
+        return self._times(at, track, now_us, zoned=column.type.tz is not None)
+
+    def close(self) -> None:
+        self._query.close()
+
+    def _whole(self) -> pa.BinaryArray:
+        most = LARGEST * PAGE_BYTES
+        found = self._query(self._statements.whole(), most)
+        if found.cut:
+            raise UserError(
+                f"the rows have more than {most // 2**20} MiB, which is too much for one answer: "
+                "let `track` say how to take them in parts, or take fewer `columns`"
+            )
+        return bodies_of(found.rows)
+
+    def _numbers(self, at: State, track: TrackColumn, now_us: int, top: int) -> Answer:
+        settle_us = int(track.settle_seconds * 1e6)
+        marks = marked(at.marks, now_us, top, settle_us)
+        below = None if track.start_from is None else int(track.start_from) - 1
+        below = below if at.value is None else _number(at.value, track)
+        behind = None if below is None else Place(below)
+        page = self._unique(track, self._page(track, behind, f"<= {top}", PAGE_ROWS))
+        settled_to = settled(marks, now_us, settle_us)
+        count, below = complete([_number(v, track) for v in page.values], below, settled_to)
+        all_taken = count == len(page.values)
+        if all_taken and not page.full and settled_to is not None:
+            below = settled_to if below is None else max(below, settled_to)
+        kept = tuple(mark for mark in marks if below is None or mark[1] > below)
+        state = State(track.column, None if below is None else str(below), marks=kept)
+        return Answer(bodies_of(page.first(count).rows), state.text, all_taken and page.full)
+
+    def _times(self, at: State, track: TrackColumn, now_us: int, *, zoned: bool) -> Answer:
+        zone = None if zoned else ZoneInfo(track.time_zone)
+        behind = _behind(at)
+        if behind is None and track.start_from is not None:
+            start = datetime.fromisoformat(track.start_from)
+            behind = Place(sql_times.constant(start, zone), included=True)
+        settled_to = sql_times.EPOCH + timedelta(microseconds=now_us)
+        settled_to -= timedelta(seconds=track.settle_seconds)
+        bound = self._statements.dialect.constant(sql_times.bound(settled_to, zone))
+        page = self._page(track, behind, f"< {bound}", PAGE_ROWS)
+        if track.key is not None:
+            page = self._unique(track, page)
+        elif page.full:
+            page = self._whole_groups(page, track, behind, f"< {bound}")
+        if not page.values:
+            return Answer(bodies_of(page.rows), at.text)
+        state = State(track.column, page.values[-1])
+        if page.keys:
+            state = replace(state, key=page.keys[-1], keyed_by=track.key)
+        return Answer(bodies_of(page.rows), state.text, page.full)
+
+    def _whole_groups(
+        self, page: Page, track: TrackColumn, behind: Place | None, until: str
+    ) -> Page:
+        """The full page without the last rows that have the same value, unless all have it."""
+        if not page.groups_end:
+            page = self._page(track, behind, until, PAGE_ROWS, LARGEST)
+        if not page.full:
+            return page
+        if not page.groups_end:
+            raise UserError(
+                f"{len(page.values)} rows and more have {page.values[0]} in {track.column}, which "
+                "is too much for one answer: name a column in `track: key` that tells them apart"
+            )
+        return page.first(page.groups_end)
+
+    def _page(
+        self, track: TrackColumn, behind: Place | None, until: str, count: int, times: int = 1
+    ) -> Page:
+        """The first rows, also from a database that gives rows in another order."""
+        count, most = count * times, PAGE_BYTES * times
+        while True:
+            found = self._query(self._statements.page(track, behind, until, count), most)
+            page = Page.of(found, count, keyed=track.key is not None)
+            if page is not None:
+                return page
+            if not found.cut:
+                raise CorruptError("the database numbers rows in another way than it was asked to")
+            count = max(1, found.rows.num_rows // 2)
+
+    def _unique(self, track: TrackColumn, page: Page) -> Page:
+        """The page without its last row when others may follow, with which it is looked at again.
+        Raises UserError when rows cannot be told apart."""
+        if page.twice is not None:
+            names = [track.column] + ([track.key] if track.key else [])
+            raise UserError(
+                f"several rows have {' and '.join(map(str, page.twice))} in {' and '.join(names)}, "
+                "and cannot be told from what is taken already: track a column that is unique, or "
+                "a time with a `key` that is"
+            )
+        return page.without_last()
+
+
+def _behind(at: State) -> Place | None:
+    """Where a state goes on; None at first."""
+    if at.value is None:
+        return None
+    return Place(int(at.value) if _WHOLE.fullmatch(at.value) else at.value, at.key)
+
+
+def _is_number(column: pa.Field, track: TrackColumn) -> bool:
+    """Whether the column is one of numbers, not of times. Raises UserError."""
+    kind = column.type
+    decimal = pa.types.is_decimal(kind) and kind.scale == 0
+    number = pa.types.is_integer(kind) or decimal or json_text.is_number(column)
+    if not number and not pa.types.is_timestamp(kind):
+        raise UserError(
+            f"{track.column} is of the type {kind}, by which rows cannot be tracked: "
+            "expected whole numbers or times"
+        )
+    if track.kind is not None and number != (track.kind == "integer"):
+        raise UserError(f"{track.column} is of the type {kind}, which is no {track.kind}")
+    if track.start_from is not None and number != bool(_WHOLE.fullmatch(track.start_from)):
+        raise UserError(
+            f"{track.column} is of the type {kind}, and does not begin at {track.start_from}"
+        )
+    return number
+
+
+def _number(text: str, track: TrackColumn) -> int:
+    if not _WHOLE.fullmatch(text):
+        raise UserError(f"{track.column} has {text}: expected whole numbers")
+    return int(text)

@@ -1,0 +1,160 @@
+"""Columns of events as the binary COPY of PostgreSQL takes them: by the type of their target.
+
+Text in PostgreSQL is UTF-8 without NUL. What is not comes as U+FFFD; a column of type ``bytea``
+keeps every byte.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.events import json_text
+from flumeng.platform.errors import FlumengError, UserError
+
+REPLACEMENT = "\ufffd"
+ESCAPED_NUL, ESCAPED_REPLACEMENT = rb"\u0000", rb"\ufffd"
+_ESCAPE = re.compile(rb"\\(?:u0000|.)", re.DOTALL)
+JSONB_VERSION = b"\1"
+"""Of its binary form; the text follows."""
+TARGETS: dict[str, pa.DataType] = {
+    "bool": pa.bool_(),
+    "int2": pa.int16(),
+    "int4": pa.int32(),
+    "int8": pa.int64(),
+    "float4": pa.float32(),
+    "float8": pa.float64(),
+    "date": pa.date32(),
+    "time": pa.time64("us"),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", "UTC"),
+    "interval": pa.duration("us"),
+    "numeric": pa.decimal128(38, 9),
+}
+TEXTS = ("text", "varchar", "bpchar")
+JSONS = ("json", "jsonb")
+ABLE = (*TARGETS, *TEXTS, *JSONS, "bytea")
+"""The types that a column may have, by their names in ``pg_type``."""
+FIRST_TIME = -210_866_803_200_000_000
+"""Microseconds of the first day that PostgreSQL knows, in 4714 BC."""
+
+_CREATED: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
+    (pa.types.is_boolean, "boolean"),
+    (pa.types.is_int8, "smallint"),
+    (pa.types.is_int16, "smallint"),
+    (pa.types.is_int32, "integer"),
+    (pa.types.is_int64, "bigint"),
+    (pa.types.is_float32, "real"),
+    (pa.types.is_float64, "double precision"),
+    (pa.types.is_date, "date"),
+    (pa.types.is_time, "time"),
+    (pa.types.is_duration, "interval"),
+    (pa.types.is_nested, "jsonb"),
+)
+
+
+class UnfitError(FlumengError):
+    """A value cannot be what the type of its column asks for."""
+
+
+def type_for(kind: pa.DataType) -> str:
+    """The type that a column of events gets in a table that is made for it."""
+    for known, name in _CREATED:
+        if known(kind):
+            return name
+    if pa.types.is_decimal(kind):
+        return f"numeric({kind.precision}, {kind.scale})"
+    if pa.types.is_timestamp(kind):
+        return "timestamp" if kind.tz is None else "timestamptz"
+    return "text"
+
+
+def encode(name: str, column: pa.Array, target: str) -> pa.Array:
+    """``column`` for a column of type ``target``.
+
+    Raises UnfitError when a value does not fit, UserError when no value of that type would.
+    """
+    try:
+        return _encoded(name, column, target)
+    except pa.ArrowInvalid as error:
+        raise UnfitError(f"column {name}: {str(error).splitlines()[0]}") from error
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise UserError(
+            f"the column {name} is {column.type}, and {target} in the table: change one of them"
+        ) from error
+
+
+def as_text(name: str, column: pa.Array) -> pa.Array:
+    if pa.types.is_nested(column.type):
+        return as_json(name, column).cast(pa.string())
+    if pa.types.is_binary(column.type):
+        column = _decoded(column)
+    text = column.cast(pa.string())
+    data = text.buffers()[2]
+    if data is not None and data.size and np.frombuffer(data, np.uint8).min() == 0:
+        return pc.replace_substring(text, "\0", REPLACEMENT)
+    return text
+
+
+def as_json(name: str, column: pa.Array) -> pa.Array:
+    """Nested values as JSON; text is taken as the JSON that it should be."""
+    if not pa.types.is_nested(column.type):
+        return _without_nul(as_text(name, column).cast(pa.binary()))
+    return _without_nul(json_text.values(name, column))
+
+
+def _encoded(name: str, column: pa.Array, target: str) -> pa.Array:
+    if target in TEXTS:
+        return as_text(name, column)
+    if target in JSONS:
+        texts = as_json(name, column)
+        return texts if target == "json" else _with_version(texts)
+    if target == "bytea":
+        return column.cast(pa.binary())
+    if target == "numeric" and pa.types.is_decimal(column.type):
+        return column
+    if target == "numeric" and pa.types.is_integer(column.type):
+        return column.cast(pa.decimal128(20, 0))
+    if target == "numeric" or pa.types.is_binary(column.type):
+        column = as_text(name, column)
+    found = column.cast(TARGETS[target])
+    if pa.types.is_timestamp(found.type):
+        _check_times(found)
+    return found
+
+
+def _without_nul(texts: pa.Array) -> pa.Array:
+    """``texts`` of JSON without escaped NULs. A backslash that is escaped itself may stand before
+    the letters u0000: so it is looked at each escape in turn."""
+    found = pc.fill_null(pc.match_substring(texts, ESCAPED_NUL), False)
+    if not pc.any(found).as_py():
+        return texts
+    changed = [_ESCAPE.sub(_replaced, text) for text in texts.filter(found).to_pylist()]
+    return pc.replace_with_mask(texts, found, pa.array(changed, pa.binary()))
+
+
+def _replaced(escape: re.Match[bytes]) -> bytes:
+    return ESCAPED_REPLACEMENT if escape[0] == ESCAPED_NUL else escape[0]
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        values = column.to_pylist()
+        texts = [None if v is None else v.decode("utf-8", "replace") for v in values]
+        return pa.array(texts, pa.string())
+
+
+def _with_version(texts: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(JSONB_VERSION, texts, b"")
+
+
+def _check_times(times: pa.Array) -> None:
+    first = pc.min(times.cast(pa.int64())).as_py()
+    if first is not None and first < FIRST_TIME:
+        raise pa.ArrowInvalid("a time before the year 4714 BC")

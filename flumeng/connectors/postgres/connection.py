@@ -1,0 +1,141 @@
+"""One connection to PostgreSQL, and what its errors mean for a batch.
+
+Its calls run in a thread of their own, for ADBC knows no time-outs: a server that has stopped
+answering is given up, and the thread ends when the call does. The transaction belongs to the
+caller, in plain BEGIN and COMMIT.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import adbc_driver_postgresql.dbapi as adbc
+import pyarrow as pa
+from adbc_driver_manager import Error
+
+from flumeng.connectors.postgres.statements import SETTINGS
+from flumeng.connectors.postgres.target import CONNECT_SECONDS, Server, TableName, Target
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.scrubbing import excerpt
+
+T = TypeVar("T")
+
+GRACE_SECONDS = 5.0
+"""The server ends a statement in time itself; if it does not, it is given up so much later."""
+IDLE_SECONDS = 60
+"""So long may a transaction wait for its client, before the server ends it and frees its locks."""
+MESSAGE_CHARACTERS = 500
+REFUSING = ("21", "22", "23", "44", "54", "P0")
+"""Classes of errors that are about rows, also of limits of the server (54) and of errors that a
+trigger raises (P0): they would be refused again."""
+PASSING = ("08", "25", "40", "53", "55", "57", "58")
+"""Classes of errors that may be gone when it is tried again."""
+_PRIMARY = str(b"PG_DIAG_MESSAGE_PRIMARY")
+WRONG = ("password authentication failed", "does not exist", "pg_hba.conf", "SSL", "certificate")
+"""What is said to a connection that will not be taken the next time either: it has no class."""
+
+
+class RefusedRowsError(FlumengError):
+    """The server refuses one of the rows for good; which one is not known."""
+
+
+class Connection:
+    """Used by one thread at a time. ``broken``: it is of no use any more."""
+
+    def __init__(self, server: Server) -> None:
+        """Raises UnavailableError, UserError."""
+        self._server = server
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]
+        self._calls = queue.SimpleQueue()
+        self.broken = False
+        self.known: dict[Target, tuple[str | None, dict[str, str]]] = {}
+        """What was prepared for a target: the temporary table through which upserts go, and the
+        type of each column."""
+        threading.Thread(target=self._work, name=str(server), daemon=True).start()
+        try:
+            self._call(self._connect, CONNECT_SECONDS)
+            limit = str(round(server.timeout_seconds * 1000))
+            self.execute(SETTINGS, limit, str(IDLE_SECONDS * 1000))
+        except BaseException:
+            self.close()
+            raise
+
+    def execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """The rows that it returns. Raises RefusedRowsError, UnavailableError, UserError."""
+
+        def run() -> list[tuple[Any, ...]]:
+            self._cursor.execute(statement, values or None)
+            return list(self._cursor.fetchall()) if self._cursor.description else []
+
+        return self._call(run)
+
+    def copy(self, rows: pa.RecordBatch, table: TableName | None, name: str) -> None:
+        """Into a table, or into the temporary one of that name. Raises what ``execute`` raises."""
+        target: dict[str, Any] = {"temporary": True}
+        if table is not None:
+            name, target = table.name, {"db_schema_name": table.schema}
+        self._call(lambda: self._cursor.adbc_ingest(name, rows, mode="append", **target))
+
+    def close(self) -> None:
+        """When its last call has ended; this returns at once."""
+        self.broken = True
+        self._calls.put(None)
+
+    def _call(self, run: Callable[[], T], seconds: float | None = None) -> T:
+        done: Future[T] = Future()
+        self._calls.put((run, done))
+        limit = self._server.timeout_seconds if seconds is None else seconds
+        try:
+            return done.result(limit + GRACE_SECONDS)
+        except TimeoutError:
+            self.broken = True
+            raise UnavailableError(f"{self._server} has not answered for {limit:g} s") from None
+        except Error as error:
+            raise self._translated(error) from error
+
+    def _work(self) -> None:
+        """The thread of the connection: everything of ADBC's happens here."""
+        while (call := self._calls.get()) is not None:
+            run, done = call
+            try:
+                done.set_result(run())
+            except BaseException as error:
+                done.set_exception(error)
+        self._disconnect()
+
+    def _connect(self) -> None:
+        self._connection = adbc.connect(self._server.parameters, autocommit=True)
+        self._cursor = self._connection.cursor()
+
+    def _disconnect(self) -> None:
+        for name in ("_cursor", "_connection"):
+            if hasattr(self, name):
+                with suppress(Error):
+                    getattr(self, name).close()
+
+    def _translated(self, error: Error) -> FlumengError:
+        state, text = error.sqlstate or "", _sentence(error)
+        if state.startswith(REFUSING):
+            return RefusedRowsError(text)
+        if not state or state.startswith(("08", "57P", "25P")):
+            self.broken = True
+        if state.startswith(PASSING) or (not state and not any(word in text for word in WRONG)):
+            return UnavailableError(f"{self._server}: {text}")
+        return UserError(f"{self._server}: {text}")
+
+
+def _sentence(error: Error) -> str:
+    """What the server says first, without what ADBC puts around it."""
+    details = {str(name): value for name, value in error.details or ()}
+    primary = details.get(_PRIMARY)
+    if primary:
+        return excerpt(primary.decode("utf-8", "replace"), MESSAGE_CHARACTERS)
+    text = str(error).partition("\n")[0]
+    for before in ("[libpq] ", "ERROR:  ", "FATAL:  "):
+        text = text.rpartition(before)[2]
+    return excerpt(text, MESSAGE_CHARACTERS)

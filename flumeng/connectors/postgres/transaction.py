@@ -1,0 +1,216 @@
+"""The transaction that writes one split of a batch.
+
+By batch: a row of ``flumeng_batches`` remembers for each split the number of the last batch, in the
+transaction of its events. Whoever comes with that number again, or with a lower one, finds it there
+and writes nothing, even when the other's COMMIT was never answered; of two at once, one waits for
+the other's lock on the row. By event: an event has its journal and seq as key, and is replaced.
+
+A row that the server refuses is looked for by halves, in savepoints. The ids and reasons of those
+that were found stand in ``flumeng_batches`` too, so that a repeat can refuse them again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from flumeng.connectors.api.dead_letters import Refuse
+from flumeng.connectors.api.sink import BatchId
+from flumeng.connectors.postgres import columns, statements
+from flumeng.connectors.postgres.columns import UnfitError
+from flumeng.connectors.postgres.connection import Connection, RefusedRowsError
+from flumeng.connectors.postgres.target import TableName, Target
+from flumeng.events.identity import JOURNAL, SEQ
+from flumeng.platform.errors import UnavailableError, UserError
+
+Refused = dict[tuple[str, int], str]
+"""By journal and seq why an event was refused."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The split ``split`` of a batch, as it comes to the sink ``sink`` of its flow."""
+
+    batch: BatchId
+    sink: str
+    split: int
+
+    @property
+    def series(self) -> str:
+        return f"{self.batch.series} {self.sink}"
+
+    @property
+    def backend(self) -> str:
+        """What the backend that writes this split calls itself: at most 63 bytes."""
+        text = f"{self.series} {self.split}"
+        return f"flumeng {hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+class Transaction:
+    """Open when it is made. ``repeated``: what it is about was written before, and nothing is to
+    be written. After an error it is to be abandoned. Used by one thread."""
+
+    def __init__(self, connection: Connection, target: Target, claim: Claim | None) -> None:
+        """``claim``: of a flow that delivers exactly once by batch. Raises UnavailableError,
+        UserError."""
+        self._connection = connection
+        self._target = target
+        self._claim = claim
+        self._refused: Refused = {}
+        if target not in connection.known:
+            connection.known[target] = self._prepare()
+        self._incoming, self._types = connection.known[target]
+        connection.execute("BEGIN")
+        connection.execute(statements.hold(target.table))
+        if self._find_columns(target.table) != self._types:
+            raise UnavailableError(f"the columns of {target.table} have changed: once more")
+        self.repeated = claim is not None and not self._take(claim)
+
+    def write(self, events: pa.RecordBatch, refuse: Refuse) -> None:
+        """Raises UnavailableError, UserError, and what ``refuse`` raises."""
+        try:
+            self._put(self._encoded(events))
+        except (RefusedRowsError, UnfitError) as error:
+            reason = str(error)
+        else:
+            return
+        half = events.num_rows // 2
+        if half:
+            self.write(events.slice(0, half), refuse)
+            self.write(events.slice(half), refuse)
+            return
+        refuse(events, [reason])
+        if self._claim is not None:
+            self._refused[_ids(events)[0]] = reason
+
+    def refused_before(self) -> Refused:
+        """What was refused when this number was written."""
+        assert self._claim is not None
+        claim, table = self._claim, self._target.table
+        found = self._connection.execute(
+            statements.find_refused(table), claim.series, claim.split, claim.batch.number
+        )
+        return {(journal, seq): why for row in found for journal, seq, why in json.loads(row[0])}
+
+    def commit(self) -> None:
+        """Raises UnavailableError: then it may have taken effect or not."""
+        if self._claim is not None and self._refused:
+            rows = json.dumps([[*event, why] for event, why in self._refused.items()])
+            self._connection.execute(
+                statements.note_refused(self._target.table),
+                self._claim.series,
+                self._claim.split,
+                rows.replace("\\u0000", columns.REPLACEMENT),
+            )
+        self._connection.execute("COMMIT")
+
+    def roll_back(self) -> None:
+        self._connection.execute("ROLLBACK")
+
+    def _take(self, claim: Claim) -> bool:
+        """Whether the number of the batch is new."""
+        run = self._connection.execute
+        run(statements.TAKE_NAME, claim.backend)
+        values = (claim.series, claim.split, claim.batch.number)
+        try:
+            return bool(run(statements.claim(self._target.table), *values))
+        except UnavailableError:
+            self._end_zombies(claim)
+            raise
+
+    def _end_zombies(self, claim: Claim) -> None:
+        """An earlier writer of this split, which may hang for ever in a COPY, holds the lock: only
+        one batch of a series is written at a time."""
+        connection = Connection(self._target.server)
+        try:
+            connection.execute(statements.END_NAMESAKES, claim.backend)
+        finally:
+            connection.close()
+
+    def _put(self, rows: pa.RecordBatch) -> None:
+        """All of them or, when it raises RefusedRowsError, none."""
+        run, target = self._connection.execute, self._target
+        run("SAVEPOINT rows")
+        try:
+            if self._incoming is None:
+                self._connection.copy(rows, target.table, "")
+            else:
+                self._connection.copy(rows, None, self._incoming)
+                run(statements.upsert(self._incoming, target.table, rows.schema.names))
+                run(f"TRUNCATE {self._incoming}")
+        except RefusedRowsError:
+            run("ROLLBACK TO SAVEPOINT rows")
+            run("RELEASE SAVEPOINT rows")
+            raise
+        run("RELEASE SAVEPOINT rows")
+
+    def _encoded(self, events: pa.RecordBatch) -> pa.RecordBatch:
+        names = self._target.schema.names
+        encoded = [
+            columns.encode(name, events.column(self._target.source(name)), self._types[name])
+            for name in names
+        ]
+        return pa.RecordBatch.from_arrays(encoded, names)
+
+    def _prepare(self) -> tuple[str | None, dict[str, str]]:
+        """Make what is to be made, once a connection: the name of the table of this connection
+        through which upserts go, and the type of each column of the target."""
+        target, table = self._target, self._target.table
+        types = self._find_columns(table)
+        if not types and target.creates:
+            self._define(statements.create(table, target.schema, keyed=target.upserts))
+        elif types and target.adds and (lacking := self._lacking(types)):
+            self._define(statements.add_columns(table, lacking))
+        types = self._find_columns(table)
+        self._check(types)
+        if self._claim is not None and not self._find_columns(table.batches):
+            self._define(statements.create_batches(table))
+        if not target.upserts:
+            return None, types
+        incoming = f"flumeng_incoming_{len(self._connection.known)}"
+        self._define(statements.create_incoming(incoming, table, target.schema.names))
+        return incoming, types
+
+    def _define(self, statement: str) -> None:
+        try:
+            self._connection.execute(statement)
+        except RefusedRowsError as error:  # the rows of the server's own catalog
+            raise UnavailableError(f"another makes {self._target.table} too: {error}") from error
+
+    def _find_columns(self, table: TableName) -> dict[str, str]:
+        return dict(self._connection.execute(statements.FIND_COLUMNS, str(table)))
+
+    def _lacking(self, types: dict[str, str]) -> list[pa.Field]:
+        return [field for field in self._target.schema if field.name not in types]
+
+    def _check(self, types: dict[str, str]) -> None:
+        table = self._target.table
+        if not types:
+            raise UserError(f"sql: there is no table {table}: create it, or say create: true")
+        if lacking := self._lacking(types):
+            names = ", ".join(field.name for field in lacking)
+            raise UserError(
+                f"sql: {table} has no column {names}: add it, say schema: add, or drop it with "
+                "a select"
+            )
+        for name in self._target.schema.names:
+            if types[name] not in columns.ABLE:
+                raise UserError(
+                    f"sql: the column {name} of {table} is of type {types[name]}; this sink "
+                    f"writes {', '.join(columns.ABLE)}"
+                )
+
+
+def again(events: pa.RecordBatch, before: Refused, refuse: Refuse) -> None:
+    """Refuse those of ``events`` that were refused before."""
+    for number, event in enumerate(_ids(events)):
+        if event in before:
+            refuse(events.slice(number, 1), [before[event]])
+
+
+def _ids(events: pa.RecordBatch) -> list[tuple[str, int]]:
+    journals, seqs = (events.column(name).to_pylist() for name in (JOURNAL, SEQ))
+    return list(zip(journals, seqs, strict=True))

@@ -1,0 +1,71 @@
+"""A function of the user's that is given each batch, with the contract of Spark's ``foreachBatch``.
+
+It runs in the driver, in the thread and under the limit of the batch's job. The batch is decided
+before: who repeats it after a crash calls the function with the same events and the same number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from flumeng.config.sinks.python import Python
+from flumeng.connectors.api.sink import Attempt, BatchId, Row, TaskRevision, Written
+from flumeng.events.lazy_batch import LazyBatch
+from flumeng.platform import secrets
+from flumeng.platform.errors import FlumengError
+from flumeng.platform.user_functions import FunctionError, UserFunction, imported, last_line
+
+
+class BatchNumber(int):
+    """The number of a batch in its ``series``, which a flow that is made anew does not have."""
+
+    series: str
+
+    def __new__(cls, batch: BatchId) -> BatchNumber:
+        number = super().__new__(cls, batch.number)
+        number.series = batch.series
+        return number
+
+
+class PythonSink:
+    roots = ()
+    identified = False
+    writes_at_once = True
+
+    def __init__(self, options: Python, _task: TaskRevision) -> None:
+        self._name = options.function
+        self._function = imported(options.function)
+        self._given = secrets.filled(options.options)
+
+    def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
+        return batch.acted(partial(call, self._name, self._function, self._given, attempt.batch))
+
+    def written(self, _rows: Sequence[Row]) -> Written:
+        return Written(0)
+
+
+def call(
+    name: str,
+    function: UserFunction,
+    given: Mapping[str, str],
+    batch: BatchId | None,
+    rows: DataFrame,
+) -> None:
+    """Raises FunctionError, and what Spark has raised inside of the function."""
+    assert batch is not None, "a batch for a function is decided before it is written"
+    try:
+        function(rows, BatchNumber(batch), **given)
+    except FlumengError:
+        raise
+    except (PySparkException, Py4JError) as error:
+        error.add_note(f"python {name}")
+        raise
+    except Exception as error:
+        raise FunctionError(
+            f"python {name} raised {last_line(error, name.partition(':')[0])}"
+        ) from error

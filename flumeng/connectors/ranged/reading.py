@@ -1,0 +1,108 @@
+"""The first stage of every batch: an executor reads its split, range by range.
+
+How its partitions are read is part of the split, so an executor needs neither ZooKeeper nor
+configuration. A range comes whole and checked, or the Spark task fails soon, and says which
+partition it was and where.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from flumeng.connectors.api.ranged import Range, Split, UnreadableError
+from flumeng.events import identity
+from flumeng.platform.errors import CorruptError, UnavailableError, UserError
+
+
+class Reader(Protocol):
+    """Reads partitions. It is pickled, and used by any number of threads at once."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """READ_SCHEMA, and behind it what only events of this input have."""
+
+    @property
+    def modules(self) -> frozenset[str]:
+        """What is imported only where it reads: who waits to read has them imported before."""
+
+    def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
+        """The events of ``piece`` in the order of their offsets, in ``schema``; ``address`` is what
+        the partition's ``Reach`` says. No batch is empty.
+
+        ``journal`` and ``seq`` are the partition and the offset: an event's identity for good.
+        Raises CorruptError, UnavailableError and UserError, after a bounded time.
+        """
+
+
+@runtime_checkable
+class Admitting(Protocol):
+    """A ``Reader`` whose servers may ask executors for a token; it is asked in the driver."""
+
+    def credentials(self) -> Hashable:
+        """What it is pickled with; when that changes, what was pickled is of no use any more."""
+
+    def admitted(self, splits: Sequence[Split], addresses: Mapping[str, str]) -> dict[str, str]:
+        """The addresses of all that is in ``splits``, with what lets executors read that, and for
+        some minutes."""
+
+
+def bounds(splits: Sequence[Split]) -> dict[str, tuple[int, int]]:
+    """Partition -> [start, end) of all its ranges together."""
+    found: dict[str, tuple[int, int]] = {}
+    for piece in itertools.chain.from_iterable(splits):
+        start, end = found.get(piece.partition, (piece.start, piece.end))
+        found[piece.partition] = min(start, piece.start), max(end, piece.end)
+    return found
+
+
+@functools.cache
+def _freeze_modules() -> None:
+    """Spark's Python workers collect garbage after each task, which takes 50 ms with the modules
+    that are loaded. They are left out of it from the first batch on."""
+    gc.freeze()
+
+
+@dataclass(frozen=True)
+class ReadSplits:
+    """``addresses``: partition -> where it is read, for all in ``splits``. ``identified``: with the
+    columns of ``filters.identity``."""
+
+    reader: Reader
+    splits: tuple[Split, ...]
+    addresses: Mapping[str, str]
+    identified: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        schema = self.reader.schema
+        return identity.with_identity(schema) if self.identified else schema
+
+    def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Takes batches of split numbers, gives ``schema``."""
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                events = self._read(self.splits[number])
+                if self.identified:
+                    events = (identity.identify(part, number) for part in events)
+                yield from events
+        _freeze_modules()
+
+    def _read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        for piece in split:
+            offset = piece.start
+            try:
+                for batch in self.reader.read(piece, self.addresses[piece.partition]):
+                    yield batch
+                    offset = batch.column("seq")[-1].as_py() + 1
+            except (CorruptError, UserError, UnavailableError) as error:
+                damaged = not isinstance(error, UnavailableError)
+                raise UnreadableError(
+                    piece.partition, offset, str(error), damaged=damaged
+                ) from error

@@ -1,0 +1,189 @@
+"""All inputs of a process as one: each partition goes to the input that its name says.
+
+A task may read partitions of several inputs: a flow whose sources were changed reads what is left
+of those before.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from flumeng.config import FlowSpec
+from flumeng.connectors.api.ranged import (
+    FindingCuts,
+    Gone,
+    LeavingOut,
+    Parts,
+    Positions,
+    Range,
+    Reach,
+    Split,
+    Standstill,
+)
+from flumeng.connectors.ranged.reading import Admitting, Reader
+from flumeng.control.snapshot.partitions import input_of
+from flumeng.platform.errors import UserError
+
+UNKNOWN = "this flumeng knows no input that has such partitions: a newer one does"
+
+
+class Input(Protocol):
+    """One kind of input, for all tasks of a process: its connections, threads and watches are
+    bounded by settings, never by the number of tasks."""
+
+    def positions(self, wake: Callable[[], None]) -> Positions:
+        """Those of one task; ``wake`` only enqueues, and is called when they may have changed."""
+
+    def reader(self, spec: FlowSpec) -> Reader | None:
+        """What reads its partitions as ``spec`` says; None when such a flow cannot read any."""
+
+
+class Inputs:
+    """``by_name``: see ``input_of``. It is an ``Input`` itself, of all their partitions."""
+
+    def __init__(self, by_name: Mapping[str, Input]) -> None:
+        self._by_name = by_name
+
+    def positions(self, wake: Callable[[], None]) -> RoutedPositions:
+        return RoutedPositions(self._by_name, wake)
+
+    def reader(self, spec: FlowSpec) -> RoutedReader:
+        readers = {name: each.reader(spec) for name, each in self._by_name.items()}
+        return RoutedReader({name: each for name, each in readers.items() if each is not None})
+
+
+class RoutedPositions:
+    """See ``Positions``. An input is asked for positions once a task has a partition of it."""
+
+    def __init__(self, inputs: Mapping[str, Input], wake: Callable[[], None]) -> None:
+        self._inputs = inputs
+        self._wake = wake
+        self._spec: FlowSpec | None = None
+        self._opened: dict[str, Positions] = {}
+        self._partitions: frozenset[str] = frozenset()
+        self._shares: dict[str, frozenset[str]] = {}
+        self._unknown: dict[str, Reach] = {}
+
+    def open(self, spec: FlowSpec) -> None:
+        self._spec = spec
+        for positions in self._opened.values():
+            positions.open(spec)
+
+    def of(self, partitions: Collection[str]) -> dict[str, Reach]:
+        wanted = frozenset(partitions)
+        if wanted != self._partitions:
+            self._share_out(wanted)
+        if len(self._shares) == 1 and not self._unknown:
+            ((name, share),) = self._shares.items()
+            return self._opened[name].of(share)
+        found = dict(self._unknown)
+        for name, share in self._shares.items():
+            found |= self._opened[name].of(share)
+        return found
+
+    def leave_out(self, parts: Parts) -> None:
+        self._share_out(frozenset(parts))
+        for name, share in self._shares.items():
+            positions = self._opened[name]
+            if isinstance(positions, LeavingOut):
+                positions.leave_out({one: parts[one] for one in share})
+
+    def find_cut(self, partition: str, offset: int, leader_epoch: int) -> Future[Gone | None]:
+        positions = self._opened[input_of(partition)]
+        assert isinstance(positions, FindingCuts), f"{partition} has leaders"
+        return positions.find_cut(partition, offset, leader_epoch)
+
+    def refresh(self, partitions: Collection[str]) -> None:
+        for name, share in self._by_input(partitions).items():
+            if name in self._opened:
+                self._opened[name].refresh(share)
+
+    def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
+        return self._opened[input_of(partition)].probe(partition, address, start, end)
+
+    def describe(self, standstill: Standstill) -> str:
+        positions = self._opened.get(input_of(standstill.partition))
+        if positions is None:
+            return f"partition {standstill.partition} stands still: {standstill.why}"
+        return positions.describe(standstill)
+
+    def close(self) -> None:
+        for positions in self._opened.values():
+            positions.close()
+        self._opened, self._shares, self._unknown = {}, {}, {}
+        self._partitions = frozenset()
+
+    def _share_out(self, partitions: frozenset[str]) -> None:
+        assert self._spec is not None, "not opened"
+        shares = self._by_input(partitions)
+        unknown = [shares.pop(name) for name in shares.keys() - self._inputs.keys()]
+        trouble = Reach("", 0, trouble=UNKNOWN)
+        for name in self._opened.keys() - shares.keys():
+            self._opened.pop(name).close()
+        for name in shares.keys() - self._opened.keys():
+            self._opened[name] = self._inputs[name].positions(self._wake)
+            self._opened[name].open(self._spec)
+        self._partitions, self._shares = partitions, shares
+        self._unknown = dict.fromkeys((name for some in unknown for name in some), trouble)
+
+    def _by_input(self, partitions: Collection[str]) -> dict[str, frozenset[str]]:
+        shares: defaultdict[str, set[str]] = defaultdict(set)
+        for name in partitions:
+            shares[input_of(name)].add(name)
+        return {name: frozenset(share) for name, share in shares.items()}
+
+
+@dataclass(frozen=True)
+class RoutedReader:
+    """See ``Reader`` and ``Admitting``. Events lack what only those of other inputs have: it is
+    null."""
+
+    by_name: Mapping[str, Reader]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Every column once; a column of two inputs has the same type in both."""
+        schemas = [reader.schema for reader in self.by_name.values()]
+        return schemas[0] if len(schemas) == 1 else pa.unify_schemas(schemas)
+
+    @property
+    def modules(self) -> frozenset[str]:
+        return frozenset().union(*(reader.modules for reader in self.by_name.values()))
+
+    def credentials(self) -> Hashable:
+        return tuple(reader.credentials() for reader in self._admitting.values())
+
+    def admitted(self, splits: Sequence[Split], addresses: Mapping[str, str]) -> dict[str, str]:
+        found = dict(addresses)
+        for name, reader in self._admitting.items():
+            mine = [tuple(p for p in split if input_of(p.partition) == name) for split in splits]
+            found |= reader.admitted(mine, addresses)
+        return found
+
+    @property
+    def _admitting(self) -> dict[str, Admitting]:
+        return {n: each for n, each in self.by_name.items() if isinstance(each, Admitting)}
+
+    def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
+        reader = self.by_name.get(input_of(piece.partition))
+        if reader is None:
+            raise UserError(f"the flow has no source any more that can read {piece.partition}")
+        batches = reader.read(piece, address)
+        schema = self.schema
+        return batches if reader.schema is schema else (fit(batch, schema) for batch in batches)
+
+
+def fit(events: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """``events`` with the columns of ``schema``, which has all of theirs."""
+    own = set(events.schema.names)
+    columns = [
+        events.column(field.name) if field.name in own else pa.nulls(events.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

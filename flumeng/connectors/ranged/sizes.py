@@ -1,0 +1,68 @@
+"""How large the events are that a task reads, as they are in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.ranged.accumulator import Accumulator, AccumulatorHandle
+from flumeng.connectors.ranged.reading import Reader
+
+EVENTS, BYTES = "events", "bytes"
+
+
+class EventSizes:
+    """Of one task, in the driver."""
+
+    def __init__(self, counts: Accumulator[int], task: str) -> None:
+        self._counts = counts
+        self._task = task
+        self._before = self._values()
+        self._taken = self._before[0]
+
+    def measured(self, reader: Reader) -> MeasuredReader:
+        """What reads as ``reader`` does, and counts."""
+        return MeasuredReader(reader, self._task, AccumulatorHandle.of(self._counts))
+
+    def take(self) -> float | None:
+        """Bytes an event, of those that were read since the last call; None of no events."""
+        before, self._before = self._before, self._values()
+        events, nbytes = (now - then for now, then in zip(self._before, before, strict=True))
+        return nbytes / events if events else None
+
+    def take_events(self) -> int:
+        """How many events were read since the last call of this."""
+        before, self._taken = self._taken, self._values()[0]
+        return self._taken - before
+
+    def _values(self) -> tuple[int, int]:
+        counts = self._counts.value
+        return counts.get((self._task, EVENTS), 0), counts.get((self._task, BYTES), 0)
+
+
+@dataclass(frozen=True)
+class MeasuredReader:
+    """A ``Reader``. A range that is not read to its end is not counted."""
+
+    reader: Reader
+    task: str
+    counts: AccumulatorHandle[int]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.reader.schema
+
+    @property
+    def modules(self) -> frozenset[str]:
+        return self.reader.modules
+
+    def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
+        events = nbytes = 0
+        for batch in self.reader.read(piece, address):
+            events += batch.num_rows
+            nbytes += batch.nbytes
+            yield batch
+        self.counts.add({(self.task, EVENTS): events, (self.task, BYTES): nbytes})

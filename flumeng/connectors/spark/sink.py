@@ -1,0 +1,69 @@
+"""Batches through a DataFrame writer of Spark, into whatever the session has a data source for.
+
+Spark's committer for files keeps what is not committed in ``_temporary``, by the number of an
+attempt that is 0 for every batch, and removes all of it at the end of a job: of two jobs into one
+directory the first to end takes the files of the other with it, without a word. So each write gets
+a number of its own there, and removes only that.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame
+
+from flumeng.config.sinks.spark import Spark
+from flumeng.connectors.api.sink import Attempt, Row, TaskRevision, Written
+from flumeng.events.lazy_batch import LazyBatch
+from flumeng.platform import secrets
+
+ATTEMPT = "mapreduce.job.application.attempt.id"
+KEEP_OTHERS = "mapreduce.fileoutputcommitter.cleanup.skipped"
+PENDING = "_temporary"
+
+
+class SparkSink:
+    roots = ()
+    identified = writes_at_once = False
+
+    def __init__(self, options: Spark, _task: TaskRevision) -> None:
+        self._options = options
+        self._given = secrets.filled(options.options)
+
+    def stage(self, batch: LazyBatch, _attempt: Attempt) -> LazyBatch:
+        return batch.acted(partial(write, self._options, self._given))
+
+    def written(self, _rows: Sequence[Row]) -> Written:
+        return Written(0)
+
+
+def write(options: Spark, given: Mapping[str, str], rows: DataFrame) -> None:
+    writer = rows.write.format(options.format).mode(options.mode).options(**given)
+    if options.partition_by:
+        writer = writer.partitionBy(*options.partition_by)
+    if options.table is not None:
+        writer.saveAsTable(options.table)
+    elif options.path is None:
+        writer.save()
+    else:
+        number = random.randrange(1, 2**31)
+        try:
+            writer.options(**{ATTEMPT: number, KEEP_OTHERS: True}).save(options.path)
+        finally:
+            _remove(rows, f"{options.path}/{PENDING}/{number}")
+
+
+def _remove(rows: DataFrame, directory: str) -> None:
+    """And the directory above it, when there is nothing else in it."""
+    session = rows.sparkSession
+    jvm = session.sparkContext._jvm
+    assert jvm is not None
+    path = jvm.org.apache.hadoop.fs.Path(directory)
+    files = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
+    files.delete(path, True)
+    with suppress(Py4JError):
+        files.delete(path.getParent(), False)

@@ -1,0 +1,182 @@
+"""Compressed files among those that are followed.
+
+Their bytes are no lines. What was rotated away and compressed has mostly been read before; what was
+not is read from the compressed file, under the identity and from the offset of the file that it was
+made of. That it is the same one is told by how it begins and by what stands before the offset.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+
+from flumeng.connectors.tail.file_position import MARK_BYTES, FileKey, FilePosition, Mark
+from flumeng.connectors.tail.names import folders_within
+from flumeng.connectors.tail.tailed_file import Following, ReplacedError, TailedFile
+from flumeng.journal.log.disk import OUT_OF_DESCRIPTORS
+
+log = logging.getLogger(__name__)
+
+MAGIC_BYTES = 6
+SKIP_BYTES = 64 << 20
+"""At one look; other files of the source are read between two looks."""
+
+_MAGIC: Sequence[tuple[bytes, Literal["gzip", "zstd", "lz4", "bz2"] | None]] = (
+    (b"\x1f\x8b\x08", "gzip"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    (b"\x04\x22\x4d\x18", "lz4"),
+    *((b"BZh%d1A" % level, "bz2") for level in range(1, 10)),
+    (b"\xfd7zXZ\x00", None),
+)
+_SUFFIXES = frozenset({".gz", ".zst", ".lz4", ".bz2", ".xz"})
+_UNPACK_BYTES = 1 << 20
+
+
+def has_compressed_name(path: str) -> bool:
+    """Compressing programs make an empty file first, so that the name must do."""
+    return Path(path).suffix in _SUFFIXES
+
+
+def is_compressed(beginning: bytes) -> bool:
+    """Whether the first ``MAGIC_BYTES`` are those of a compressed file."""
+    return any(beginning.startswith(magic) for magic, _ in _MAGIC)
+
+
+class CompressedFile(TailedFile):
+    """What is left to read of a file that is gone, in one of the compressed files beside it.
+
+    It is never followed and never grows. ``is_found`` tells that the compressed file which is open
+    is its copy. ``look`` and ``read`` raise ``ReplacedError`` when none of them is, and ``OSError``
+    when the copy is damaged.
+    """
+
+    def __init__(self, key: FileKey, cursor: FilePosition, following: Following) -> None:
+        super().__init__(key, cursor, following)
+        self.name = None
+        self._stream: pa.CompressedInputStream | None = None
+        self.close()
+
+    @property
+    def is_open(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._drop()
+        self._copies = iter(_newest_first(self.cursor))
+
+    def look(self, now: float) -> bool:
+        """Look for the copy, then for more in it; a long way to the cursor takes several looks."""
+        while self._stream is not None or (path := next(self._copies, "")):
+            try:
+                if self._stream is None:
+                    self._open(path)
+                return self._is_more(now)
+            except ReplacedError:
+                self._drop()
+            except OSError as error:
+                if self.is_found or error.errno in OUT_OF_DESCRIPTORS:
+                    raise
+                log.warning("%s: %s", self._path, error)
+                self._drop()
+        raise ReplacedError
+
+    def begins_alike(self, path: str) -> bool:
+        """Whether there is a compressed file that begins as this one did. Raises OSError when there
+        is no descriptor."""
+        head = self.cursor.head
+        try:
+            self._open(path)
+            return head.length > 0 and Mark.of(self._head[: head.length]) == head
+        except OSError as error:
+            if error.errno in OUT_OF_DESCRIPTORS:
+                raise
+            return False
+        finally:
+            self._drop()
+
+    def _open(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._require_allowed(fd)
+        file = os.fdopen(fd, "rb")
+        self._path = path
+        beginning = file.read(MAGIC_BYTES)
+        file.seek(0)
+        codec = next(
+            (codec for magic, codec in _MAGIC if codec and beginning.startswith(magic)), ""
+        )
+        if not codec:
+            file.close()
+            return
+        self._stream = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
+        self._data = self._unpack()
+        self._head = self._data[:MARK_BYTES]
+
+    def _drop(self) -> None:
+        """Let go of the compressed file that is open; the next one is looked at next."""
+        if self._stream is not None:
+            self._stream.close()
+        self._stream = None
+        self._path = ""
+        self.is_found = False
+        self._data = self._head = b""  # what was unpacked last, and first
+        self._begin = 0  # where the former begins
+
+    def _is_more(self, now: float) -> bool:
+        cursor = self.cursor
+        if Mark.of(self._head[: cursor.head.length]) != cursor.head:
+            raise ReplacedError
+        if not self._skip_to(cursor.offset - cursor.last.length):
+            self.quiet_since = now
+            return False
+        self.quiet_since = float("-inf")
+        _, rest = self._read_on(1)
+        self.is_found = True
+        return bool(rest)
+
+    def _skip_to(self, offset: int) -> bool:
+        """Drop what lies before ``offset``; whether it is there already."""
+        skipped = 0
+        while self._begin + len(self._data) < offset and skipped < SKIP_BYTES:
+            self._begin += len(self._data)
+            self._data = self._unpack()
+            skipped += len(self._data)
+            if not self._data:
+                raise ReplacedError
+        return self._begin + len(self._data) >= offset
+
+    def _read_at(self, offset: int, size: int) -> bytes:
+        """Only forwards, but for the file's first bytes."""
+        if offset + size <= len(self._head):
+            return self._head[offset : offset + size]
+        while self._begin + len(self._data) < offset + size:
+            more = self._unpack()
+            if not more:
+                break
+            self._data = self._data[offset - self._begin :] + more
+            self._begin = offset
+        return self._data[offset - self._begin :][:size]
+
+    def _unpack(self) -> bytes:
+        data: bytes = self._stream.read(_UNPACK_BYTES) if self._stream is not None else b""
+        return data
+
+
+def _newest_first(cursor: FilePosition) -> list[str]:
+    """The compressed files where a file was, when enough of that is known to tell its copy."""
+    if not cursor.head.length:
+        return []
+    found: dict[FileKey, tuple[int, str]] = {}
+    here = {str(Path(cursor.path).parent), cursor.folder}
+    for folder in (*here, *folders_within(cursor)):
+        for path in Path(folder).glob("*"):
+            with contextlib.suppress(OSError):
+                if has_compressed_name(str(path)):
+                    status = path.stat()
+                    found[FileKey.of(status)] = (status.st_mtime_ns, str(path))
+    return [path for _, path in sorted(found.values(), reverse=True)]

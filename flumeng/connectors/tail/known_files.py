@@ -1,0 +1,350 @@
+"""Which files a tail source knows and where they are now: finds them, notes them, counts what it
+cannot read. It reads nothing; the rules are those of ``tailer``. Blocking.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import replace
+from itertools import count
+
+from flumeng.config.file_globs import expand, matches
+from flumeng.config.sources import Tail
+from flumeng.connectors.tail.compressed_file import CompressedFile, has_compressed_name
+from flumeng.connectors.tail.copies import Copies, Make, is_name_of, may_be_made_of
+from flumeng.connectors.tail.descriptors import require_directories
+from flumeng.connectors.tail.file_position import (
+    FileKey,
+    FilePosition,
+    cursors,
+    reused,
+    reused_key,
+    state_key,
+)
+from flumeng.connectors.tail.file_search import FileSearch
+from flumeng.connectors.tail.names import Folders, Sight, regular_files
+from flumeng.connectors.tail.tailed_file import TailedFile
+
+log = logging.getLogger(__name__)
+
+BLOCK_STATES = 100
+_SEEN_PREFIX = "tail-seen:"
+
+
+class KnownFiles:
+    """``files`` are those that are known. Of what a scan finds, ``found`` is told about each, and
+    what there is ``to_skip`` is not wanted. ``skipped``, ``missed`` and ``not_noted`` are those of
+    the tailer, as are the arguments.
+    """
+
+    def __init__(
+        self,
+        options: Tail,
+        state: Mapping[str, object],
+        make: Make,
+        note: Callable[[Mapping[str, object]], None],
+        found: Callable[[FileKey], None],
+    ) -> None:
+        self._patterns = [one for path in options.paths for one in expand(path)]
+        self._excluded = [one for path in options.exclude for one in expand(path)]
+        self._search = FileSearch(self._patterns)
+        self._missing: set[str] = set()
+        self._make = make
+        self._note = note
+        self.skipped = self.missed = 0
+        self.not_noted = ""
+        self.files: dict[FileKey, TailedFile] = {}
+        self.copies = Copies(self.files, make)
+        self._found = found
+        self._packed: dict[FileKey, str] = {}
+        """The names of those that are skipped; under another name it may be another file."""
+        self._to_note: dict[str, object] = {}
+        self.to_skip: set[FileKey] = set()
+        self._noted: dict[FileKey, str] = {}
+        """Under which keys of the noted state they are."""
+        self._compared: dict[FileKey, Sight] = {}
+        """As what closed files had the content that they are known by."""
+        self._changes: dict[str, object] = {}
+        """Of the state, to be journaled with the next blocks."""
+        for key, cursor in cursors(state).items():
+            if self.are_meant(cursor.path):
+                self.add(key, cursor)
+                if not cursor.offset:
+                    self._noted[key] = state_key(key)
+        for key, cursor in reused(state).items():
+            self._noted[key] = reused_key(key)
+            known = self.files.get(key)
+            if known is not None and known.cursor.modified_ns < cursor.modified_ns:
+                self._changes |= self.keep(key, known.cursor, suspect=False)
+                self._changes[state_key(key)] = self.add(key, cursor).cursor.to_state()
+            else:
+                self.unnote(key)  # by now the journal knows of it
+        self._skip_what_is_there: list[str] = []
+        if options.start_from == "end":
+            self._skip_what_is_there = [
+                pattern for pattern in self._patterns if _SEEN_PREFIX + pattern not in state
+            ]
+
+    def are_meant(self, path: str) -> bool:
+        """Whether the globs mean what has that path."""
+        return any(matches(path, one) for one in self._patterns) and not self._is_excluded(path)
+
+    def _is_excluded(self, path: str) -> bool:
+        return any(matches(path, one) for one in self._excluded)
+
+    @property
+    def unsearched(self) -> dict[str, OSError]:
+        """The folders that could not be searched at the last scan, with the reasons."""
+        return self._search.unsearched
+
+    def take_changes(self) -> Iterator[dict[str, object]]:
+        """Of the state, that are to be journaled now, in parts."""
+        if self._skip_what_is_there and not self.to_skip:
+            self._changes |= {_SEEN_PREFIX + pattern: True for pattern in self._skip_what_is_there}
+            self._skip_what_is_there = []
+        changes, self._changes = list(self._changes.items()), {}
+        for start in range(0, len(changes), BLOCK_STATES):
+            yield dict(changes[start : start + BLOCK_STATES])
+
+    def measure(self) -> int:
+        """How many bytes are unread in all files."""
+        total = 0
+        for file in self.files.values():
+            if file.name is not None:
+                with contextlib.suppress(OSError):
+                    file.has_changed(file.name)
+            if file.key in self._noted and file.unread > 0 == file.cursor.size:
+                file.cursor = replace(file.cursor, size=file.unread)
+                self._to_note[self._noted[file.key]] = file.cursor.to_state()
+            total += file.unread
+        return total
+
+    def forget(self, file: TailedFile) -> None:
+        file.close()
+        self.copies.went(self.files.pop(file.key))
+        self.to_skip.discard(file.key)
+        self._compared.pop(file.key, None)
+        self.unnote(file.key)
+
+    def unnote(self, key: FileKey) -> None:
+        """Nothing is lost when it goes."""
+        if key in self._noted:
+            self._to_note[self._noted.pop(key)] = None
+
+    def add(self, key: FileKey, cursor: FilePosition) -> TailedFile:
+        return self.enter(self._make(key, cursor, TailedFile))
+
+    def enter(self, file: TailedFile) -> TailedFile:
+        if file.key in self.files:
+            self.copies.went(self.files[file.key])
+        self.files[file.key] = file
+        self.copies.came(file)
+        return file
+
+    def keep(self, key: FileKey, before: FilePosition, *, suspect: bool) -> dict[str, object]:
+        """Look for what a file had in it until now, under a key of its own; that is for the state.
+        What may be a copy of a ``suspect`` one, and cannot be compared, is counted."""
+        gone = next(cut for n in count(1) if (cut := key._replace(cut=n)) not in self.files)
+        identity = before.identity or key.identity
+        file = self.add(gone, replace(before, identity=identity, suspect=suspect))
+        file.name = None
+        for sight in self.copies.unseen_beside(before.real_path).values() if suspect else ():
+            if sight.path != before.real_path and not self.are_meant(sight.path):
+                self.miss(f"{sight.path} may be a copy of {before.path} that was never read")
+        return {state_key(gone): file.cursor.to_state()}
+
+    def is_newest(self, cursor: FilePosition) -> bool:
+        """Of the files that were found under the same name; the others were rotated before."""
+        newest = self.copies.newest(cursor.real_path).cursor
+        return newest.modified_ns <= cursor.modified_ns
+
+    def scan(self, now: float) -> None:
+        """Take note of what the globs mean now, and where everything else is. Raises OSError when
+        there is no descriptor: where directories cannot be opened, files only seem to be gone."""
+        require_directories()
+        found = regular_files(path for path in self._search.paths() if not self._is_excluded(path))
+        require_directories()
+        missing = {
+            folder
+            for folder, error in self._search.unsearched.items()
+            if isinstance(error, FileNotFoundError)
+        }
+        for folder in missing - self._missing:
+            log.warning("%s does not exist: the globs of files in it match nothing", folder)
+        self._missing = missing
+        self._packed = {key: path for key, path in self._packed.items() if key in found}
+        folders = Folders()
+        sights = {
+            key: found.get(key) or folders.find(key, file.cursor)
+            for key, file in self.files.items()
+        }
+        others = self._make_room(found, sights)
+        left = {
+            file.cursor.real_path: file.cursor
+            for key, file in others.items()
+            if file.name != file.cursor.path
+        }
+        left |= self._locate(found, sights, now)
+        unseen = {
+            path: self.copies.unseen_beside(path)
+            for path in left
+            if self.copies.known_as(path) and not _is_where_found(self.copies.newest(path))
+        }
+        for key, sight in found.items():
+            if key in self.files:
+                continue
+            if has_compressed_name(sight.path):
+                self.skip_packed(key, sight.path)
+            elif self._packed.get(key) != sight.path and not self._goes_on(key, sight.path, found):
+                if any(matches(sight.path, pattern) for pattern in self._skip_what_is_there):
+                    self.to_skip.add(key)
+                self._meet(key, FilePosition.new(sight.path), sight, others).followed = True
+        for key, file in others.items():
+            at = sights[key]
+            if at and key not in self.files and may_be_made_of(file) and not file.cursor.identity:
+                left[file.cursor.real_path] = file.cursor
+                unseen.setdefault(file.cursor.real_path, {})[key] = at
+        for path, seen in unseen.items():
+            for key, sight in seen.items():
+                if has_compressed_name(sight.path):
+                    self.miss(f"{sight.path} was compressed before it was found")
+                elif key not in self.files:
+                    log.info("%s was %s before it was found; reading it", sight.path, path)
+                    self._meet(key, left[path], sight, others)
+
+    def _make_room(
+        self, found: Mapping[FileKey, Sight], sights: Mapping[FileKey, Sight | None]
+    ) -> dict[FileKey, TailedFile]:
+        """For files that have the inode of known ones, and not their content: those are left."""
+        others = {}
+        for key, sight in sights.items():
+            file = self.files[key]
+            if sight is None or not self._is_another(file, sight):
+                continue
+            others[key] = file
+            file.name, file.followed = sight.path, key in found
+            was_cut = file.followed and file.name == file.cursor.path
+            suspect = was_cut and self.is_newest(file.cursor)
+            self._changes |= self.leave(file, suspect=suspect)
+        return others
+
+    def _locate(
+        self,
+        found: Mapping[FileKey, Sight],
+        sights: Mapping[FileKey, Sight | None],
+        now: float,
+    ) -> dict[str, FilePosition]:
+        """Note where each file is now; of files that were renamed since the last time, by the path
+        that they left."""
+        renamed = {}
+        for key, file in self.files.items():
+            if isinstance(file, CompressedFile):
+                continue
+            file.followed = key in found
+            sight = sights.get(key)
+            name = sight and sight.path
+            if name is None and file.name is not None and _is_there(key, file.name):
+                continue  # a folder could not be looked into
+            if not file.cursor.file_name and name == file.cursor.path:
+                known_before = file.cursor
+                file_name = FilePosition.new(name).file_name
+                self.copies.went(file)
+                file.cursor = replace(known_before, file_name=file_name)
+                self.copies.came(file)
+            if name != file.name:
+                file.name, file.quiet_since = name, now
+                if name != file.cursor.path and not key.cut:
+                    renamed[file.cursor.real_path] = file.cursor
+        return renamed
+
+    def _is_another(self, file: TailedFile, sight: Sight) -> bool:
+        """Whether what was seen has the inode of a closed file, and not its content; or, where
+        nothing of that is known, no name that it may have by now."""
+        if file.is_open:
+            return False
+        if not file.cursor.offset:
+            return not is_name_of(sight.path, file.cursor)
+        if file.is_as_left(sight.size, sight.modified_ns) or self._compared.get(file.key) == sight:
+            return False
+        another = self.copies.is_another(file, sight.path)
+        if not another:
+            self._compared[file.key] = sight
+        return another
+
+    def leave(self, file: TailedFile, *, suspect: bool) -> dict[str, object]:
+        """Another file has its inode. What was in it is looked for, unless it was only renamed
+        before anything was read. The changes of the state."""
+        before, key = file.cursor, file.key
+        is_copy = before.identity and file.name != before.path
+        is_renamed = file.followed and not before.offset and file.name != before.path
+        before = replace(before, size=max(before.size, before.offset + file.unread))
+        self.forget(file)
+        state: dict[str, object] = {state_key(key): None}
+        if not is_renamed and (not is_copy or before.offset < before.size):
+            state |= self.keep(key, before, suspect=suspect)
+        return state
+
+    def _meet(
+        self, key: FileKey, found: FilePosition, sight: Sight, others: Container[FileKey]
+    ) -> TailedFile:
+        """Follow a new file from its beginning, under the paths of ``found``. The journal may know
+        ``others`` as something else."""
+        cursor = found.anew(size=sight.size, modified_ns=sight.modified_ns)
+        file = self.add(key, cursor)
+        file.name = sight.path
+        self._found(key)
+        if key in others:
+            self._changes[state_key(key)] = cursor.to_state()
+        if key not in self.to_skip:
+            self._noted[key] = reused_key(key) if key in others else state_key(key)
+            self._to_note[self._noted[key]] = cursor.to_state()
+        return file
+
+    def note_changes(self) -> None:
+        if not self._to_note:
+            return
+        try:
+            self._note(self._to_note)
+        except OSError as error:
+            self.not_noted = error.strerror or str(error)
+        else:
+            self.not_noted, self._to_note = "", {}
+
+    def _goes_on(self, key: FileKey, path: str, found: Mapping[FileKey, Sight]) -> bool:
+        """Whether it is a known file that is gone, from where that was read. Raises OSError."""
+        for known in self.copies.known_as(path):
+            gone = known.name is None and not known.is_open and not known.key.cut
+            if gone and known.cursor.offset and self.copies.has_content(key, path, known):
+                log.info("%s is known by its content, and read on", path)
+                identity = known.cursor.identity or known.key.identity
+                self.copies.went(self.files.pop(known.key))
+                cursor = replace(known.cursor, identity=identity)
+                self._changes |= {state_key(known.key): None, state_key(key): cursor.to_state()}
+                file = self.add(key, cursor)
+                file.name, file.followed = path, key in found
+                return True
+        return False
+
+    def miss(self, what: str) -> None:
+        self.missed += 1
+        log.warning("%s", what)
+
+    def skip_packed(self, key: FileKey, path: str) -> None:
+        if key not in self._packed:
+            self.skipped += 1
+            log.info("%s is compressed and not read", path)
+        self._packed[key] = path
+
+
+def _is_where_found(file: TailedFile) -> bool:
+    return file.name in file.cursor.paths
+
+
+def _is_there(key: FileKey, path: str) -> bool:
+    try:
+        return FileKey.of(os.stat(path)) == key  # noqa: PTH116  needs no descriptor
+    except OSError:
+        return False

@@ -1,0 +1,163 @@
+"""The tail source: lines of files that grow.
+
+The files are read in threads, since a slow disk must not hold up the event loop; all tail sources
+share a few. Where nothing is new, the next look comes after ``poll_seconds``, or later when there
+are so many sources that their looks would take more than a small part of a processor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from flumeng.config.sources import Tail
+from flumeng.connectors.api.received_block import ReceivedBlock
+from flumeng.connectors.api.source import Source, SourceContext
+from flumeng.connectors.tail.tailer import Tailer
+
+log = logging.getLogger(__name__)
+
+READERS = 8
+IDLE_SHARE = 0.03
+ACTIVE_SHARE = 0.25
+"""Of a processor, at most, go into the looks of all sources at which nothing is new; and of those
+at which something was new in the last ``ACTIVE_SECONDS``."""
+
+ACTIVE_SECONDS = 5.0
+TELL_AGAIN_SECONDS = 60.0
+LOST_SECONDS = 86_400.0
+
+
+@functools.cache
+def _readers() -> ThreadPoolExecutor:
+    """The threads of this process in which files are read."""
+    return ThreadPoolExecutor(READERS, "tail")
+
+
+class TailSource(Source):
+    """Follows the files of its options from the cursors in the journal's state on."""
+
+    followers: int = 0
+    """How many there are in this process."""
+
+    def __init__(self, options: Tail, context: SourceContext) -> None:
+        self._options = options
+        self._context = context
+        self._stopping = False
+        self._paused = False
+        self._wake = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+        self._tell_at = self._lost_at = float("-inf")
+        self._lost = 0
+
+    async def start(self) -> None:
+        context = self._context
+        tailer = Tailer(
+            self._options,
+            context.hostname,
+            context.state,
+            context.clock_us,
+            note=context.note,
+            allows=context.policy.allows_file,
+        )
+        self._running = asyncio.create_task(self._run(tailer))
+
+    async def stop(self) -> None:
+        """What was read has been submitted; what was not will be read by the next run."""
+        self._stopping = True
+        self._wake.set()
+        if self._running is not None:
+            await self._running
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        self._wake.set()
+
+    async def _run(self, tailer: Tailer) -> None:
+        loop = asyncio.get_running_loop()
+        counters = self._context.counters
+        skipped, cut, missed = counters.skipped, counters.cut, counters.missed
+        holes = tailer.hole_bytes
+        active_until = float("-inf")
+        TailSource.followers += 1
+        try:
+            while not self._stopping:
+                self._wake.clear()
+                look = _watch if self._paused else _look
+                blocks, took = await loop.run_in_executor(_readers(), look, tailer, loop.time())
+                for block in blocks:
+                    self._context.submit(block)
+                counters.skipped = skipped + tailer.skipped
+                counters.cut = cut + tailer.cut
+                counters.missed = missed + tailer.missed
+                counters.unread_bytes = tailer.unread_bytes
+                counters.discarded_bytes += tailer.hole_bytes - holes
+                holes = tailer.hole_bytes
+                counters.lost_files = self._lost_lately(tailer, loop.time())
+                self._tell_held(tailer.starved, loop.time())
+                self._tell_problem(tailer)
+                if blocks:
+                    active_until = loop.time() + ACTIVE_SECONDS
+                else:
+                    share = ACTIVE_SHARE if loop.time() < active_until else IDLE_SHARE
+                    await self._sleep(took * TailSource.followers / share)
+        except Exception as error:
+            self._context.fail(error)
+        finally:
+            TailSource.followers -= 1
+            tailer.close()
+
+    async def _sleep(self, at_least: float) -> None:
+        try:
+            seconds = max(self._options.poll_seconds, at_least)
+            await asyncio.wait_for(self._wake.wait(), seconds)
+        except TimeoutError:
+            return
+
+    def _lost_lately(self, tailer: Tailer, now: float) -> int:
+        lost = tailer.cut + tailer.missed
+        if lost > self._lost:
+            self._lost, self._lost_at = lost, now
+        return lost if now - self._lost_at < LOST_SECONDS else 0
+
+    def _tell_held(self, starved: bool, now: float) -> None:
+        if starved and not self.held_by:
+            self.held_since = now
+        if starved and now >= self._tell_at:
+            self._tell_at = now + TELL_AGAIN_SECONDS
+            log.warning("tail: no descriptor is left for the next file; they are read in turn")
+        self.held_by = "descriptors: too many open files" if starved else ""
+
+    def _tell_problem(self, tailer: Tailer) -> None:
+        problem = None
+        if tailer.not_noted:
+            problem = f"cannot note which files there are: {tailer.not_noted}"
+        elif unreadable := tailer.unreadable:
+            path, reason = next(iter(unreadable.items()))
+            others = len(unreadable) - 1
+            problem = f"cannot read {path}: {reason}" + (f" (and {others} more)" if others else "")
+        elif unsearched := tailer.unsearched:
+            folder, reason = next(iter(unsearched.items()))
+            problem = f"files in {folder} cannot be found: {reason}"
+        if problem != self.problem:
+            self.problem = problem
+            self._context.changed()
+
+
+def _look(tailer: Tailer, now: float) -> tuple[list[ReceivedBlock], float]:
+    """What is new, and the processor time that it took."""
+    began = time.thread_time()
+    return tailer.poll(now), time.thread_time() - began
+
+
+def _watch(tailer: Tailer, now: float) -> tuple[list[ReceivedBlock], float]:
+    """What there is, and the processor time that it took."""
+    began = time.thread_time()
+    tailer.watch(now)
+    return [], time.thread_time() - began

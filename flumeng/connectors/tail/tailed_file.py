@@ -1,0 +1,357 @@
+"""One file that is being followed: reads whole lines from its cursor on.
+
+It decides nothing about names and rotation. A line is taken when its newline is there, and the last
+one of a file that has ended also without. NUL bytes in front of a line are skipped once something
+follows them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flumeng.connectors.api.framing import TRAILER_BYTES
+from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
+from flumeng.connectors.tail.descriptors import of_followed_files
+from flumeng.connectors.tail.file_position import (
+    MARK_BYTES,
+    FileKey,
+    FilePosition,
+    Mark,
+    Place,
+    state_key,
+)
+from flumeng.connectors.tail.file_text import MARK_BYTES as TEXT_MARK_BYTES
+from flumeng.connectors.tail.file_text import CutLines, FileText
+from flumeng.journal.log.frame import MAX_ROWS
+
+log = logging.getLogger(__name__)
+
+READ_BYTES = 1 << 20
+
+
+@dataclass
+class Following:
+    """The same for all files of a source. ``hole_bytes`` counts the NUL bytes that were skipped."""
+
+    hostname: str
+    rules: LineRules
+    encoding: str
+    clock_us: Callable[[], int]
+    allows: Callable[[str], bool]
+    hole_bytes: int = 0
+
+
+class ReplacedError(Exception):
+    """The file was cut short or written anew: what was read is not in it any more."""
+
+
+class TailedFile:
+    """``cursor`` is ahead of the journal by the blocks that are not durable yet. ``unread`` is how
+    many bytes the file had beyond it when it was last looked at. The tailer keeps ``name`` (where
+    it is now, None when it is gone), ``followed`` (whether the globs mean it), ``trusted`` (whether
+    they have meant it since it is open) and ``copy_of`` (of which file it was seen to have the
+    first bytes, and how many). Of what was in a file before it was cut, a copy is looked for the
+    last time at ``look_at``.
+
+    Reading needs it open and raises ``OSError``, and ``ReplacedError``.
+    """
+
+    def __init__(self, key: FileKey, cursor: FilePosition, following: Following) -> None:
+        self.key = key
+        self.cursor = cursor
+        self.name: str | None = cursor.path
+        self.followed = False
+        self.trusted = False
+        self.copy_of: tuple[FileKey, int] | None = None
+        self.look_at: float | None = None
+        self.quiet_since = 0.0
+        self.unread = 0
+        self._following = following
+        self._limit = following.rules.max_line_bytes + TRAILER_BYTES + 1
+        self._descriptors = of_followed_files()
+        self._fd = -1
+        self._left: tuple[int, int] | None = None
+        self.continue_from(cursor)
+
+    def continue_from(self, cursor: FilePosition) -> None:
+        """Read on from there, under the path and identity of that cursor."""
+        self.cursor = cursor
+        self._left = None
+        self._seen: tuple[int, int] | None = None
+        self._ended_as: tuple[int, int] | None = None
+        self._size_of_rest = -1
+        self._text: FileText | None = None
+        path = os.fsencode(cursor.path).decode(errors="replace")
+        identity = cursor.identity or self.key.identity
+        attrs = (("source", "tail"), ("path", path), ("inode", identity))
+        self._origin = Origin(self._following.hostname, attrs, self._following.rules)
+
+    @property
+    def is_open(self) -> bool:
+        return self._fd >= 0
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    @property
+    def modified_ns(self) -> int:
+        return os.fstat(self._fd).st_mtime_ns
+
+    def has_changed(self, path: str) -> bool:
+        """Whether it does not lie there as it was when it was left or read to its end. It may have
+        grown; and what is shorter, or younger, may be another file with its inode."""
+        status = os.stat(path)  # noqa: PTH116  a Path for each of 100,000 files costs more
+        if FileKey.of(status) != self.key:
+            return False  # renamed meanwhile
+        self.unread = max(0, status.st_size - self.cursor.offset)
+        return not self.is_as_left(status.st_size, status.st_mtime_ns)
+
+    def is_as_left(self, size: int, modified_ns: int) -> bool:
+        left = self._left or (self.cursor.offset, self.cursor.modified_ns)
+        return (size, modified_ns) == left
+
+    def open(self, path: str) -> bool:
+        """Open it under ``path``; False when that is the name of another file now.
+
+        Whether it may be read is asked about what is open, since a name can be made to lead
+        elsewhere at any time. Raises OSError with EMFILE also when the followed files have as many
+        descriptors as they may have.
+        """
+        if not self._descriptors.take():
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            if FileKey.of(os.fstat(fd)) != self.key:
+                os.close(fd)
+                self._descriptors.give_back()
+                return False
+            self._require_allowed(fd)
+        except OSError:
+            self._descriptors.give_back()
+            raise
+        self._fd = fd
+        self._left = None
+        return True
+
+    def rest(self) -> None:
+        """Close it until it is another than now; everything in it has been looked at."""
+        status, seen, ended_as = os.fstat(self._fd), self._seen, self._ended_as
+        self.close()
+        self._left = status.st_size, status.st_mtime_ns
+        if seen == self._left:
+            self._seen, self._ended_as = seen, ended_as
+
+    @property
+    def rests(self) -> bool:
+        return self._left is not None
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._descriptors.give_back()
+        self._left = None
+        self._fd = self._size_of_rest = -1
+        self._seen = self._ended_as = None
+        self._text = None
+        self.trusted = False
+
+    def beginning(self, length: int) -> bytes:
+        return self._read_at(0, length)
+
+    def has_before(self, place: Place) -> bool:
+        """Whether what stands before that offset is what that place knows."""
+        offset, last = place
+        return Mark.of(self._read_at(offset - last.length, last.length)) == last
+
+    def place_at(self, offset: int) -> Place:
+        length = min(offset, MARK_BYTES)
+        return Place(offset, Mark.of(self._read_at(offset - length, length)))
+
+    def start_at_end(self) -> ReceivedBlock:
+        """Begin after what is there; of a line without its end the rest is not wanted either."""
+        status = os.fstat(self._fd)
+        size = status.st_size
+        before = self._read_at(max(0, size - MARK_BYTES), min(size, MARK_BYTES))
+        self.cursor = replace(
+            self.cursor,
+            offset=size,
+            head=Mark.of(self.beginning(min(size, MARK_BYTES))),
+            last=Mark.of(before),
+            skipping=before[-1:] not in (b"", b"\n"),
+            size=size,
+            modified_ns=status.st_mtime_ns,
+        )
+        return self._block(None, b"", size)
+
+    def look(self, now: float) -> bool:
+        """Whether there is more to read than last time. ``quiet_since`` is when it last changed."""
+        status = os.fstat(self._fd)
+        size, seen = status.st_size, (status.st_size, status.st_mtime_ns)
+        if seen != self._seen:
+            head, least = self.cursor.head, self.cursor.offset or self.cursor.size
+            if size < least or Mark.of(self.beginning(head.length)) != head:
+                raise ReplacedError
+            self._seen, self.quiet_since = seen, now
+            self.cursor = replace(self.cursor, size=size, modified_ns=status.st_mtime_ns)
+        self.unread = max(0, size - self.cursor.offset)
+        return size > self.cursor.offset and size != self._size_of_rest
+
+    def read(self, *, ended: bool = False) -> ReceivedBlock | None:
+        """Take the next whole lines, about 1 MiB at most; None when there is none now.
+
+        With ``ended`` the last line needs no newline.
+        """
+        text = self._recognize()
+        before, block = self._read_on(READ_BYTES)
+        begin = self.cursor.offset
+        if self.cursor.skipping and block:
+            ends = text.ends(block)
+            taken = int(ends[0]) if len(ends) else len(block)
+            self._advance(before, block, taken, skipping=not len(ends))
+            return self._block(text, b"", begin)
+        if self.cursor.unterminated:
+            newline = text.newline_bytes(block)
+            if newline is None:
+                return self._nothing_until_it_grows(ended=ended)
+            self._advance(before, block, newline)
+            return self.read(ended=ended)
+        if block.startswith(text.nul):
+            if not self._pass_hole(text, before):
+                return self._nothing_until_it_grows(ended=ended)
+            return self.read(ended=ended)
+        end = _end_of_lines(text, block)
+        if not end and len(block) >= min(READ_BYTES, self._limit):
+            before, block = self._read_on(self._limit)
+            end = _end_of_lines(text, block)
+        if end:
+            self._advance(before, block, end)
+            return self._block(text, block[:end], begin)
+        overlong = len(block) >= self._limit
+        if overlong or (ended and block):
+            self._advance(before, block, len(block), skipping=overlong, unterminated=not overlong)
+            return self._block(text, block, begin)
+        return self._nothing_until_it_grows(ended=ended)
+
+    def _nothing_until_it_grows(self, *, ended: bool) -> ReceivedBlock | None:
+        self._size_of_rest = self.cursor.size
+        if ended:
+            self._ended_as = self._seen
+        return None
+
+    @property
+    def has_last_line(self) -> bool:
+        """Whether it may have a line without a newline that was not asked for as it is now."""
+        return self.unread > 0 and (self._ended_as is None or self._ended_as != self._seen)
+
+    def _recognize(self) -> FileText:
+        """How to read the file, by its first bytes; its byte order mark is behind the cursor."""
+        if self._text is not None:
+            return self._text
+        beginning = self._read_at(0, TEXT_MARK_BYTES)
+        text = FileText(self._following.encoding, beginning)
+        if self.cursor.offset < text.mark_bytes:
+            self._advance(b"", beginning, text.mark_bytes)
+        if len(beginning) == TEXT_MARK_BYTES:
+            self._text = text
+        return text
+
+    def _pass_hole(self, text: FileText, before: bytes) -> bool:
+        """Go on behind the NUL bytes at the cursor, when there is something behind them: else a
+        program may still write into what it has allocated."""
+        begin = self.cursor.offset
+        end = self._end_of_nuls(begin) // text.width * text.width
+        if end == begin:
+            return False
+        nuls = bytes(min(end - begin, MARK_BYTES))
+        head, last = (before + nuls)[:MARK_BYTES], (before + nuls)[-MARK_BYTES:]
+        if self.cursor.head.length < MARK_BYTES:
+            self.cursor = replace(self.cursor, head=Mark.of(head))
+        self.cursor = replace(self.cursor, offset=end, last=Mark.of(last))
+        self.unread = max(0, self.unread - (end - begin))
+        self._following.hole_bytes += end - begin
+        log.info("%s: skipped %d NUL bytes at byte %d", self.cursor.path, end - begin, begin)
+        return True
+
+    def _end_of_nuls(self, begin: int) -> int:
+        """Where the first other byte stands; ``begin`` when there is none."""
+        offset = begin
+        while True:
+            with contextlib.suppress(OSError):  # no holes are known there, or none that ends
+                offset = max(offset, os.lseek(self._fd, offset, os.SEEK_DATA))
+            data = self._read_at(offset, READ_BYTES)
+            if not data:
+                return begin
+            if rest := data.lstrip(b"\0"):
+                return offset + len(data) - len(rest)
+            offset += len(data)
+
+    def _read_on(self, size: int) -> tuple[bytes, bytes]:
+        """What stands right before the cursor, which must be what was there, and what follows."""
+        last = self.cursor.last
+        data = self._read_at(self.cursor.offset - last.length, last.length + size)
+        before, block = data[: last.length], data[last.length :]
+        if Mark.of(before) != last:
+            raise ReplacedError
+        return before, block
+
+    def _read_at(self, offset: int, size: int) -> bytes:
+        return os.pread(self._fd, size, offset)
+
+    def _advance(
+        self,
+        before: bytes,
+        block: bytes,
+        taken: int,
+        *,
+        skipping: bool = False,
+        unterminated: bool = False,
+    ) -> None:
+        """Beyond what was taken of the block. The marks are made of the very bytes that were taken:
+        the file may be another one by now."""
+        offset = self.cursor.offset + taken
+        if self.cursor.head.length < MARK_BYTES:
+            head = before + block[:MARK_BYTES]
+            self.cursor = replace(self.cursor, head=Mark.of(head[: min(offset, MARK_BYTES)]))
+        last = Mark.of(_last(before, block, taken))
+        self.unread = max(0, self.unread - taken)
+        self.cursor = replace(
+            self.cursor, offset=offset, last=last, skipping=skipping, unterminated=unterminated
+        )
+
+    def _block(self, text: FileText | None, block: bytes, begin: int) -> ReceivedBlock:
+        lines = text.cut(block) if text is not None and block else CutLines(b"")
+        self._following.hole_bytes += lines.hole_bytes
+        return ReceivedBlock(
+            lines.data,
+            self._origin,
+            self._following.clock_us(),
+            lines.bounds,
+            state={state_key(self.key): self.cursor.to_state()},
+            file_offset=begin,
+            file_places=lines.places,
+        )
+
+    def _require_allowed(self, fd: int) -> None:
+        if not self._following.allows(str(Path(f"/proc/self/fd/{fd}").readlink())):
+            os.close(fd)
+            raise PermissionError(errno.EPERM, "this node's policy file does not allow it")
+
+
+def _last(before: bytes, block: bytes, taken: int) -> bytes:
+    """What a mark holds of the bytes up to ``taken`` in the block."""
+    if taken >= MARK_BYTES:
+        return block[taken - MARK_BYTES : taken]
+    return (before + block[:taken])[-MARK_BYTES:]
+
+
+def _end_of_lines(text: FileText, block: bytes) -> int:
+    """Where the last whole line ends, or the last that fits into a frame; 0 when there is none."""
+    ends = text.ends(block)[:MAX_ROWS]
+    return int(ends[-1]) if len(ends) else 0

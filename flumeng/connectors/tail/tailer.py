@@ -1,0 +1,374 @@
+"""Which files a tail source reads, through rotation and restarts. Blocking; no event loop.
+
+Rules
+1. A file is what device and inode name, under whatever name it has. One that is gone goes on in the
+   file that has its path and its content: another device means a volume that was attached anew.
+2. A file that the globs mean is followed. One that they meant once (rotated, or its cursor lies in
+   the journal) is read to its end under whatever name its folder has it, and when it grows later.
+3. A file that was found is noted durably before it is read, so that it is known under another name
+   too. One that was rotated away before it was found is told by its number and its age.
+4. A file that was renamed or deleted has ended when it was quiet for some seconds; then its last
+   line needs no newline. Nor does that of another file that was quiet for long, by option.
+5. A file that is shorter than its cursor, or begins otherwise than before, was cut or written anew.
+   If it was open meanwhile it is read from its beginning. Else it is another file with the inode of
+   an old one: it is forgotten, and found like any new file when the globs mean it.
+6. What is gone, a file or what was in it before it was cut, is finished from its copy beside it, if
+   there is one. From then on the copy is the file: what the journal knew of that, it knows of the
+   copy. A compressed copy is read in place of the file; compressed files are not read otherwise.
+7. A file that has nothing but what the beginning of another one has is a copy of it, and not read.
+8. What is gone, and may have had more than was read, is told and counted. Of what was cut a copy is
+   looked for twice, some seconds apart, since copies are renamed and compressed.
+9. A file in which nothing was new for a minute is closed, and opened when it is another than it
+   was; earlier when descriptors are short. What is written into a closed file that is deleted
+   before the next look is not seen.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from flumeng.config.sources import Tail
+from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
+from flumeng.connectors.tail.compressed_file import MAGIC_BYTES, CompressedFile, is_compressed
+from flumeng.connectors.tail.copies import Kind, may_be_made_of, rest_of
+from flumeng.connectors.tail.descriptors import of_followed_files
+from flumeng.connectors.tail.file_position import FileKey, FilePosition, state_key
+from flumeng.connectors.tail.known_files import KnownFiles
+from flumeng.connectors.tail.tailed_file import Following, ReplacedError, TailedFile
+from flumeng.connectors.tail.turns import Turns
+from flumeng.journal.log.disk import OUT_OF_DESCRIPTORS
+
+log = logging.getLogger(__name__)
+
+QUIET_SECONDS = 5.0
+POLL_BYTES = 4 << 20
+SCAN_SHARE = 0.05  # of the time, at most, goes into looking for files
+IDLE_SECONDS = 60.0
+MEASURE_SECONDS = 5.0
+
+
+class Tailer:
+    """``state`` is the journaled and noted source state. ``note`` makes changes of it durable at
+    once. Its methods are called one at a time.
+
+    ``unread_bytes`` is what the files had beyond their cursors when they were last looked at.
+    ``starved`` tells that the last ``poll`` lacked descriptors. ``skipped`` counts compressed files
+    that are not read; ``cut`` those of which lines may be lost, since they were cut and have no
+    copy; ``missed`` those that were gone or compressed before they were read to the end.
+    ``not_noted`` says why what was found could not be noted.
+    """
+
+    def __init__(
+        self,
+        options: Tail,
+        hostname: str,
+        state: Mapping[str, object],
+        clock_us: Callable[[], int],
+        timer: Callable[[], float] = time.perf_counter,
+        *,
+        note: Callable[[Mapping[str, object]], None] = lambda _: None,
+        allows: Callable[[str], bool] = lambda _: True,
+    ) -> None:
+        self.cut = 0
+        rules = LineRules(options.max_line_bytes, b"\r", keep_empty=True)
+        self._following = Following(hostname, rules, options.encoding, clock_us, allows)
+        self._last_line_seconds = options.last_line_seconds or float("inf")
+        self._poll_seconds = options.poll_seconds
+        self._timer = timer
+        self._next_scan = self._next_measure = self._next_sum = float("-inf")
+        self._descriptors = of_followed_files()
+        self.starved = False
+        self.unread_bytes = 0
+        self._known = KnownFiles(options, state, self._make, note, self._on_found)
+        self._files = self._known.files
+        self._copies = self._known.copies
+        self._turns = Turns(self._files, timer)
+        self._unreadable: dict[FileKey, tuple[str, str]] = {}
+
+    @property
+    def hole_bytes(self) -> int:
+        """NUL bytes that were skipped."""
+        return self._following.hole_bytes
+
+    @property
+    def unsearched(self) -> dict[str, str]:
+        """Folders that exist and could not be searched, with the reasons."""
+        return {
+            folder: error.strerror or str(error)
+            for folder, error in self._known.unsearched.items()
+            if not isinstance(error, FileNotFoundError)
+        }
+
+    @property
+    def skipped(self) -> int:
+        return self._known.skipped
+
+    @property
+    def missed(self) -> int:
+        return self._known.missed
+
+    @property
+    def not_noted(self) -> str:
+        return self._known.not_noted
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """Why, by path."""
+        return dict(self._unreadable.values())
+
+    def poll(self, now: float) -> list[ReceivedBlock]:
+        """Take what is new, about 4 MiB at most, turn and turn about. ``now`` only grows."""
+        self.starved = False
+        self._look_around(now)
+        blocks: list[ReceivedBlock] = []
+        taken = 0
+        for key in self._turns.due(now, lambda: self.starved):
+            if taken >= POLL_BYTES:
+                self._turns.first_next_time(key)
+                break
+            file = self._files.get(key)
+            if file is None:
+                continue
+            block = self._step(file, now)
+            if block is not None:
+                blocks.append(block)
+                taken += len(block.data)
+                self._turns.had_news(key, now)
+        self._sum_up(now)
+        changes = map(self._state_chunk, self._known.take_changes())
+        return [*changes, *blocks]
+
+    def watch(self, now: float) -> None:
+        """While nothing can be taken: find, and note, which files there are and how much is unread.
+        ``now`` as for ``poll``."""
+        self.starved = False
+        self._look_around(now)
+        if now < self._next_measure:
+            return
+        began = self._timer()
+        self.unread_bytes = self._known.measure()
+        self._known.note_changes()
+        self._next_measure = now + max(MEASURE_SECONDS, (self._timer() - began) / SCAN_SHARE)
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def _sum_up(self, now: float) -> None:
+        if now < self._next_sum:
+            return
+        began = self._timer()
+        self.unread_bytes = sum([file.unread for file in self._files.values()])
+        self._next_sum = now + (self._timer() - began) / SCAN_SHARE
+
+    def _make(self, key: FileKey, cursor: FilePosition, kind: type[Kind]) -> Kind:
+        return kind(key, cursor, self._following)
+
+    def _on_found(self, key: FileKey) -> None:
+        self._turns.found(key)
+
+    def _look_around(self, now: float) -> None:
+        """Look for files when that is due."""
+        if now < self._next_scan:
+            return
+        began = self._timer()
+        try:
+            self._known.scan(now)
+        except OSError as error:
+            if error.errno not in OUT_OF_DESCRIPTORS:
+                raise
+            self._starve()
+        else:
+            known = self._files.keys() & self._unreadable.keys()
+            self._unreadable = {key: self._unreadable[key] for key in known}
+            self._next_scan = now + max(self._poll_seconds, (self._timer() - began) / SCAN_SHARE)
+        self._known.note_changes()
+
+    def _step(self, file: TailedFile, now: float) -> ReceivedBlock | None:
+        try:
+            block = self._take(file, now)
+        except FileNotFoundError:
+            return None  # renamed or deleted since the scan; the next one tells
+        except OSError as error:
+            if error.errno in OUT_OF_DESCRIPTORS:
+                self._starve()
+            else:
+                self._not_readable(self._files[file.key], error)
+            return None
+        self._unreadable.pop(file.key, None)
+        if block is None and self._files.get(file.key) is file and self._may_rest(file, now):
+            file.rest()
+        return block
+
+    def _starve(self) -> None:
+        """There is no descriptor for a file, or for looking into a directory."""
+        self.starved = True
+        self._descriptors.lack()
+
+    def _may_rest(self, file: TailedFile, now: float) -> bool:
+        """Whether a file in which nothing is new is closed until something is."""
+        quiet = now - file.quiet_since >= IDLE_SECONDS or self._descriptors.is_short
+        return (
+            quiet
+            and file.is_open
+            and not isinstance(file, CompressedFile)
+            and file.followed
+            and file.name == file.cursor.path
+            and file.key not in self._known.to_skip
+        )
+
+    def _take(self, file: TailedFile, now: float) -> ReceivedBlock | None:
+        if (file.look_at or now) > now:
+            return None
+        if not file.is_open:
+            if file.name is None:
+                return self._finish(file, now)
+            if not (file.followed or file.cursor.offset or may_be_made_of(file)):
+                return self._forget(file)
+            known = file.rests or file.cursor.offset > 0
+            wanted = (
+                (file.followed and not known)
+                or file.has_changed(file.name)
+                or (file.has_last_line and self._waited_long(file, now))
+            )
+            if not wanted or not file.open(file.name):
+                return None
+        if file.cursor.offset == 0 and is_compressed(file.beginning(MAGIC_BYTES)):
+            self._known.skip_packed(file.key, file.cursor.path)
+            return self._forget(file)
+        if file.key in self._known.to_skip:
+            self._known.to_skip.discard(file.key)
+            if file.size:
+                return file.start_at_end()
+        unread = file.cursor.offset == 0 and not isinstance(file, CompressedFile)
+        if unread and self._copies.is_copy(file):
+            if file.copy_of:
+                self._known.unnote(file.key)
+            gone = file.name is None and now - file.quiet_since >= QUIET_SECONDS
+            return self._forget(file) if gone else None
+        try:
+            return self._read(file, now)
+        except ReplacedError:
+            if file.name is None and not file.trusted:
+                return self._finish(file, now)
+            return self._start_over(file)
+
+    def _read(self, file: TailedFile, now: float) -> ReceivedBlock | None:
+        more = file.look(now)
+        file.trusted |= file.followed
+        block = file.read() if more else None
+        if block is None and file.has_last_line and self._waited_long(file, now):
+            block = file.read(ended=True)
+        renamed = file.name != file.cursor.path
+        if block is None and renamed and now - file.quiet_since >= QUIET_SECONDS:
+            block = file.read(ended=True)
+            if block is None and not file.followed:
+                if file.name is None:
+                    copy = self._copies.find(file)
+                    return self._hand_over(file, *copy) if copy else self._forget(file)
+                file.close()
+        return block
+
+    def _waited_long(self, file: TailedFile, now: float) -> bool:
+        """Whether a line without its newline is waited for no longer."""
+        return now - file.quiet_since >= self._last_line_seconds
+
+    def _start_over(self, file: TailedFile) -> ReceivedBlock:
+        """It was cut, written anew, or is another file; what was in it before is gone."""
+        if file.followed or file.trusted:
+            log.info("%s was cut or written anew; reading it from its beginning", file.name)
+        before = file.cursor
+        is_copy = before.identity and file.name != before.path
+        was_there = file.followed and file.name == before.path
+        suspect = file.trusted or (was_there and self._known.is_newest(before))
+        if not file.trusted or is_copy:
+            return self._state_chunk(self._begin_anew(file, suspect=suspect))
+        anew = before.anew(modified_ns=before.modified_ns)
+        file.continue_from(anew)
+        kept = self._known.keep(file.key, before, suspect=True)
+        return self._state_chunk({**kept, state_key(file.key): anew.to_state()})
+
+    def _begin_anew(self, file: TailedFile, *, suspect: bool) -> dict[str, object]:
+        """What has its inode is another file: it is read when it is followed, or a generation of
+        the same log by its name."""
+        before, key = file.cursor, file.key
+        found = FilePosition.new(file.name) if file.followed and file.name is not None else None
+        if not file.followed and may_be_made_of(file) and not before.identity:
+            found = before.anew()
+        state = self._known.leave(file, suspect=suspect)
+        if found is not None:
+            anew = self._known.add(key, found)
+            anew.name, anew.followed = file.name, file.followed
+            state[state_key(key)] = anew.cursor.to_state()
+        return state
+
+    def _finish(self, file: TailedFile, now: float) -> ReceivedBlock | None:
+        """The file is gone, but perhaps not all that was in it."""
+        copy = self._copies.find(file)
+        if copy is not None:
+            return self._hand_over(file, *copy)
+        if isinstance(file, CompressedFile):
+            return self._give_up(file, now)
+        file.close()
+        compressed = self._make(file.key, file.cursor, CompressedFile)
+        compressed.unread, compressed.copy_of = file.unread, file.copy_of
+        return self._take(self._known.enter(compressed), now)
+
+    def _hand_over(self, file: TailedFile, copy: TailedFile, rest: FilePosition) -> ReceivedBlock:
+        """From now on the copy is read, and known, instead, unless it is read in its own right. Of
+        what had its inode before, and was not read, a copy is looked for."""
+        log.info("%s goes on in its copy %s", file.cursor.path, copy.name)
+        before = copy.cursor
+        self._known.enter(copy)
+        state: dict[str, object] = {}
+        if not before.offset or rest_of(copy, copy) is None:
+            copy.continue_from(rest)
+            self._copies.changed()
+            if 0 < before.offset < before.size:
+                state = self._known.keep(copy.key, before, suspect=True)
+        forgotten = self._forget(file)
+        state |= {**(forgotten.state or {}), state_key(copy.key): copy.cursor.to_state()}
+        return replace(forgotten, state=state)
+
+    def _give_up(self, file: CompressedFile, now: float) -> ReceivedBlock | None:
+        cursor = file.cursor
+        if cursor.suspect and file.look_at is None:
+            file.look_at = now + QUIET_SECONDS
+            file.close()
+            return None
+        if cursor.suspect:
+            self.cut += 1
+            log.warning(
+                "%s was cut and no copy was found: what came after its first %d bytes may be lost",
+                cursor.path,
+                cursor.offset,
+            )
+        elif (cursor.offset < cursor.size or file.unread) and not file.copy_of:
+            self._known.miss(
+                f"{cursor.path} is gone, and was read up to its byte {cursor.offset} only"
+            )
+        return self._forget(file)
+
+    def _forget(self, file: TailedFile) -> ReceivedBlock:
+        self._known.forget(file)
+        self._unreadable.pop(file.key, None)
+        return self._state_chunk({state_key(file.key): None})
+
+    def _state_chunk(self, state: Mapping[str, object]) -> ReceivedBlock:
+        return ReceivedBlock(
+            b"",
+            Origin(self._following.hostname, (), self._following.rules),
+            self._following.clock_us(),
+            state=state,
+        )
+
+    def _not_readable(self, file: TailedFile, error: OSError) -> None:
+        file.close()
+        self._known.to_skip.discard(file.key)
+        path, reason = file.cursor.path, error.strerror or str(error)
+        if file.key not in self._unreadable:
+            log.warning("cannot read %s: %s", path, reason)
+        self._unreadable[file.key] = path, reason

@@ -1,0 +1,113 @@
+"""Directories that depend on their events: ``/lake/dt=%Y-%m-%d/app={app}``, of whole batches.
+
+Times are in UTC; values of columns are written as Hive writes them. The part before the first
+pattern is fixed: the root, under which staging lies too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.events.hive_names import hive_name
+from flumeng.platform.errors import UserError
+from flumeng.platform.options.patterns import FIELD, fixed_part, split_query
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+UNITS_MICROSECONDS = {"%M": 60_000_000, "%H": 3_600_000_000}
+DAY_MICROSECONDS = 86_400_000_000
+EARLIEST = (datetime.min.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+LATEST = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+_TIME = re.compile("%[YmdHM]")
+
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class PatternPath:
+    """``root`` is the directory before the first pattern, without a slash at its end."""
+
+    def __init__(self, path: str) -> None:
+        path, self._query = split_query(path)
+        self._path = path.rstrip("/")
+        used = set(_TIME.findall(path))
+        self._timed = bool(used)
+        self._fields = tuple(dict.fromkeys(FIELD.findall(path)))
+        fixed = fixed_part(self._path)
+        self.root = (fixed if fixed == self._path else fixed.rpartition("/")[0]) + self._query
+        self._unit = min((UNITS_MICROSECONDS.get(u, DAY_MICROSECONDS) for u in used), default=0)
+        self._known: dict[int, str] = {}
+
+    def split(self, batch: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        """Directories and the rows of ``batch`` that go there, in their order.
+
+        An event without a time goes where 1970 is. Raises UserError when the batch lacks a column
+        that the path needs.
+        """
+        if not batch.num_rows:
+            return
+        periods = self._periods(batch) if self._timed else np.zeros(batch.num_rows, np.int64)
+        fields = [self._field(batch, name) for name in self._fields]
+        groups = _combined([periods, *(numbers for numbers, _ in fields)])
+
+        def directory(row: int) -> str:
+            names = zip(self._fields, fields, strict=True)
+            values = {name: texts[numbers[row]] for name, (numbers, texts) in names}
+            return self._directory(int(periods[row]), values)
+
+        if groups.min() == groups.max():
+            yield directory(0), batch
+            return
+        order = np.argsort(groups, kind="stable")
+        grouped = batch.take(pa.array(order))
+        starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
+        for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
+            yield directory(int(order[start])), grouped.slice(start, end - start)
+
+    def _periods(self, batch: pa.Table) -> Numbers:
+        """Of each row, in units since 1970."""
+        if "ts" not in batch.schema.names or not pa.types.is_timestamp(batch["ts"].type):
+            raise UserError(f"files: {self._path} needs the column ts, which select has dropped")
+        micros = pc.fill_null(batch["ts"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 0)
+        found: Numbers = np.clip(micros.to_numpy(), EARLIEST, LATEST) // self._unit
+        return found
+
+    def _field(self, batch: pa.Table, name: str) -> tuple[Numbers, list[str]]:
+        """A number for each row, and which name in the path that stands for."""
+        if name not in batch.schema.names:
+            raise UserError(f"files: {self._path} needs the column {name}, which is not there")
+        texts = pc.fill_null(batch[name].cast(pa.string()), "").combine_chunks()
+        encoded = texts.dictionary_encode()
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        numbers = encoded.indices.to_numpy().astype(np.int64)
+        return numbers, [hive_name(text) for text in encoded.dictionary.to_pylist()]
+
+    def _directory(self, period: int, values: dict[str, str]) -> str:
+        known = self._known.get(period)
+        if known is None:
+            moment = EPOCH + timedelta(microseconds=max(period * self._unit, EARLIEST))
+            known = _TIME.sub(lambda m: _digits(moment, m[0]), self._path)
+            self._known[period] = known
+        return FIELD.sub(lambda m: values[m[1]], known) + self._query
+
+
+def _combined(keys: list[Numbers]) -> Numbers:
+    """A number for each row, the same where all keys are."""
+    groups: Numbers = keys[0] - keys[0].min()
+    for key in keys[1:]:
+        _, groups = np.unique(groups, return_inverse=True)
+        groups = groups * (int(key.max()) + 1) + key
+    return groups
+
+
+def _digits(moment: datetime, pattern: str) -> str:
+    if pattern == "%Y":
+        return f"{moment.year:04d}"
+    numbers = {"%m": moment.month, "%d": moment.day, "%H": moment.hour, "%M": moment.minute}
+    return f"{numbers[pattern]:02d}"

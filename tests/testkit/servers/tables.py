@@ -1,0 +1,101 @@
+"""Tables of Delta and Iceberg in a directory, for tests: our sinks into them, and how others see
+them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog import load_catalog
+
+from flumeng.config.sinks.lakehouse import Catalog, Delta, Evolution, Iceberg
+from flumeng.connectors.api.sink import Attempt, Row, Sink, TaskRevision
+from flumeng.connectors.lakehouse.delta import DeltaSink
+from flumeng.connectors.lakehouse.group_commit import GroupCommit
+from flumeng.connectors.lakehouse.iceberg import IcebergSink
+from flumeng.connectors.lakehouse.tables import TableSink
+from flumeng.events.lazy_batch import LazyBatch
+
+TASK = TaskRevision("web", "collect.0", 1)
+SPARK: Any = None
+
+
+class Lake(Protocol):
+    """A table of one format in a directory, and how others see it."""
+
+    def sink(self, *by: str, schema: Evolution = "add", task: TaskRevision = TASK) -> TableSink: ...
+
+    def rows(self) -> pa.Table: ...
+
+    def append(self, rows: pa.Table) -> None:
+        """As a foreign writer does."""
+
+    def drop(self, column: str) -> None:
+        """Take a column away."""
+
+    def commits(self) -> int:
+        """How many commits have added rows."""
+
+
+class DeltaDirectory:
+    def __init__(self, place: Path) -> None:
+        self.place = str(place / "delta")
+
+    def sink(self, *by: str, schema: Evolution = "add", task: TaskRevision = TASK) -> TableSink:
+        return DeltaSink(Delta(self.place, by, schema), task)
+
+    def rows(self) -> pa.Table:
+        return DeltaTable(self.place).to_pyarrow_table()
+
+    def append(self, rows: pa.Table) -> None:
+        write_deltalake(self.place, rows, mode="append")
+
+    def drop(self, column: str) -> None:
+        rows = self.rows().drop_columns([column])
+        write_deltalake(self.place, rows, mode="overwrite", schema_mode="overwrite")
+
+    def commits(self) -> int:
+        return sum(one["operation"] == "WRITE" for one in DeltaTable(self.place).history())
+
+
+class IcebergDirectory:
+    def __init__(self, place: Path) -> None:
+        self.catalog = Catalog("sql", f"sqlite:///{place}/catalog.db", warehouse=f"{place}/lake")
+
+    def sink(self, *by: str, schema: Evolution = "add", task: TaskRevision = TASK) -> TableSink:
+        return IcebergSink(Iceberg(self.catalog, "web.events", by, schema), task)
+
+    def table(self) -> Any:
+        uri, warehouse = self.catalog.uri, self.catalog.warehouse
+        return load_catalog("default", type="sql", uri=uri, warehouse=warehouse).load_table(
+            "web.events"
+        )
+
+    def rows(self) -> pa.Table:
+        return self.table().scan().to_arrow()
+
+    def append(self, rows: pa.Table) -> None:
+        self.table().append(rows)
+
+    def drop(self, column: str) -> None:
+        with self.table().update_schema() as update:
+            update.delete_column(column)
+
+    def commits(self) -> int:
+        return len(self.table().snapshots())
+
+
+def elsewhere(sink: TableSink) -> TableSink:
+    """``sink``, as in another process: it shares no commits."""
+    sink._commits = GroupCommit()
+    return sink
+
+
+def staged(sink: Sink, rows: pa.Table, attempt: Attempt | None = None) -> list[Row]:
+    """What the stage of one split yields."""
+    batch = LazyBatch(SPARK, 1, None, (), rows.schema)
+    stage = sink.stage(batch, attempt or Attempt()).all_arrow
+    assert stage is not None
+    return [row for out in stage(iter(rows.to_batches())) for row in out.to_pylist()]
