@@ -22,8 +22,8 @@ from xdist.workermanage import WorkerController
 
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.testing import RealZooKeeper
 from tests.reaper import pytest_configure
+from tests.testkit.store import RealZooKeeper
 
 __all__ = ["pytest_configure"]
 

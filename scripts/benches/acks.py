@@ -26,7 +26,7 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, Put, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.platform.errors import ConflictError
-from flumeng.testing import RealZooKeeper
+from tests.testkit.store import RealZooKeeper
 from zkschema import codec, paths
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Ack, Journal

@@ -30,7 +30,7 @@ from flumeng.control.zookeeper import ABSENT, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.journal import Journal
-from flumeng.testing import RealZooKeeper
+from tests.testkit.store import RealZooKeeper
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 

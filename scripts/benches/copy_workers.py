@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from queue import Empty
 
-from flumeng.agent.ingest.testing import WorkerProcess, flow_text
 from flumeng.agent.node.memberships import as_message, membership_of
 from flumeng.journal.replication.membership import Membership
+from tests.testkit.ingest_worker import WorkerProcess, flow_text
 
 PATIENCE_SECONDS = 120.0
 LOOK_SECONDS = 0.002

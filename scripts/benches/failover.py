@@ -26,7 +26,7 @@ from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.zookeeper import ABSENT, Put, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.events.journal_names import new_id
-from flumeng.testing import RealZooKeeper
+from tests.testkit.store import RealZooKeeper
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Cluster, Journal

@@ -12,7 +12,7 @@ from benches.processes import peak_rss_mb
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.testing import RealZooKeeper
+from tests.testkit.store import RealZooKeeper
 from zkschema import paths
 
 FLOW = """

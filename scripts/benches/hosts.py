@@ -25,8 +25,8 @@ from benches.processes import cpu_seconds, rss_mb, threads
 from flumeng.connectors.journals.addresses import Addresses
 from flumeng.connectors.journals.positions import PositionWatcher
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.journal.light_servers import Commit, LightServers
-from flumeng.testing import FakeStore
+from tests.testkit.light_servers import Commit, LightServers
+from tests.testkit.store import FakeStore
 from zkschema import paths
 from zkschema.records import Journal, LiveNode
 

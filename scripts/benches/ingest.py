@@ -21,7 +21,7 @@ from benches import disk, footprint, rsyslog
 from benches.processes import cpu_seconds, peak_rss_mb
 from benches.rsyslog import Rsyslog
 from benches.senders import LINE_BYTES, Sender
-from flumeng.agent.ingest.testing import WorkerProcess, flow_text
+from tests.testkit.ingest_worker import WorkerProcess, flow_text
 
 LOOK_SECONDS = 0.01
 LATENCY_LOOK_SECONDS = 0.001

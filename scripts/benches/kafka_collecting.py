@@ -21,8 +21,8 @@ from flumeng.connectors.kafka import admin, names
 from flumeng.connectors.kafka.access import Access
 from flumeng.control.zookeeper import ABSENT, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.testing import RealZooKeeper
 from tests.testkit.servers.kafka import RealKafka
+from tests.testkit.store import RealZooKeeper
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 

@@ -24,8 +24,8 @@ from flumeng.control.planner import Planner
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import ABSENT, Version, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.testing import RealZooKeeper
 from tests.testkit.servers.kafka import RealKafka
+from tests.testkit.store import RealZooKeeper
 from zkschema import codec, paths
 from zkschema.bootstrap import flow_folders
 from zkschema.records import COLLECT, Ack, Flow, Node, Partition, Partitions

@@ -22,7 +22,7 @@ from flumeng.control.snapshot.reader import Reader
 from flumeng.control.zookeeper import ABSENT, ANY, Put, Store, tree
 from flumeng.control.zookeeper.zookeeper import ZooKeeperStore, connect
 from flumeng.events.journal_names import new_id
-from flumeng.testing import RealZooKeeper
+from tests.testkit.store import RealZooKeeper
 from zkschema import paths
 from zkschema.records import COLLECT, Journal, LiveNode, MaintenanceLimits, Node
 

@@ -27,9 +27,9 @@ from benches.light_sites import NODE
 from benches.processes import cpu_seconds
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.platform.counting import Counts
-from flumeng.platform.links import Links
-from flumeng.testing import RealZooKeeper
+from tests.testkit.counting import Counts
+from tests.testkit.links import Links
+from tests.testkit.store import RealZooKeeper
 from zkschema import paths
 
 GROUPS = 10

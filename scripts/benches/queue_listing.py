@@ -31,8 +31,8 @@ from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, ANY, Expected, Put, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.testing import RealZooKeeper
 from tests.testkit.servers.s3 import REGION, RealS3, build
+from tests.testkit.store import RealZooKeeper
 from zkschema import paths
 from zkschema.records import Ack
 

@@ -29,7 +29,7 @@ from flumeng.control.zookeeper import tree
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import FlumengError
-from flumeng.testing import RealZooKeeper
+from tests.testkit.store import RealZooKeeper
 from zkschema import paths
 from zkschema.records import Journal
 

@@ -16,13 +16,13 @@ from flumeng.agent.node.children import UNLIMITED
 from flumeng.agent.node.events import Event, Said
 from flumeng.agent.node.home import Home
 from flumeng.agent.node.settings import Settings
-from flumeng.agent.node.testing import ScriptedChild
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import ABSENT, Found, tree
 from flumeng.control.zookeeper import Path as Znode
-from flumeng.simulation.stepped_node import SteppedNode
-from flumeng.testing import FakeStore
+from tests.testkit.light_nodes import ScriptedChild
+from tests.testkit.simulation.stepped_node import SteppedNode
+from tests.testkit.store import FakeStore
 from zkschema import paths
 from zkschema.records import INGEST, AssignedTask, Assignment, Journal, LiveNode, Node
 

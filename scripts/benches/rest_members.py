@@ -12,8 +12,8 @@ from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.platform.security.roles import DIRECTORY
-from flumeng.platform.security.testing import CLUSTER, Certificates
-from flumeng.testing import RealZooKeeper
+from tests.testkit.certificates import CLUSTER, Certificates
+from tests.testkit.store import RealZooKeeper
 
 FLOW = "flow: web\nsources: [tail: {paths: [/var/log/web.log]}]\nsinks: [noop]\n"
 

@@ -1,11 +1,12 @@
-"""What autoscaling makes of days of traffic, by the model of ``flumeng.simulation.traffic``."""
+"""What autoscaling makes of days of traffic, by the model of
+``tests.testkit.simulation.traffic``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from statistics import mean
 
-from flumeng.simulation.traffic import Day, Outcome, run_day, troubled
+from tests.testkit.simulation.traffic import Day, Outcome, run_day, troubled
 
 DAYS = 20
 

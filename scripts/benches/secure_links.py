@@ -22,8 +22,8 @@ from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.platform.security.credentials import Keystore
 from flumeng.platform.security.roles import DIRECTORY, Role
-from flumeng.platform.security.testing import CLUSTER, Certificates
-from flumeng.testing import RealZooKeeper
+from tests.testkit.certificates import CLUSTER, Certificates
+from tests.testkit.store import RealZooKeeper
 
 ROUNDS = 3
 TASKS, PARTITIONS_OF_TASK = 40, 100

@@ -27,7 +27,7 @@ from flumeng.journal.serving.proof import Proof
 from flumeng.journal.serving.server import JournalServer
 from flumeng.platform.security.credentials import Keystore, keystore_of
 from flumeng.platform.security.roles import DIRECTORY
-from flumeng.platform.security.testing import Certificates
+from tests.testkit.certificates import Certificates
 
 ID = "bench.n1.0.0a1b2c3d"
 FRAME_ROWS = 20_000

@@ -20,7 +20,7 @@ from flumeng.connectors.objects.queue_log import QueueLog
 from flumeng.connectors.objects.seen import Seen, seen
 from flumeng.connectors.objects.seen_hashes import LARGE
 from flumeng.control.zookeeper import tree
-from flumeng.testing import FakeStore, FakeTree
+from tests.testkit.store import FakeStore, FakeTree
 
 PATH = "/in/*/*"
 APPENDED_PAGES = 8

@@ -21,9 +21,9 @@ from benches.server import transactions
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.platform.counting import PING, Counts
-from flumeng.platform.links import Link, Links
-from flumeng.testing import RealZooKeeper
+from tests.testkit.counting import PING, Counts
+from tests.testkit.links import Link, Links
+from tests.testkit.store import RealZooKeeper
 from zkschema import paths
 from zkschema.records import COLLECT, MaintenanceLimits
 
@@ -124,7 +124,7 @@ def _world(count: int) -> Iterator[World]:
                     start("flumeng.control.master", f"{masters.address}/bench")
                 _until(lambda: len(store.children(paths.live_masters())) == MASTERS, "masters")
                 share = count // PROCESSES
-                command = ("flumeng.agent.node.testing", f"{nodes.address}/bench", folder)
+                command = ("tests.testkit.light_nodes", f"{nodes.address}/bench", folder)
                 light = [
                     start(*command, number * share, share, SESSION_SECONDS)
                     for number in range(PROCESSES)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 
 from benches import collecting
-from flumeng.agent.collector.cluster_testing import StandaloneCluster
+from tests.testkit.spark_cluster import StandaloneCluster
 
 TURNS = 2
 REQUIREMENTS = Path(__file__).parents[2] / "conf" / "spark" / "executors.txt"

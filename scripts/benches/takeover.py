@@ -29,7 +29,7 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.testing import RealZooKeeper
+from tests.testkit.store import RealZooKeeper
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Ack, PlannedTask

@@ -20,12 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from flumeng.agent.collector.assignment import Assignment
-from flumeng.agent.collector.testing import (
-    Restless,
-    ScriptedEngine,
-    ScriptedPipeline,
-    StillPositions,
-)
 from flumeng.agent.collector.worker import Worker
 from flumeng.agent.node.daemon import Node
 from flumeng.agent.node.events import Ended, Event, Said
@@ -39,6 +33,7 @@ from flumeng.control.zookeeper import Path as ZPath
 from flumeng.control.zookeeper import Put, Refused, Store, Version, Write
 from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
 from flumeng.platform import logs, parentage
+from tests.testkit.collector import Restless, ScriptedEngine, ScriptedPipeline, StillPositions
 from zkschema import paths
 from zkschema.records import COLLECT, DISCOVER, Ack
 

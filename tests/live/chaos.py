@@ -25,7 +25,7 @@ from flumeng.journal.log.position import Position
 from flumeng.journal.serving.account import Account
 from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import FlumengError, UnavailableError
-from flumeng.testing import RealZooKeeper
+from tests.testkit.store import RealZooKeeper
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 

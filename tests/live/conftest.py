@@ -10,15 +10,15 @@ from pyspark.sql import SparkSession
 
 from flumeng.agent.collector import class_archive
 from flumeng.agent.collector import spark as sessions
-from flumeng.agent.ingest.testing import WorkerProcess
 from flumeng.config.spark import SparkOptions
 from flumeng.platform.errors import UnavailableError, UserError
-from flumeng.platform.security.testing import Certificates
-from flumeng.testing import RealZooKeeper
 from tests.live.chaos import Cluster
 from tests.live.one_host import Standalone
+from tests.testkit.certificates import Certificates
+from tests.testkit.ingest_worker import WorkerProcess
 from tests.testkit.servers.kafka import RealKafka
 from tests.testkit.servers.tls import Authority
+from tests.testkit.store import RealZooKeeper
 
 
 @pytest.fixture(scope="session")

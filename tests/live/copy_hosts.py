@@ -28,12 +28,12 @@ from flumeng.control.zookeeper import Versioned, tree
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.platform import secrets
 from flumeng.platform.security.roles import DIRECTORY, Role
-from flumeng.platform.security.testing import CLUSTER, Certificates
-from flumeng.platform.security.testing import HOSTS as LOOPBACK
-from flumeng.testing import RealZooKeeper
 from tests.live.chaos import child_of, descendants
 from tests.live.one_host import eventually
 from tests.live.power_cut import PowerCut
+from tests.testkit.certificates import CLUSTER, Certificates
+from tests.testkit.certificates import HOSTS as LOOPBACK
+from tests.testkit.store import RealZooKeeper
 from zkschema import paths
 from zkschema.records import Journal
 

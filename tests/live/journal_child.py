@@ -22,8 +22,8 @@ from typing import TypeVar
 from flumeng.journal.log.checkpoint import Durability
 from flumeng.journal.log.errors import DiskFullError, JournalFailedError
 from flumeng.journal.log.journal import Journal
-from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import FlumengError
+from tests.testkit.journal import numbered_events
 
 ROWS = 3
 SEGMENT_BYTES = 1500  # two frames

@@ -27,7 +27,7 @@ from flumeng.platform.security.credentials import Credentials
 from flumeng.platform.security.expiry import utc_now
 from flumeng.platform.security.identity import Identity
 from flumeng.platform.security.roles import Role
-from flumeng.platform.security.testing import CLUSTER, HOSTS, Certificates
+from tests.testkit.certificates import CLUSTER, HOSTS, Certificates
 
 WEB, APP, LARGE = "web.n1.0.0a1b2c3d", "app.n1.0.0a1b2c3d", "large.n1.0.0a1b2c3d"
 EVENTS = 1000
@@ -39,7 +39,7 @@ SERVE = f"""
     from flumeng.journal.log.limits import Limits
     from flumeng.journal.log.memory import MemoryJournal
     from flumeng.journal.serving.server import JournalServer
-    from flumeng.journal.testing import numbered_events
+    from tests.testkit.journal import numbered_events
     from flumeng.platform.security import credentials
 
     def journal(name):

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.ingest.testing import WorkerProcess, flow_text
 from flumeng.agent.standalone.embedded import free_port
 from tests.live.chaos import command_of, descendants
 from tests.live.one_host import Standalone, eventually
 from tests.live.receiver import Receiver, taken
+from tests.testkit.ingest_worker import WorkerProcess, flow_text
 
 BOUND_SECONDS = 3.0
 SENDERS = 8

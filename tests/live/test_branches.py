@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Filtered, Work
 from flumeng.config import check_flow
 from flumeng.connectors.api.ranged import Range
@@ -23,6 +22,7 @@ from flumeng.events.schema import EVENT_SCHEMA, READ_SCHEMA
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
 from flumeng.platform import file_store
+from tests.testkit.collector import TASK
 
 JOURNAL = "web.n1.0.00000000"
 BODIES = [b"level=%d" % (n % 8) if n % 5 else b"junk" for n in range(60)]

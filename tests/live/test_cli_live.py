@@ -24,7 +24,7 @@ from flumeng.control.commands.migration import migrate_cluster
 from flumeng.control.commands.nodes import decommission_node
 from flumeng.control.zookeeper import ABSENT, ANY, Store, Version, Write, tree
 from flumeng.platform.errors import ConflictError
-from flumeng.testing import RealZooKeeper
+from tests.testkit.store import RealZooKeeper
 from zkschema import paths, records, table
 from zkschema.migrations import Change, Delete, Migration, Set
 

@@ -23,7 +23,6 @@ from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.runner import Runner, Surroundings
 from flumeng.agent.collector.scheduler import Scheduler
 from flumeng.agent.collector.status import Status
-from flumeng.agent.collector.testing import TASK
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Reach
 from flumeng.connectors.journals.addresses import Addresses
@@ -37,9 +36,10 @@ from flumeng.events.journal_names import node_of
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.repair import repair
 from flumeng.journal.serving.server import JournalServer
-from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import CorruptError
-from flumeng.testing import FakeStore
+from tests.testkit.collector import TASK
+from tests.testkit.journal import numbered_events
+from tests.testkit.store import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 from zkschema.records import Flow, LiveNode

@@ -12,8 +12,8 @@ from flumeng.connectors.journals import positions
 from flumeng.connectors.journals.addresses import Addresses
 from flumeng.connectors.journals.positions import PositionWatcher
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.journal.light_servers import LightServers
-from flumeng.testing import FakeStore
+from tests.testkit.light_servers import LightServers
+from tests.testkit.store import FakeStore
 from zkschema import paths
 from zkschema.records import Journal, LiveNode
 

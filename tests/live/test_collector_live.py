@@ -25,7 +25,7 @@ from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
-from flumeng.testing import RealZooKeeper
+from tests.testkit.store import RealZooKeeper
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 from zkschema.records import Ack, Flow, LiveNode

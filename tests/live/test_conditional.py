@@ -12,7 +12,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.testing import TASK
 from flumeng.config import check_flow, parse_flow
 from flumeng.connectors.journals.reader import JournalReader
 from flumeng.events import identity
@@ -20,6 +19,7 @@ from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.filters.making import made
 from flumeng.platform.errors import UserError
+from tests.testkit.collector import TASK
 
 EVENTS = 6
 SCHEMA = identity.with_identity(READ_SCHEMA)

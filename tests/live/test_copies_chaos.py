@@ -21,9 +21,9 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from flumeng.platform.security.testing import Certificates
 from tests.live.copy_hosts import FLOW, PORT, Host, Hosts, can_make_hosts, running
 from tests.live.one_host import delivered, eventually
+from tests.testkit.certificates import Certificates
 
 SECONDS = float(os.environ.get("FLUMENG_COPIES_SECONDS", "60"))
 SEED = int(os.environ.get("FLUMENG_COPIES_SEED", "1"))

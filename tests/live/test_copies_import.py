@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.platform.security.testing import Certificates
 from tests.live.copy_hosts import can_make_hosts, running
 from tests.live.one_host import eventually
 from tests.live.test_copies_takeover import Web
+from tests.testkit.certificates import Certificates
 
 pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="hosts need root and ip")
 

@@ -13,10 +13,10 @@ import pytest
 
 from flumeng.control.commands.cluster import verify_cluster
 from flumeng.control.zookeeper import AccessStore
-from flumeng.platform.security.testing import Certificates
 from tests.live.copy_hosts import can_make_hosts, running
 from tests.live.one_host import eventually
 from tests.live.test_copies_takeover import Web
+from tests.testkit.certificates import Certificates
 from zkschema import paths
 
 pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="hosts need root and ip")

@@ -19,9 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.query import StreamingQuery
 
-from flumeng.agent.ingest.testing import WorkerProcess, flow_text
 from flumeng.agent.node.registration import Identity, Registration
-from flumeng.agent.node.testing import ClaimsInMemory
 from flumeng.agent.pyspark import FlumengDataSource, commit, next_offsets
 from flumeng.agent.pyspark.cursor import Cursor
 from flumeng.control.commands.cursors import delete_cursor
@@ -31,6 +29,8 @@ from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
 from flumeng.platform.errors import ConflictError, UserError
+from tests.testkit.ingest_worker import WorkerProcess, flow_text
+from tests.testkit.light_nodes import ClaimsInMemory
 from zkschema import paths, records
 
 PATIENCE_SECONDS = 180.0

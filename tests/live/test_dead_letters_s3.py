@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cli.testing import Shell
 from flumeng.config import check_flow
 from flumeng.config.letters_source import LettersSource
 from flumeng.connectors.api.letter_columns import ADDED
@@ -24,8 +23,9 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import tree
 from flumeng.platform.file_store import open_store
 from flumeng.platform.options.locations import Credentials, located
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import Shell
 from tests.testkit.servers.s3 import RealS3
+from tests.testkit.store import FakeStore
 from zkschema import paths
 
 KEYS = Credentials(access_key="${secret:lake-id}", secret_key="${secret:lake-key}")

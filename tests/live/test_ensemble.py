@@ -30,7 +30,7 @@ from flumeng.control.snapshot.reader import Reader
 from flumeng.control.zookeeper import ANY, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.platform.errors import FlumengError
-from flumeng.platform.testing import Proxy, RealEnsemble, proxied
+from tests.testkit.zookeeper import Proxy, RealEnsemble, proxied
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN
 
@@ -119,7 +119,7 @@ class Cluster:
     def run_light_nodes(self, name: str, first: int, count: int) -> None:
         self.run(
             name,
-            "flumeng.agent.node.testing",
+            "tests.testkit.light_nodes",
             self.hosts,
             self.folder,
             first,

@@ -21,9 +21,7 @@ from flumeng.agent.collector import pipeline as pipeline_module
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.prepared import PreparedBatches
-from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Work
-from flumeng.agent.ingest.testing import flow_text
 from flumeng.agent.pyspark.batch import BatchReader
 from flumeng.agent.pyspark.options import Options
 from flumeng.config import parse_flow
@@ -41,12 +39,14 @@ from flumeng.events import lazy_batch
 from flumeng.journal.log.errors import DeniedError
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
-from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import UserError
 from flumeng.platform.security.credentials import Keystore
 from flumeng.platform.security.roles import DIRECTORY
-from flumeng.platform.security.testing import Certificates
-from flumeng.testing import RealZooKeeper
+from tests.testkit.certificates import Certificates
+from tests.testkit.collector import TASK
+from tests.testkit.ingest_worker import flow_text
+from tests.testkit.journal import numbered_events
+from tests.testkit.store import RealZooKeeper
 from zkschema import paths, records
 
 WEB = "web.n1.0.00000000"

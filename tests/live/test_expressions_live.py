@@ -20,15 +20,15 @@ from pyspark.sql.types import (
 )
 
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.testing import TASK
 from flumeng.config import expressions, functions, parse_flow
 from flumeng.config.filters.parse import SYSLOG
 from flumeng.config.kinds import EVENT
 from flumeng.config.sql_text import TYPES
-from flumeng.config.testing import ATTEMPTS, CONDITIONS
 from flumeng.connectors.journals.reader import JournalReader
 from flumeng.filters import spark_syntax
 from flumeng.platform.errors import UserError
+from tests.testkit.collector import TASK
+from tests.testkit.expressions import ATTEMPTS, CONDITIONS
 
 COLUMNS = {**EVENT, **SYSLOG}
 VALUES = {

@@ -18,7 +18,6 @@ import pytest
 from pyarrow import fs
 
 from flumeng.agent.collector.commit import Commits
-from flumeng.agent.collector.testing import TASK
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.config.sinks.files import Files
 from flumeng.connectors.api.sink import Attempt
@@ -29,10 +28,11 @@ from flumeng.platform import remote_store
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.file_store import below, open_store
 from flumeng.platform.options.locations import Credentials, located, place_of
-from flumeng.testing import FakeStore
 from tests.live.own_server import need_own
 from tests.live.sink_examples import example, first_sink
+from tests.testkit.collector import TASK
 from tests.testkit.servers.s3 import RealS3
+from tests.testkit.store import FakeStore
 from zkschema import paths as zk
 from zkschema.records import Commit
 

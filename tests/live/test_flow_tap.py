@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 
-from flumeng.agent.ingest.testing import flow_text
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
@@ -29,7 +28,8 @@ from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving import taps
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.server import JournalServer
-from flumeng.journal.testing import numbered_events
+from tests.testkit.ingest_worker import flow_text
+from tests.testkit.journal import numbered_events
 from zkschema import paths
 
 PATIENCE_SECONDS = 180.0

@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import BatchFailedError, Outcome, Work
 from flumeng.config import parse_flow
 from flumeng.config.filters.lookup import Lookup
@@ -29,9 +28,10 @@ from flumeng.filters.lookup import LookupFilter, LookupStage
 from flumeng.filters.refreshed_table import Version
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
-from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.user_functions import FunctionError
+from tests.testkit.collector import TASK
+from tests.testkit.journal import numbered_events
 
 JOURNAL = "web.n1.0.00000000"
 EVENTS = 50

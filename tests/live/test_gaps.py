@@ -11,12 +11,12 @@ from pyspark.sql import SparkSession
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.gaps import Gap
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Work
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import DELETED, Range
 from flumeng.connectors.api.sink import Written
 from flumeng.connectors.journals.reader import JournalReader
+from tests.testkit.collector import TASK
 
 RANGES = (Range("orders.0.MkTRfQ2n@kafka", 100, 250), Range("orders.1.MkTRfQ2n@kafka", 0, 1))
 GAPS = tuple(Gap(gone, DELETED) for gone in RANGES)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.ingest.testing import WorkerProcess
+from tests.testkit.ingest_worker import WorkerProcess
 
 DESCRIPTORS = 256
 FILES = 300

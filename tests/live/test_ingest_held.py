@@ -9,8 +9,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from flumeng.agent.ingest.testing import WorkerProcess
 from flumeng.connectors.http.http_app import HELD_SECONDS
+from tests.testkit.ingest_worker import WorkerProcess
 
 SOON_SECONDS = 10.0
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.ingest.testing import WorkerProcess, flow_text
+from tests.testkit.ingest_worker import WorkerProcess, flow_text
 
 IDLE_CONNECTIONS = 10_000
 LONG_LINE_BYTES = 1 << 30

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.ingest.testing import WorkerProcess, flow_text
+from tests.testkit.ingest_worker import WorkerProcess, flow_text
 
 FLOWS = 200
 MOST_THREADS = 60

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.ingest.testing import WorkerProcess, flow_text
+from tests.testkit.ingest_worker import WorkerProcess, flow_text
 
 ROTATIONS = int(os.environ.get("FLUMENG_ROTATIONS", "120"))
 ROTATIONS_A_KILL = 12

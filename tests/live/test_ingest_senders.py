@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from flumeng.agent.ingest.testing import WorkerProcess, flow_text
 from flumeng.config.server_tls import canonical
+from tests.testkit.ingest_worker import WorkerProcess, flow_text
 from tests.unit.authority import Authority, fingerprint
 
 HALF_OPEN = 10_000

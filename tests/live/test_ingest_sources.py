@@ -19,8 +19,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.agent.ingest.testing import WorkerProcess, flow_text
 from flumeng.config import registry
+from tests.testkit.ingest_worker import WorkerProcess, flow_text
 
 
 @pytest.fixture

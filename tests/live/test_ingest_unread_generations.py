@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.ingest.testing import WorkerProcess, flow_text
+from tests.testkit.ingest_worker import WorkerProcess, flow_text
 
 FULL_BYTES = 20 << 20
 LINE_BYTES = 1024

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from flumeng.agent.ingest.testing import WorkerProcess, flow_text
 from flumeng.agent.standalone.embedded import free_port
+from tests.testkit.ingest_worker import WorkerProcess, flow_text
 
 
 def tcp(listen: str = "127.0.0.1:0", **options: Any) -> str:

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from flumeng.agent.ingest.testing import WorkerProcess, flow_text
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.queries.acks import ask_worker, positions
 from flumeng.control.zookeeper import tree
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.events.journal_names import maker_of
 from flumeng.journal.serving.client import JournalClient
-from flumeng.testing import RealZooKeeper
+from tests.testkit.ingest_worker import WorkerProcess, flow_text
+from tests.testkit.store import RealZooKeeper
 from zkschema import paths
 
 FLUMENG = Path(sys.executable).with_name("flumeng")

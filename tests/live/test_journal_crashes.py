@@ -23,8 +23,8 @@ from pathlib import Path
 import pytest
 
 from flumeng.journal.log.journal import Journal
-from flumeng.journal.testing import numbered_events
 from tests.live.power_cut import PowerCut
+from tests.testkit.journal import numbered_events
 
 
 def can_trace() -> bool:

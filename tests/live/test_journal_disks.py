@@ -20,8 +20,8 @@ from flumeng.journal.log.errors import DiskFullError, JournalFailedError
 from flumeng.journal.log.frame import Payload
 from flumeng.journal.log.group_commit import GroupCommit
 from flumeng.journal.log.journal import Journal
-from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import UserError
+from tests.testkit.journal import numbered_events
 
 ID = "web.n1.0.0a1b2c3d"
 ROWS = 20

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.ingest.testing import WorkerProcess, flow_text
 from flumeng.journal.serving.account import Account
+from tests.testkit.ingest_worker import WorkerProcess, flow_text
 
 LINES = 2000
 

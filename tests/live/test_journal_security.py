@@ -39,14 +39,12 @@ from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.serving.tokens import TOKEN_SECONDS, Claims
 from flumeng.journal.serving.watch import WatchRequest
 from flumeng.journal.serving.wire import FRAMES_SCHEMA, make_ticket
-from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import FlumengError, UnavailableError
 from flumeng.platform.security.authority import new_authority
 from flumeng.platform.security.credentials import Credentials, Keystore
 from flumeng.platform.security.expiry import utc_now
 from flumeng.platform.security.identity import Identity
 from flumeng.platform.security.roles import DIRECTORY, ROLES, Role
-from flumeng.platform.security.testing import CLUSTER, Certificates
 from tests.live.journal_servers import (
     APP,
     EVENTS,
@@ -60,6 +58,8 @@ from tests.live.journal_servers import (
     proof_of,
     serving,
 )
+from tests.testkit.certificates import CLUSTER, Certificates
+from tests.testkit.journal import numbered_events
 
 
 @pytest.fixture(scope="module")

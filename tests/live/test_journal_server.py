@@ -37,8 +37,8 @@ from flumeng.journal.log.repair import repair
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.serving.wire import FRAMES_SCHEMA
-from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
+from tests.testkit.journal import numbered_events
 
 ID = "web.n1.0.0a1b2c3d"
 ROWS = 500

@@ -20,8 +20,8 @@ from flumeng.journal.serving import watch_client
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.serving.watch import WatchAnswer, WatchRequest
-from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import UnavailableError
+from tests.testkit.journal import numbered_events
 
 ID = "web.n1.0.0a1b2c3d"
 OTHER = "web.n1.0.0a1b2c3e"

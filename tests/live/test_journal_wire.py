@@ -29,8 +29,8 @@ from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.serving.wire import ERROR_KINDS, FRAMES_SCHEMA
-from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
+from tests.testkit.journal import numbered_events
 
 ID = "web.n1.0.0a1b2c3d"
 EVENTS = 600

@@ -16,7 +16,6 @@ from flumeng.agent.collector.partitions import Partitions
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize
 from flumeng.agent.collector.task import Task
-from flumeng.agent.collector.testing import ScriptedPipeline
 from flumeng.config import parse_flow
 from flumeng.connectors.api.sink import Written
 from flumeng.connectors.kafka import admin, names
@@ -28,9 +27,10 @@ from flumeng.control.commands import resets
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.zookeeper import ANY, tree
 from flumeng.platform.errors import UnavailableError, UserError
-from flumeng.testing import FakeStore
 from tests.live.own_server import need_own
+from tests.testkit.collector import ScriptedPipeline
 from tests.testkit.servers.kafka import RealKafka
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 TOPIC = "orders"

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-from flumeng.agent.ingest.testing import WorkerProcess, flow_text
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.kafka import admin, names
@@ -23,6 +22,7 @@ from flumeng.connectors.kafka.reader import KafkaReader
 from flumeng.events.schema import READ_SCHEMA
 from tests.live.one_host import Standalone, eventually
 from tests.live.own_server import need_own
+from tests.testkit.ingest_worker import WorkerProcess, flow_text
 from tests.testkit.servers.kafka import RealKafka
 
 LINES = 20_000

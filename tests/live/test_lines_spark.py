@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Work
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Progress, Range
@@ -21,6 +20,7 @@ from flumeng.connectors.journals.reader import JournalReader
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
+from tests.testkit.collector import TASK
 
 JOURNALS = ("web.n1.0.00000000", "web.n1.0.00000001")
 BODIES = [b"a", b" a", b" a", b"b", b"c", b" c"]

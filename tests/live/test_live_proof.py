@@ -17,7 +17,6 @@ import pytest
 
 from flumeng.agent.node.children import UNLIMITED
 from flumeng.agent.node.settings import Settings
-from flumeng.agent.node.testing import LightNode
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.snapshot.assignment_pages import read_assignment
@@ -26,8 +25,9 @@ from flumeng.control.zookeeper.kazoo_lists import to_kazoo
 from flumeng.control.zookeeper.zookeeper import ZooKeeperStore, connect
 from flumeng.platform.errors import ConflictError, ForbiddenError
 from flumeng.platform.security.roles import DIRECTORY, Role, subject_of
-from flumeng.platform.security.testing import CLUSTER, Certificates
-from flumeng.testing import RealZooKeeper
+from tests.testkit.certificates import CLUSTER, Certificates
+from tests.testkit.light_nodes import LightNode
+from tests.testkit.store import RealZooKeeper
 from zkschema import paths, records
 from zkschema.access import PERMISSIONS
 

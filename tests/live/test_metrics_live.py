@@ -22,12 +22,12 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from flumeng.agent.ingest.testing import flow_text
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.testing import RealZooKeeper
+from tests.testkit.ingest_worker import flow_text
+from tests.testkit.store import RealZooKeeper
 
 FLUMENG = Path(sys.executable).with_name("flumeng")
 PATIENCE_SECONDS = 180.0

@@ -21,9 +21,9 @@ from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.zookeeper import ABSENT, Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.platform.security.roles import DIRECTORY, Role
-from flumeng.platform.security.testing import CLUSTER, Certificates
-from flumeng.testing import RealZooKeeper
 from tests.live.zookeeper_misdeeds import DONE, JOURNAL, OUTSIDE
+from tests.testkit.certificates import CLUSTER, Certificates
+from tests.testkit.store import RealZooKeeper
 from zkschema import bootstrap, paths, records
 
 MEMBERS = ("node:n1", "node:n2", "operator:al", "operator:bob@app", "subscriber:job")

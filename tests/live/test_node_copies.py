@@ -13,7 +13,7 @@ import pytest
 
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
-from flumeng.testing import RealZooKeeper
+from tests.testkit.store import RealZooKeeper
 from zkschema import paths
 
 SESSION_SECONDS = 2.0

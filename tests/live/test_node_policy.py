@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from flumeng.agent.ingest.testing import flow_text
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import Store, tree
+from tests.testkit.ingest_worker import flow_text
 from zkschema import paths
 
 FLUMENG = Path(sys.executable).with_name("flumeng")

@@ -20,7 +20,6 @@ from flumeng.agent.collector import pipeline as pipeline_module
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.prepared import PreparedBatches
-from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Work
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range, UnreadableError
@@ -30,7 +29,8 @@ from flumeng.events import lazy_batch
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
-from flumeng.journal.testing import numbered_events
+from tests.testkit.collector import TASK
+from tests.testkit.journal import numbered_events
 
 JOURNAL = "web.n1.0.00000000"
 EVENTS = 60

@@ -25,7 +25,6 @@ from typing import Any
 
 import pytest
 
-from flumeng.agent.node import testing as light_nodes
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.settings import set_setting
@@ -34,9 +33,10 @@ from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.fleet.inventory.files import read_inventory
 from flumeng.fleet.inventory.rendering import render
-from flumeng.platform.counting import MULTI
-from flumeng.platform.links import Links
-from flumeng.testing import RealZooKeeper
+from tests.testkit import light_nodes
+from tests.testkit.counting import MULTI
+from tests.testkit.links import Links
+from tests.testkit.store import RealZooKeeper
 from zkschema import paths
 from zkschema.records import Push
 

@@ -19,7 +19,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.agent.ingest.testing import WorkerProcess, flow_text
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.config.client_tls import ClientTls
 from flumeng.config.sinks.forward import ForwardSyslog, ForwardTcp
@@ -27,6 +26,7 @@ from flumeng.connectors.forward import sink as forward
 from flumeng.connectors.forward.sink import Forward
 from flumeng.platform.errors import UnavailableError, UserError
 from tests.live.sink_examples import example, first_sink
+from tests.testkit.ingest_worker import WorkerProcess, flow_text
 
 BODIES = [b"<13>one", b"<14>t\nwo", b"<15>" + b"x" * 3_000_000, "<16>grün".encode()]
 

@@ -21,7 +21,6 @@ from pyspark.sql import SparkSession
 
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Outcome, Work
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.config import check_flow
@@ -35,6 +34,7 @@ from flumeng.journal.serving.server import JournalServer
 from flumeng.platform import file_store
 from flumeng.platform.errors import UnavailableError
 from tests.live.receiver import Receiver, Reply, taken
+from tests.testkit.collector import TASK
 
 JOURNAL = "web.n1.0.00000000"
 EVENTS = 60

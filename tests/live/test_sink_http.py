@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.agent.collector.testing import TASK
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.config.sinks.http import Http
 from flumeng.connectors.api import backoff
@@ -25,6 +24,7 @@ from flumeng.connectors.http.sink import HttpSink, SendSplit
 from flumeng.platform.errors import UnavailableError, UserError
 from tests.live.receiver import Receiver, Reply, taken
 from tests.live.test_sink_postgres import Letters, events, refuse_nothing
+from tests.testkit.collector import TASK
 
 FIRST = BatchId("series", 1)
 

@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.agent.collector.testing import TASK
 from flumeng.config.client_tls import ClientTls
 from flumeng.config.sinks.kafka import Kafka
 from flumeng.connectors.api.dead_letters import DeadLetters, RefusedError
@@ -29,6 +28,7 @@ from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.scrubbing import Secret
 from tests.live.own_server import need_own
 from tests.live.sink_examples import example, first_sink
+from tests.testkit.collector import TASK
 from tests.testkit.servers.kafka import PASSWORD, USER, RealKafka
 from tests.testkit.servers.tls import Authority
 

@@ -20,7 +20,6 @@ from pyspark.sql import SparkSession
 
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import BatchFailedError, Work
 from flumeng.config import parse_flow
 from flumeng.config.sinks.files import Files
@@ -32,10 +31,11 @@ from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
-from flumeng.journal.testing import numbered_events
 from flumeng.platform import file_store
 from flumeng.platform.errors import UserError
 from tests.live.sink_examples import example
+from tests.testkit.collector import TASK
+from tests.testkit.journal import numbered_events
 
 JOURNAL = "web.n1.0.00000000"
 BODIES = (b"<13>1 - h1 a p m - one", b"caf\xe9 \x00", b'{"quoted": "\\"}', "grün".encode())

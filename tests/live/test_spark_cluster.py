@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-from flumeng.agent.collector.cluster_testing import StandaloneCluster
 from flumeng.agent.node.protocol import decode
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.settings import set_setting
@@ -31,6 +30,7 @@ from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.zookeeper import connect
 from tests.live.chaos import Cluster, Watcher, chaos_seconds, chaos_seed, kill_at_random
 from tests.testkit.servers.elasticsearch import RealElasticsearch
+from tests.testkit.spark_cluster import StandaloneCluster
 
 REQUIREMENTS = Path("conf/spark/executors.txt")
 EVENTS = int(os.environ.get("FLUMENG_SPARK_EVENTS", "40000"))

@@ -19,8 +19,8 @@ from flumeng.connectors.api.sink import TaskRevision
 from flumeng.connectors.journals.reader import JournalReader
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
-from flumeng.journal.testing import numbered_events
 from flumeng.platform import file_store
+from tests.testkit.journal import numbered_events
 
 JOURNAL = "web.n1.0.00000000"
 SQL = "where: 'length(body) > 0'"

@@ -13,14 +13,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.testing import TASK
 from flumeng.config import parse_flow, statements
 from flumeng.config.expressions import columns_of_ddl
 from flumeng.config.filters.parse import SYSLOG
 from flumeng.config.filters.sql import Sql
 from flumeng.config.kinds import EVENT
 from flumeng.config.tables import LookupTable
-from flumeng.config.testing import STATEMENT_ATTEMPTS, STATEMENTS, TABLES
 from flumeng.connectors.journals.reader import JournalReader
 from flumeng.events import identity
 from flumeng.events.lazy_batch import LazyBatch
@@ -28,6 +26,8 @@ from flumeng.events.schema import READ_SCHEMA
 from flumeng.filters import spark_statement
 from flumeng.filters.sql import SqlFilter
 from flumeng.platform.errors import UserError
+from tests.testkit.collector import TASK
+from tests.testkit.expressions import STATEMENT_ATTEMPTS, STATEMENTS, TABLES
 
 EVENTS = 40
 SCHEMA = identity.with_identity(READ_SCHEMA)

@@ -25,9 +25,9 @@ from flumeng.control.zookeeper.transaction import LIMIT_BYTES, TooLargeError
 from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.platform.errors import ConflictError, UserError
 from flumeng.platform.security.roles import DIRECTORY
-from flumeng.platform.security.testing import Certificates
-from flumeng.simulation import Ensemble, Session
-from flumeng.testing import FakeStore, FakeTree, RealZooKeeper
+from tests.testkit.certificates import Certificates
+from tests.testkit.simulation import Ensemble, Session
+from tests.testkit.store import FakeStore, FakeTree, RealZooKeeper
 from zkschema import paths, records
 
 Connect = Callable[[], Store]

@@ -12,14 +12,14 @@ from kazoo.client import KazooClient
 
 from flumeng.agent.collector.acks import Acks
 from flumeng.agent.collector.publisher import Publisher
-from flumeng.agent.collector.testing import register
 from flumeng.agent.node.registration import Identity, Registration
-from flumeng.agent.node.testing import ClaimsInMemory
 from flumeng.connectors.api.ranged import Range
 from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
 from flumeng.control.zookeeper.zookeeper import CALL_SECONDS, ZooKeeperStore, connect
 from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError
-from flumeng.platform.testing import Proxy, Server
+from tests.testkit.collector import register
+from tests.testkit.light_nodes import ClaimsInMemory
+from tests.testkit.zookeeper import Proxy, Server
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 

@@ -18,9 +18,9 @@ from kazoo.security import make_digest_acl
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.control.zookeeper.zookeeper import CALL_SECONDS, connect
 from flumeng.platform.errors import UnavailableError, UserError
-from flumeng.platform.links import Links
-from flumeng.platform.testing import Proxy
-from flumeng.testing import RealZooKeeper
+from tests.testkit.links import Links
+from tests.testkit.store import RealZooKeeper
+from tests.testkit.zookeeper import Proxy
 from zkschema import paths, records
 
 MULTI_READ, ADD_WATCH = 22, 106

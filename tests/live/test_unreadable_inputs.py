@@ -48,9 +48,9 @@ from flumeng.connectors.ranged.routing import Inputs
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot.partitions import OBJECTS, POLLS
 from flumeng.control.zookeeper import tree
-from flumeng.testing import FakeStore
 from tests.live.test_kafka_reader import delete_below, produce, values
 from tests.testkit.servers.kafka import RealKafka
+from tests.testkit.store import FakeStore
 from zkschema import paths
 
 PATIENCE_SECONDS = 120.0

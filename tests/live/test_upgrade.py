@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from flumeng.testing import RealZooKeeper
+from tests.testkit.store import RealZooKeeper
 from zkschema import table
 
 TOP = Path(__file__).parents[2]

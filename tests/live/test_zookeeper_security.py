@@ -40,9 +40,9 @@ from flumeng.platform.errors import (
 )
 from flumeng.platform.security.credentials import Keystore
 from flumeng.platform.security.roles import DIRECTORY, Role
-from flumeng.platform.security.testing import CLUSTER, Certificates
-from flumeng.platform.testing import RealEnsemble
-from flumeng.testing import RealZooKeeper
+from tests.testkit.certificates import CLUSTER, Certificates
+from tests.testkit.store import RealZooKeeper
+from tests.testkit.zookeeper import RealEnsemble
 from zkschema import bootstrap, paths, records
 from zkschema.access import SECURED
 

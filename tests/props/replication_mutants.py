@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from flumeng.journal.replication import follower, membership, primary
-from flumeng.simulation.copies import host, world
+from tests.testkit.simulation.copies import host, world
 
 
 class Fault(NamedTuple):

@@ -22,7 +22,7 @@ from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.assignment_pages import read_assignment
 from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Unreadable, tree
-from flumeng.testing import FakeStore, FakeTree
+from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths, records, table
 from zkschema.bootstrap import CURSOR_MAIN
 

@@ -18,9 +18,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from flumeng.agent.ingest.testing import Follower, write
 from flumeng.connectors.tail.file_position import MARK_BYTES, cursors
 from flumeng.connectors.tail.tailer import QUIET_SECONDS
+from tests.testkit.ingest_worker import Follower, write
 
 bounded = settings(
     max_examples=int(os.environ.get("FLUMENG_TEST_EXAMPLES", "60")),

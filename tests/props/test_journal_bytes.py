@@ -36,8 +36,8 @@ from flumeng.journal.log.frame import (
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.segment import SUFFIX
 from flumeng.journal.serving.wire import parse_ticket
-from flumeng.journal.testing import FaultyDisk, numbered_events
 from flumeng.platform.errors import CorruptError, FlumengError, UserError
+from tests.testkit.journal import FaultyDisk, numbered_events
 
 EXAMPLES = int(os.environ.get("FLUMENG_TEST_EXAMPLES", "0"))
 FLIPS = EXAMPLES or 3000

@@ -34,8 +34,8 @@ from flumeng.journal.log.frame import (
 from flumeng.journal.log.inspection import Finding, inspect
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.repair import repair
-from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import CorruptError, UserError
+from tests.testkit.journal import numbered_events
 
 EXAMPLES = int(os.environ.get("FLUMENG_TEST_EXAMPLES", "20000"))
 SECONDS = 10.0 if EXAMPLES <= 20_000 else 3600.0

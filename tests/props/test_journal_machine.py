@@ -42,8 +42,8 @@ from flumeng.journal.log.errors import (
 )
 from flumeng.journal.log.frame import ENCRYPTED, HEADER_BYTES, MAGIC, padded
 from flumeng.journal.log.journal import Journal
-from flumeng.journal.testing import FaultyDisk, KilledError, numbered_events
 from flumeng.platform.errors import UserError
+from tests.testkit.journal import FaultyDisk, KilledError, numbered_events
 
 SEGMENT_BYTES = 3000  # two or three frames
 EXAMPLES = int(os.environ.get("FLUMENG_TEST_EXAMPLES", "200"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flumeng.control.commands.flows import apply_flows
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.zookeeper import tree
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from zkschema import paths
 
 MEMBERS = 20_000

@@ -15,8 +15,8 @@ import pytest
 
 from flumeng.journal.replication import follower
 from flumeng.journal.replication.messages import Begin, Reset
-from flumeng.simulation.copies.world import World
 from tests.props.replication_mutants import FAULTS
+from tests.testkit.simulation.copies.world import World
 
 ONE = os.environ.get("FLUMENG_REPLICATION_SEED")
 SEEDS = int(os.environ.get("FLUMENG_REPLICATION_SEEDS", "500"))
@@ -28,7 +28,7 @@ NOTICED_WITHIN = 100
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_nothing_illegal_happens_and_copies_become_the_same(part: int) -> None:
-    """What is checked after every step is listed in ``flumeng.simulation.copies.checks``."""
+    """What is checked after every step is listed in ``tests.testkit.simulation.copies.checks``."""
     seeds = [int(ONE)] if ONE else range(part, SEEDS, PARTS)
     for seed in seeds if part == 0 or not ONE else ():
         try:

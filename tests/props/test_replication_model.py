@@ -9,8 +9,8 @@ import os
 
 import pytest
 
-from flumeng.simulation.copies.model.search import Left, Search
 from tests.props.replication_mutants import FAULTS
+from tests.testkit.simulation.copies.model.search import Left, Search
 
 LONG = os.environ.get("FLUMENG_REPLICATION_MODEL") == "3"
 STATES = {
@@ -29,7 +29,7 @@ LONG_STATES = {
 
 @pytest.mark.parametrize("left", [*STATES, *(LONG_STATES if LONG else ())], ids=str)
 def test_no_order_of_events_breaks_the_protocol(left: Left) -> None:
-    """What is checked is in ``flumeng.simulation.copies.model.search``, at its end and in
+    """What is checked is in ``tests.testkit.simulation.copies.model.search``, at its end and in
     ``Search._check``; where nothing more can happen all copies must be in sync and the same."""
     search = Search(left)
     states = search.run()

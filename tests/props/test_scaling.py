@@ -11,7 +11,7 @@ import os
 import pytest
 
 from flumeng.control.planner.scaling import Decision, Sample, Standing
-from flumeng.simulation.traffic import DAY, Day, Trouble, run_day, troubled
+from tests.testkit.simulation.traffic import DAY, Day, Trouble, run_day, troubled
 
 SEEDS = range(int(os.environ.get("FLUMENG_SCALING_SEEDS", "4")))
 TURNS_A_DAY = 8

@@ -27,11 +27,11 @@ from flumeng.control.snapshot import discovered
 from flumeng.control.snapshot.reader import Reader
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import Check, Expected, Put, Store, Version, Versioned, Write
-from flumeng.simulation import Ensemble, Parts, SteppedMaster, ViolationError, World
-from flumeng.simulation.cluster import TIGHT
-from flumeng.simulation.delivery import Delivery
-from flumeng.simulation.ensemble import Znode
-from flumeng.simulation.output import Events
+from tests.testkit.simulation import Ensemble, Parts, SteppedMaster, ViolationError, World
+from tests.testkit.simulation.cluster import TIGHT
+from tests.testkit.simulation.delivery import Delivery
+from tests.testkit.simulation.ensemble import Znode
+from tests.testkit.simulation.output import Events
 from zkschema import paths
 from zkschema.access import Secured
 from zkschema.bootstrap import CURSOR_MAIN
@@ -46,7 +46,7 @@ CAUGHT_WITHIN = 400
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_nothing_illegal_happens_and_everything_comes_to_rest(part: int) -> None:
-    """What is checked after every step is listed in ``flumeng.simulation.checks``."""
+    """What is checked after every step is listed in ``tests.testkit.simulation.checks``."""
     seeds = [int(ONE)] if ONE else range(part, SEEDS, PARTS)
     for seed in seeds if part == 0 or not ONE else ():
         World(seed).run()
@@ -404,7 +404,7 @@ def test_a_broken_part_of_a_queue_is_noticed(fault: str) -> None:
 def test_a_seed_is_the_same_world_in_every_process() -> None:
     """Whatever the order of sets is: a violation can be repeated."""
     program = (
-        "from flumeng.simulation import World\n"
+        "from tests.testkit.simulation import World\n"
         "for seed in range(5):\n"
         "    world = World(seed)\n"
         "    world.run()\n"

@@ -11,10 +11,10 @@ from flumeng.agent.collector.intents import Intents
 from flumeng.connectors.api.ranged import Range
 from flumeng.control.zookeeper import Version, Write
 from flumeng.platform.errors import FlumengError
-from flumeng.simulation import Ensemble, Parts, ViolationError, World
-from flumeng.simulation.collector import Collector
-from flumeng.simulation.master import MasterProcess
 from tests.props.test_simulation import careless_about
+from tests.testkit.simulation import Ensemble, Parts, ViolationError, World
+from tests.testkit.simulation.collector import Collector
+from tests.testkit.simulation.master import MasterProcess
 from zkschema import paths
 from zkschema.records import Intent
 

@@ -13,7 +13,7 @@ from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.snapshot.reader import WATCHED, Reader
 from flumeng.control.snapshot.task_map import BUCKETS, INLINE_TASKS, Tasks, plan_writes, read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Path, tree
-from flumeng.testing import FakeStore, FakeTree
+from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Plan, PlannedTask, Record

@@ -61,7 +61,6 @@ from flumeng.connectors.tail.file_position import FileKey, FilePosition
 from flumeng.control.commands import documents
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
-from flumeng.filters.formats.testing import READERS, read_bodies
 from flumeng.fleet.inventory import cluster_file, sites_file
 from flumeng.journal.serving import watch
 from flumeng.journal.serving.wire import make_ticket, parse_ticket
@@ -69,6 +68,7 @@ from flumeng.platform import whole_files
 from flumeng.platform.errors import CorruptError, UserError
 from flumeng.platform.options import patterns, quantities
 from flumeng.platform.options.problems import SpecError
+from tests.testkit.formats import READERS, read_bodies
 from zkschema import codec, records
 from zkschema.codec import DecodeError
 from zkschema.records import Record

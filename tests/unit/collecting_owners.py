@@ -15,16 +15,16 @@ from flumeng.agent.collector.batch import Batch
 from flumeng.agent.collector.lines.joined import JoinedRange
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize, Scale
-from flumeng.agent.collector.step_testing import SteppingStore, Steps
 from flumeng.agent.collector.task import Task
-from flumeng.agent.collector.testing import FakePositions, register
 from flumeng.agent.collector.work import Filtered, Intent
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import Written
 from flumeng.control.zookeeper import tree
 from flumeng.platform.errors import ConflictError, UnavailableError
-from flumeng.testing import FakeStore, FakeTree
+from tests.testkit.collector import FakePositions, register
+from tests.testkit.owner_steps import SteppingStore, Steps
+from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths
 from zkschema.bootstrap import flow_folders
 

@@ -26,7 +26,7 @@ from flumeng.journal.replication.messages import Begin, Frames, Reset, ToCopy
 from flumeng.journal.serving import copy_wire
 from flumeng.journal.serving.copy_wire import Envelope
 from flumeng.journal.serving.wire import FRAMES_SCHEMA, frames_of
-from flumeng.journal.testing import numbered_events
+from tests.testkit.journal import numbered_events
 
 NAME = "web.n1.0.0a1b2c3d"
 NODES = ("n1", "n2", "n3")

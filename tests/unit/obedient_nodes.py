@@ -6,7 +6,7 @@ import pytest
 
 from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import ABSENT
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 

@@ -18,19 +18,19 @@ from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.runner import Runner, Surroundings
 from flumeng.agent.collector.scheduler import Scheduler
 from flumeng.agent.collector.status import Status
-from flumeng.agent.collector.testing import (
+from flumeng.config import FlowSpec, parse_flow
+from flumeng.connectors.api.ranged import Reach
+from flumeng.control.zookeeper import ABSENT, Version, Write, tree
+from flumeng.platform.errors import UnavailableError
+from flumeng.platform.metrics import table
+from tests.testkit.collector import (
     Restless,
     ScriptedEngine,
     ScriptedPipeline,
     StillPositions,
     register,
 )
-from flumeng.config import FlowSpec, parse_flow
-from flumeng.connectors.api.ranged import Reach
-from flumeng.control.zookeeper import ABSENT, Version, Write, tree
-from flumeng.platform.errors import UnavailableError
-from flumeng.platform.metrics import table
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 from zkschema.records import Flow

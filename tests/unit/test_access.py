@@ -33,7 +33,7 @@ from flumeng.control.zookeeper import (
     tree,
 )
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from zkschema import bootstrap, paths, records, table
 from zkschema.access import GROUPS, NAMED, PERMISSIONS, Secured, acl
 from zkschema.codec import R

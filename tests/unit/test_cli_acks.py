@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from cli.context import AuditFields
-from cli.testing import Reached, Shell
 from flumeng.agent.collector.acks import Acks
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.control.commands.acks import advance_acks
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, ANY, Path, transaction, tree
 from flumeng.platform.errors import ConflictError
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import Reached, Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"

@@ -12,7 +12,6 @@ from random import Random
 import pytest
 
 from cli.context import AuditFields
-from cli.testing import NOON, Shell
 from flumeng.config.document import MAX_BYTES
 from flumeng.config.flow_files import FlowFilesError, read_flows
 from flumeng.control.commands.flows import apply_flow, apply_flows, delete_flow, rollback_flow
@@ -20,7 +19,8 @@ from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.zookeeper import ABSENT, Store, Version, Write, tree
 from flumeng.control.zookeeper import Path as ZPath
 from flumeng.platform.errors import ConflictError
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import NOON, Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 FLOW = "flow: {name}\nsources: [tail: {{paths: [/a]}}]\nsinks: [noop]\n"

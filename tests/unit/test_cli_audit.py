@@ -12,7 +12,6 @@ import pytest
 
 from cli.context import AuditFields
 from cli.main import tree as commands
-from cli.testing import Reached, Shell, leaves
 from flumeng.control.commands.cluster import export_cluster
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.commands.nodes import set_node_desired
@@ -20,8 +19,9 @@ from flumeng.control.commands.rollouts import pause_rollout
 from flumeng.control.commands.settings import begin_maintenance
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.platform.security.roles import DIRECTORY
-from flumeng.platform.security.testing import Certificates
-from flumeng.testing import FakeStore
+from tests.testkit.certificates import Certificates
+from tests.testkit.command_line import Reached, Shell, leaves
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 from zkschema.migrations import MIGRATIONS
 

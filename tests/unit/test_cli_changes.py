@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from cli.testing import NOON, Shell
 from flumeng.control.commands.revisions import KEEP_REVISIONS
 from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
-from flumeng.testing import FakeStore, FakeTree
+from tests.testkit.command_line import NOON, Shell
+from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"

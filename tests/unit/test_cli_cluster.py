@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from cli.context import AuditFields
-from cli.testing import NOON, Shell
 from flumeng.control.commands import documents
 from flumeng.control.commands.cluster import export_cluster, import_cluster
 from flumeng.control.commands.flows import apply_flow
@@ -20,7 +19,8 @@ from flumeng.control.snapshot.task_map import INLINE_TASKS, Tasks, plan_writes, 
 from flumeng.control.zookeeper import ABSENT, Version, Write, tree
 from flumeng.control.zookeeper.transaction import MOST_WRITES
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
-from flumeng.testing import FakeStore, FakeTree
+from tests.testkit.command_line import NOON, Shell
+from tests.testkit.store import FakeStore, FakeTree
 from zkschema import bootstrap, paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"

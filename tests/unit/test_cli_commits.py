@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from cli.context import AuditFields
-from cli.testing import NOON, Shell
 from flumeng.agent.collector.commit import Commits
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.platform.errors import CorruptError
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import NOON, Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"

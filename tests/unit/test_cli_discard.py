@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from cli.context import AuditFields
-from cli.testing import Shell
 from flumeng.control.commands.cluster import verify_cluster
 from flumeng.control.commands.discarding import discard_node
 from flumeng.control.commands.flows import apply_flow
@@ -17,7 +16,8 @@ from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
 from flumeng.control.zookeeper.transaction import MOST_WRITES
 from flumeng.platform.errors import ConflictError
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 from zkschema.table import ZPath
 

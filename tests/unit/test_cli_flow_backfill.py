@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from cli.testing import Shell
 from flumeng.config import FlowSpec, check_flow
 from flumeng.config.backfill import backfill_text
 from flumeng.config.kafka_source import KafkaSource
@@ -14,7 +13,8 @@ from flumeng.config.objects_source import ObjectsSource
 from flumeng.control.commands.derived_flows import free_name
 from flumeng.control.commands.flows import apply_flow, apply_flows, set_flow_state
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 TEXT = """\

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cli.testing import Shell
 from flumeng.config import check_flow
 from flumeng.config.letters_source import LettersSource
 from flumeng.connectors.api.letter_columns import ADDED
@@ -31,7 +30,8 @@ from flumeng.control.zookeeper import tree
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import ConflictError
 from flumeng.platform.file_store import LocalFileStore
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)

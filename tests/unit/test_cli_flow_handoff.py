@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cli.testing import Reached, Shell
 from flumeng.control.commands.flows import apply_flow, delete_flow, set_flow_state
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import Reached, Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 TEXT = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"

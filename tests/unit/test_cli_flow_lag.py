@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from cli.testing import NOON, Shell
 from flumeng.control.commands.flows import apply_flows
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import UnavailableError
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import NOON, Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 TEXT = "flow: {}\nsources: [tail: {{paths: [/a]}}]\nsinks: [noop]\n"

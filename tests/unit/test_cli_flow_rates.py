@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cli.testing import NOON, Shell
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import NOON, Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from cli.testing import NOON, Reached, Shell
 from flumeng.agent.collector.acks import Acks, SupersededError
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.connectors.api.ranged import Range
@@ -17,7 +16,8 @@ from flumeng.control.commands import resets
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.zookeeper import ABSENT, ANY, Versioned, tree
 from flumeng.platform.errors import ConflictError
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import NOON, Reached, Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 TEXT = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"

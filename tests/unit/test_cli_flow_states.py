@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cli.testing import Shell
 from flumeng.control.commands import tombstones
 from flumeng.control.commands.flows import apply_flows, delete_flow
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 from zkschema.records import LiveNode, Node, NodeStatus, Plan, PlannedTask, TaskStatus
 

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 import pytest
 
-from cli.testing import NOON, Shell
 from flumeng.control.commands.flows import rollback_flow
 from flumeng.control.zookeeper import ABSENT, ANY, Found, tree
 from flumeng.platform.errors import ConflictError
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import NOON, Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 from zkschema.records import Record
 from zkschema.table import ZPath

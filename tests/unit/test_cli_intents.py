@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from cli.context import AuditFields
-from cli.testing import NOON, Reached, Shell
 from flumeng.agent.collector.acks import Acks
 from flumeng.agent.collector.intents import Intents
 from flumeng.agent.collector.publisher import Publisher
@@ -19,7 +18,8 @@ from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.commands.revisions import KEEP_REVISIONS
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.platform.errors import ConflictError, CorruptError
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import NOON, Reached, Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 from zkschema.records import Ack
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cli.testing import Shell
 from flumeng.config import parts_of
 from flumeng.control.commands.flows import delete_flow
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 SIMPLE = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks:\n  - noop\n"

@@ -12,7 +12,6 @@ from click.testing import CliRunner
 
 from cli.context import AuditFields
 from cli.main import tree as cli_tree
-from cli.testing import Reached, Shell
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.master.daemon import Master
@@ -20,8 +19,9 @@ from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.journal.log import directory as directories
 from flumeng.journal.log.replica import Replica
 from flumeng.journal.log.replica_journal import ReplicaJournal
-from flumeng.journal.testing import numbered_events
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import Reached, Shell
+from tests.testkit.journal import numbered_events
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 FLOW = """

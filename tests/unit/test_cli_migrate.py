@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from cli.context import AuditFields
-from cli.testing import NOON, Shell
 from flumeng.control.commands import documents
 from flumeng.control.commands.cluster import export_cluster, import_cluster
 from flumeng.control.commands.flows import apply_flow
@@ -21,7 +20,8 @@ from flumeng.control.commands.migration import migrate_cluster, pending_migratio
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
 from flumeng.control.zookeeper.transaction import MOST_WRITES
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
-from flumeng.testing import FakeStore, FakeTree
+from tests.testkit.command_line import NOON, Shell
+from tests.testkit.store import FakeStore, FakeTree
 from zkschema import bootstrap, codec, paths, records, table
 from zkschema.migrations import MIGRATIONS, Change, Delete, Migration, Set, Tree, path_to
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.testing import NOON, Reached, Shell
 from flumeng.control.zookeeper import ABSENT, ANY, Store, Version, Write, tree
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import NOON, Reached, Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"

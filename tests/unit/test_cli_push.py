@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from cli.testing import Shell
 from flumeng.control.commands.chokes import set_choke
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.commands.settings import begin_maintenance, set_setting
 from flumeng.control.zookeeper import ABSENT, ANY
-from flumeng.fleet.testing import NOON, FakeSites
 from flumeng.platform import processes
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import Shell
+from tests.testkit.sites import NOON, FakeSites
+from tests.testkit.store import FakeStore
 from zkschema import paths
 from zkschema.records import Push, PushClaim
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from cli.testing import NOON, Shell
 from flumeng.config.objects_source import ObjectsSource
 from flumeng.connectors.api.finding import Before, FindingTask
 from flumeng.connectors.objects.finder import ObjectsFinder
@@ -17,7 +16,8 @@ from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import UnavailableError
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import NOON, Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 from zkschema.records import COLLECT
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from cli.testing import NOON, Reached, Shell
 from flumeng.control.queries import asking, details, overview
 from flumeng.control.queries.acks import Positions, positions
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.platform.errors import CorruptError, UserError
-from flumeng.testing import FakeStore, FakeTree
+from tests.testkit.command_line import NOON, Reached, Shell
+from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"

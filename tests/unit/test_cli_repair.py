@@ -13,14 +13,14 @@ from dataclasses import replace
 import pytest
 
 from cli.context import AuditFields
-from cli.testing import NOON, Shell
 from flumeng.control.commands.cluster import repair_cluster, repairs, verify_cluster
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
 from flumeng.control.zookeeper.transaction import MOST_WRITES
 from flumeng.platform.errors import ConflictError
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import NOON, Shell
+from tests.testkit.store import FakeStore
 from zkschema import codec, paths, records, table
 from zkschema.records import Record
 from zkschema.repair import EPOCH_GAP

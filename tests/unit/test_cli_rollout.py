@@ -8,14 +8,14 @@ from __future__ import annotations
 import pytest
 
 from cli.context import AuditFields
-from cli.testing import Shell
 from flumeng.control.commands import preview
 from flumeng.control.commands.flows import apply_flow, rollback_flow, set_flow_state
 from flumeng.control.commands.nodes import label_node, set_node_desired
 from flumeng.control.commands.revisions import KEEP_REVISIONS
 from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 FLOW = """

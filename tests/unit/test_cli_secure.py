@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from cli.context import CliContext
-from cli.testing import Shell
 from flumeng.platform.security.authority import new_authority, private_pem
 from flumeng.platform.security.credentials import Keystore
 from flumeng.platform.security.expiry import utc_now
 from flumeng.platform.security.identity import Identity
 from flumeng.platform.security.roles import DIRECTORY
 from flumeng.platform.security.signing import is_signed, signature
-from flumeng.testing import FakeTree
+from tests.testkit.command_line import Shell
+from tests.testkit.store import FakeTree
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from cli.context import AuditFields
-from cli.testing import NOON, Shell
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.settings import begin_maintenance, end_maintenance, set_setting
 from flumeng.control.zookeeper import ABSENT, ANY, Version, tree
 from flumeng.platform.errors import ConflictError
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import NOON, Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"

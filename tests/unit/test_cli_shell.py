@@ -24,12 +24,12 @@ from cli import top
 from cli.context import CliContext, ConnectionPool
 from cli.main import tree as commands
 from cli.prompt import TreeCompleter, ask, history
-from cli.testing import NOON, Reached, Shell
 from cli.top_screen import View, picture
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.queries.flow_rates import RateMeter
 from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import NOON, Reached, Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from cli.context import open_site
-from cli.testing import NOON, Shell
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.fleet.inventory import Site
 from flumeng.platform.errors import UserError
-from flumeng.testing import FakeStore, FakeTree
+from tests.testkit.command_line import NOON, Shell
+from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths, records
 
 FLOW = "flow: {}\nsources: [tail: {{paths: [/a]}}]\nsinks: [noop]\n"

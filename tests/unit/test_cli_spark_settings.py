@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cli.testing import Shell
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 MASTER = "spark://spark-1:7077"

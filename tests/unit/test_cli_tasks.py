@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from cli.context import AuditFields
-from cli.testing import Shell
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.commands.nodes import set_node_desired
 from flumeng.control.commands.tasks import move_task, restart_task
@@ -16,7 +15,8 @@ from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Store, Version, Write, tree
 from flumeng.platform.errors import ConflictError
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import Shell
+from tests.testkit.store import FakeStore
 from tests.unit.obedient_nodes import obey, settle
 from zkschema import paths, records
 

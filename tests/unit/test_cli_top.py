@@ -14,12 +14,12 @@ from rich.console import Console
 
 from cli import top
 from cli.keys import keyboard
-from cli.testing import NOON, Reached, Shell
 from cli.top_screen import HELP, SORTS, Seen, View, flows_in_order, picture, pressed, spark
 from flumeng.control.queries.flow_graph import Rates
 from flumeng.control.queries.flow_rates import HISTORY, FlowRates, RateMeter
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import NOON, Reached, Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli.main import COMMANDS, tree
-from cli.testing import leaves
+from tests.testkit.command_line import leaves
 
 PROMISED = [
     "standalone",

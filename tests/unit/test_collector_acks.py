@@ -12,11 +12,11 @@ import pytest
 
 from flumeng.agent.collector.acks import Acks
 from flumeng.agent.collector.publisher import Publisher
-from flumeng.agent.collector.testing import register
 from flumeng.connectors.api.ranged import Range
 from flumeng.control.zookeeper import ABSENT, ANY, Check, Found, Put, Version, Write, tree
 from flumeng.platform.errors import ConflictError, CorruptError
-from flumeng.testing import FakeStore
+from tests.testkit.collector import register
+from tests.testkit.store import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 from zkschema.records import Ack, Commit, Flow, Partition, Partitions, Record

@@ -10,11 +10,11 @@ import pytest
 
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Work
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range
 from flumeng.events.schema import READ_SCHEMA
+from tests.testkit.collector import TASK
 from tests.unit.local_accumulator import LocalAccumulator
 
 FLOW = "{flow: web, sources: [tail: {paths: [/a]}], sinks: [noop]}"

@@ -18,14 +18,14 @@ import pytest
 from flumeng.agent.collector.batch import Batch
 from flumeng.agent.collector.gaps import Gap
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.step_testing import CrashError, Steps, crash
 from flumeng.agent.collector.task import Task
-from flumeng.agent.collector.testing import TASK
 from flumeng.agent.collector.work import Work
 from flumeng.config import check_flow
 from flumeng.connectors.api.ranged import DELETED, Range
 from flumeng.connectors.api.sink import Row, Written
 from flumeng.events.schema import READ_SCHEMA
+from tests.testkit.collector import TASK
+from tests.testkit.owner_steps import CrashError, Steps, crash
 from tests.unit.test_collector_crashes import JOURNALS, World
 
 FLOW = """

@@ -27,7 +27,16 @@ from flumeng.agent.collector.batch import Batch
 from flumeng.agent.collector.lines.joined import JoinedRange
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize, Scale
-from flumeng.agent.collector.step_testing import (
+from flumeng.agent.collector.task import Task
+from flumeng.agent.collector.work import Filtered
+from flumeng.config import FlowSpec, parse_flow
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.api.sink import Written
+from flumeng.control.zookeeper import ABSENT, tree
+from flumeng.platform import file_store
+from flumeng.platform.errors import ConflictError, CorruptError, UnavailableError
+from tests.testkit.collector import FakePositions, register
+from tests.testkit.owner_steps import (
     Baton,
     CrashError,
     SteppingStore,
@@ -36,16 +45,7 @@ from flumeng.agent.collector.step_testing import (
     Watched,
     crash,
 )
-from flumeng.agent.collector.task import Task
-from flumeng.agent.collector.testing import FakePositions, register
-from flumeng.agent.collector.work import Filtered
-from flumeng.config import FlowSpec, parse_flow
-from flumeng.connectors.api.ranged import Range
-from flumeng.connectors.api.sink import Written
-from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.platform import file_store
-from flumeng.platform.errors import ConflictError, CorruptError, UnavailableError
-from flumeng.testing import FakeStore, FakeTree
+from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 from zkschema.records import Commit

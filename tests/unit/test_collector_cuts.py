@@ -18,7 +18,6 @@ from flumeng.agent.collector.partitions import Partitions
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize
 from flumeng.agent.collector.task import Task
-from flumeng.agent.collector.testing import ScriptedPipeline, StillPositions
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import CutError, Gone, Range, Reach, Standstill
 from flumeng.connectors.api.sink import Written
@@ -26,7 +25,8 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ANY, tree
 from flumeng.events import identity
 from flumeng.platform.errors import UnavailableError
-from flumeng.testing import FakeStore
+from tests.testkit.collector import ScriptedPipeline, StillPositions
+from tests.testkit.store import FakeStore
 from zkschema import paths
 from zkschema.records import Ack, Partition
 from zkschema.records import Partitions as Registered

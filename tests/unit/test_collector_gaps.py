@@ -12,13 +12,13 @@ from flumeng.agent.collector.gaps import Gap, gaps, gone
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize
 from flumeng.agent.collector.task import Task
-from flumeng.agent.collector.testing import ScriptedPipeline, StillPositions, register
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import DELETED, Gone, Range, Reach
 from flumeng.connectors.api.sink import Written
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ANY, Put, tree
-from flumeng.testing import FakeStore
+from tests.testkit.collector import ScriptedPipeline, StillPositions, register
+from tests.testkit.store import FakeStore
 from zkschema import paths
 from zkschema.records import Cluster
 

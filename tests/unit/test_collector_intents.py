@@ -24,23 +24,16 @@ from flumeng.agent.collector.intents import Intents
 from flumeng.agent.collector.lines.joined import JoinedRange
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize, Scale, split
-from flumeng.agent.collector.step_testing import (
-    Baton,
-    CrashError,
-    SteppingStore,
-    Steps,
-    TurnTaking,
-    crash,
-)
 from flumeng.agent.collector.task import Task
-from flumeng.agent.collector.testing import FakePositions, register
 from flumeng.agent.collector.work import Filtered, Intent
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import BatchId, Written
 from flumeng.control.zookeeper import ABSENT, ANY, Put, tree
 from flumeng.platform.errors import ConflictError, CorruptError, UnavailableError
-from flumeng.testing import FakeStore, FakeTree
+from tests.testkit.collector import FakePositions, register
+from tests.testkit.owner_steps import Baton, CrashError, SteppingStore, Steps, TurnTaking, crash
+from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths, records
 from zkschema.bootstrap import flow_folders
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from flumeng.agent.collector.lags import Lag, Lags, Place
-from flumeng.agent.collector.testing import ScriptedPipeline
 from flumeng.connectors.api.ranged import Range
 from flumeng.control.snapshot.partitions import step_of
 from flumeng.platform.errors import UnavailableError
 from flumeng.platform.metrics import table
+from tests.testkit.collector import ScriptedPipeline
 from tests.unit.task_world import JOURNAL, PATIENCE_SECONDS, World, running, spec, until
 
 PART = "web~errors/collect.0"

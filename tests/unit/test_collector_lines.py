@@ -23,16 +23,16 @@ from flumeng.agent.collector.lines.groups import Limits, Lines, group
 from flumeng.agent.collector.lines.joined import JoinedRange
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize, share_out
-from flumeng.agent.collector.step_testing import CrashError, SteppingStore, Steps, crash
 from flumeng.agent.collector.task import Task
-from flumeng.agent.collector.testing import ScriptedPipeline, StillPositions
 from flumeng.agent.collector.work import BatchFailedError
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.config.multiline import PIECE_SECONDS
 from flumeng.connectors.api.ranged import Progress, Range, Reach
 from flumeng.connectors.api.sink import Written
 from flumeng.platform.errors import ConflictError, UnavailableError
-from flumeng.testing import FakeStore
+from tests.testkit.collector import ScriptedPipeline, StillPositions
+from tests.testkit.owner_steps import CrashError, SteppingStore, Steps, crash
+from tests.testkit.store import FakeStore
 from tests.unit.test_collector_crashes import FLOW, JOURNALS, SteppingFileStore, World
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN

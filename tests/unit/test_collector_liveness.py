@@ -13,7 +13,7 @@ from flumeng.agent.collector import worker as module
 from flumeng.agent.collector.liveness import Liveness
 from flumeng.agent.collector.worker import Worker
 from flumeng.agent.node.protocol import Message
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 
 CONFIGURE = {"type": "configure", "number": 1, "tasks": []}
 PATIENCE_SECONDS = 10.0

@@ -15,7 +15,7 @@ from flumeng.config.sinks.files import Files
 from flumeng.config.sinks.spark import Spark
 from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.platform.errors import UserError
-from flumeng.testing import FakeStore, FakeTree
+from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths
 from zkschema.bootstrap import flow_folders
 from zkschema.records import Commit, Flow

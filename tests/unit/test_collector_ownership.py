@@ -15,12 +15,12 @@ from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize
 from flumeng.agent.collector.status import Status
 from flumeng.agent.collector.task import Task
-from flumeng.agent.collector.testing import ScriptedPipeline
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import Written
 from flumeng.control.zookeeper import ABSENT
 from flumeng.platform.errors import UnavailableError
+from tests.testkit.collector import ScriptedPipeline
 from tests.unit.task_world import (
     JOURNAL,
     PATIENCE_SECONDS,

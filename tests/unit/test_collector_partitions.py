@@ -25,19 +25,19 @@ from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.runner import Runner, Surroundings
 from flumeng.agent.collector.scheduler import Scheduler
 from flumeng.agent.collector.status import Status
-from flumeng.agent.collector.testing import (
+from flumeng.config import parse_flow
+from flumeng.connectors.api.ranged import Range, Reach, UnreadableError
+from flumeng.control.commands.acks import advance_acks
+from flumeng.control.zookeeper import ABSENT, tree
+from flumeng.platform.errors import CorruptError, UnavailableError
+from tests.testkit.collector import (
     Restless,
     ScriptedEngine,
     ScriptedPipeline,
     StillPositions,
     register,
 )
-from flumeng.config import parse_flow
-from flumeng.connectors.api.ranged import Range, Reach, UnreadableError
-from flumeng.control.commands.acks import advance_acks
-from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.platform.errors import CorruptError, UnavailableError
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 from zkschema.records import Flow

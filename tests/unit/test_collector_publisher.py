@@ -14,11 +14,11 @@ import pytest
 from flumeng.agent.collector import publisher as module
 from flumeng.agent.collector.acks import Acks
 from flumeng.agent.collector.publisher import FULL_ACKS, IN_FLIGHT, Publisher
-from flumeng.agent.collector.testing import register
 from flumeng.connectors.api.ranged import Range
 from flumeng.control.zookeeper import ABSENT, Put, Version, Write, tree
 from flumeng.platform.errors import ConflictError, CorruptError, UnavailableError, UserError
-from flumeng.testing import FakeStore
+from tests.testkit.collector import register
+from tests.testkit.store import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 from zkschema.records import Ack, Commit, Flow

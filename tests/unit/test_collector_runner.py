@@ -18,7 +18,6 @@ from flumeng.agent.collector.slots import SMALL_EVENTS
 from flumeng.agent.collector.status import ERROR_CHARACTERS, Status
 from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.task_counts import COUNTED
-from flumeng.agent.collector.testing import ScriptedPipeline
 from flumeng.agent.collector.work import Filtered, HungError
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import BatchTooWideError
@@ -26,7 +25,8 @@ from flumeng.control.commands.cluster import export_cluster, import_cluster
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.metrics import table
 from flumeng.platform.scrubbing import Secret
-from flumeng.testing import Znodes
+from tests.testkit.collector import ScriptedPipeline
+from tests.testkit.store import Znodes
 from tests.unit.task_world import (
     JOURNAL,
     PATIENCE_SECONDS,

@@ -17,16 +17,16 @@ from flumeng.agent.collector.runner import Runner, Surroundings
 from flumeng.agent.collector.scheduler import Scheduler
 from flumeng.agent.collector.slots import SHARED_EVENTS, SHARED_MEMBERS
 from flumeng.agent.collector.status import ERROR_CHARACTERS, Status
-from flumeng.agent.collector.testing import (
+from flumeng.connectors.api.ranged import Range, Reach
+from flumeng.control.zookeeper import ABSENT, tree
+from tests.testkit.collector import (
     BreakingError,
     ScriptedEngine,
     ScriptedPipeline,
     StillPositions,
     register,
 )
-from flumeng.connectors.api.ranged import Range, Reach
-from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from tests.unit.task_world import PATIENCE_SECONDS, spec, until, waited
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

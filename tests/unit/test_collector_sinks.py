@@ -15,7 +15,6 @@ from pyarrow import fs
 
 from flumeng.agent.collector.commit import Commits
 from flumeng.agent.collector.ranges import BatchSize
-from flumeng.agent.collector.testing import TASK
 from flumeng.config.sinks.files import Files, Roll
 from flumeng.connectors.api.sink import Attempt, BatchTooWideError
 from flumeng.connectors.console.sink import LINE_CHARACTERS, LINES_PER_BATCH, render, show
@@ -27,7 +26,8 @@ from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.platform import file_store, remote_store
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.options.locations import Credentials, place_of
-from flumeng.testing import FakeStore
+from tests.testkit.collector import TASK
+from tests.testkit.store import FakeStore
 from zkschema import codec, paths
 from zkschema.records import Commit
 

@@ -21,10 +21,10 @@ from flumeng.agent.collector.slots import (
     bounds,
 )
 from flumeng.agent.collector.starts import STARTS_AT_ONCE, Starts
-from flumeng.agent.collector.testing import ScriptedEngine, ScriptedPipeline
 from flumeng.agent.collector.threads import Threads
 from flumeng.agent.collector.work import HungError, Work
 from flumeng.connectors.api.ranged import Range
+from tests.testkit.collector import ScriptedEngine, ScriptedPipeline
 from tests.unit.task_world import PATIENCE_SECONDS, spec, until, waited
 
 

@@ -12,17 +12,12 @@ from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.runner import Runner, Surroundings
 from flumeng.agent.collector.scheduler import Scheduler
 from flumeng.agent.collector.status import Status
-from flumeng.agent.collector.testing import (
-    ScriptedEngine,
-    ScriptedPipeline,
-    StillPositions,
-    register,
-)
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Reach
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.platform.errors import UserError
-from flumeng.testing import FakeStore
+from tests.testkit.collector import ScriptedEngine, ScriptedPipeline, StillPositions, register
+from tests.testkit.store import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 from zkschema.records import Ack, Flow

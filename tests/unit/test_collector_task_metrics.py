@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from flumeng.agent.collector.task_metrics import KEEP_SECONDS, Row, TaskMetrics, Used
-from flumeng.agent.collector.testing import ScriptedPipeline
 from flumeng.agent.collector.work import Work
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range
+from tests.testkit.collector import ScriptedPipeline
 
 
 def work(flow: str, events: int) -> Work:

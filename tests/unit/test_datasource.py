@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.context import AuditFields
-from cli.testing import Reached, Shell
 from flumeng.agent.pyspark import offsets
 from flumeng.agent.pyspark.cursor import Cursor
 from flumeng.agent.pyspark.options import NAMES, Options
@@ -20,7 +19,8 @@ from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import Reached, Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 BY: AuditFields = {"author": "a", "reason": "", "now": 0.0}

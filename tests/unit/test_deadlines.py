@@ -15,7 +15,7 @@ from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.snapshot.timers import Moments
 from flumeng.control.zookeeper import ABSENT, ANY, Found, tree
 from flumeng.platform.errors import UnavailableError
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from tests.unit.test_master_troubles import Clock
 from zkschema import paths, records
 from zkschema.table import ZPath

@@ -20,7 +20,7 @@ from flumeng.control.commands.resets import accept
 from flumeng.control.snapshot import discovered
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Versioned, Write, tree
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 from zkschema.records import Ack, Flow, Partition, Partitions, Plan, PlannedTask

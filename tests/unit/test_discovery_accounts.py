@@ -19,7 +19,7 @@ from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.partition_server import PartitionServer
 from flumeng.platform.errors import UnavailableError, UserError
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 from zkschema.records import DISCOVER, Ack, Flow, LiveNode, Plan, PlannedTask

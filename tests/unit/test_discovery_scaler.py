@@ -14,7 +14,7 @@ from flumeng.control.snapshot import discovered
 from flumeng.control.zookeeper import ABSENT, ANY, Put, Version, Write, tree
 from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import ConflictError
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import flow_folders
 from zkschema.records import (

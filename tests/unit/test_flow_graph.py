@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 
 from cli.main import tree
-from cli.testing import NOON, Shell
 from flumeng.config import parse_flow
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.queries import graph_text
@@ -19,7 +18,8 @@ from flumeng.control.queries.flow_graph import Rates, graph_of, rates_of
 from flumeng.control.queries.task_counts import TaskCounts, TaskCountsRow
 from flumeng.control.zookeeper import ABSENT
 from flumeng.control.zookeeper import tree as zk_tree
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import NOON, Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 from zkschema.records import COLLECT, PlannedTask
 

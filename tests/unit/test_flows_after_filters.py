@@ -22,7 +22,7 @@ from flumeng.fleet.comparison import Change
 from flumeng.fleet.site_copy import copy_site
 from flumeng.fleet.writes import refused_flows
 from flumeng.platform.errors import ConflictError
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from zkschema import paths, records, table
 
 WEB = """

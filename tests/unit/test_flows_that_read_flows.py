@@ -7,7 +7,6 @@ import pytest
 from cli.context import AuditFields
 from flumeng.agent.node.claim import Claim
 from flumeng.agent.node.registration import Identity, Registration
-from flumeng.agent.node.testing import ClaimsInMemory
 from flumeng.config import SpecError, parse_flow
 from flumeng.config.flow_source import FlowSource
 from flumeng.connectors.api.finding import Before, Offer
@@ -24,7 +23,8 @@ from flumeng.fleet.site_copy import copy_site
 from flumeng.journal.log.position import Position
 from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
-from flumeng.testing import FakeStore
+from tests.testkit.light_nodes import ClaimsInMemory
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 WEB = "flow: web\nsources: [{syslog: {listen: '127.0.0.1:5514'}}]\nsinks: [noop]\n"

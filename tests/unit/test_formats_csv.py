@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from flumeng.config.filters.parse import Parse
 from flumeng.filters import formats
-from flumeng.filters.formats.testing import read_bodies
 from flumeng.platform.errors import UserError
+from tests.testkit.formats import read_bodies
 
 TEXTS = "a STRING, b STRING, c STRING"
 MALFORMED, COUNT = "csv: malformed quotes", "csv: not 3 fields"

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from flumeng.config import grok
 from flumeng.config.filters.parse import Parse
 from flumeng.filters import formats
-from flumeng.filters.formats.testing import read_bodies
 from flumeng.platform.errors import UserError
+from tests.testkit.formats import read_bodies
 
 NO_MATCH = "grok: no match"
 

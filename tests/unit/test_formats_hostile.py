@@ -7,7 +7,7 @@ import time
 import pytest
 
 from flumeng.config.filters.parse import Parse
-from flumeng.filters.formats.testing import READERS, read_bodies
+from tests.testkit.formats import READERS, read_bodies
 
 MANY = 100_000
 KEYS = 20_000

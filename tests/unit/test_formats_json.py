@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from flumeng.config.filters.parse import Parse
 from flumeng.filters import formats
-from flumeng.filters.formats.testing import read_bodies
 from flumeng.platform.errors import UserError
+from tests.testkit.formats import read_bodies
 
 TEXTS = Path(__file__).parent / "corpora" / "json" / "texts.yaml"
 MALFORMED, OTHER = "json: malformed", "json: not of the schema"

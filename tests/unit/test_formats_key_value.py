@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flumeng.config.filters.parse import Parse
 from flumeng.filters import formats
 from flumeng.filters.formats.key_value import PairsReader
-from flumeng.filters.formats.testing import read_bodies
+from tests.testkit.formats import read_bodies
 
 
 def pairs(form: Any, body: bytes, **options: str) -> Any:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from flumeng.config import SpecError, check_flow, log_formats
 from flumeng.config.filters.parse import ACCESS_LOG, Parse
 from flumeng.filters import formats
-from flumeng.filters.formats.testing import read_bodies
 from flumeng.platform.errors import UserError
+from tests.testkit.formats import read_bodies
 
 TIME = "09/Nov/2026:10:00:15 +0100"
 MOMENT = datetime(2026, 11, 9, 9, 0, 15, tzinfo=UTC)

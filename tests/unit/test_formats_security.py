@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flumeng.config.filters.parse import CEF, LEEF, Parse
-from flumeng.filters.formats.testing import read_bodies
+from tests.testkit.formats import read_bodies
 
 HEAD = rb"CEF:0|acme|fire\|wall|1.0|100|a \\ name|7|"
 HEADER = ["0", "acme", "fire|wall", "1.0", "100", "a \\ name", "7"]

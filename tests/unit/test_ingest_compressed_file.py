@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flumeng.agent.ingest.testing import Follower, write
 from flumeng.connectors.tail import compressed_file, tailed_file
 from flumeng.connectors.tail.file_position import cursors
 from flumeng.connectors.tail.tailer import QUIET_SECONDS
+from tests.testkit.ingest_worker import Follower, write
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.ingest.testing import Follower, copy_and_truncate, pread_but_of, write
 from flumeng.connectors.tail import names
 from flumeng.connectors.tail.file_position import cursors
+from tests.testkit.ingest_worker import Follower, copy_and_truncate, pread_but_of, write
 
 PATTERNS = ["app.log", "app.log*"]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.ingest.testing import Follower, copy_and_truncate, write
 from flumeng.connectors.tail import tailed_file, tailer
 from flumeng.connectors.tail.descriptors import Descriptors
 from flumeng.connectors.tail.tailer import IDLE_SECONDS
+from tests.testkit.ingest_worker import Follower, copy_and_truncate, write
 
 
 @pytest.fixture

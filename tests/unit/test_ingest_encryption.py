@@ -12,9 +12,9 @@ from flumeng.config import FlowSpec, parse_flow
 from flumeng.journal.log import reading
 from flumeng.journal.log.encryption import Key
 from flumeng.journal.log.errors import KeyMissingError
-from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import FlumengError, UserError
 from flumeng.platform.options.problems import SpecError
+from tests.testkit.journal import numbered_events
 
 A, B = "0a" * 32, "0b" * 32
 

@@ -18,7 +18,7 @@ from flumeng.events.journal_names import maker_of
 from flumeng.journal.log.errors import DiskFullError, JournalFailedError
 from flumeng.journal.log.limits import Limits
 from flumeng.journal.log.log import Log
-from flumeng.journal.testing import numbered_events
+from tests.testkit.journal import numbered_events
 
 
 def read_to(journal_store: JournalStore, offset: int) -> str:

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from flumeng.agent.ingest.testing import Follower, write
 from flumeng.connectors.tail.file_position import MARK_BYTES
+from tests.testkit.ingest_worker import Follower, write
 
 LONG = "a line that is longer than a mark " * 10
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.ingest.testing import Follower, write
+from tests.testkit.ingest_worker import Follower, write
 
 LINE = "line %d of the log, long enough to be recognized\n"
 STYLES = [  # log, first generation, second generation

@@ -15,7 +15,7 @@ from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.worker import Worker
 from flumeng.agent.node.protocol import Message
 from flumeng.journal.log.disk import TimedDisk
-from flumeng.journal.testing import numbered_events
+from tests.testkit.journal import numbered_events
 
 PATIENCE_SECONDS = 60.0
 

@@ -15,11 +15,11 @@ from flumeng.agent.ingest.lag_clock import MOST_NOTES, LagClock
 from flumeng.agent.ingest.measures import TAKEN, Measures
 from flumeng.connectors.api.counters import Counters
 from flumeng.journal.log.log import Log
-from flumeng.journal.testing import numbered_events
 from flumeng.platform.metrics import table
 from flumeng.platform.metrics.flow_labels import FlowLabels
 from flumeng.platform.metrics.histogram import Histogram
 from flumeng.platform.metrics.table import Metric
+from tests.testkit.journal import numbered_events
 
 PATIENCE_SECONDS = 60.0
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.ingest.testing import Follower, write
 from flumeng.connectors.tail import tailed_file
 from flumeng.connectors.tail.file_position import cursors
 from flumeng.connectors.tail.tailer import QUIET_SECONDS
+from tests.testkit.ingest_worker import Follower, write
 
 
 @pytest.fixture

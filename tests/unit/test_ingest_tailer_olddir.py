@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.ingest.testing import Follower, write
 from flumeng.connectors.tail.tailer import IDLE_SECONDS
+from tests.testkit.ingest_worker import Follower, write
 
 
 @pytest.fixture

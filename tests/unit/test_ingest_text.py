@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.ingest.testing import Follower, copy_and_truncate, write
 from flumeng.connectors.tail.tailer import QUIET_SECONDS
+from tests.testkit.ingest_worker import Follower, copy_and_truncate, write
 
 HOUR = 3600.0
 

@@ -11,7 +11,7 @@ import pytest
 from flumeng.connectors.flows.flow_journals import FlowJournals
 from flumeng.connectors.journals.addresses import DOUBT_SECONDS, LOOK_SECONDS, Addresses
 from flumeng.control.zookeeper import ABSENT, ANY, Path, tree
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from zkschema import paths
 from zkschema.records import Journal, LiveNode
 

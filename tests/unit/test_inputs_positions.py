@@ -19,7 +19,7 @@ from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.journal.log.position import Position
 from flumeng.journal.serving.watch import WatchAnswer, WatchRequest
 from flumeng.platform.errors import CorruptError, UnavailableError
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from zkschema import paths
 from zkschema.records import Journal, LiveNode
 

@@ -15,13 +15,6 @@ from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.runner import Runner, Surroundings
 from flumeng.agent.collector.scheduler import Scheduler
 from flumeng.agent.collector.status import Status
-from flumeng.agent.collector.testing import (
-    Restless,
-    ScriptedEngine,
-    ScriptedPipeline,
-    StillPositions,
-    register,
-)
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.connectors.api.ranged import Range, Reach, Standstill, UnreadableError
 from flumeng.connectors.ranged.reading import ReadSplits
@@ -31,7 +24,14 @@ from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.events import identity
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import UnavailableError
-from flumeng.testing import FakeStore
+from tests.testkit.collector import (
+    Restless,
+    ScriptedEngine,
+    ScriptedPipeline,
+    StillPositions,
+    register,
+)
+from tests.testkit.store import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 from zkschema.records import Flow, Partition, Partitions

@@ -29,7 +29,7 @@ from flumeng.control.snapshot.snapshot import FlowView, Snapshot
 from flumeng.control.zookeeper import ABSENT, ANY, Put, Version, Versioned, Write, tree
 from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import ConflictError, UserError
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 BY: AuditFields = {"author": "a", "reason": "", "now": 0.0}

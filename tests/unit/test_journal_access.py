@@ -17,7 +17,7 @@ from flumeng.control.planner import Replicate
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import ABSENT, AccessList, Path, Version, tree
 from flumeng.platform.errors import ForbiddenError
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from tests.unit.planning import cluster, flow
 from zkschema import paths
 from zkschema.access import Secured

@@ -26,8 +26,8 @@ from flumeng.journal.log.frame import (
     identity,
     verify,
 )
-from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import UserError
+from tests.testkit.journal import numbered_events
 
 JOURNAL = identity("web.n1.0.0a1b2c3d")
 

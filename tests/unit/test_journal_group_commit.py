@@ -18,8 +18,8 @@ from flumeng.journal.log.errors import JournalFailedError
 from flumeng.journal.log.frame import Payload
 from flumeng.journal.log.group_commit import GroupCommit
 from flumeng.journal.log.journal import Journal
-from flumeng.journal.testing import FaultyDisk, numbered_events
 from flumeng.platform.errors import UnavailableError
+from tests.testkit.journal import FaultyDisk, numbered_events
 
 TIMEOUT_SECONDS = 60.0
 

@@ -27,8 +27,8 @@ from flumeng.journal.log.frame import MAX_ROWS
 from flumeng.journal.log.journal import ROLL_WORTH_BYTES, Journal
 from flumeng.journal.log.limits import Limits
 from flumeng.journal.log.segment import SEGMENT_HEADER_BYTES
-from flumeng.journal.testing import FaultyDisk, numbered_events
 from flumeng.platform.errors import CorruptError, UserError
+from tests.testkit.journal import FaultyDisk, numbered_events
 
 ID = "web.n1.0.0a1b2c3d"
 TINY_SEGMENT = 4096

@@ -21,7 +21,7 @@ from flumeng.journal.log.group_commit import GroupCommit
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.lazy import LazySync, Reached
 from flumeng.journal.log.limits import Limits, Room, no_limit
-from flumeng.journal.testing import FaultyDisk, numbered_events
+from tests.testkit.journal import FaultyDisk, numbered_events
 
 ID = "web.n1.0.0a1b2c3d"
 SEGMENT = 4096

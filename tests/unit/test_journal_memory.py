@@ -16,8 +16,8 @@ from flumeng.journal.log.limits import Limits
 from flumeng.journal.log.log import Log
 from flumeng.journal.log.memory import MemoryJournal
 from flumeng.journal.log.reading import rows
-from flumeng.journal.testing import FaultyDisk, numbered_events
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
+from tests.testkit.journal import FaultyDisk, numbered_events
 
 ID = "web.n1.0.0a1b2c3d"
 

@@ -18,8 +18,8 @@ from crc32c import crc32c
 from flumeng.journal.log import checkpoint as checkpoints
 from flumeng.journal.log.frame import HEADER_BYTES
 from flumeng.journal.log.journal import Journal
-from flumeng.journal.testing import FaultyDisk, KilledError, numbered_events
 from flumeng.platform.errors import CorruptError, UserError
+from tests.testkit.journal import FaultyDisk, KilledError, numbered_events
 
 ID = "web.n1.0.0a1b2c3d"
 ROWS = 4

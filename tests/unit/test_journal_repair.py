@@ -22,8 +22,8 @@ from flumeng.journal.log.inspection import QUARANTINE, Finding, Part, frames, in
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.repair import repair
 from flumeng.journal.log.segment import SEGMENT_HEADER_BYTES
-from flumeng.journal.testing import FaultyDisk, KilledError, numbered_events
 from flumeng.platform.errors import CorruptError, FlumengError, UserError
+from tests.testkit.journal import FaultyDisk, KilledError, numbered_events
 
 ID = "web.n1.0.0a1b2c3d"
 SEGMENT = 3500

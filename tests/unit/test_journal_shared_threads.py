@@ -24,8 +24,8 @@ from flumeng.journal.log.group_commit import (
 )
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.shared_threads import Job, SharedThreads
-from flumeng.journal.testing import FaultyDisk, numbered_events
 from flumeng.platform.errors import UnavailableError
+from tests.testkit.journal import FaultyDisk, numbered_events
 
 TIMEOUT_SECONDS = 60.0
 

@@ -14,8 +14,8 @@ from flumeng.journal.log.memory import MemoryJournal
 from flumeng.journal.serving import taps
 from flumeng.journal.serving.taps import Taps
 from flumeng.journal.serving.wire import Ticket, make_ticket, parse_ticket
-from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import UserError
+from tests.testkit.journal import numbered_events
 
 ID = "web.n1.0.0a1b2c3d"
 EVENTS = 24_000

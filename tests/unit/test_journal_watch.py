@@ -24,8 +24,8 @@ from flumeng.journal.serving.watch import (
     WatchRequest,
     parse_request,
 )
-from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import UserError
+from tests.testkit.journal import numbered_events
 
 A, B, C = (f"web.n1.0.0000000{number}" for number in range(3))
 

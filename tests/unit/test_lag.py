@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from cli.testing import NOON, Shell
 from flumeng.control.commands import flows
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.journal.log.past import AGO_SECONDS, Past
 from flumeng.journal.serving.account import Account
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import NOON, Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 TEXT = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from cli.testing import Shell
 from flumeng.agent.collector.letter_limits import EVERY_SECONDS, LetterLimits
 from flumeng.agent.collector.measures import Measures
 from flumeng.config import FlowSpec, SpecError, check_flow
@@ -20,7 +19,8 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import tree
 from flumeng.platform.errors import UserError
 from flumeng.platform.metrics import table
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths
 
 NOW = 100 * DAY_SECONDS

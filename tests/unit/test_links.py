@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from flumeng.platform.counting import MULTI, PING
-from flumeng.platform.links import HOST, Link, Links
+from tests.testkit.counting import MULTI, PING
+from tests.testkit.links import HOST, Link, Links
 
 DELAY_SECONDS = 0.1
 ONE_BY_ONE_SECONDS = 50 * DELAY_SECONDS

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from flumeng.agent.node.registration import Identity, Registration
-from flumeng.agent.node.testing import ClaimsInMemory
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.master.daemon import Master
@@ -23,8 +22,9 @@ from flumeng.platform.errors import ForbiddenError
 from flumeng.platform.security import sessions
 from flumeng.platform.security.credentials import Credentials, Keystore
 from flumeng.platform.security.roles import DIRECTORY, Role
-from flumeng.platform.security.testing import CLUSTER, Certificates
-from flumeng.testing import FakeStore, FakeTree
+from tests.testkit.certificates import CLUSTER, Certificates
+from tests.testkit.light_nodes import ClaimsInMemory
+from tests.testkit.store import FakeStore, FakeTree
 from zkschema import codec, paths, records
 
 JOURNAL = "web.n1.0.ab"

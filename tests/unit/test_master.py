@@ -21,7 +21,7 @@ from flumeng.control.zookeeper.transaction import singly
 from flumeng.events.journal_names import new_id
 from flumeng.platform.errors import UnavailableError
 from flumeng.platform.metrics import table as metrics
-from flumeng.testing import FakeStore, FakeTree
+from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths, records
 
 PATIENCE_SECONDS = 60.0

@@ -15,7 +15,7 @@ from flumeng.control.snapshot.assignment_pages import read_assignment
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import ABSENT, ANY, Path, Remove, Store, Version, Write, tree
 from flumeng.platform.errors import ConflictError
-from flumeng.testing import FakeStore, FakeTree
+from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths, records
 
 ACKS = 5 * PORTION // 2

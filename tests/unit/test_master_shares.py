@@ -15,7 +15,7 @@ from flumeng.control.snapshot.masters import MISSED_RENEWALS, looks_after
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import ANY, Path, Put, Write, tree
 from flumeng.platform.errors import UnavailableError, UserError
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from tests.unit.test_master_troubles import Clock, Refusing, add_node, apply, live, settle, told
 from zkschema import paths
 

@@ -11,7 +11,7 @@ from flumeng.control.master.daemon import CONFLICTS, Master
 from flumeng.control.planner.placement_index import ASSIGNED, DRAINING
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import ANY, Put, Version, Write, tree
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from tests.unit.obedient_nodes import obey
 from tests.unit.test_master_troubles import Clock, add_node, apply
 from zkschema import paths

@@ -16,7 +16,7 @@ from flumeng.control.snapshot.masters import looks_after
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import ABSENT, ANY, Path, Put, Version, Write, tree
 from flumeng.platform.errors import ConflictError, FlumengError, UserError
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 from zkschema.table import ZPath
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from cli.journal import _state
-from cli.testing import Shell
 from flumeng.agent.node.current_texts import CurrentTexts
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.queries.journals import JournalRow
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 FLOW = """

@@ -17,11 +17,11 @@ from flumeng.agent.node.home import Home
 from flumeng.agent.node.process import ChildProcess
 from flumeng.agent.node.protocol import Message
 from flumeng.agent.node.settings import Settings
-from flumeng.agent.node.testing import ScriptedChild
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.simulation.stepped_node import SteppedNode
-from flumeng.testing import FakeStore, Znodes
+from tests.testkit.light_nodes import ScriptedChild
+from tests.testkit.simulation.stepped_node import SteppedNode
+from tests.testkit.store import FakeStore, Znodes
 from tests.unit.node_bench import Bench, task
 from zkschema import paths
 from zkschema.records import INGEST, Ack, AssignedTask, Assignment

@@ -15,7 +15,6 @@ import pytest
 
 from flumeng.agent.node.memberships import ABANDONED_SECONDS, Memberships, as_message, membership_of
 from flumeng.agent.node.registration import Identity, Registration
-from flumeng.agent.node.testing import ClaimsInMemory
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.master.tidying import remove_gone
 from flumeng.control.snapshot.reader import Reader
@@ -32,7 +31,8 @@ from flumeng.control.zookeeper import (
 )
 from flumeng.journal.replication.membership import Membership
 from flumeng.platform.errors import ConflictError, ForbiddenError
-from flumeng.testing import FakeStore
+from tests.testkit.light_nodes import ClaimsInMemory
+from tests.testkit.store import FakeStore
 from zkschema import paths, records, table
 from zkschema.table import ZPath
 

@@ -9,7 +9,7 @@ import pytest
 from flumeng.agent.node.claim import SupplantedError
 from flumeng.agent.node.events import Said
 from flumeng.control.commands.discarding import discard_node
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from tests.unit.node_bench import Bench, task
 from zkschema import paths
 

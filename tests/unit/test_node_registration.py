@@ -13,11 +13,11 @@ import pytest
 
 from flumeng.agent.node.claim import Claim, SupplantedError
 from flumeng.agent.node.registration import HeldError, Identity, Registration
-from flumeng.agent.node.testing import ClaimsInMemory
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
-from flumeng.testing import FakeStore, FakeTree
+from tests.testkit.light_nodes import ClaimsInMemory
+from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths, records
 
 JOURNAL = "web.n1.0.ab"

@@ -22,7 +22,7 @@ from flumeng.agent.node.memberships import Memberships
 from flumeng.agent.node.registration import Identity, Registration
 from flumeng.agent.node.replicated_journals import ReplicatedJournals
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 J = "web.n2.0.00000000"

@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from cli.testing import Shell
 from flumeng.agent.node.event_log import Step
 from flumeng.agent.node.event_publisher import LINES, TELL_SECONDS, EventPublisher
 from flumeng.agent.node.events import Ended, Said, Stop, Tick, Wanted
 from flumeng.agent.node.machine import Machine
 from flumeng.control.zookeeper import ABSENT, Expected, Path, Version, tree
 from flumeng.platform.errors import UnavailableError
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import Shell
+from tests.testkit.store import FakeStore
 from zkschema import codec, paths
 from zkschema.records import INGEST, Assignment, Node, Record, Story, StoryLine
 

@@ -19,7 +19,6 @@ from flumeng.agent.collector.partitions import Partitions
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize
 from flumeng.agent.collector.task import Task
-from flumeng.agent.collector.testing import ScriptedPipeline
 from flumeng.agent.discovery.task import DiscoveryTask
 from flumeng.config import parse_flow
 from flumeng.connectors.api.finding import FindingTask
@@ -32,7 +31,8 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot import items
 from flumeng.control.zookeeper import Put, tree
 from flumeng.platform.errors import CorruptError
-from flumeng.testing import FakeStore
+from tests.testkit.collector import ScriptedPipeline
+from tests.testkit.store import FakeStore
 from zkschema import paths
 from zkschema.records import Intent
 

@@ -16,7 +16,7 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
 from flumeng.control.zookeeper import tree
-from flumeng.testing import FakeStore, FakeTree
+from tests.testkit.store import FakeStore, FakeTree
 
 FLOW = """\
 flow: web

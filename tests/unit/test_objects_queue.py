@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from flumeng.agent.collector.step_testing import CrashError, SteppingStore, Steps, crash
 from flumeng.config.objects_source import ObjectsSource
 from flumeng.connectors.api.finding import Before, FindingTask
 from flumeng.connectors.objects.finder import (
@@ -30,7 +29,8 @@ from flumeng.control.snapshot.items import Item
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.platform.errors import ConflictError, CorruptError, UnavailableError, UserError
-from flumeng.testing import FakeStore, FakeTree
+from tests.testkit.owner_steps import CrashError, SteppingStore, Steps, crash
+from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths
 from zkschema.records import Ack, QueueFailure
 

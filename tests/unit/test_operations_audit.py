@@ -9,7 +9,7 @@ import pytest
 
 from flumeng.control.commands import audit
 from flumeng.control.zookeeper import ABSENT, Found, tree
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 

@@ -10,7 +10,7 @@ from flumeng.control.commands import audit
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import Store, Version, Write, tree
 from flumeng.platform.errors import UnavailableError
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from zkschema import paths
 
 FLOW = "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop]}"

@@ -17,8 +17,8 @@ from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
-from flumeng.journal.testing import numbered_events
-from flumeng.testing import FakeStore
+from tests.testkit.journal import numbered_events
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 WEB = (

@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.agent.collector.step_testing import CrashError, SteppingStore, Steps, crash
 from flumeng.config.polls import Answers, Schedule
 from flumeng.connectors.api.finding import Before, FindingTask
 from flumeng.connectors.api.ranged import Range, UnreadableError
@@ -31,7 +30,8 @@ from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
-from flumeng.testing import FakeStore, FakeTree
+from tests.testkit.owner_steps import CrashError, SteppingStore, Steps, crash
+from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths
 from zkschema.records import Ack, Polls
 

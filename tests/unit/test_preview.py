@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from cli.testing import Shell
 from flumeng.control.commands import preview
 from flumeng.control.commands.flows import apply_flow, delete_flow
 from flumeng.control.commands.nodes import set_node_desired
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.platform.errors import ConflictError, UserError
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import Shell
+from tests.testkit.store import FakeStore
 from tests.unit.obedient_nodes import settle
 from zkschema import paths, records
 

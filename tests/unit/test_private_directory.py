@@ -20,9 +20,9 @@ from flumeng.agent.node.known_names import KnownNames
 from flumeng.journal.log.encryption import Key, Keyring
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.repair import repair
-from flumeng.journal.testing import numbered_events
 from flumeng.platform import private_directory
 from flumeng.platform.errors import UserError
+from tests.testkit.journal import numbered_events
 
 ID = "other.n1.0.0a1b2c3d"
 

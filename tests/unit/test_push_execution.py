@@ -20,9 +20,9 @@ from flumeng.fleet.plan import PushPlan
 from flumeng.fleet.resources import Resources
 from flumeng.fleet.site_copy import SiteCopy, copy_site
 from flumeng.fleet.site_state import push_of, state_of
-from flumeng.fleet.testing import NOON, FakeSites, Fault
 from flumeng.fleet.wave_events import Ending, Outcome
-from flumeng.testing import FakeStore
+from tests.testkit.sites import NOON, FakeSites, Fault
+from tests.testkit.store import FakeStore
 from zkschema import paths
 from zkschema.records import Push, PushClaim
 

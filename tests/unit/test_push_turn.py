@@ -17,10 +17,10 @@ from flumeng.fleet.inventory import Site
 from flumeng.fleet.link import Link
 from flumeng.fleet.site_copy import copy_site
 from flumeng.fleet.site_state import push_of, state_of
-from flumeng.fleet.testing import NOON, FakeSites
 from flumeng.fleet.turn import Task, Turn
 from flumeng.platform.errors import ConflictError
-from flumeng.testing import FakeStore, FakeTree
+from tests.testkit.sites import NOON, FakeSites
+from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths
 from zkschema.records import Push, PushClaim, Queue, QueueFailure, Record
 from zkschema.table import ZPath

@@ -16,8 +16,8 @@ from flumeng.journal.log.errors import AboveSafeError
 from flumeng.journal.log.replica import Replica
 from flumeng.journal.log.replica_journal import ReplicaJournal
 from flumeng.journal.replication.history import Log, Start
-from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import CorruptError
+from tests.testkit.journal import numbered_events
 
 NAME = "web.n1.0.0a1b2c3d"
 

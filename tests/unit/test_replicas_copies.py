@@ -31,8 +31,8 @@ from flumeng.journal.serving import copy_wire
 from flumeng.journal.serving.access import Peer
 from flumeng.journal.serving.copy_wire import Envelope
 from flumeng.journal.serving.wire import FRAMES_SCHEMA
-from flumeng.journal.testing import numbered_events
 from flumeng.platform.security.identity import Identity
+from tests.testkit.journal import numbered_events
 from tests.unit.test_replicas_store import close, open_store, position, take, tell
 
 THEIRS = "web.n9.0.00000000"

@@ -24,8 +24,8 @@ from flumeng.journal.replicas.replicas import Replicas
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
 from flumeng.journal.replication.membership import Membership
 from flumeng.journal.replication.messages import Begin, Frames
-from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
+from tests.testkit.journal import numbered_events
 
 
 def open_store(

@@ -30,8 +30,8 @@ from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
 from flumeng.journal.replication.messages import Begin
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.server import JournalServer
-from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import CorruptError, UnavailableError
+from tests.testkit.journal import numbered_events
 from tests.unit import test_replicas_copies as copies
 from tests.unit import test_replicas_store as stores
 from tests.unit.copies_world import NAME, World, bodies, promote

@@ -21,8 +21,8 @@ from flumeng.journal.log.replica import Replica
 from flumeng.journal.log.replica_journal import ReplicaJournal
 from flumeng.journal.replicas.lateness import LATE_SECONDS, TELL_SECONDS
 from flumeng.journal.replicas.replicated_journal import ASK_AGAIN_SECONDS
-from flumeng.journal.testing import numbered_events
 from flumeng.platform.errors import UserError
+from tests.testkit.journal import numbered_events
 from tests.unit.copies_world import NAME, NODES, World, bodies, promote, seqs, take
 
 

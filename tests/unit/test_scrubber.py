@@ -22,8 +22,8 @@ from flumeng.journal.replicas.disk_backoff import FIRST_SECONDS
 from flumeng.journal.replicas.lateness import TELL_SECONDS
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
 from flumeng.journal.replicas.scrubber import Scrubber
-from flumeng.journal.testing import numbered_events
 from tests.live.one_host import eventually
+from tests.testkit.journal import numbered_events
 from tests.unit.copies_world import NAME, NODES, World, is_segment, take
 
 

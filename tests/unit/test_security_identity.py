@@ -16,7 +16,7 @@ from flumeng.platform.security.credentials import Keystore
 from flumeng.platform.security.expiry import Expiry
 from flumeng.platform.security.identity import Identity, identity_of, parse_uri
 from flumeng.platform.security.roles import DIRECTORY, PEOPLE, Role, subject_of
-from flumeng.platform.security.testing import Certificates
+from tests.testkit.certificates import Certificates
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 

@@ -6,9 +6,9 @@ import pytest
 
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.simulation.canary import BROKEN, Canary
-from flumeng.simulation.ensemble import Ensemble
-from flumeng.simulation.session import Session
+from tests.testkit.simulation.canary import BROKEN, Canary
+from tests.testkit.simulation.ensemble import Ensemble
+from tests.testkit.simulation.session import Session
 from zkschema import paths
 from zkschema.records import COLLECT, LiveNode, Plan, PlannedTask
 

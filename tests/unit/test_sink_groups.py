@@ -12,7 +12,6 @@ import pytest
 
 from flumeng.agent.collector.commit import Commits
 from flumeng.agent.collector.daemon import require_allowed
-from flumeng.agent.collector.testing import TASK
 from flumeng.config import FlowSpec, SpecError, check_flow, parse_flow
 from flumeng.config.guarantees import promise
 from flumeng.config.policy import Policy
@@ -30,7 +29,8 @@ from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.platform import file_store
 from flumeng.platform.errors import UnavailableError, UserError
-from flumeng.testing import FakeStore
+from tests.testkit.collector import TASK
+from tests.testkit.store import FakeStore
 
 HEAD = "flow: web\nsources: [tail: {paths: [/var/a]}]\n"
 HTTP = 'http: {{url: "http://h{}/"}}'

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.collector.engine import _error
-from flumeng.agent.collector.testing import ScriptedPipeline
 from flumeng.agent.collector.units import Unit
 from flumeng.agent.collector.work import SinkUnavailableError, written_to
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.events.lazy_batch import Branches, Fused, Stage
 from flumeng.platform.errors import ConflictError, UnavailableError
 from flumeng.platform.metrics import table
+from tests.testkit.collector import ScriptedPipeline
 from tests.unit.task_world import JOURNAL, World, running, spec, until
 
 SINKS = {0: "sinks[0].files", 3: "branches[errors].sinks[0].http"}

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flumeng.agent.collector.step_testing import CrashError
 from flumeng.connectors.api.sink import BatchId, TaskRevision
 from flumeng.connectors.lakehouse import group_commit, tables
 from flumeng.connectors.lakehouse.group_commit import Addition, GroupCommit, to_commit
 from flumeng.connectors.lakehouse.tables import OvertakenError, TableSink
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from tests.testkit.owner_steps import CrashError
 from tests.testkit.servers.tables import DeltaDirectory, IcebergDirectory, Lake, elsewhere, staged
 
 TASKS = 8

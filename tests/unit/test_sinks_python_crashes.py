@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from flumeng.agent.collector.batch import Batch
-from flumeng.agent.collector.step_testing import CrashError, Steps, crash
 from flumeng.connectors.api.sink import Written
 from flumeng.connectors.python.sink import BatchNumber, call
+from tests.testkit.owner_steps import CrashError, Steps, crash
 from tests.unit.collecting_owners import World, late
 
 FLOW_TEXT = """

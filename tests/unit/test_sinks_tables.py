@@ -20,7 +20,6 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.types import StringType
 
-from flumeng.agent.collector.testing import TASK
 from flumeng.config import SpecError, check_flow, parse_flow
 from flumeng.config.guarantees import promise
 from flumeng.config.sinks.lakehouse import Catalog, Delta, Iceberg, Snapshots
@@ -35,6 +34,7 @@ from flumeng.connectors.lakehouse.table_files import Layout
 from flumeng.connectors.lakehouse.tables import OvertakenError, TableSink
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
+from tests.testkit.collector import TASK
 from tests.testkit.servers.tables import (
     SPARK,
     DeltaDirectory,

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.collector.batch import Batch
-from flumeng.agent.collector.step_testing import Baton, CrashError, Steps, TurnTaking, crash
 from flumeng.connectors.api.sink import Written
 from flumeng.connectors.lakehouse.tables import TableSink
 from flumeng.platform.errors import UnavailableError
+from tests.testkit.owner_steps import Baton, CrashError, Steps, TurnTaking, crash
 from tests.testkit.servers.tables import TASK, DeltaDirectory, IcebergDirectory, staged
 from tests.unit.collecting_owners import World, late
 

@@ -13,8 +13,8 @@ from flumeng.config import SpecError, check_flow, expressions, sql_patterns
 from flumeng.config.filters.parse import SYSLOG
 from flumeng.config.functions import FUNCTIONS
 from flumeng.config.kinds import EVENT
-from flumeng.config.testing import ATTEMPTS, CONDITIONS
 from flumeng.filters import syslog
+from tests.testkit.expressions import ATTEMPTS, CONDITIONS
 
 COLUMNS = {**EVENT, **SYSLOG}
 FLOW = "flow: a\nsources: [syslog: {listen: 'x:1'}]\nfilters:\n%s\nsinks: [%s]\n"

@@ -8,7 +8,7 @@ from flumeng.config import SpecError, check_flow, statements
 from flumeng.config.expressions import columns_of_ddl
 from flumeng.config.filters.parse import SYSLOG
 from flumeng.config.kinds import EVENT, Kind
-from flumeng.config.testing import STATEMENT_ATTEMPTS, STATEMENTS, TABLES
+from tests.testkit.expressions import STATEMENT_ATTEMPTS, STATEMENTS, TABLES
 
 COLUMNS = {**EVENT, **SYSLOG}
 KINDS = {name: columns_of_ddl(text) for name, text in TABLES.items()}

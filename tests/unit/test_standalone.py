@@ -14,8 +14,8 @@ from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.platform.errors import UserError
 from flumeng.platform.security.roles import DIRECTORY
-from flumeng.platform.security.testing import CLUSTER, Certificates
-from flumeng.testing import FakeStore
+from tests.testkit.certificates import CLUSTER, Certificates
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 TEXT = "{{flow: {}, sources: [syslog: {{listen: '127.0.0.1:0'}}], sinks: [noop]}}"

@@ -7,7 +7,7 @@ import pytest
 from flumeng.control.snapshot.leases import LOOK_SECONDS, Leases, ServerClock
 from flumeng.control.snapshot.reader import Reader
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 DAY = 86400.0

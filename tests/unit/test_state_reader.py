@@ -16,7 +16,7 @@ from flumeng.control.snapshot.resync import Round
 from flumeng.control.snapshot.task_map import Tasks, plan_writes, read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Found, Unreadable, tree
 from flumeng.events import journal_names as names
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 from zkschema.records import (

@@ -31,7 +31,7 @@ from flumeng.control.zookeeper.transaction import (
     portions,
     singly,
 )
-from flumeng.testing import FakeStore
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 from zkschema.access import Secured
 

@@ -20,12 +20,6 @@ from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.runner import Runner, Surroundings
 from flumeng.agent.collector.scheduler import Scheduler
 from flumeng.agent.collector.status import Status
-from flumeng.agent.collector.testing import (
-    ScriptedEngine,
-    ScriptedPipeline,
-    StillPositions,
-    register,
-)
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range, Reach
 from flumeng.control.commands.flows import apply_flow
@@ -35,7 +29,8 @@ from flumeng.control.snapshot.endings import MOST
 from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Refused, Store, Version, Write, tree
 from flumeng.platform.errors import UnavailableError
-from flumeng.testing import FakeStore
+from tests.testkit.collector import ScriptedEngine, ScriptedPipeline, StillPositions, register
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import PlannedTask

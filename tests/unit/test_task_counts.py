@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from cli.testing import NOON, Shell
 from flumeng.agent.collector.task_counts import TaskCounts
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, tree
@@ -18,7 +17,8 @@ from flumeng.journal.serving.action_server import ActionServer
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.wire import COUNTERS
 from flumeng.platform.metrics.moving_counts import SLOT_SECONDS, WINDOWS, MovingCounts
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import NOON, Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 from zkschema.records import COLLECT, PlannedTask
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from cli.testing import Shell
 from flumeng.agent.dryrun.targets import tried
 from flumeng.config import parse_flow
-from flumeng.testing import FakeTree
+from tests.testkit.command_line import Shell
+from tests.testkit.store import FakeTree
 
 
 class Receiver:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from cli.testing import Reached, Shell
 from flumeng.control.commands import chokes, flows
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Path, tree
 from flumeng.platform.errors import FlumengError
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import Reached, Shell
+from tests.testkit.store import FakeStore
 from zkschema import paths, records, table
 from zkschema.records import Record
 from zkschema.table import Row

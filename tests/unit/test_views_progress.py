@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from cli.testing import Reached
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.queries.progress import Progress, progress
 from flumeng.control.snapshot import items
 from flumeng.control.zookeeper import ABSENT, tree
-from flumeng.testing import FakeStore
+from tests.testkit.command_line import Reached
+from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 TEXT = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"

@@ -41,7 +41,7 @@ BROKEN = {
         """,
     "watch": """
         from flumeng.agent.collector.worker import Worker
-        from flumeng.testing import FakeStore
+        from tests.testkit.store import FakeStore
         class Parent:
             def send(self, message): pass
             def messages(self):

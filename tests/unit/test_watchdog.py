@@ -15,14 +15,14 @@ import pytest
 
 from flumeng.agent.node import daemon
 from flumeng.agent.node.registration import Identity, Registration
-from flumeng.agent.node.testing import ClaimsInMemory
 from flumeng.control.master import measures
 from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import Refused, Write, tree
 from flumeng.platform import watchdog
 from flumeng.platform.metrics.health import Health
 from flumeng.platform.watchdog import CHECK_SECONDS, EXIT_CODE, ServiceManager, Watchdog
-from flumeng.testing import FakeStore, FakeTree
+from tests.testkit.light_nodes import ClaimsInMemory
+from tests.testkit.store import FakeStore, FakeTree
 from tests.unit.test_master_troubles import Clock, add_node, apply
 
 PATIENCE_SECONDS = 60.0

@@ -1,0 +1,125 @@
+"""What hosts keep when their processes die: the node's home, and journals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from flumeng.agent.node.claim import Claim
+from flumeng.agent.node.events import Wanted
+from flumeng.agent.node.home import Home
+from flumeng.agent.node.known_names import KnownNames
+from tests.testkit.simulation.broker import Broker
+from tests.testkit.simulation.bucket import Bucket
+from tests.testkit.simulation.environment import Process
+from tests.testkit.simulation.partition_file import PartitionFile
+
+
+@dataclass
+class Journals:
+    """``writer`` is the process that has them open; one at a time. ``made`` counts them."""
+
+    host: str
+    files: dict[str, PartitionFile] = field(default_factory=dict)
+    kept_flows: set[str] = field(default_factory=set)
+    writer: Process | None = None
+    made: int = 0
+
+    def make(self, flow: str) -> str:
+        """A new journal; gives its name."""
+        self.made += 1
+        name = f"{flow}.{self.host}.0.{self.made}"
+        self.files[name] = PartitionFile(flow)
+        self.kept_flows.add(flow)
+        return name
+
+    def lose(self) -> None:
+        """The disk is empty."""
+        self.files.clear()
+        self.kept_flows.clear()
+
+
+class Disks:
+    """The journals of all hosts: ``of`` host -> its journals; what Kafka has, which is always
+    there; and the objects of flows. ``lane`` tells what a lane holds."""
+
+    def __init__(self, random: Random, clock: Callable[[], float]) -> None:
+        self.of: dict[str, Journals] = {}
+        self.broker = Broker()
+        self.lane: Callable[[str], PartitionFile | None] = lambda _: None
+        self._random = random
+        self._clock = clock
+        self._buckets: dict[str, Bucket] = {}
+
+    def bucket(self, flow: str) -> Bucket:
+        """The objects of the flow; none when nobody has asked before."""
+        if flow not in self._buckets:
+            self._buckets[flow] = Bucket(flow, self._random, self._clock)
+        return self._buckets[flow]
+
+    def served(self, journal: str) -> PartitionFile | None:
+        """The journal, when its node serves it now."""
+        for journals in self.of.values():
+            if journal in journals.files:
+                serves = journals.writer is not None and not journals.writer.paused
+                return journals.files[journal] if serves else None
+        return self.broker.file(journal)
+
+    def file(self, journal: str) -> PartitionFile | None:
+        """The journal as it is on disk, served or not."""
+        own = next((file for name, file in self.files() if name == journal), None)
+        return own or self.broker.file(journal) or self.lane(journal)
+
+    def files(self) -> Iterator[tuple[str, PartitionFile]]:
+        """All journals."""
+        for journals in self.of.values():
+            yield from journals.files.items()
+
+
+class ModelHome(Home):
+    """A home without files. ``data_id`` is the UUID of the data directory."""
+
+    def __init__(self, data_id: str) -> None:
+        self._id = data_id
+        self.path = Path("/nonexistent")
+        self.problems = {}
+        self._kept: Wanted | None = None
+        self._known: dict[str, KnownNames] = {}
+        self._claim = Claim()
+        self._cluster = ""
+
+    def belong_to(self, cluster: str) -> None:
+        assert self._cluster in ("", cluster)
+        self._cluster = cluster
+
+    @property
+    def is_restored(self) -> bool:
+        return False
+
+    def mark_running(self) -> None: ...
+
+    def journals(self) -> list[str]:
+        return []
+
+    def identity(self) -> str:
+        return self._id
+
+    def keep(self, wanted: Wanted) -> None:
+        self._kept = wanted
+
+    def kept(self) -> Wanted | None:
+        return self._kept
+
+    def claim(self) -> Claim:
+        return self._claim
+
+    def keep_claim(self, claim: Claim) -> None:
+        self._claim = claim
+
+    def keep_known(self, file: str, known: KnownNames) -> None:
+        self._known[file] = known
+
+    def known(self, file: str) -> KnownNames:
+        return self._known.get(file, KnownNames())
