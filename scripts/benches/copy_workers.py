@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from queue import Empty
 
-from flumeng.agent.node.memberships import as_message, membership_of
 from flumeng.journal.replication.membership import Membership
 from tests.testkit.ingest_worker import WorkerProcess, flow_text
 
@@ -130,11 +129,14 @@ class CopyWorkers:
             proposed = True
             _, version = self.memberships[proposal["journal"]]
             if proposal["version"] == version:
-                self.memberships[proposal["journal"]] = membership_of(proposal), version + 1
+                self.memberships[proposal["journal"]] = (
+                    Membership.from_message(proposal),
+                    version + 1,
+                )
 
     def _tell(self) -> None:
         journals = {
-            name: {"version": version, "created": 1, **as_message(membership)}
+            name: {"version": version, "created": 1, **membership.as_message()}
             for name, (membership, version) in self.memberships.items()
         }
         addresses = {name: worker.ready["address"] for name, worker in self.workers.items()}

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from benches.kafka_topic import BODY_BYTES, TOPIC
-from flumeng.agent.standalone.embedded import find_java
+from flumeng.platform.java import find_java
 from tests.testkit.servers.maven import jars
 from tests.testkit.servers.server_process import ServerProcess
 

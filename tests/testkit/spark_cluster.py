@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pyspark
 
-from flumeng.agent.standalone.embedded import find_java, free_port
+from flumeng.agent.standalone.embedded import free_port
+from flumeng.platform.java import find_java
 
 HOST = "127.0.0.1"
 SCALA = "2.13"

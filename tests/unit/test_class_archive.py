@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flumeng.agent.collector import class_archive
-from flumeng.agent.standalone.embedded import find_java
+from flumeng.platform.java import find_java
 
 
 def test_it_fits_one_java_and_one_set_of_jars(

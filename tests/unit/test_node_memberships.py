@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from flumeng.agent.node.memberships import ABANDONED_SECONDS, Memberships, as_message, membership_of
+from flumeng.agent.node.memberships import ABANDONED_SECONDS, Memberships
 from flumeng.agent.node.registration import Identity, Registration
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.master.tidying import remove_gone
@@ -182,7 +182,7 @@ def test_a_copy_goes_when_its_record_is_hidden_for_long_and_nobody_speaks_of_it(
 
 def test_what_is_told_of_a_membership_says_all_of_it() -> None:
     one = Membership.of(journal())
-    assert membership_of(as_message(one)) == one
+    assert Membership.from_message(one.as_message()) == one
 
 
 def test_a_record_without_its_primary_in_sync_is_not_told(
@@ -278,7 +278,7 @@ def proposal(store: FakeStore, changed: Membership) -> dict[str, Any]:
         "type": "proposal",
         "journal": OURS,
         "version": found.version.number,
-        **as_message(changed),
+        **changed.as_message(),
     }
 
 

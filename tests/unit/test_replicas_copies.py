@@ -17,7 +17,6 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.ingest.journal_store import JournalStore
-from flumeng.agent.node.memberships import as_message
 from flumeng.journal.log.errors import JournalFailedError
 from flumeng.journal.log.replica import Replica
 from flumeng.journal.log.replica_journal import ReplicaJournal
@@ -116,7 +115,7 @@ def expect_copy(store: JournalStore, far: ReplicaJournal, term: int = 5) -> None
     """The node says that n2 leads it, and that there is to be a copy here."""
     nodes = ("n2", "n1", "n9")
     membership = Membership(far.replica.lineage, term, "n2/x", ("n2/x",), nodes)
-    told = {far.id: {"version": 0, "created": 1, **as_message(membership)}}
+    told = {far.id: {"version": 0, "created": 1, **membership.as_message()}}
     store.replicas.told({"addresses": {}, "journals": told})
 
 

@@ -15,7 +15,6 @@ import pytest
 
 from flumeng.agent.ingest.journal_store import Ended, JournalStore
 from flumeng.agent.ingest.worker import Worker
-from flumeng.agent.node.memberships import as_message
 from flumeng.agent.node.protocol import Message
 from flumeng.journal.log.errors import HeldError, JournalFailedError
 from flumeng.journal.log.replica import Replica
@@ -57,7 +56,7 @@ def tell(store: JournalStore, name: str, *others: str, primary: str = "", term: 
     journal = store.replicas.journals[name]
     leads = primary or journal.replica_id
     membership = Membership(journal.lineage, term, leads, (leads, *others), ("n1",))
-    told = {name: {"version": term, "created": 1, **as_message(membership)}}
+    told = {name: {"version": term, "created": 1, **membership.as_message()}}
     store.replicas.told({"addresses": {}, "journals": told})
     store.serve_led()
 
@@ -228,7 +227,7 @@ def test_a_damaged_one_that_another_node_ended_is_set_aside(
     again = open_store(tmp_path / "n1")
     assert again.broken == 1
     superseded = Membership(journal.lineage, 5, "n2/x", ("n2/x",), ("n1", "n2"))
-    told = {journal.id: {"version": 5, "created": 1, **as_message(superseded)}}
+    told = {journal.id: {"version": 5, "created": 1, **superseded.as_message()}}
     again.replicas.told({"addresses": {}, "journals": told})
     again.give_up_superseded({journal.id: Ended(20, gone=False)})
     assert again.broken == 0
@@ -324,7 +323,7 @@ def message(store: JournalStore, name: str, *others: str) -> Mapping[str, Any]:
     journal = store.replicas.journals[name]
     in_sync = (journal.replica_id, *others)
     membership = Membership(journal.lineage, 1, journal.replica_id, in_sync, ("n1",))
-    told = {name: {"version": 1, "created": 1, **as_message(membership)}}
+    told = {name: {"version": 1, "created": 1, **membership.as_message()}}
     said = {"type": "replicas", "journals": told, "addresses": {}}
     return {**said, "ended": {}, "unwanted": [], "texts": {}}
 

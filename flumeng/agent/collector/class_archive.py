@@ -21,9 +21,9 @@ from pathlib import Path
 
 import pyspark
 
-from flumeng.agent.standalone.embedded import find_java
 from flumeng.platform import private_directory
 from flumeng.platform.errors import UserError
+from flumeng.platform.java import find_java
 from flumeng.platform.parentage import die_with_parent
 from flumeng.platform.processes import PYTHON
 

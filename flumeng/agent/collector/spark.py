@@ -24,11 +24,11 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from flumeng.agent.collector import shipping, spark_ui
-from flumeng.agent.standalone.embedded import find_java
 from flumeng.config.spark import SparkOptions
 from flumeng.events.lazy_batch import BYTES_AT_ONCE, ROWS_AT_ONCE
 from flumeng.platform import private_directory, secrets
 from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.java import find_java
 from flumeng.platform.options.patterns import SECRET
 from flumeng.platform.scrubbing import scrub
 

@@ -89,7 +89,7 @@ class Memberships:
             except CorruptError:
                 continue  # it is told where records are checked, and the workers go on as before
             which = {"version": one.version.number, "created": one.created}
-            told[name] = {**which, **as_message(membership)}
+            told[name] = {**which, **membership.as_message()}
         ended = {
             name: {"end": one.value.end, "gone": one.value.gone}
             for name, one in replicated.items()
@@ -156,7 +156,7 @@ class Memberships:
         (found,) = self._store.read_each([path])
         if not isinstance(found, Versioned) or found.version != Version(int(proposal["version"])):
             raise ConflictError(f"{path} is another than the one that was to be changed")
-        changed = membership_of(proposal).put_into(found.value)
+        changed = Membership.from_message(proposal).put_into(found.value)
         self._store.commit([Put(path, changed, found.version)])
 
     def _made(self, journal: Journal) -> bool:
@@ -219,25 +219,3 @@ class Memberships:
     def _on_change(self, node: str, _: str) -> None:
         """Also after each reconnect."""
         self._changed.put(node)
-
-
-def membership_of(said: Mapping[str, Any]) -> Membership:
-    """What a message says. Raises KeyError, TypeError."""
-    return Membership(
-        said["lineage"],
-        said["term"],
-        said["primary"],
-        tuple(said["in_sync"]),
-        tuple(said["nodes"]),
-    )
-
-
-def as_message(membership: Membership) -> Message:
-    """The reverse."""
-    return {
-        "lineage": membership.lineage,
-        "term": membership.term,
-        "primary": membership.primary,
-        "in_sync": list(membership.in_sync),
-        "nodes": list(membership.nodes),
-    }

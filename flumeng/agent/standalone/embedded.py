@@ -14,10 +14,7 @@ import contextlib
 import importlib.util
 import os
 import random
-import re
-import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from flumeng.platform import core_dumps, private_directory, secrets
 from flumeng.platform.errors import UserError
+from flumeng.platform.java import find_java
 from flumeng.platform.parentage import die_with_parent
 from flumeng.platform.security import roles
 from flumeng.platform.security.credentials import keystore_of
@@ -32,7 +30,6 @@ from flumeng.platform.security.credentials import keystore_of
 if TYPE_CHECKING:
     from flumeng.platform.security.credentials import Credentials, Keystore
 
-JAVA_AT_LEAST = 17
 HEAP_MIB = 256
 TICK_MILLISECONDS = 500
 KEY_STORE, CA = "zookeeper-key.pem", "ca.pem"
@@ -193,26 +190,6 @@ def _escaped(value: str) -> str:
     return "".join(
         chr(code) if code < 128 and chr(code) != "\\" else f"\\u{code:04x}" for code in codes
     )
-
-
-def find_java() -> str:
-    """Path of a Java that is new enough; UserError with the command to install one."""
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
-    how = f"install Java {JAVA_AT_LEAST} or newer (Debian: apt-get install openjdk-17-jre-headless)"
-    if java is None:
-        raise UserError(f"no java found{' in JAVA_HOME' if home else ''}: {how}")
-    found = java_version(java)
-    if found is None or found < JAVA_AT_LEAST:
-        raise UserError(f"{java} is Java {found or 'unknown'}: {how}")
-    return java
-
-
-def java_version(java: str) -> int | None:
-    """What the program ``java`` says of itself: 17, 25; nothing when it is no Java."""
-    shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    found = re.search(r'version "(\d+)', shown.stderr + shown.stdout)
-    return int(found[1]) if found else None
 
 
 def _jars() -> list[str]:

@@ -16,8 +16,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from flumeng.agent.node.memberships import as_message, membership_of
-from flumeng.agent.node.protocol import Message
 from flumeng.events.journal_names import is_journal
 from flumeng.journal.log.disk import Disk
 from flumeng.journal.log.errors import DeniedError
@@ -47,6 +45,9 @@ from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
 from flumeng.platform.seldom import Seldom
 
 log = logging.getLogger(__name__)
+
+Message = dict[str, Any]
+"""For the node, over its pipe to this process."""
 
 LOOK_SECONDS = 0.5
 
@@ -154,7 +155,7 @@ class Replicas:
         """What the node says: the membership of each journal, and where the copies of nodes are."""
         self._addresses = message["addresses"]
         for name, said in message["journals"].items():
-            known = (membership_of(said), int(said["version"]), int(said["created"]))
+            known = (Membership.from_message(said), int(said["version"]), int(said["created"]))
             with self._lock:
                 self._told[name] = known
             journal = self.journals.get(name)
@@ -197,7 +198,7 @@ class Replicas:
     # What the protocol sends.
 
     def proposal(self, journal: str, version: int, membership: Membership) -> None:
-        said = {"version": version, **as_message(membership)}
+        said = {"version": version, **membership.as_message()}
         with self._lock:
             self._proposals[journal] = {"type": "proposal", "journal": journal, **said}
         self._changed.set()

@@ -6,7 +6,9 @@ is another copy, and cannot pass for the one that was in sync.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from flumeng.platform.errors import ConflictError, CorruptError, UserError
 from zkschema.records import Journal
@@ -32,6 +34,27 @@ class Membership:
             if node_of(copy) == journal.primary:
                 return cls(journal.lineage, journal.term, copy, journal.in_sync, journal.copies)
         raise CorruptError(f"the primary {journal.primary} is not among those in sync")
+
+    @classmethod
+    def from_message(cls, message: Mapping[str, Any]) -> Membership:
+        """The membership that ``as_message`` encoded. Raises KeyError, TypeError."""
+        return cls(
+            message["lineage"],
+            message["term"],
+            message["primary"],
+            tuple(message["in_sync"]),
+            tuple(message["nodes"]),
+        )
+
+    def as_message(self) -> dict[str, Any]:
+        """A JSON object for the pipe between a node and its ingest workers."""
+        return {
+            "lineage": self.lineage,
+            "term": self.term,
+            "primary": self.primary,
+            "in_sync": list(self.in_sync),
+            "nodes": list(self.nodes),
+        }
 
     def put_into(self, journal: Journal) -> Journal:
         """The record, saying this."""

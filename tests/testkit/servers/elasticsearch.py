@@ -22,6 +22,7 @@ import pyspark
 from elasticsearch import Elasticsearch
 
 from flumeng.agent.standalone import embedded
+from flumeng.platform import java as platform_java
 from flumeng.platform.parentage import die_with_parent
 from tests.testkit.servers import maven
 from tests.testkit.servers.java import find_java
@@ -129,7 +130,7 @@ class RealElasticsearch(ServerProcess):
         options = [f"-Des.path.home={self.data}", "-Des.distribution.type=tar"]
         options.append("--add-opens=java.base/java.io=ALL-UNNAMED")
         if int(self.version.partition(".")[0]) < 9:
-            return [embedded.find_java(), *options]
+            return [platform_java.find_java(), *options]
         return [find_java(21), "--enable-native-access=ALL-UNNAMED", *options]
 
     def _install(self) -> None:

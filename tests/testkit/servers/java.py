@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from flumeng.agent.standalone.embedded import java_version
 from flumeng.platform.errors import UserError
+from flumeng.platform.java import java_version
 
 INSTALLED = Path("/usr/lib/jvm")
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from flumeng.agent.standalone.embedded import find_java
+from flumeng.platform.java import find_java
 from tests.testkit.servers.maven import jars
 from tests.testkit.servers.server_process import ServerProcess, listens
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flumeng.agent.standalone.embedded import find_java
+from flumeng.platform.java import find_java
 from tests.testkit.servers import maven
 from tests.testkit.servers.elasticsearch import RealElasticsearch
 

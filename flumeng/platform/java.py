@@ -1,0 +1,32 @@
+"""Finds a Java that Spark and the ZooKeeper server run on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+
+from flumeng.platform.errors import UserError
+
+JAVA_AT_LEAST = 17
+
+
+def find_java() -> str:
+    """Path of a Java that is new enough; UserError with the command to install one."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    how = f"install Java {JAVA_AT_LEAST} or newer (Debian: apt-get install openjdk-17-jre-headless)"
+    if java is None:
+        raise UserError(f"no java found{' in JAVA_HOME' if home else ''}: {how}")
+    found = java_version(java)
+    if found is None or found < JAVA_AT_LEAST:
+        raise UserError(f"{java} is Java {found or 'unknown'}: {how}")
+    return java
+
+
+def java_version(java: str) -> int | None:
+    """What the program ``java`` says of itself: 17, 25; nothing when it is no Java."""
+    shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r'version "(\d+)', shown.stderr + shown.stdout)
+    return int(found[1]) if found else None
