@@ -43,7 +43,7 @@ def connect(hosts: str) -> Store:
 
     An attempt under way when the time is up may take another ``SESSION_SECONDS`` to end.
     """
-    from flumeng.control.zookeeper import zookeeper  # noqa: PLC0415  loads kazoo
+    from flumeng.control.zookeeper import kazoo_store as zookeeper  # noqa: PLC0415  loads kazoo
 
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # our own sentence says it better
     return zookeeper.connect(hosts, session_seconds=SESSION_SECONDS, wait_seconds=CONNECT_SECONDS)
@@ -52,7 +52,7 @@ def connect(hosts: str) -> Store:
 def open_site(site: Site) -> Store:
     """For as long as the inventory lets it wait. Raises ``UnavailableError``, and ``UserError``
     when the site's credential or hosts are wrong."""
-    from flumeng.control.zookeeper import zookeeper  # noqa: PLC0415  loads kazoo
+    from flumeng.control.zookeeper import kazoo_store as zookeeper  # noqa: PLC0415  loads kazoo
 
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     credential = secrets.resolve(site.credential) if site.credential else ""

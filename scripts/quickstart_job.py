@@ -37,7 +37,7 @@ from rich.table import Table
 from flumeng.agent.standalone import embedded
 from flumeng.agent.standalone.standalone import NODE
 from flumeng.control.zookeeper import Store
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.security.credentials import Keystore

@@ -21,7 +21,7 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 from flumeng.control.zookeeper import Store
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from tests.reaper import pytest_configure
 from tests.testkit.store import RealZooKeeper
 

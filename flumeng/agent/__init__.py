@@ -1,0 +1,1 @@
+"""What runs on a host: the node and its children, a standalone cluster, dry runs."""

@@ -75,14 +75,14 @@ _ENTRIES = (
         "source",
         "http",
         "flumeng.config.sources:Http",
-        "flumeng.connectors.http.http:HttpSource",
+        "flumeng.connectors.http.source:HttpSource",
         frozenset({"acknowledging"}),
     ),
     Entry(
         "source",
         "tail",
         "flumeng.config.sources:Tail",
-        "flumeng.connectors.tail.tail:TailSource",
+        "flumeng.connectors.tail.source:TailSource",
         frozenset({"replayable"}),
     ),
     Entry(

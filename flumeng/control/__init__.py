@@ -1,0 +1,1 @@
+"""All that reads and writes the tree in ZooKeeper."""

@@ -1,0 +1,1 @@
+"""What an event is: its columns, its identity, batches of events."""

@@ -1,0 +1,1 @@
+"""What every process needs: errors, logs, files, secrets, security, metrics."""

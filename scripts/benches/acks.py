@@ -24,7 +24,7 @@ from flumeng.agent.collector.publisher import FULL_ACKS, IN_FLIGHT, Publisher
 from flumeng.connectors.api.ranged import Range
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import ABSENT, Put, Store, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform.errors import ConflictError
 from tests.testkit.store import RealZooKeeper
 from zkschema import codec, paths

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from benches.processes import Processes, cpu_seconds, family, rss_mb, threads
 from flumeng.control.zookeeper import Store
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 

@@ -27,7 +27,7 @@ from benches.processes import cpu_seconds, family
 from benches.senders import make_lines
 from flumeng.agent.node.protocol import Message, decode, encode
 from flumeng.control.zookeeper import ABSENT, Store, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.journal import Journal
 from tests.testkit.store import RealZooKeeper

@@ -24,7 +24,7 @@ from typing import Any
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.zookeeper import ABSENT, Put, Store, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.events.journal_names import new_id
 from tests.testkit.store import RealZooKeeper
 from zkschema import paths

@@ -11,7 +11,7 @@ from pathlib import Path
 from benches.processes import peak_rss_mb
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from tests.testkit.store import RealZooKeeper
 from zkschema import paths
 

@@ -20,7 +20,7 @@ from flumeng.config.kafka_source import KafkaSource
 from flumeng.connectors.kafka import admin, names
 from flumeng.connectors.kafka.access import Access
 from flumeng.control.zookeeper import ABSENT, Store, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from tests.testkit.servers.kafka import RealKafka
 from tests.testkit.store import RealZooKeeper
 from zkschema import paths, records

@@ -23,7 +23,7 @@ from flumeng.connectors.kafka.finder import KafkaFinder
 from flumeng.control.planner import Planner
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import ABSENT, Version, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from tests.testkit.servers.kafka import RealKafka
 from tests.testkit.store import RealZooKeeper
 from zkschema import codec, paths

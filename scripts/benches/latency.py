@@ -27,7 +27,7 @@ from benches.breadth import (
     standalone,
     timed,
 )
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 
 FLOW = """
 flow: {name}

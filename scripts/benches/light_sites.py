@@ -14,7 +14,7 @@ from functools import partial
 
 from flumeng.control.master.daemon import Master, collect_garbage_rarely
 from flumeng.control.zookeeper import ABSENT, Put, Store, Version, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform import parentage
 from zkschema import paths
 from zkschema.records import COLLECT, INGEST, LiveNode, Node, NodeStatus, TaskStatus

@@ -20,7 +20,7 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.master.daemon import Master, collect_garbage_rarely
 from flumeng.control.snapshot.reader import Reader
 from flumeng.control.zookeeper import ABSENT, ANY, Put, Store, tree
-from flumeng.control.zookeeper.zookeeper import ZooKeeperStore, connect
+from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore, connect
 from flumeng.events.journal_names import new_id
 from tests.testkit.store import RealZooKeeper
 from zkschema import paths

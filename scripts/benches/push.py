@@ -26,7 +26,7 @@ import yaml
 from benches.light_sites import NODE
 from benches.processes import cpu_seconds
 from flumeng.control.zookeeper import Store
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from tests.testkit.counting import Counts
 from tests.testkit.links import Links
 from tests.testkit.store import RealZooKeeper

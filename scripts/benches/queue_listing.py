@@ -30,7 +30,7 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, ANY, Expected, Put, Store, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from tests.testkit.servers.s3 import REGION, RealS3, build
 from tests.testkit.store import RealZooKeeper
 from zkschema import paths

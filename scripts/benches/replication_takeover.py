@@ -26,7 +26,7 @@ from benches.senders import make_blocks
 from benches.takeover import FLUMENG, Cluster, until
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import FlumengError
 from tests.testkit.store import RealZooKeeper

@@ -12,7 +12,7 @@ from flumeng.control.commands.flows import apply_flow, delete_flow
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.assignment_pages import read_assignment
 from flumeng.control.zookeeper import ABSENT, ANY, Put, Store, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from tests.testkit.store import RealZooKeeper
 from zkschema import paths
 from zkschema.records import Ack, LiveNode, Node

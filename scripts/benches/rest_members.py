@@ -10,7 +10,7 @@ from pathlib import Path
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.zookeeper import Store, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform.security.roles import DIRECTORY
 from tests.testkit.certificates import CLUSTER, Certificates
 from tests.testkit.store import RealZooKeeper

@@ -19,7 +19,7 @@ from flumeng.agent.collector.publisher import Publisher
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.zookeeper import Store, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform.security.credentials import Keystore
 from flumeng.platform.security.roles import DIRECTORY, Role
 from tests.testkit.certificates import CLUSTER, Certificates

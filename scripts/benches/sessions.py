@@ -20,7 +20,7 @@ from pathlib import Path
 from benches.server import transactions
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import Store, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from tests.testkit.counting import PING, Counts
 from tests.testkit.links import Link, Links
 from tests.testkit.store import RealZooKeeper

@@ -28,7 +28,7 @@ from benches.processes import Processes, family
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.zookeeper import Store, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from tests.testkit.store import RealZooKeeper
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN

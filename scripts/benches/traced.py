@@ -31,7 +31,7 @@ from flumeng.connectors.api.ranged import Reach
 from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import Path as ZPath
 from flumeng.control.zookeeper import Put, Refused, Store, Version, Write
-from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
+from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
 from flumeng.platform import logs, parentage
 from tests.testkit.collector import Restless, ScriptedEngine, ScriptedPipeline, StillPositions
 from zkschema import paths

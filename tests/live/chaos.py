@@ -20,7 +20,7 @@ from pyarrow import fs
 
 from flumeng.control.commands.tasks import restart_task
 from flumeng.control.zookeeper import Store, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.journal.log.position import Position
 from flumeng.journal.serving.account import Account
 from flumeng.journal.serving.client import JournalClient

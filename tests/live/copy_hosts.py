@@ -25,7 +25,7 @@ import pytest
 
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.zookeeper import Versioned, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform import secrets
 from flumeng.platform.security.roles import DIRECTORY, Role
 from tests.live.chaos import child_of, descendants

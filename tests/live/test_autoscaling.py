@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from flumeng.control.queries import overview
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from tests.live.one_host import Standalone
 from tests.testkit.servers.kafka import RealKafka
 

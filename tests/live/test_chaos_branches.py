@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from flumeng.control.commands.flows import apply_flows
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from tests.live.chaos import (
     CHUNK,
     KINDS,

@@ -24,7 +24,7 @@ from elasticsearch import ApiError, Elasticsearch
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.connectors.elasticsearch.template import PROPERTIES
 from flumeng.control.commands.flows import apply_flow
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform.errors import UnavailableError, UserError
 from tests.live.chaos import CHUNK, Cluster, Watcher, chaos_seconds, chaos_seed, kill_at_random
 from tests.live.own_server import need_own

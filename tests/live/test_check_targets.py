@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from flumeng.control.zookeeper import Store, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform.errors import UserError
 from tests.testkit.servers.postgres import RealPostgres
 from zkschema import paths

@@ -21,7 +21,7 @@ import pytest
 
 from flumeng.agent.node.protocol import Message, decode, encode
 from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer

@@ -28,7 +28,7 @@ from flumeng.control.commands.flows import apply_flow, delete_flow
 from flumeng.control.queries import overview
 from flumeng.control.snapshot.reader import Reader
 from flumeng.control.zookeeper import ANY, Store, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform.errors import FlumengError
 from tests.testkit.zookeeper import Proxy, RealEnsemble, proxied
 from zkschema import paths, records

@@ -34,7 +34,7 @@ from flumeng.connectors.ranged.routing import RoutedReader
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot.partitions import FLOW, JOURNAL, subscribed
 from flumeng.control.zookeeper import ABSENT, Store, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.events import lazy_batch
 from flumeng.journal.log.errors import DeniedError
 from flumeng.journal.log.journal import Journal

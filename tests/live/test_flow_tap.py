@@ -22,7 +22,7 @@ import pytest
 
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import Store, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.journal.log.errors import TapsBusyError
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving import taps

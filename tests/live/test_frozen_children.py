@@ -18,7 +18,7 @@ from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.queries import details
 from flumeng.control.zookeeper import Store
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from tests.live.chaos import (
     FLOW_TEXT,
     Cluster,

@@ -9,7 +9,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from flumeng.connectors.http.http_app import HELD_SECONDS
+from flumeng.connectors.http.app import HELD_SECONDS
 from tests.testkit.ingest_worker import WorkerProcess
 
 SOON_SECONDS = 10.0

@@ -16,7 +16,7 @@ import pytest
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.queries.acks import ask_worker, positions
 from flumeng.control.zookeeper import tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.events.journal_names import maker_of
 from flumeng.journal.serving.client import JournalClient
 from tests.testkit.ingest_worker import WorkerProcess, flow_text

@@ -31,7 +31,7 @@ from flumeng.connectors.kafka import names
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot import discovered
 from flumeng.control.zookeeper import Store, Versioned
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform.errors import UnavailableError
 from tests.live.chaos import Cluster, TwoNodes, chaos_seconds, chaos_seed, kill_at_random
 from tests.live.own_server import need_own

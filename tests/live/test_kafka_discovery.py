@@ -28,7 +28,7 @@ from flumeng.control.queries.acks import acks_of, ask_worker, positions
 from flumeng.control.queries.offsets import ask_discovery, offsets
 from flumeng.control.snapshot import discovered
 from flumeng.control.zookeeper import ABSENT, Store, Versioned, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from tests.live.chaos import child_of
 from tests.live.own_server import need_own
 from tests.testkit.servers.kafka import RealKafka

@@ -25,7 +25,7 @@ from flumeng.control.queries import overview
 from flumeng.control.snapshot import journal_registry, partitions
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import Store
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform.errors import FlumengError
 from tests.live.chaos import TwoNodes, chaos_seconds, chaos_seed, kill_at_random
 from tests.live.test_kafka_chaos import Messages

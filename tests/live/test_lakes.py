@@ -24,7 +24,7 @@ import pytest
 from deltalake import DeltaTable
 
 from flumeng.control.commands.flows import apply_flow
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from tests.live.chaos import (
     CHUNK,
     KINDS,

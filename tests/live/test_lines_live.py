@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 
 from flumeng.control.commands.flows import apply_flow
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from tests.live.chaos import (
     FLOW,
     Cluster,

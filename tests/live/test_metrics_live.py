@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.zookeeper import tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from tests.testkit.ingest_worker import flow_text
 from tests.testkit.store import RealZooKeeper
 

@@ -19,7 +19,7 @@ import pytest
 
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.zookeeper import ABSENT, Store, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform.security.roles import DIRECTORY, Role
 from tests.live.zookeeper_misdeeds import DONE, JOURNAL, OUTSIDE
 from tests.testkit.certificates import CLUSTER, Certificates

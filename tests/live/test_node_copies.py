@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flumeng.control.zookeeper import Store, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from tests.testkit.store import RealZooKeeper
 from zkschema import paths
 

@@ -28,7 +28,7 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.queries.lanes import ItemRow, lanes_of, listed_items
 from flumeng.control.queries.reading import Reading
 from flumeng.control.zookeeper import Store
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform.errors import FlumengError
 from tests.live.chaos import TwoNodes, chaos_seconds, chaos_seed, child_of, kill_at_random
 from tests.live.objects_place import Bucket, Directory, Place

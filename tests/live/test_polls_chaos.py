@@ -30,7 +30,7 @@ from flumeng.control.commands.settings import set_setting
 from flumeng.control.queries.lanes import lanes_of, listed_items
 from flumeng.control.queries.reading import Reading
 from flumeng.control.zookeeper import Store
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform.errors import UserError
 from tests.live.chaos import TwoNodes, chaos_seconds, chaos_seed, kill_at_random
 from tests.live.sql_polling import DRIVER

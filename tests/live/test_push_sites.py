@@ -30,7 +30,7 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.settings import set_setting
 from flumeng.control.queries import overview
 from flumeng.control.zookeeper import Store, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.fleet.inventory.files import read_inventory
 from flumeng.fleet.inventory.rendering import render
 from tests.testkit import light_nodes

@@ -22,7 +22,7 @@ import pytest
 
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.commands.flows import apply_flow
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform.errors import UserError
 from tests.live.chaos import (
     Cluster,

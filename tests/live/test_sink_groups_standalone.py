@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from tests.live.one_host import FLOW, Standalone, eventually
 from zkschema import paths
 

@@ -27,7 +27,7 @@ from flumeng.agent.node.protocol import decode
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.settings import set_setting
 from flumeng.control.zookeeper import Store
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from tests.live.chaos import Cluster, Watcher, chaos_seconds, chaos_seed, kill_at_random
 from tests.testkit.servers.elasticsearch import RealElasticsearch
 from tests.testkit.spark_cluster import StandaloneCluster

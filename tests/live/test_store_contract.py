@@ -21,8 +21,8 @@ from flumeng.control.zookeeper import (
     Versioned,
     Write,
 )
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.control.zookeeper.transaction import LIMIT_BYTES, TooLargeError
-from flumeng.control.zookeeper.zookeeper import connect
 from flumeng.platform.errors import ConflictError, UserError
 from flumeng.platform.security.roles import DIRECTORY
 from tests.testkit.certificates import Certificates

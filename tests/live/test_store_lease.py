@@ -15,7 +15,7 @@ from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.node.registration import Identity, Registration
 from flumeng.connectors.api.ranged import Range
 from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
-from flumeng.control.zookeeper.zookeeper import CALL_SECONDS, ZooKeeperStore, connect
+from flumeng.control.zookeeper.kazoo_store import CALL_SECONDS, ZooKeeperStore, connect
 from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError
 from tests.testkit.collector import register
 from tests.testkit.light_nodes import ClaimsInMemory

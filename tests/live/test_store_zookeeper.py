@@ -16,7 +16,7 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.control.zookeeper.zookeeper import CALL_SECONDS, connect
+from flumeng.control.zookeeper.kazoo_store import CALL_SECONDS, connect
 from flumeng.platform.errors import UnavailableError, UserError
 from tests.testkit.links import Links
 from tests.testkit.store import RealZooKeeper

@@ -28,9 +28,9 @@ from flumeng.control.commands.taps import keep_tap
 from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import ABSENT, ANY, AccessList, AccessStore, Put, Store, tree
 from flumeng.control.zookeeper import Path as ZnodePath
+from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore, connect
 from flumeng.control.zookeeper.tls import speaks_tls
 from flumeng.control.zookeeper.transaction import OPEN
-from flumeng.control.zookeeper.zookeeper import ZooKeeperStore, connect
 from flumeng.platform.errors import (
     ConflictError,
     FlumengError,

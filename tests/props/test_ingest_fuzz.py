@@ -23,10 +23,10 @@ from flumeng.config.sources import Http, Syslog
 from flumeng.connectors.api.framing import Cutter, Framing, Messages, cutter
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.connectors.api.source import SourceContext
-from flumeng.connectors.http import http_body
-from flumeng.connectors.http.http import HttpSource
-from flumeng.connectors.http.http_body import RefusedError
+from flumeng.connectors.http import body as http_body
+from flumeng.connectors.http.body import RefusedError
 from flumeng.connectors.http.memory_bound import MemoryBound, Share
+from flumeng.connectors.http.source import HttpSource
 from flumeng.connectors.network.syslog import SyslogSource
 
 EXAMPLES = int(os.environ.get("FLUMENG_FUZZ_EXAMPLES", "200"))

@@ -23,7 +23,7 @@ from flumeng.agent.node.home import Home
 from flumeng.agent.node.protocol import Message
 from flumeng.agent.node.settings import Settings
 from flumeng.control.zookeeper import Store
-from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
+from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
 from flumeng.platform import parentage
 from zkschema.records import INGEST
 

@@ -10,8 +10,12 @@ import threading
 import pytest
 
 from flumeng.connectors.api.framing import Messages
-from flumeng.connectors.http import http, http_app, http_body, http_protocol, http_received_body
-from flumeng.connectors.http.http_body import RefusedError
+from flumeng.connectors.http import app as http_app
+from flumeng.connectors.http import body as http_body
+from flumeng.connectors.http import protocol as http_protocol
+from flumeng.connectors.http import received_body as http_received_body
+from flumeng.connectors.http import source as http
+from flumeng.connectors.http.body import RefusedError
 from flumeng.journal.log.frame import MAX_ROWS
 from tests.unit.http_sending import PATIENCE_SECONDS, Client, Journal, run, serving
 

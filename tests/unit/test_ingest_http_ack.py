@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from flumeng.connectors.http import http_app
+from flumeng.connectors.http import app as http_app
 from tests.unit.http_sending import Journal, run, serving, silent
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flumeng.connectors.http import http_body
-from flumeng.connectors.http.http_body import MOST_ENTRIES, RefusedError
+from flumeng.connectors.http import body as http_body
+from flumeng.connectors.http.body import MOST_ENTRIES, RefusedError
 from flumeng.connectors.http.memory_bound import MemoryBound, OverBoundError, Share
 
 LIMIT = 4 << 20

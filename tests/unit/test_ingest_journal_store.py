@@ -15,9 +15,9 @@ from flumeng.agent.ingest.batch import NO_EVENTS
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.worker_group import WorkerGroup
 from flumeng.events.journal_names import maker_of
+from flumeng.journal.log.contract import Log
 from flumeng.journal.log.errors import DiskFullError, JournalFailedError
 from flumeng.journal.log.limits import Limits
-from flumeng.journal.log.log import Log
 from tests.testkit.journal import numbered_events
 
 

@@ -14,7 +14,7 @@ from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.lag_clock import MOST_NOTES, LagClock
 from flumeng.agent.ingest.measures import TAKEN, Measures
 from flumeng.connectors.api.counters import Counters
-from flumeng.journal.log.log import Log
+from flumeng.journal.log.contract import Log
 from flumeng.platform.metrics import table
 from flumeng.platform.metrics.flow_labels import FlowLabels
 from flumeng.platform.metrics.histogram import Histogram

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 from flumeng.events.schema import READ_SCHEMA
+from flumeng.journal.log.contract import Log
 from flumeng.journal.log.errors import AboveSafeError, BelowFloorError, DiskFullError
 from flumeng.journal.log.frame import Payload
 from flumeng.journal.log.group_commit import GroupCommit
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.limits import Limits
-from flumeng.journal.log.log import Log
 from flumeng.journal.log.memory import MemoryJournal
 from flumeng.journal.log.reading import rows
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError

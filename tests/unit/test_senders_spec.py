@@ -10,7 +10,7 @@ import yaml
 from flumeng.config import parse_flow
 from flumeng.config.senders import SenderAuth
 from flumeng.config.server_tls import canonical
-from flumeng.connectors.http.http_senders import Senders
+from flumeng.connectors.http.senders import Senders
 from flumeng.platform.options.problems import SpecError
 
 FILES = {"certificate": "/c.pem", "key": "/k.pem"}

@@ -45,7 +45,7 @@ from flumeng.connectors.polls.input import PollsInput
 from flumeng.connectors.polls.poll_maker import poll_maker
 from flumeng.connectors.ranged.routing import Inputs
 from flumeng.control.snapshot.partitions import FLOW, JOURNAL, OBJECTS, POLLS
-from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
+from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
 from flumeng.journal.serving.action_server import ActionServer
 from flumeng.journal.serving.wire import COUNTERS
 from flumeng.platform import file_store, secrets, vital

@@ -19,7 +19,7 @@ from flumeng.config.flow import FlowSpec
 from flumeng.config.policy import Policy
 from flumeng.connectors.api.finding import Finder, FinderClass, FindingTask
 from flumeng.control.zookeeper import Store
-from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
+from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
 from flumeng.journal.serving.partition_server import PartitionServer
 from flumeng.journal.serving.wire import CHECK_TARGETS
 from flumeng.platform import logs, parentage, secrets

@@ -27,7 +27,7 @@ from flumeng.journal.log.frame import MAX_ROWS
 from flumeng.platform.errors import UserError
 
 if TYPE_CHECKING:
-    from flumeng.journal.log.log import Encoded
+    from flumeng.journal.log.contract import Encoded
 
 FRAME_BYTES = 1 << 20
 """Of raw lines, unless one block has more. What is made of them on the way to the disk is a few

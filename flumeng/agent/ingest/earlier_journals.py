@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from flumeng.agent.node.protocol import Message
-from flumeng.journal.log.log import Log
+from flumeng.journal.log.contract import Log
 from flumeng.journal.replicas.replicas import Replicas
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
 from flumeng.platform.errors import UnavailableError

@@ -12,9 +12,9 @@ from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.config import FlowSpec
 from flumeng.config.policy import UNRESTRICTED, Policy
 from flumeng.journal.log.checkpoint import Durability
+from flumeng.journal.log.contract import Appendable
 from flumeng.journal.log.encryption import Keyring
 from flumeng.journal.log.limits import MAX_BYTES, MEMORY_BYTES, Limits
-from flumeng.journal.log.log import Appendable
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
 from flumeng.platform.errors import FlumengError
 

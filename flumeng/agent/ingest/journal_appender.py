@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from flumeng.agent.ingest import batch
 from flumeng.connectors.api.counters import Counters
 from flumeng.connectors.api.received_block import ReceivedBlock
+from flumeng.journal.log.contract import Appendable, Encoded
 from flumeng.journal.log.errors import JournalFailedError
 from flumeng.journal.log.group_commit import GroupCommit
-from flumeng.journal.log.log import Appendable, Encoded
 from flumeng.platform.seldom import Seldom
 
 log = logging.getLogger(__name__)

@@ -23,6 +23,7 @@ from flumeng.agent.ingest.source_states import SourceStates
 from flumeng.agent.ingest.worker_group import ALONE, WorkerGroup
 from flumeng.events.journal_names import flow_of, is_journal, maker_of, new_id
 from flumeng.journal.log.checkpoint import Durability
+from flumeng.journal.log.contract import Log
 from flumeng.journal.log.disk import TimedDisk
 from flumeng.journal.log.encryption import Keyring
 from flumeng.journal.log.errors import JournalFailedError
@@ -30,7 +31,6 @@ from flumeng.journal.log.inspection import inspect, state_after
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.journal_cipher import KeyReference
 from flumeng.journal.log.limits import Limits
-from flumeng.journal.log.log import Log
 from flumeng.journal.log.memory import MemoryJournal
 from flumeng.journal.log.replica import Replica, set_aside
 from flumeng.journal.log.replica import exists as is_replica

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 
 from flumeng.config import parse_flow
 from flumeng.events.journal_names import flow_of
+from flumeng.journal.log.contract import Log
 from flumeng.journal.log.journal_cipher import JournalCipher
-from flumeng.journal.log.log import Log
 from flumeng.platform.errors import FlumengError
 
 log = logging.getLogger(__name__)

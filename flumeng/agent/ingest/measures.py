@@ -13,7 +13,7 @@ from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.lag_clock import LagClock
 from flumeng.connectors.api.counters import Counters
 from flumeng.events.journal_names import flow_of
-from flumeng.journal.log.log import Log
+from flumeng.journal.log.contract import Log
 from flumeng.journal.log.past import Note, Past
 from flumeng.journal.serving.server import received_us
 from flumeng.platform.errors import FlumengError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 
+from flumeng.journal.log.contract import Log
 from flumeng.journal.log.limits import Room, no_limit
-from flumeng.journal.log.log import Log
 
 FEW_JOURNALS = 100
 COUNT_SHARE = 0.05

@@ -29,7 +29,7 @@ from flumeng.agent.node.protocol import Message
 from flumeng.config import Component
 from flumeng.config.policy import UNRESTRICTED, Policy
 from flumeng.events.journal_names import flow_of
-from flumeng.journal.log.log import Log
+from flumeng.journal.log.contract import Log
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
 from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.serving.service import NO_ACTIONS, Actions

@@ -44,7 +44,7 @@ from flumeng.agent.node.replicated_journals import ReplicatedJournals
 from flumeng.agent.node.settings import Settings
 from flumeng.config import policy
 from flumeng.control.zookeeper import Store, tree
-from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
+from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
 from flumeng.events import journal_names as names
 from flumeng.platform import core_dumps
 from flumeng.platform.errors import (

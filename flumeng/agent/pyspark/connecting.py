@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from flumeng.control.zookeeper import Store, zookeeper
+from flumeng.control.zookeeper import Store
+from flumeng.control.zookeeper import kazoo_store as zookeeper
 from flumeng.platform.security.roles import PEOPLE
 
 

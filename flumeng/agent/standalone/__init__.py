@@ -1,0 +1,1 @@
+"""A ZooKeeper server, a master and a node on one host."""

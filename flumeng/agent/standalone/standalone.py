@@ -24,7 +24,7 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import Store, Versioned, tree
-from flumeng.control.zookeeper.zookeeper import connect
+from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform import core_dumps, private_directory
 from flumeng.platform import java as platform_java
 from flumeng.platform.errors import UnavailableError, UserError

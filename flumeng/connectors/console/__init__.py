@@ -1,0 +1,1 @@
+"""Sinks for trying: ``console`` prints events, ``noop`` discards them."""

@@ -1,0 +1,1 @@
+"""The source ``exec``: lines that a command prints."""

@@ -1,0 +1,1 @@
+"""The sinks ``syslog`` and ``tcp``: events forwarded over TCP or TLS."""

@@ -1,0 +1,1 @@
+"""The source ``generate``: made-up events at a given rate."""

@@ -1,0 +1,1 @@
+"""The source ``http``, an HTTP server, and the sink ``http``, a client."""

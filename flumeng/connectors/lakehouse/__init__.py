@@ -1,0 +1,1 @@
+"""The sinks ``delta`` and ``iceberg``: tables with commits of their own."""

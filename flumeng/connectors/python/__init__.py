@@ -1,0 +1,1 @@
+"""The sink ``python``: a user's own function."""

@@ -1,0 +1,1 @@
+"""What all inputs share whose partitions are read in ranges."""

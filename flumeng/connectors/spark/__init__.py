@@ -1,0 +1,1 @@
+"""The sink ``spark``: any format that Spark writes."""

@@ -1,0 +1,1 @@
+"""The source ``tail``: log files, followed through rotations."""

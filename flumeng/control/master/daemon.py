@@ -34,7 +34,7 @@ from flumeng.control.planner import Planner
 from flumeng.control.snapshot.reader import WATCHED, Reader
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import ABSENT, ANY, Expected, Store, possible, tree
-from flumeng.control.zookeeper.zookeeper import ZooKeeperStore
+from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
 from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.platform.security import process
 from flumeng.platform.security.expiry import Expiry, utc_now

@@ -1,0 +1,1 @@
+"""What operators see: status, lists, details, lag, history."""

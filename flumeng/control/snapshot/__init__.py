@@ -1,0 +1,1 @@
+"""The tree of a cluster in memory, read and kept fresh."""

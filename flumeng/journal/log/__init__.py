@@ -1,0 +1,1 @@
+"""Journals on disk: frames, segments, group commit, recovery, repair."""

@@ -23,8 +23,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
+from flumeng.journal.log.contract import Appendable, Encoded
 from flumeng.journal.log.errors import HeldError, JournalFailedError
-from flumeng.journal.log.log import Appendable, Encoded
 from flumeng.journal.log.shared_threads import SharedThreads, Steps
 from flumeng.platform.errors import FlumengError, UnavailableError
 

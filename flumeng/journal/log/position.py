@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flumeng.journal.log.log import Log
+from flumeng.journal.log.contract import Log
 
 
 @dataclass(frozen=True, slots=True)

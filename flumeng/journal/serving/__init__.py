@@ -1,0 +1,1 @@
+"""Journals over the network: the Arrow Flight server and its clients."""

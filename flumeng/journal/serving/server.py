@@ -23,8 +23,8 @@ import msgspec
 import pyarrow as pa
 
 from flumeng.journal.log import reading
+from flumeng.journal.log.contract import Log
 from flumeng.journal.log.errors import DeniedError, NotServedError
-from flumeng.journal.log.log import Log
 from flumeng.journal.log.past import Note
 from flumeng.journal.log.places import Places
 from flumeng.journal.log.position import Position

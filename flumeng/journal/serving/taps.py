@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from flumeng.events.journal_names import flow_of
+from flumeng.journal.log.contract import Log
 from flumeng.journal.log.errors import TapDeniedError, TapsBusyError
-from flumeng.journal.log.log import Log
 from flumeng.journal.log.places import Places
 from flumeng.journal.log.segment import Window
 

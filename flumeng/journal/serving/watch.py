@@ -16,7 +16,7 @@ from functools import partial
 import msgspec
 
 from flumeng.events.journal_names import is_id
-from flumeng.journal.log.log import Log
+from flumeng.journal.log.contract import Log
 from flumeng.journal.log.position import Position
 from flumeng.platform.errors import UserError
 

@@ -1,0 +1,1 @@
+"""Declared options of components, and the values that users write in them."""

@@ -11,7 +11,7 @@ import asyncio
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from flumeng.connectors.http.http_app import Connection, HttpApp
+from flumeng.connectors.http.app import Connection, HttpApp
 
 HEAD_BYTES = 64 << 10
 HEAD_SECONDS = 10.0

@@ -14,9 +14,9 @@ import uvicorn
 from flumeng.config.sources import Http
 from flumeng.connectors.api.counters import Counters
 from flumeng.connectors.api.source import Source, SourceContext
-from flumeng.connectors.http.http_app import HttpApp
-from flumeng.connectors.http.http_protocol import Protocol
-from flumeng.connectors.http.http_senders import LOOK_SECONDS, Senders
+from flumeng.connectors.http.app import HttpApp
+from flumeng.connectors.http.protocol import Protocol
+from flumeng.connectors.http.senders import LOOK_SECONDS, Senders
 from flumeng.connectors.network import tls
 from flumeng.connectors.network.handshakes import Handshakes
 from flumeng.connectors.network.peers import address

@@ -22,12 +22,12 @@ from flumeng.config.sources import Http
 from flumeng.connectors.api.framing import Messages
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.connectors.api.source import SourceContext
-from flumeng.connectors.http import http_body
-from flumeng.connectors.http.http_body import RefusedError
-from flumeng.connectors.http.http_known_paths import HEALTH_PATH, known_path
-from flumeng.connectors.http.http_received_body import Receive, ReceivedBody
-from flumeng.connectors.http.http_senders import Senders
+from flumeng.connectors.http import body as http_body
+from flumeng.connectors.http.body import RefusedError
+from flumeng.connectors.http.known_paths import HEALTH_PATH, known_path
 from flumeng.connectors.http.memory_bound import MemoryBound, OverBoundError, Share
+from flumeng.connectors.http.received_body import Receive, ReceivedBody
+from flumeng.connectors.http.senders import Senders
 from flumeng.connectors.network.peer_limits import Peer, Peers
 from flumeng.connectors.network.peers import Client, UnauthorizedError, address, short
 from flumeng.connectors.network.tls import ServerTls

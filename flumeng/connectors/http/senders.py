@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from flumeng.config.senders import SenderAuth
-from flumeng.connectors.http.http_body import RefusedError
+from flumeng.connectors.http.body import RefusedError
 from flumeng.connectors.network.peers import Client
 from flumeng.platform import secrets
 from flumeng.platform.errors import UserError

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
-from flumeng.connectors.http.http_body import RefusedError, too_large
+from flumeng.connectors.http.body import RefusedError, too_large
 from flumeng.connectors.http.memory_bound import Share
 
 BODY_SECONDS = 60.0
