@@ -142,9 +142,9 @@ class HangsIn:
 @pytest.mark.parametrize(
     ("module", "step"),
     [
-        ("flumeng.connectors.kafka.consumer", b"reading"),
+        ("flumeng.connectors.ranged.reading", b"reading"),
         ("flumeng.filters.lookup", b"filtering"),
-        ("flumeng.connectors.http.sink", b"writing"),
+        ("flumeng.agent.collector.batch_times", b"writing"),
         ("urllib3.connection", b""),
     ],
 )

@@ -35,10 +35,11 @@ LIMIT_SECONDS = 10.0
 """So long no unit has ended, and the process has not worked."""
 MOST_SLOW = 16
 _STEPS = {
-    "flumeng.connectors.api.ranged": "reading",
+    "flumeng.connectors.ranged.reading": "reading",
     "flumeng.filters": "filtering",
-    "flumeng.connectors.api.sink": "writing",
+    "flumeng.agent.collector.batch_times": "writing",
 }
+"""The modules that call an input, a filter and a sink, so that what they call needs no name."""
 WORKING = 0.05
 """The part of a processor that a process uses which does more than wait."""
 ROWS, ERROR, HUNG, LEFT = "rows", "error", "hung", "left"
@@ -181,8 +182,9 @@ def step_of(frame: FrameType | None) -> str:
     """Which step the innermost call of ours belongs to; empty when none does."""
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
-        if step := _STEPS.get(".".join(module.split(".")[:2])):
-            return step
+        for place, step in _STEPS.items():
+            if module == place or module.startswith(f"{place}."):
+                return step
         frame = frame.f_back
     return ""
 
