@@ -1,130 +1,80 @@
-"""``flumeng import``: configurations of Apache Flume as flow files."""
+"""``flumeng import``: configurations of other systems as flow files.
+
+The commands are entry points of the group ``flumeng.importers``, each a ``click.Command``: a
+distribution of its own brings them.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 import click
 
 from cli.lazy import CommandGroup
-from cli.options import json_option
-from cli.output import count, show_json, show_table
-from flumeng.config.flow_files import Unfit, content_of
-from flumeng.importing.findings import Imported
 from flumeng.platform.errors import UserError
 
-MAX_BYTES = 16 * 2**20
-
-files_argument = click.argument(
-    "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
-)
-out_option = click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Write each flow as DIR/FLOW.yaml, and the whole report as DIR/report.txt.",
-)
+OWN = {
+    "flume-ng": ("flumeng-flume", "Import agents of Flume 1.x"),
+    "flume-og": ("flumeng-flume", "Import nodes of Flume 0.9"),
+}
+"""The importers of this project: the distribution that has each, and its help where that is not
+installed."""
 
 
-@click.group(name="import", cls=CommandGroup)
-def import_() -> None:
-    """Make flow files of configurations of Apache Flume."""
+def _installed() -> Mapping[str, EntryPoint]:
+    return {one.name: one for one in entry_points(group="flumeng.importers")}
 
 
-@import_.command(name="flume-ng")
-@files_argument
-@click.option("--agent", metavar="NAME", help="Import this agent of the files alone.")
-@out_option
-@json_option
-def flume_ng(files: tuple[Path, ...], agent: str | None, out: Path | None, as_json: bool) -> None:
-    """Import agents of Flume 1.x from their properties files.
+class Importers(CommandGroup):
+    """The importers that are installed, and those of this project that are not.
 
-    Give the files of all agents that send to each other: what is between them is left out.
-    Variables of the environment are filled in as Flume does it. Without --out the flows are shown.
-
-    Exit code 1 when something could not be mapped; what could is there nevertheless.
+    ``installed``: name of the command -> where it is.
     """
-    from flumeng.importing.ng.flows import translate  # noqa: PLC0415  for this command alone
 
-    _tell(translate(_contents(files), os.environ, agent), out, as_json)
+    def __init__(
+        self,
+        *args: Any,
+        installed: Callable[[], Mapping[str, EntryPoint]] = _installed,
+        **more: Any,
+    ) -> None:
+        super().__init__(*args, **more)
+        self._installed = installed
 
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's
+        return sorted({*OWN, *self._installed()})
 
-@import_.command(name="flume-og")
-@files_argument
-@out_option
-@json_option
-def flume_og(files: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
-    """Import nodes of Flume 0.9 from specifications of data flows, or scripts of its shell.
-
-    Agents and the collectors behind them become one flow, so give the files of both. Without --out
-    the flows are shown.
-
-    Exit code 1 when something could not be mapped; what could is there nevertheless.
-    """
-    from flumeng.importing.og.flows import translate  # noqa: PLC0415  for this command alone
-
-    _tell(translate(_contents(files)), out, as_json)
-
-
-def _contents(files: Sequence[Path]) -> dict[str, str]:
-    texts = {}
-    for path in files:
-        try:
-            content = content_of(path, MAX_BYTES)
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-        except Unfit as error:
-            raise UserError(f"{path}: {error}") from error
-        try:
-            texts[str(path)] = content.decode()
-        except UnicodeDecodeError:
-            texts[str(path)] = content.decode("latin-1")
-    return texts
-
-
-def _tell(found: Imported, out: Path | None, as_json: bool) -> None:
-    if out is not None:
-        _write(found, out)
-    if as_json:
-        show_json(found)
-    else:
-        if out is None:
-            for flow in found.flows:
-                click.echo(f"{flow.text}---")
-        show_table(
-            ("FILE", "LINE", "WHAT", "OUTCOME", "BECAUSE"),
-            (
-                (f.place.file, f.place.line, f.place.subject, f.outcome, f.message)
-                for f in found.findings
-                if out is None or f.outcome != "mapped"
-            ),
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if (found := self._installed().get(cmd_name)) is not None:
+            try:
+                command = found.load()
+            except Exception as error:  # a broken importer is no reason to show no help
+                reason = f"the importer {cmd_name} ({found.value}) cannot be loaded: {error}"
+                return _missing(cmd_name, "Cannot be loaded.", reason)
+            assert isinstance(command, click.Command)
+            return command
+        if cmd_name not in OWN:
+            return super().get_command(ctx, cmd_name)
+        distribution, text = OWN[cmd_name]
+        return _missing(
+            cmd_name,
+            f"{text} (not installed: needs {distribution}).",
+            f"{cmd_name} is in a package of its own: pip install {distribution}",
         )
-        click.echo(_summary(found), err=True)
-    if found.count("not mapped"):
-        raise SystemExit(1)
 
 
-def _summary(found: Imported) -> str:
-    return (
-        f"{count(len(found.flows), 'flow')}; {found.count('mapped')} mapped, "
-        f"{found.count('approximately')} approximately, {found.count('not mapped')} not mapped"
-    )
+def _missing(name: str, text: str, reason: str) -> click.Command:
+    """A command that takes anything and says why it is not there."""
+
+    @click.command(name, help=text, context_settings={"ignore_unknown_options": True})
+    @click.argument("words", nargs=-1, type=click.UNPROCESSED)
+    def refuse(words: tuple[str, ...]) -> None:  # noqa: ARG001  whatever was asked
+        raise UserError(reason)
+
+    return refuse
 
 
-def _write(found: Imported, out: Path) -> None:
-    """Writes all files, or none when one is there with another text."""
-    texts = {out / f"{flow.name}.yaml": flow.text for flow in found.flows}
-    texts[out / "report.txt"] = "".join(f"{one}\n" for one in found.findings)
-    try:
-        for path, text in texts.items():
-            if path.exists() and path.read_bytes() != text.encode():
-                raise UserError(
-                    f"{path}: is there already, and has another text: name another --out"
-                )
-        out.mkdir(parents=True, exist_ok=True)
-        for path, text in texts.items():
-            path.write_text(text)
-    except OSError as error:
-        raise UserError(f"{error.filename or out}: cannot be written: {error.strerror}") from error
+@click.group(name="import", cls=Importers)
+def import_() -> None:
+    """Make flow files of the configurations of other systems."""

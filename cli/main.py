@@ -32,7 +32,9 @@ COMMANDS = {
         "Settings of the whole cluster, maintenance mode, and who changed what.",
     ),
     "schema": Lazy("cli.schema:schema", "Look at, check, export, migrate the tree in ZooKeeper."),
-    "import": Lazy("cli.importing:import_", "Make flow files of configurations of Apache Flume."),
+    "import": Lazy(
+        "cli.importing:import_", "Make flow files of the configurations of other systems."
+    ),
     "push": Lazy("cli.push:push", "Bring many sites to what one inventory says, and back."),
     "status": Lazy("cli.status:status", "Say whether the cluster is well, and if not, why."),
     "top": Lazy("cli.top:top", "Show the cluster live: health, flows, rates, nodes."),

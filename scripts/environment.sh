@@ -44,10 +44,11 @@ use_spark() {
     export PYSPARK_PYTHON="$python" FLUMENG_CACHE="$venv/cache"
 }
 
-# need_venv [EXTRA]: .venv with flumeng and its dependencies, brought up to date when they change.
+# need_venv [EXTRA]: .venv with flumeng and its dependencies, brought up to date when they change;
+# with an extra the distributions in packages/ too.
 need_venv() {
     local wanted stamp="$venv/installed${1:+-$1}"
-    wanted=$(cat "$top/setup.cfg" "$top/pyproject.toml" | cksum)
+    wanted=$(cat "$top/setup.cfg" "$top/pyproject.toml" "$top"/packages/*/setup.cfg | cksum)
     if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
         return
     fi
@@ -62,7 +63,7 @@ need_venv() {
     printf 'installing flumeng and what it needs into %s\n' "$(basename "$venv")" >&2
     # To compile all twelve thousand modules takes half a minute; each is when it is first imported.
     "$python" -m pip install --quiet --disable-pip-version-check --no-compile \
-        -e "$top${1:+[$1]}" \
+        -e "$top${1:+[$1]}" ${1:+-e "$top/packages/flumeng-flume"} \
         ${spark_version:+"pyspark==$spark_version"} >&2 ||
         fail "pip could not install the dependencies"
     printf '%s\n' "$wanted" >"$stamp"

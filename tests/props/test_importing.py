@@ -9,14 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flumeng.config import check_flow
-from flumeng.importing.findings import Imported
-from flumeng.importing.ng import channels, flows, interceptors, sinks, sources
-from flumeng.importing.og import flows as og
-from flumeng.importing.og.decorators import ROWS as DECORATORS
-from flumeng.importing.og.sinks import ROWS as OG_SINKS
-from flumeng.importing.og.sources import HOPS
-from flumeng.importing.og.sources import ROWS as OG_SOURCES
 from flumeng.platform.errors import UserError
+from flumeng_flume.findings import Imported
+from flumeng_flume.ng import channels, flows, interceptors, sinks, sources
+from flumeng_flume.og import flows as og
+from flumeng_flume.og.decorators import ROWS as DECORATORS
+from flumeng_flume.og.sinks import ROWS as OG_SINKS
+from flumeng_flume.og.sources import HOPS
+from flumeng_flume.og.sources import ROWS as OG_SOURCES
 
 SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 Found = tuple[str, dict[str, str]]

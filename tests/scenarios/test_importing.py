@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from flumeng.config import check_flow
-from flumeng.importing.findings import Imported
-from flumeng.importing.ng import flows as ng
-from flumeng.importing.og import flows as og
 from flumeng.platform.errors import UserError
+from flumeng_flume.findings import Imported
+from flumeng_flume.ng import flows as ng
+from flumeng_flume.og import flows as og
 
 FILES = sorted((Path(__file__).parent / "importing").glob("*.txt"))
 CASE = re.compile(r"^=== (?P<title>.*)\n(?P<text>(?:.*\n)*?)^---\n(?:(?!===).*\n)*", re.MULTILINE)

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from flumeng.config import check_flow
-from flumeng.importing.ng import channels, flows, interceptors, sinks, sources
-from flumeng.importing.og import flows as og
+from flumeng_flume.ng import channels, flows, interceptors, sinks, sources
+from flumeng_flume.og import flows as og
 
 PAGE = (Path(__file__).parents[2] / "docs" / "flume.md").read_text()
 

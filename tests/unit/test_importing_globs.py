@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from flumeng.importing import globs
+from flumeng_flume import globs
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.importing.findings import NotReadableError
-from flumeng.importing.og.parser import MAX_DEPTH, read
-from flumeng.importing.og.tree import (
+from flumeng_flume.findings import NotReadableError
+from flumeng_flume.og.parser import MAX_DEPTH, read
+from flumeng_flume.og.tree import (
     Call,
     Decorated,
     Failover,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.importing.ng.properties import read
+from flumeng_flume.ng.properties import read
 
 
 def pairs(text: str) -> list[tuple[int, str, str]]:

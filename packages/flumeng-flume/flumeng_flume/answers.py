@@ -1,0 +1,211 @@
+"""The words in which tables say what becomes of a component's properties.
+
+A table maps the name of a property, in which ``*`` stands for anything, to an answer. ``fill``
+applies a table and gives the options of a component of flumeng.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from flumeng_flume.findings import Log, Place
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One property of a component. ``raw`` is as it is written, ``value`` with variables filled in
+    as far as they are known."""
+
+    place: Place
+    value: str
+    raw: str
+
+
+@dataclass(frozen=True)
+class To:
+    """Becomes an option (``roll.bytes`` is an option in an option). With ``but`` only nearly."""
+
+    option: str
+    convert: Callable[[str], Any] = str
+    but: str = ""
+
+
+@dataclass(frozen=True)
+class Needless:
+    """Nothing has to be said in its stead."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Differs:
+    """flumeng does it in another way, and has no option for it."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Missing:
+    """flumeng does not do it; ``why`` says what to do by hand."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """The code beside the table answers for it."""
+
+
+Answer = To | Needless | Differs | Missing | Elsewhere
+Answers = Mapping[str, Answer]
+Settings = Mapping[str, Setting]
+
+
+@dataclass
+class Options:
+    """The options of a component, and which property each is from. ``name`` is set when it is not
+    the component that the table says."""
+
+    name: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, Setting] = field(default_factory=dict)
+
+    def set(self, option: str, value: Any, origin: Setting | None = None) -> None:
+        outer, _, inner = option.partition(".")
+        if inner:
+            self.values.setdefault(outer, {})[inner] = value
+        else:
+            self.values[outer] = value
+        if origin is not None:
+            self.origins[option] = origin
+
+    def drop(self, option: str) -> None:
+        outer, _, inner = option.partition(".")
+        if inner:
+            self.values.get(outer, {}).pop(inner, None)
+            if not self.values.get(outer, True):
+                del self.values[outer]
+        else:
+            self.values.pop(outer, None)
+
+
+def fill(settings: Settings, answers: Answers, log: Log) -> Options:
+    """The options that the properties become; what no row of the table names is not mapped."""
+    options = Options()
+    for name, setting in settings.items():
+        answer = find(answers, name)
+        match answer:
+            case None:
+                _unknown(name, setting, answers, log)
+            case To():
+                _convert(setting, answer, options, log)
+            case Needless(why):
+                log.mapped(setting.place, f"nothing to set: {why}")
+            case Differs(why):
+                log.differs(setting.place, why)
+            case Missing(why):
+                log.missing(setting.place, why)
+            case Elsewhere():
+                pass
+    return options
+
+
+def _unknown(name: str, setting: Setting, answers: Answers, log: Log) -> None:
+    meant = next((known for known in answers if known.lower() == name.lower()), None)
+    if meant is not None:
+        log.mapped(setting.place, f"nothing to set: it is written {meant}, so Flume ignores it too")
+    else:
+        log.differs(setting.place, "left out: Flume's guide knows no such property")
+
+
+def find(answers: Answers, name: str) -> Answer | None:
+    if name in answers:
+        return answers[name]
+    return next(
+        (row for key, row in answers.items() if "*" in key and fnmatchcase(name, key)), None
+    )
+
+
+def _convert(setting: Setting, answer: To, options: Options, log: Log) -> None:
+    if (unknown := unresolved(setting.value)) is not None:
+        log.missing(setting.place, f"the value of {unknown} is not known: set it, import again")
+        return
+    try:
+        value = answer.convert(setting.value)
+    except ValueError as error:
+        log.missing(setting.place, f"{error}; found {shown(setting.value)}")
+        return
+    options.set(answer.option, value, setting)
+    told = answer.option if isinstance(value, dict | list) else f"{answer.option}: {written(value)}"
+    if answer.but:
+        log.differs(setting.place, f"{told}, but {answer.but}")
+    else:
+        log.mapped(setting.place, told)
+
+
+_REFERENCE = re.compile(r"\$\{(?P<inside>[^{}]*)\}")
+
+
+def unresolved(value: str) -> str | None:
+    """The first reference to a variable in a value, if there is one still."""
+    found = _REFERENCE.search(value)
+    return found[0] if found else None
+
+
+def secret_reference(setting: Setting) -> str:
+    """``${secret:NAME}``: the name of the variable that stood there, or one of the property's."""
+    found = _REFERENCE.fullmatch(setting.raw)
+    text = found["inside"] if found else setting.place.subject
+    if found and (quoted := re.search(r"\[\s*[\"']?([^\"'\]]+)", text)):
+        text = quoted[1]
+    name = re.sub("[^A-Za-z0-9_-]+", "-", text).strip("-_")[:200]
+    return "${secret:" + (name or "password") + "}"
+
+
+def shown(value: str) -> str:
+    short = value if len(value) <= 60 else value[:57] + "..."
+    return f'"{short}"' if short.isprintable() else repr(short)
+
+
+def whole_path(setting: Setting, log: Log) -> str:
+    """A path that begins at the root; where Flume was started nobody knows here."""
+    if setting.value.startswith("/") or unresolved(setting.value):
+        return setting.value
+    path = "/" + setting.value.removeprefix("./")
+    log.missing(setting.place, f"is relative to where Flume was started: correct {path}")
+    return path
+
+
+def written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def whole(text: str) -> int:
+    if not re.fullmatch("-?[0-9]{1,18}", text.strip()):
+        raise ValueError("expected a whole number")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    if (number := whole(text)) <= 0:
+        raise ValueError("expected a number over 0")
+    return number
+
+
+def truth(text: str) -> bool:
+    return text.strip().lower() == "true"
+
+
+def millis(text: str) -> float | int:
+    """Milliseconds, as seconds."""
+    seconds = positive(text) / 1000
+    return int(seconds) if seconds == int(seconds) else seconds
+
+
+def words(text: str) -> list[str]:
+    """What is apart by commas or white space."""
+    return [word for word in re.split(r"[,\s]+", text.strip()) if word]

@@ -1,0 +1,200 @@
+"""Flows in the making. Nothing leaves here that ``flumeng flow validate`` would refuse: what an
+option or a component may not be is found by asking the flow language itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal
+
+import yaml
+
+from flumeng.config import Problem, SpecError, check_flow
+from flumeng_flume.answers import Options, Setting
+from flumeng_flume.findings import Log, Place
+
+COMMENTS = 20
+_UNCHECKED_SOURCE: Any = {"generate": {}}
+
+
+@dataclass
+class Draft:
+    """A source or sink of flumeng, and where in Flume it comes from. ``batch_seconds`` is what a
+    sink asks of its flow."""
+
+    kind: Literal["source", "sink"]
+    name: str
+    place: Place
+    options: Options = field(default_factory=Options)
+    batch_seconds: tuple[int, Setting] | None = None
+
+    def to_yaml(self) -> Any:
+        return {self.name: self.options.values} if self.options.values else self.name
+
+
+@dataclass
+class Way:
+    """A branch of a flow; without ``when`` it takes all events, or with ``otherwise`` the rest."""
+
+    name: str
+    ends: list[End]
+    when: str | None = None
+    otherwise: bool = False
+    filters: list[Any] = field(default_factory=list)
+
+    def to_yaml(self) -> Any:
+        named: dict[str, Any] = {"name": self.name}
+        if self.when is not None:
+            named["when"] = self.when
+        if self.otherwise:
+            named["otherwise"] = True
+        if self.filters:
+            named["filters"] = self.filters
+        return {**named, **segment(self.ends)}
+
+
+@dataclass
+class Fork:
+    """Where a flow parts into branches, for what stands at ``place``."""
+
+    ways: list[Way]
+    place: Place
+
+    def to_yaml(self) -> Any:
+        return [way.to_yaml() for way in self.ways]
+
+
+End = Draft | Fork
+"""What is behind the filters of a flow, or of a branch: a sink, or branches."""
+
+
+def segment(ends: Sequence[End]) -> dict[str, Any]:
+    """The sinks and branches of a flow, or of a branch."""
+    forks = [one.to_yaml() for one in ends if isinstance(one, Fork)]
+    several = [{"name": f"part-{n}", "branches": one} for n, one in enumerate(forks, 1)]
+    found = {
+        "sinks": [one.to_yaml() for one in ends if isinstance(one, Draft)],
+        "branches": forks[0] if len(forks) == 1 else several,
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def sinks_of(ends: Iterable[End]) -> list[Draft]:
+    """All sinks, also those of branches."""
+    found: list[Draft] = []
+    for one in ends:
+        if isinstance(one, Draft):
+            found.append(one)
+        else:
+            found += [draft for way in one.ways for draft in sinks_of(way.ends)]
+    return found
+
+
+def valid(draft: Draft, log: Log, filters: Iterable[Any] = ()) -> bool:
+    """Take what flumeng does not take out of a component, and say so; false when it cannot be
+    without that."""
+    for _ in range(len(draft.options.origins) + 1):
+        found = problems_of(draft, filters)
+        if not found:
+            return True
+        wrong = [(option, why) for path, why in found if (option := _option_at(draft, path))]
+        if not wrong:
+            log.missing(draft.place, f"{draft.name}: {found[0][1]}")
+            return False
+        for option, why in wrong:
+            if (origin := draft.options.origins.pop(option, None)) is not None:
+                log.missing(origin.place, f"{option}: {why}")
+            draft.options.drop(option)
+    log.missing(draft.place, f"{draft.name}: what flumeng needs could not be made of it")
+    return False
+
+
+def refused(filters: Iterable[Any], *, kafka: bool = False) -> str | None:
+    """Why a flow may not have these filters, if so."""
+    source: Any = {"kafka": {"brokers": ["a:1"], "topics": ["a"]}} if kafka else _UNCHECKED_SOURCE
+    found = problems({"flow": "a", "sources": [source], "filters": [*filters], "sinks": ["noop"]})
+    return found[0].message if found else None
+
+
+def problems(flow: Mapping[str, Any]) -> tuple[Problem, ...]:
+    """What is wrong with a flow. JSON is YAML, and is written several times faster."""
+    given = {name: value for name, value in flow.items() if value not in ({}, [], None)}
+    return _checked(json.dumps(given, ensure_ascii=False))
+
+
+def to_text(flow: Mapping[str, Any], comments: Iterable[str] = ()) -> str:
+    lines = [*comments]
+    if len(lines) > COMMENTS:
+        lines = [*lines[:COMMENTS], f"and {len(lines) - COMMENTS} more: see the report"]
+    head = "".join(f"# {' '.join(line.split())}\n" for line in lines)
+    body: str = yaml.dump(
+        {name: value for name, value in flow.items() if value not in ({}, [], None)},
+        Dumper=_Dumper,
+        sort_keys=False,
+        width=100,
+        allow_unicode=True,
+    )
+    return head + body
+
+
+class Names:
+    """Gives each flow a name of its own that flumeng takes."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def flow(self, *words: str) -> str:
+        text = "-".join(label(word) for word in words if word)[:58].strip("-") or "flume"
+        name, number = text, 2
+        while name in self._taken:
+            name, number = f"{text}-{number}", number + 1
+        self._taken.add(name)
+        return name
+
+
+def label(word: str) -> str:
+    """A word of small letters, digits and dashes."""
+    return re.sub("[^a-z0-9]+", "-", word.lower()).strip("-")
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  each is written out
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
+        super().increase_indent(flow, False)
+
+
+def problems_of(draft: Draft, filters: Iterable[Any]) -> list[tuple[str, str]]:
+    """What is wrong with a component behind such filters, by path."""
+    other: dict[str, Any] = {"sources": [_UNCHECKED_SOURCE], "sinks": ["noop"]}
+    flow = {"flow": "a", "filters": [*filters], **other, f"{draft.kind}s": [draft.to_yaml()]}
+    return [(problem.path, problem.message) for problem in problems(flow)]
+
+
+@lru_cache(maxsize=1024)
+def _checked(text: str) -> tuple[Problem, ...]:
+    try:
+        check_flow(text)
+    except SpecError as error:
+        return error.problems
+    return ()
+
+
+def _option_at(draft: Draft, path: str) -> str | None:
+    """The option of the component that a problem's path means, as far as it was set."""
+    inside = path.partition(f"{draft.kind}s[0].{draft.name}.")[2]
+    inside = re.sub(r"\[\d+\].*", "", inside)
+    while inside:
+        if inside in draft.options.origins:
+            return inside
+        nested = [name for name in draft.options.origins if name.startswith(inside + ".")]
+        if nested:
+            return nested[0]
+        if "." not in inside:
+            return inside if inside in draft.options.values else None
+        inside = inside.rpartition(".")[0]
+    return None

@@ -1,0 +1,106 @@
+"""Escapes in Flume's paths and names, as those of flumeng's: ``%Y``, and ``{column}`` for the
+others."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from flumeng_flume.stream import Stream
+
+_ESCAPE = re.compile(r"%(?:\{(?P<header>[^{}]+)\}|\[(?P<host>[^\]]*)\]|(?P<letter>[A-Za-z%]))")
+_OWN = "YmdHM"
+_LONG = {"D": "%m/%d/%y", "c": "%a %b %e %H:%M:%S %Y", "r": "%I:%M:%S %p", "R": "%H:%M",
+         "T": "%H:%M:%S", "x": "%m/%d/%y", "X": "%H:%M:%S"}  # fmt: skip
+_PATTERNS = {
+    "y": ("yy", "year2"), "S": ("ss", "second"), "a": ("E", "weekday"), "A": ("EEEE", "weekday"),
+    "b": ("MMM", "month"), "B": ("MMMM", "month"), "h": ("MMM", "month"), "e": ("d", "day"),
+    "I": ("hh", "hour12"), "j": ("DDD", "day_of_year"), "k": ("H", "hour"), "l": ("h", "hour12"),
+    "n": ("M", "month"), "p": ("a", "half_day"), "L": ("SSS", "milli"),
+}  # fmt: skip
+_NUMBERS = {"s": ("unix_seconds(ts)", "epoch_seconds"), "t": ("unix_millis(ts)", "epoch_millis")}
+TIMED = re.compile(r"%[A-Za-z]")
+Unit = Literal["second", "minute", "hour"]
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Times of a path are rounded down to a multiple of ``value`` units."""
+
+    unit: Unit
+    value: int
+
+
+def translate(
+    text: str, stream: Stream, rounding: Rounding | None = None, *, times: str = _OWN
+) -> tuple[str, list[str]]:
+    """The text with escapes of flumeng, for which columns are added to the stream, and what could
+    not be said. ``times`` are the escapes of time that may stay."""
+    wrong: list[str] = []
+    for letter, written in _LONG.items():
+        text = text.replace(f"%{letter}", written)
+
+    def meant(found: re.Match[str]) -> str:
+        try:
+            column = _column(found, stream, rounding, times)
+        except ValueError as error:
+            wrong.append(f"{found[0]}: {error}")
+            return "unknown"
+        return column
+
+    return _ESCAPE.sub(meant, text), wrong
+
+
+def _column(found: re.Match[str], stream: Stream, rounding: Rounding | None, times: str) -> str:
+    if found["header"]:
+        return f"{{{_of_header(found['header'], stream)}}}"
+    if found["host"] is not None:
+        return "{host}"
+    letter = found["letter"]
+    if letter == "%":
+        return "_"
+    if rounding is not None and (rounded := _rounded(letter, rounding)) is not None:
+        return rounded if isinstance(rounded, str) else f"{{{_time(stream, *rounded)}}}"
+    if letter in times:
+        return f"%{letter}"
+    if letter in _OWN:
+        return f"{{{_time(stream, f'date_format(ts, {_JAVA[letter]!r})', 'ts_' + letter)}}}"
+    if letter in _PATTERNS:
+        pattern, name = _PATTERNS[letter]
+        return f"{{{_time(stream, f'date_format(ts, {pattern!r})', name)}}}"
+    if letter in _NUMBERS:
+        return f"{{{_time(stream, *_NUMBERS[letter])}}}"
+    raise ValueError("flumeng has no such escape")
+
+
+_JAVA = {"Y": "yyyy", "m": "MM", "d": "dd", "H": "HH", "M": "mm"}
+
+
+def _of_header(name: str, stream: Stream) -> str:
+    column = stream.header(name)
+    if column == "ts":
+        return _time(stream, *_NUMBERS["t"])
+    if column is None:
+        raise ValueError(f"no event has a header {name} here: let select make a column of it")
+    return column
+
+
+def _time(stream: Stream, expression: str, name: str) -> str:
+    """The column with a part of the time, which is made once."""
+    known = stream.headers.get(expression)
+    if known is None:
+        known = stream.headers[expression] = stream.add(name, expression)
+    return known
+
+
+def _rounded(letter: str, rounding: Rounding) -> str | tuple[str, str] | None:
+    """What an escape becomes: a text, or an expression and the name of its column."""
+    smaller = {"hour": "MS", "minute": "S", "second": ""}[rounding.unit]
+    if letter in smaller:
+        return "00"
+    if letter != {"hour": "H", "minute": "M", "second": "S"}[rounding.unit] or rounding.value == 1:
+        return None
+    unit, value = rounding.unit, rounding.value
+    number = f"CAST(floor({unit}(ts) / {value}) * {value} AS INT)"
+    return f"lpad(CAST({number} AS STRING), 2, '0')", f"{unit}_of_{value}"

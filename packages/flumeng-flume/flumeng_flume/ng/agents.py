@@ -1,0 +1,165 @@
+"""The agents of a properties file: which components there are, and what is set for each.
+
+A key is ``AGENT.KINDS = names`` or ``AGENT.KINDS.NAME.PROPERTY = value``. Of a key that is there
+twice the last one counts. A component that its agent does not name is not used, as in Flume.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from flumeng.platform.errors import UserError
+from flumeng_flume.answers import Setting
+from flumeng_flume.findings import Log, Place
+from flumeng_flume.ng import properties
+
+KINDS = ("sources", "channels", "sinks", "sinkgroups", "configfilters")
+_VARIABLE = re.compile(r"\$\{(?:env:)?(?P<name>[A-Za-z_][A-Za-z0-9_.]*)\}")
+_FILTERED = re.compile(r"\$\{(?P<filter>[^\[\]{}]+)\[\s*[\"']?(?P<name>[^\"'\]]+)[\"']?\s*\]\}")
+
+
+@dataclass
+class Part:
+    """One component of an agent; ``kind`` is the word in its keys."""
+
+    agent: str
+    kind: str
+    name: str
+    place: Place
+    settings: dict[str, Setting] = field(default_factory=dict)
+
+    @property
+    def type(self) -> str:
+        return self.get("type")
+
+    @property
+    def type_place(self) -> Place:
+        found = self.settings.get("type")
+        return found.place if found else self.place
+
+    def get(self, name: str, otherwise: str = "") -> str:
+        found = self.settings.get(name)
+        return found.value if found else otherwise
+
+    def first(self, *names: str) -> Setting | None:
+        """That one of these properties which is set."""
+        return next((self.settings[name] for name in names if name in self.settings), None)
+
+    def under(self, prefix: str) -> dict[str, Setting]:
+        """The properties whose names begin so, without that."""
+        length = len(prefix)
+        return {
+            name[length:]: setting
+            for name, setting in self.settings.items()
+            if name.startswith(prefix)
+        }
+
+
+@dataclass
+class Agent:
+    """Its components by kind and name, those that it names alone."""
+
+    name: str
+    file: str
+    parts: dict[str, dict[str, Part]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
+
+
+def read(
+    file: str, text: str, environment: Mapping[str, str], log: Log, only: str | None = None
+) -> list[Agent]:
+    """The agents of one file, or the one of that name. Raises ``UserError`` when it has none."""
+    if "\0" in text:
+        raise UserError(f"{file}: is no text")
+    entries = list(properties.read(text))
+    if only is not None:
+        entries = [one for one in entries if one.key.strip().partition(".")[0] == only]
+        if not entries:
+            return []
+    settings = _settings(file, entries, environment, log)
+    agents: dict[str, Agent] = {}
+    for key, setting in settings.items():
+        agent, _, kind = key.partition(".")
+        if kind in KINDS and agent:
+            made = agents.setdefault(agent, Agent(agent, file))
+            for name in setting.value.split():
+                made.parts[kind].setdefault(name, Part(agent, kind, name, setting.place))
+            if kind != "sources" or not setting.value:
+                log.mapped(setting.place, "the components that are used")
+    for key, setting in settings.items():
+        _file_in(key, setting, agents, log)
+    if not any(agent.parts["sources"] or agent.parts["channels"] for agent in agents.values()):
+        if agents:
+            named = ", ".join(agents)
+            raise UserError(
+                f"{file}: no agent of Flume NG found: the lists of sources and channels of {named} "
+                "are empty"
+            )
+        raise UserError(
+            f"{file}: no agent of Flume NG found: expected lines like `a1.sources = r1`"
+        )
+    return list(agents.values())
+
+
+def _settings(
+    file: str, entries: Sequence[properties.Entry], environment: Mapping[str, str], log: Log
+) -> dict[str, Setting]:
+    settings: dict[str, Setting] = {}
+    filters = {
+        entry.key.strip().split(".")[-2]
+        for entry in entries
+        if re.fullmatch(r"[^.]+\.configfilters\.[^.]+\.type", entry.key.strip())
+        and entry.value.strip().lower() == "env"
+    }
+    for entry in entries:
+        key, raw = entry.key.strip(), entry.value.strip()
+        place = Place(file, entry.line, key)
+        if entry.damage:
+            log.missing(place, entry.damage)
+        if key in settings:
+            log.differs(settings[key].place, f"replaced by line {entry.line}, as in Flume")
+        settings[key] = Setting(place, _resolved(raw, environment, filters, place, log), raw)
+    return settings
+
+
+def _resolved(
+    raw: str, environment: Mapping[str, str], filters: set[str], place: Place, log: Log
+) -> str:
+    """With the variables that are known filled in; never in what is secret."""
+
+    def value(found: re.Match[str]) -> str:
+        known = environment.get(found["name"])
+        if known is None:
+            return found[0]
+        log.differs(place, f"what {found['name']} is now is written into the flow")
+        return known
+
+    def filtered(found: re.Match[str]) -> str:
+        return value(found) if found["filter"] in filters else found[0]
+
+    if re.search(r"password|passphrase|secret|token|jaas", place.subject, re.IGNORECASE):
+        return raw
+    return _FILTERED.sub(filtered, _VARIABLE.sub(value, raw))
+
+
+def _file_in(key: str, setting: Setting, agents: Mapping[str, Agent], log: Log) -> None:
+    agent_name, _, rest = key.partition(".")
+    kind, _, rest = rest.partition(".")
+    name, _, property_name = rest.partition(".")
+    agent = agents.get(agent_name)
+    if not rest and kind in KINDS and agent_name:
+        return
+    if agent is None or kind not in KINDS or not property_name:
+        log.missing(setting.place, "no property of a component of an agent")
+        return
+    part = agent.parts[kind].get(name)
+    if part is None:
+        log.mapped(
+            setting.place,
+            f"nothing to set: {agent_name}.{kind} does not name {name}, so Flume does not use it",
+        )
+    elif not setting.value:
+        log.mapped(setting.place, "nothing to set: has no value, so Flume does not use it")
+    else:
+        part.settings[property_name] = setting

@@ -1,0 +1,60 @@
+"""Hops between agents over Avro or Thrift, which are not needed when both ends are imported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flumeng_flume.findings import Log
+from flumeng_flume.ng import sinks, sources
+from flumeng_flume.ng.agents import Agent, Part
+
+RPC = ("avro", "thrift")
+Receiver = tuple[str, str, str]
+"""Which source of which agent of which file."""
+
+
+def receiver(agent: Agent, source: Part) -> Receiver:
+    return agent.file, agent.name, source.name
+
+
+class Hops:
+    """Finds where sinks send to. ``reached`` are the sources whose events come from agents that are
+    imported: their sinks are those of the senders' flows."""
+
+    def __init__(self, agents: Sequence[Agent]) -> None:
+        self._agents = agents
+        self.reached: set[Receiver] = set()
+        found = (
+            self.target(agent, part) for agent in agents for part in agent.parts["sinks"].values()
+        )
+        self.targets = frozenset(receiver(*one) for one in found if one is not None)
+
+    def target(self, agent: Agent, part: Part) -> tuple[Agent, Part] | None:
+        """The source of another agent to which a sink sends, if there is exactly one."""
+        kind, port = sinks.kind_of(part.type), part.get("port")
+        if kind not in RPC or not port:
+            return None
+        fitting = [
+            (other, source)
+            for other in self._agents
+            for source in other.parts["sources"].values()
+            if other is not agent
+            and sources.kind_of(source.type) == kind
+            and source.get("port") == port
+        ]
+        host = part.get("hostname", part.get("host"))
+        exact = [one for one in fitting if one[1].get("bind", one[1].get("host")) == host]
+        fitting = exact or fitting
+        return fitting[0] if len(fitting) == 1 else None
+
+    def leave_out(self, sink: Part, agent: Agent, source: Part, log: Log) -> None:
+        """What the sink sends to this agent stays in its own flow."""
+        self.reached.add(receiver(agent, source))
+        log.mapped(
+            sink.type_place,
+            f"the hop to {source.agent}.sources.{source.name} is not needed any more",
+        )
+        for part in (sink, source):
+            for setting in part.settings.values():
+                if not log.has(setting.place):
+                    log.mapped(setting.place, "the hop is not needed any more")

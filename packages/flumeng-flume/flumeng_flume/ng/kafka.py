@@ -1,0 +1,126 @@
+"""What Kafka's source, channel and sink have in common: brokers, and who they are to them."""
+
+from __future__ import annotations
+
+import re
+
+from flumeng_flume.answers import (
+    Answers,
+    Differs,
+    Elsewhere,
+    Options,
+    Setting,
+    secret_reference,
+    unresolved,
+    words,
+)
+from flumeng_flume.findings import Log
+from flumeng_flume.ng.agents import Part
+
+OFFSETS = (
+    "flumeng keeps offsets itself and takes none over: it begins as start_from says; give "
+    "start_offsets to go on where Flume was"
+)
+_STORES = Differs("name PEM files in tls: ca, certificate, key")
+_NAMES = ("consumer.", "producer.", "")
+CONNECTION: Answers = {
+    "kafka.bootstrap.servers": Elsewhere(),
+    "brokerList": Elsewhere(),
+    "bootstrap.servers": Elsewhere(),
+    "zookeeperConnect": Elsewhere(),
+    "kafka.*security.protocol": Elsewhere(),
+    "kafka.*sasl.mechanism": Elsewhere(),
+    "kafka.*sasl.jaas.config": Elsewhere(),
+    "kafka.*sasl.kerberos.service.name": Differs("use SASL with SCRAM or PLAIN, or certificates"),
+    "kafka.*ssl.*password": _STORES,
+    "kafka.*ssl.*": _STORES,
+}
+
+
+def brokers(part: Part, options: Options, log: Log) -> bool:
+    """Set the options for reaching brokers; false when none are known."""
+    found = part.first("kafka.bootstrap.servers", "brokerList", "bootstrap.servers")
+    _refuse_flume_format(part, log)
+    if (zookeeper := part.first("zookeeperConnect")) is not None:
+        log.differs(zookeeper.place, "Kafka is reached through its brokers, named in brokers")
+    if found is None and zookeeper is not None and not unresolved(zookeeper.value):
+        guessed = [f"{word.partition(':')[0]}:9092" for word in words(zookeeper.value)]
+        options.set("brokers", guessed, zookeeper)
+        log.missing(zookeeper.place, f"brokers: {guessed[0]} is a guess: name the brokers")
+        return True
+    if found is None:
+        log.missing(
+            part.type_place,
+            "does not say where brokers are: set kafka.bootstrap.servers, import again",
+        )
+        return False
+    if (name := unresolved(found.value)) is not None:
+        log.missing(found.place, f"the value of {name} is not known: set it, import again")
+        return False
+    options.set("brokers", words(found.value), found)
+    log.mapped(found.place, "brokers")
+    _security(part, options, log)
+    _tell_others(part, log)
+    return True
+
+
+def _refuse_flume_format(part: Part, log: Log) -> None:
+    if part.kind == "channels" and part.first("parseAsFlumeEvent") is None:
+        log.differs(
+            part.type_place,
+            "messages hold the body alone: other readers and writers of its topic that take "
+            "AvroFlumeEvent, Flume's default, have to change",
+        )
+    for name in ("useFlumeEventFormat", "parseAsFlumeEvent"):
+        if (setting := part.first(name)) is None:
+            continue
+        if setting.value.lower() == "true":
+            log.missing(
+                setting.place,
+                "messages hold the body alone, headers are headers of messages: whoever reads or "
+                "writes AvroFlumeEvent has to change",
+            )
+        else:
+            log.mapped(setting.place, "nothing to set: messages hold the body")
+
+
+def _security(part: Part, options: Options, log: Log) -> None:
+    protocol = _found(part, "security.protocol")
+    if protocol is not None:
+        if protocol.value.upper().endswith("SSL"):
+            options.set("tls", {}, protocol)
+            log.differs(protocol.place, "tls: the brokers are checked with the host's authorities")
+        elif protocol.value.upper().endswith("PLAINTEXT"):
+            log.mapped(protocol.place, "no tls")
+        else:
+            log.missing(protocol.place, "expected PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
+    jaas, mechanism = _found(part, "sasl.jaas.config"), _found(part, "sasl.mechanism")
+    user = re.search(r"username\s*=\s*[\"']?([^\s\"';]+)", jaas.value) if jaas else None
+    if jaas is not None and user:
+        options.set("username", user[1], jaas)
+        options.set("password", secret_reference(jaas), jaas)
+        log.differs(
+            jaas.place,
+            f"username, password: put it into the secret {options.values['password'][9:-1]}",
+        )
+    elif jaas is not None:
+        log.missing(jaas.place, "names no user: use SASL with SCRAM or PLAIN")
+    if mechanism is not None:
+        if mechanism.value in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
+            options.set("mechanism", mechanism.value, mechanism)
+            log.mapped(mechanism.place, f"mechanism: {mechanism.value}")
+        else:
+            log.missing(mechanism.place, "flumeng knows SCRAM and PLAIN: use one of them, or tls")
+
+
+def _tell_others(part: Part, log: Log) -> None:
+    """A channel may say the same for its consumer and its producer."""
+    for name in ("security.protocol", "sasl.jaas.config", "sasl.mechanism"):
+        for prefix in _NAMES:
+            setting = part.first(f"kafka.{prefix}{name}")
+            if setting is not None and not log.has(setting.place):
+                log.differs(setting.place, "one is taken for reading and writing")
+
+
+def _found(part: Part, name: str) -> Setting | None:
+    return part.first(*(f"kafka.{prefix}{name}" for prefix in _NAMES))

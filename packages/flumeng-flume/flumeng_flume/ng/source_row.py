@@ -1,0 +1,24 @@
+"""What a table of sources has for each type of Flume NG."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from flumeng_flume.answers import Answers, Options
+from flumeng_flume.findings import Log
+from flumeng_flume.ng.agents import Part
+from flumeng_flume.stream import Stream
+
+Build = Callable[[Part, Options, Stream, Log], list[Options]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a type becomes: ``to`` is a source of flumeng, ``but`` how that one differs. ``build``
+    has the options that the table gave, and may make several sources of them, or none."""
+
+    to: str
+    answers: Answers = field(default_factory=dict)
+    build: Build = lambda _part, options, _stream, _log: [options]
+    but: str = ""

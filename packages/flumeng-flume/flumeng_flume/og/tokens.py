@@ -1,0 +1,98 @@
+"""The words of a specification, with the place of each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from flumeng_flume.og.tree import At
+
+Kind = Literal["name", "text", "number", "sign", "end"]
+_TOKEN = re.compile(
+    r"(?P<space>\s+|//[^\n]*|\#[^\n]*|/\*.*?\*/)"
+    r"|(?P<ip>\d{1,3}(?:\.\d{1,3}){3}(?![\w.]))"
+    r"|(?P<number>-?(?:0[xX][0-9a-fA-F]+|(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?[fFdDlL]?)(?![\w.]))"
+    r"|(?P<name>[A-Za-z_][A-Za-z0-9._-]*)"
+    r'|"(?P<text>(?:[^"\\]|\\.)*)"'
+    r"|(?P<sign>=>|[:|;(),\[\]{}<>?=])",
+    re.DOTALL,
+)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|([0-3]?[0-7]{1,2})|(.))", re.DOTALL)
+_SIGNS = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r"}
+
+
+@dataclass(frozen=True)
+class Token:
+    kind: Kind
+    text: str
+    at: At
+
+    def __str__(self) -> str:
+        return "the end" if self.kind == "end" else f'"{self.text[:40]}"'
+
+
+class SyntaxProblem(Exception):  # noqa: N818  told as a problem
+    """Where a text cannot be understood, and why."""
+
+    def __init__(self, at: At, why: str) -> None:
+        super().__init__(why)
+        self.at = at
+        self.why = why
+
+
+class Lines:
+    """Finds the line and column of a place in a text."""
+
+    def __init__(self, text: str, first: At = At(1, 1)) -> None:  # noqa: B008  frozen
+        self._starts = [0, *(found.end() for found in re.finditer("\n", text))]
+        self._first = first
+
+    def at(self, place: int) -> At:
+        low, high = 0, len(self._starts)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._starts[middle] <= place else (low, middle)
+        column = place - self._starts[low]
+        shift = self._first.column if low == 0 else 1
+        return At(self._first.line + low, column + shift)
+
+
+def tokens(text: str, first: At) -> Iterator[Token]:
+    """The words of a text that begins at ``first``, and last one that says where it ends. Raises
+    ``SyntaxProblem``."""
+    lines, place = Lines(text, first), 0
+    while place < len(text):
+        found = _TOKEN.match(text, place)
+        if found is None:
+            raise SyntaxProblem(lines.at(place), _unreadable(text, place))
+        at, place = lines.at(place), found.end()
+        if found["name"] or found["ip"]:
+            yield Token("name", found["name"] or found["ip"], at)
+        elif found["number"]:
+            yield Token("number", found["number"], at)
+        elif found["sign"]:
+            yield Token("sign", found["sign"], at)
+        elif found["text"] is not None:
+            yield Token("text", unescaped(found["text"]), at)
+    yield Token("end", "", lines.at(len(text)))
+
+
+def _unreadable(text: str, place: int) -> str:
+    if text[place] == '"':
+        return 'a text is not ended: expected "'
+    if text.startswith("/*", place):
+        return "a comment is not ended: expected */"
+    return f"no such sign in a specification: {text[place]!r}"
+
+
+def unescaped(text: str) -> str:
+    def meant(found: re.Match[str]) -> str:
+        code, octal, sign = found.groups()
+        if code or octal:
+            point = int(code, 16) if code else int(octal, 8)
+            return "\ufffd" if 0xD800 <= point < 0xE000 else chr(point)
+        return _SIGNS.get(sign, sign)
+
+    return _ESCAPE.sub(meant, text)
