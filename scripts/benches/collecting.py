@@ -30,6 +30,7 @@ from flumeng.control.zookeeper import ABSENT, Store, tree
 from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.journal import Journal
+from tests.testkit.daemons import module_of
 from tests.testkit.store import RealZooKeeper
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
@@ -199,7 +200,7 @@ class Child:
     """A child of the node, spoken to over its pipes."""
 
     def __init__(self, name: str, arguments: Sequence[str]) -> None:
-        command = [sys.executable, "-m", f"flumeng.{name}", *arguments]
+        command = [sys.executable, "-m", module_of(name), *arguments]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.pid = self._process.pid
 

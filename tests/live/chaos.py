@@ -25,6 +25,7 @@ from flumeng.journal.log.position import Position
 from flumeng.journal.serving.account import Account
 from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import FlumengError, UnavailableError
+from tests.testkit.daemons import module_of
 from tests.testkit.store import RealZooKeeper
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
@@ -105,7 +106,7 @@ class Cluster:
             return
         arguments = [self.hosts] if name == "master" else self.node_arguments()
         with (self.folder / f"{name}.log").open("ab") as log:
-            command = [sys.executable, "-m", f"flumeng.{name}", *arguments]
+            command = [sys.executable, "-m", module_of(name), *arguments]
             self.tops[name] = subprocess.Popen(command, stdout=log, stderr=log)
 
     def kill(self, kind: str) -> bool:
@@ -125,7 +126,7 @@ class Cluster:
         return True
 
     def child(self, kind: str) -> int | None:
-        return child_of(self.tops["node"].pid, f"flumeng.{kind}")
+        return child_of(self.tops["node"].pid, module_of(kind))
 
     def executor(self) -> int | None:
         """A process of Spark's that runs our stages."""
@@ -155,14 +156,14 @@ class TwoNodes(Cluster):
         node = self.node_arguments("node2", "n2")
         module, arguments = ("master", [self.hosts]) if name == "master2" else ("node", node)
         with (self.folder / f"{name}.log").open("ab") as log:
-            command = [sys.executable, "-m", f"flumeng.{module}", *arguments]
+            command = [sys.executable, "-m", module_of(module), *arguments]
             self.tops[name] = subprocess.Popen(command, stdout=log, stderr=log)
 
     def child(self, kind: str) -> int | None:
         """On whichever node it runs now."""
         parents = [self.tops[name].pid for name in ("node", "node2")]
         random.shuffle(parents)
-        found = (child_of(pid, f"flumeng.{kind}") for pid in parents)
+        found = (child_of(pid, module_of(kind)) for pid in parents)
         return next((pid for pid in found if pid is not None), None)
 
 

@@ -28,6 +28,7 @@ from tests.live.chaos import (
     on_disk,
     tcp_line,
 )
+from tests.testkit.daemons import module_of
 from zkschema import paths
 
 EVENTS = 2_000
@@ -103,7 +104,7 @@ def test_what_is_frozen_is_started_again_and_no_event_is_lost_or_doubled(tmp_pat
             sent += EVENTS
             eventually(lambda: accepted(watcher) == sent, "not all is accepted")  # noqa: B023
             module = "ingest" if frozen == "ingest" else "collector"
-            child = child_of(node, f"flumeng.{module}")
+            child = child_of(node, module_of(module))
             assert child is not None
             family = [child, *descendants(child)]
             stopped = [pid for pid in family if frozen == "JVM" and program(pid) == "java"]

@@ -37,7 +37,7 @@ def can_trace() -> bool:
 FULL = bool(os.environ.get("FLUMENG_TEST_FULL"))
 pytestmark = pytest.mark.skipif(not can_trace(), reason="needs strace, and to be let use it")
 
-CHILD = Path(__file__).with_name("journal_child.py")
+CHILD = "tests.live.journal_child"
 ROWS = 3
 SEGMENT_BYTES = 1500
 DONE, FAILED, KILLED = 0, 3, -signal.SIGKILL
@@ -53,7 +53,7 @@ class Children:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(CHILD)],
+            [sys.executable, "-m", CHILD],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -31,6 +31,7 @@ from flumeng.control.zookeeper import ABSENT, Store, Versioned, tree
 from flumeng.control.zookeeper.kazoo_store import connect
 from tests.live.chaos import child_of
 from tests.live.own_server import need_own
+from tests.testkit.daemons import module_of
 from tests.testkit.servers.kafka import RealKafka
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
@@ -350,7 +351,7 @@ class Nodes:
 
     def _start(self, what: str, *arguments: str) -> subprocess.Popen[bytes]:
         with (self._folder / f"{what}.log").open("ab") as log:
-            command = [sys.executable, "-m", f"flumeng.{what}", *arguments]
+            command = [sys.executable, "-m", module_of(what), *arguments]
             return subprocess.Popen(command, stdout=log, stderr=log)
 
     def discovery(self, node: str) -> int | None:

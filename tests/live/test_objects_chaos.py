@@ -33,6 +33,7 @@ from flumeng.platform.errors import FlumengError
 from tests.live.chaos import TwoNodes, chaos_seconds, chaos_seed, child_of, kill_at_random
 from tests.live.objects_place import Bucket, Directory, Place
 from tests.live.objects_trouble import Expected, Trouble, wrong_lines
+from tests.testkit.daemons import module_of
 from tests.testkit.servers.s3 import RealS3, build
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
@@ -236,7 +237,7 @@ def freeze_host(cluster: TwoNodes) -> None:
     """The second node and its children, until others have what was theirs. The children wake up
     first, as owners who know of nothing."""
     node = cluster.tops["node2"].pid
-    children = [child_of(node, f"flumeng.{kind}") for kind in ("collector", "discovery")]
+    children = [child_of(node, module_of(kind)) for kind in ("collector", "discovery")]
     frozen = [pid for pid in (*children, node) if pid is not None]
     for number, pause in ((signal.SIGSTOP, 0.0), (signal.SIGCONT, 1.0)):
         for pid in frozen:
