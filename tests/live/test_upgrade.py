@@ -69,10 +69,10 @@ class Hosts:
 
     def start(self, name: str, *, old: bool) -> None:
         """A master, or a node by its name; it goes on in its data directory."""
-        words = ["flumeng.control.master", self.zk]
+        words = [f"flumeng.{'' if old else 'control.'}master", self.zk]
         if name != "master":
-            words = ["flumeng.agent.node", "--zk", self.zk, "--data", str(self.folder / name)]
-            words += ["--name", name]
+            words = [f"flumeng.{'' if old else 'agent.'}node", "--zk", self.zk]
+            words += ["--data", str(self.folder / name), "--name", name]
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", *words],
