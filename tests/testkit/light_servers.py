@@ -25,7 +25,6 @@ from pathlib import Path
 from flumeng.journal.log.limits import Limits
 from flumeng.journal.log.memory import MemoryJournal
 from flumeng.journal.serving.server import JournalServer
-from flumeng.platform.processes import PYTHON
 from flumeng.platform.security import credentials
 from tests.testkit.journal import numbered_events
 
@@ -41,7 +40,7 @@ class LightServers:
 
     def __init__(self, directory: Path, names: Sequence[str], *, together: bool = False) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        command = [*PYTHON, "tests.testkit.light_servers", str(directory)]
+        command = [sys.executable, "-m", "tests.testkit.light_servers", str(directory)]
         self._process = subprocess.Popen(
             [*command, "--together"] if together else command,
             stdin=subprocess.PIPE,
