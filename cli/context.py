@@ -43,20 +43,20 @@ def connect(hosts: str) -> Store:
 
     An attempt under way when the time is up may take another ``SESSION_SECONDS`` to end.
     """
-    from flumeng.control.zookeeper import kazoo_store as zookeeper  # noqa: PLC0415  loads kazoo
+    from flumeng.control.zookeeper import kazoo_store  # noqa: PLC0415  loads kazoo
 
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # our own sentence says it better
-    return zookeeper.connect(hosts, session_seconds=SESSION_SECONDS, wait_seconds=CONNECT_SECONDS)
+    return kazoo_store.connect(hosts, session_seconds=SESSION_SECONDS, wait_seconds=CONNECT_SECONDS)
 
 
 def open_site(site: Site) -> Store:
     """For as long as the inventory lets it wait. Raises ``UnavailableError``, and ``UserError``
     when the site's credential or hosts are wrong."""
-    from flumeng.control.zookeeper import kazoo_store as zookeeper  # noqa: PLC0415  loads kazoo
+    from flumeng.control.zookeeper import kazoo_store  # noqa: PLC0415  loads kazoo
 
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     credential = secrets.resolve(site.credential) if site.credential else ""
-    return zookeeper.connect(
+    return kazoo_store.connect(
         site.zookeeper, wait_seconds=site.connect_seconds, credential=credential
     )
 

@@ -49,10 +49,11 @@ class Importers(CommandGroup):
         if (found := self._installed().get(cmd_name)) is not None:
             try:
                 command = found.load()
+                if not isinstance(command, click.Command):
+                    raise TypeError("it is no click.Command")
             except Exception as error:  # a broken importer is no reason to show no help
                 reason = f"the importer {cmd_name} ({found.value}) cannot be loaded: {error}"
                 return _missing(cmd_name, "Cannot be loaded.", reason)
-            assert isinstance(command, click.Command)
             return command
         if cmd_name not in OWN:
             return super().get_command(ctx, cmd_name)

@@ -42,8 +42,8 @@ Table = tuple[Sequence[str], list[Sequence[object]]]
 
 @dataclass(frozen=True)
 class Seen:
-    """One look at the cluster. ``status`` is the dict of ``views.health``; ``details`` are those
-    of the flow that is open, if one is."""
+    """One look at the cluster. ``status`` is the dict of ``control.queries.health``; ``details``
+    are those of the flow that is open, if one is."""
 
     status: dict[str, Any]
     nodes: Sequence[NodeRow] = ()

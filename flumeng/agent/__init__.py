@@ -1,1 +1,1 @@
-"""What runs on a host: the node and its children, a standalone cluster, dry runs."""
+"""Processes of a host: the node and its children, a standalone cluster, dry runs."""

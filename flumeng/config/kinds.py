@@ -12,9 +12,9 @@ from flumeng.platform.options.problems import nearest
 
 @dataclass(frozen=True)
 class Kind:
-    """What values are. ``name`` is one of ``flumeng.config.functions`` or map, array or struct;
-    ``inner`` are the fields of a struct, or what a map or array holds. ``growth`` is how many times
-    as large as an event a value may be."""
+    """The kind of a column's values. ``name`` is one of ``flumeng.config.functions`` or map, array
+    or struct; ``inner`` are the fields of a struct, or what a map or array holds. ``growth`` is how
+    many times as large as an event a value may be."""
 
     name: str
     inner: tuple[tuple[str, Kind], ...] = ()

@@ -1,7 +1,6 @@
 """Globs that name objects: what may be said, and whether two of them mean the same objects.
 
-What each part of a glob means ``flumeng.connectors.objects.globs`` says; here they are only
-compared.
+``flumeng.connectors.objects.globs`` matches names against globs; this module only compares globs.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def outline(text: str) -> Outline:
 
 
 def _sinks(segment: Mapping[str, yaml.Node]) -> Iterator[str]:
-    """Of a flow or a branch, as ``spec.branch.leaves`` gives them; what is isolated is another
+    """Of a flow or a branch, as ``config.branch.leaves`` gives them; what is isolated is another
     flow's."""
     yield from _names(_own(segment.get("sinks")))
     for branch in _own(segment.get("branches")):

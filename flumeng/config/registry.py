@@ -17,7 +17,7 @@ one whose partitions a discovery task finds and collect tasks read, without a jo
 Guarantee = Literal["acknowledging", "replayable"]
 """``acknowledging``: a source that answers its senders once their events are journaled.
 ``replayable``: a source that can read again what was lost before it was journaled. What a sink can
-depends on its options: see ``spec.sinks``."""
+depends on its options: see ``config.sinks``."""
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""All that reads and writes the tree in ZooKeeper."""
+"""The control plane: reads and writes the tree in ZooKeeper."""

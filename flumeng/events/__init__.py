@@ -1,1 +1,1 @@
-"""What an event is: its columns, its identity, batches of events."""
+"""Events: their columns, identity and batches."""

@@ -16,7 +16,7 @@ class Filter(Protocol):
 
     @property
     def identified(self) -> bool:
-        """Whether it names columns of ``filters.identity``."""
+        """Whether it names columns of ``events.identity``."""
 
     @property
     def tables(self) -> Sequence[RefreshedTable]:

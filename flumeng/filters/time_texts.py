@@ -1,4 +1,4 @@
-"""Texts and numbers of a whole column read as times, by the formats of ``spec.time_formats``.
+"""Texts and numbers of a whole column read as times, by the formats of ``config.time_formats``.
 
 All give microseconds since the epoch in UTC, and a mask of the rows that hold a valid time.
 """

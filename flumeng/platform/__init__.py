@@ -1,1 +1,1 @@
-"""What every process needs: errors, logs, files, secrets, security, metrics."""
+"""Shared by all processes: errors, logs, files, secrets, security, metrics."""

@@ -26,7 +26,7 @@ def test_an_importer_that_is_not_installed_says_which_package_brings_it() -> Non
     assert "pip install flumeng-flume" in asked.stderr
 
 
-@pytest.mark.parametrize("place", ["nowhere_at_all:command", "json:no_such_thing"])
+@pytest.mark.parametrize("place", ["nowhere_at_all:command", "json:no_such_thing", "json:loads"])
 def test_a_broken_importer_says_why_and_the_others_work(place: str) -> None:
     installed = {"broken": place, "flume-og": "flumeng_flume.cli:flume_og"}
     shown = run(installed, "--help")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
+from flumeng.agent.collector.batch_times import TimeWrite
 from flumeng.agent.collector.engine import spread
 from flumeng.agent.collector.units import (
     AT_ONCE,
@@ -22,6 +23,9 @@ from flumeng.agent.collector.units import (
     read_rows,
     run_together,
 )
+from flumeng.connectors.api.ranged import Range
+from flumeng.connectors.ranged.accumulator import AccumulatorHandle
+from flumeng.connectors.ranged.reading import ReadSplits
 from flumeng.events.lazy_batch import Stage
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.user_functions import FunctionError
@@ -139,19 +143,31 @@ class HangsIn:
         yield from batches
 
 
+class HangingReader:
+    """A reader of an input, as any connector may bring one, whose server does not answer."""
+
+    schema = SCHEMA
+    modules = frozenset[str]()
+
+    def read(self, _range: Range, _address: str) -> Iterator[pa.RecordBatch]:
+        may_end.wait(30)
+        yield from ()
+
+
 @pytest.mark.parametrize(
-    ("module", "step"),
+    ("stage", "step"),
     [
-        ("flumeng.connectors.ranged.reading", b"reading"),
-        ("flumeng.filters.lookup", b"filtering"),
-        ("flumeng.agent.collector.batch_times", b"writing"),
-        ("urllib3.connection", b""),
+        (ReadSplits(HangingReader(), ((Range("p", 0, 1),),), {"p": "host:1"}), b"reading"),
+        (HangsIn("flumeng.filters.lookup"), b"filtering"),
+        (TimeWrite((Hang(),), "task", "0", AccumulatorHandle(b"")), b"writing"),
+        (HangsIn("urllib3.connection"), b""),
     ],
+    ids=["reader", "filter", "sink", "another"],
 )
-def test_a_unit_that_hangs_is_seen_in_its_step(module: str, step: bytes) -> None:
+def test_a_unit_that_hangs_is_seen_in_its_step(stage: Stage, step: bytes) -> None:
     may_end.clear()
     results = run_together(
-        (unit(0, HangsIn(module)),), slow_seconds=0.05, limit_seconds=0.3, cpu_clock=lambda: 0.0
+        (unit(0, stage),), slow_seconds=0.05, limit_seconds=0.3, cpu_clock=lambda: 0.0
     )
     may_end.set()
     assert results == [(0, HUNG, step)]

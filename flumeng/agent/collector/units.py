@@ -39,7 +39,7 @@ _STEPS = {
     "flumeng.filters": "filtering",
     "flumeng.agent.collector.batch_times": "writing",
 }
-"""The modules that call an input, a filter and a sink, so that what they call needs no name."""
+"""Step of each module that calls an input, a filter or a sink. Connectors are not listed."""
 WORKING = 0.05
 """The part of a processor that a process uses which does more than wait."""
 ROWS, ERROR, HUNG, LEFT = "rows", "error", "hung", "left"

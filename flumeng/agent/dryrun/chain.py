@@ -28,7 +28,7 @@ class Given:
 
 
 class FilterChain:
-    """``identified``: events are given the columns of ``filters.identity``, which filters keep.
+    """``identified``: events are given the columns of ``events.identity``, which filters keep.
     ``enter`` says which events, of those that it is given, are for these filters. ``marks``: what
     the last filter could not process stays, and is marked as ``filters.on_error`` does it."""
 

@@ -1,4 +1,4 @@
-"""What proves to masters that the node's session is its own: see
+"""Proves to masters that the node's session is its own: see
 ``flumeng.platform.security.sessions``."""
 
 from __future__ import annotations

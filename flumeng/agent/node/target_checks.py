@@ -44,8 +44,8 @@ class TargetChecks:
         self._running = threading.Lock()
 
     def answer(self, request: bytes) -> list[dict[str, Any]]:
-        """Rows as ``trial.targets.Tried``. Raises UserError, and UnavailableError while another
-        check runs or when it has not ended in its time."""
+        """Rows as ``agent.dryrun.targets.Tried``. Raises UserError, and UnavailableError while
+        another check runs or when it has not ended in its time."""
         flow, text, signature = _parsed(request)
         if self._signers and not is_signed(flow, text, signature, self._signers):
             raise UserError(

@@ -26,8 +26,8 @@ from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import Store, Versioned, tree
 from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform import core_dumps, private_directory
-from flumeng.platform import java as platform_java
 from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.java import find_java
 from flumeng.platform.metrics import table
 from flumeng.platform.metrics.channel import Channel
 from flumeng.platform.metrics.endpoint import Endpoint
@@ -149,7 +149,7 @@ class Standalone:
             logs.mkdir(exist_ok=True, mode=private_directory.DIRECTORY_MODE)
         except OSError as error:
             raise UserError(f"cannot write to {self.data}: {error.strerror}") from error
-        platform_java.find_java()
+        find_java()
         self.zk_port = self.zk_port or embedded.free_port()
         embedded.require_free("127.0.0.1", self.zk_port)
         zookeeper = [str(self.data / "zookeeper"), str(self.zk_port)]

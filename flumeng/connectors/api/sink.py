@@ -108,7 +108,7 @@ class Sink(Protocol):
 
     @property
     def identified(self) -> bool:
-        """Whether its stage needs the columns of ``filters.identity``, which no filter drops. Then
+        """Whether its stage needs the columns of ``events.identity``, which no filter drops. Then
         it takes them away itself; other sinks of the flow do not see them."""
 
     @property

@@ -1,6 +1,6 @@
 """The exec source: lines that a command prints.
 
-The command runs under a guard (``runtime.guard``), which ends it and all that it started when the
+The command runs under a guard (``platform.guard``), which ends it and all that it started when the
 source or the worker does. It cannot be asked for its lines again: what it printed and was not
 journaled when the worker died is lost.
 """

@@ -1,6 +1,6 @@
 """Runs a command at a due time and takes the lines that it prints, when it has ended well.
 
-The command runs under a guard (``runtime.guard``), which ends it and all that it started when it
+The command runs under a guard (``platform.guard``), which ends it and all that it started when it
 takes too long, prints too much, is to be asked no more, or this process ends.
 """
 

@@ -1,7 +1,7 @@
 """Rows in a table of PostgreSQL, by COPY; each split of a batch in one transaction.
 
 This is the part of the driver, which needs no library of PostgreSQL's. What executors do is in
-``sinks.postgres``.
+``connectors.postgres.split``.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What all inputs share whose partitions are read in ranges."""
+"""Code shared by all inputs whose partitions are read in ranges."""

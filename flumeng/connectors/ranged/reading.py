@@ -72,7 +72,7 @@ def _freeze_modules() -> None:
 @dataclass(frozen=True)
 class ReadSplits:
     """``addresses``: partition -> where it is read, for all in ``splits``. ``identified``: with the
-    columns of ``filters.identity``."""
+    columns of ``events.identity``."""
 
     reader: Reader
     splits: tuple[Split, ...]

@@ -1,5 +1,8 @@
-"""What the flows of a chain run (see ``flumeng.config.chain``) when some of them are applied: a
-flow whose filters change changes those that read it ``after: filters``."""
+"""Composes the texts that the flows of a chain run when some of them are applied.
+
+A flow whose filters change changes those that read it ``after: filters``: see
+``flumeng.config.chain``.
+"""
 
 from __future__ import annotations
 

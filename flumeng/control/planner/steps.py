@@ -43,7 +43,7 @@ def steps(before: Tasks, after: Tasks, room_bytes: int, cost: Cost) -> list[Task
 
 
 def _remembered(cost: Cost) -> Cost:
-    """Remembers the cost of each bucket, since encoding a bucket is slow. Buckets are told apart by
+    """Caches the cost of each bucket, since encoding a bucket is slow. The key is the buckets'
     ``id``, so the caller has to keep all of them until it is done."""
     known: dict[tuple[int, int, int], int] = {}
 

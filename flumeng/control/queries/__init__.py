@@ -1,1 +1,1 @@
-"""What operators see: status, lists, details, lag, history."""
+"""Read-only queries for operators: status, lists, details, lag, history."""

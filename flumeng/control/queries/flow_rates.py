@@ -59,8 +59,8 @@ class RateMeter:
         self._minute: Mapping[str, Rates] = {}
 
     def add(self, status: Mapping[str, Any], minute: Mapping[str, Rates], now: float) -> None:
-        """``status`` is the dict of ``views.health``, ``minute`` has each flow's rates of the last
-        minute, ``now`` is monotonic."""
+        """``status`` is the dict of ``control.queries.health``, ``minute`` has each flow's rates of
+        the last minute, ``now`` is monotonic."""
         flows = {flow["flow"]: flow for flow in status["flows"]}
         for name, flow in flows.items():
             _add(self._acked, name, flow["acked"], now)

@@ -43,7 +43,7 @@ def ask_node(address: str, flow: str, text: str, signed: str) -> Sequence[Mappin
 
 @dataclass(frozen=True)
 class CheckedTarget:
-    """A target of a flow as ``node`` found it; see ``trial.targets.Tried``."""
+    """A target of a flow as ``node`` found it; see ``agent.dryrun.targets.Tried``."""
 
     flow: str
     node: str

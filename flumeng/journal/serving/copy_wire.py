@@ -1,5 +1,4 @@
-"""What primaries and copies say to each other, as bytes: the messages of
-``flumeng.journal.replication``.
+"""Wire format of the messages of ``flumeng.journal.replication`` between primary and copies.
 
 Each travels as the metadata of one chunk of a Flight exchange, in JSON; the frames that a
 ``Frames`` tells of are the chunk's rows, as they lie on disk. ``state`` is the source state where a
