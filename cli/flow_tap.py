@@ -129,11 +129,7 @@ def _partial(spec: FlowSpec, servers: int, most: int) -> Iterator[str]:
     if servers > most:
         yield f"{servers} servers have events of the flow; {most} of them are looked at"
     parts = [part for one in Located(spec).walk() for part in one.segment.filters]
-    partial = [
-        part.name
-        for part in parts
-        if part.name in STATEFUL or getattr(part.options, "regroups", False)
-    ]
+    partial = [part.name for part in parts if part.name in STATEFUL or part.options.regroups]
     partial += ["multiline"] if spec.multiline is not None else []
     if partial:
         names = ", ".join(dict.fromkeys(partial))

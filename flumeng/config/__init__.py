@@ -23,7 +23,6 @@ from flumeng.config.flow import (
     Rollout,
     TaskRange,
 )
-from flumeng.config.flow_source import FlowSource
 from flumeng.config.partial import readable_flow
 from flumeng.platform.options.problems import Problem, SpecError
 
@@ -94,8 +93,7 @@ def check_flow(text: str) -> FlowSpec:
 def _of_columns(written: FlowSpec, lines: Mapping[str, int]) -> list[Problem]:
     """Problems of the expressions, and of columns that filters and sinks need."""
     behind_others = any(
-        isinstance(part.options, FlowSource) and part.options.after == "filters"
-        for part in written.sources
+        part.options.upstream and part.options.upstream.filters for part in written.sources
     )
     if behind_others or not (written.filters or written.branches):
         return []

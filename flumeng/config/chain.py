@@ -15,24 +15,15 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import yaml
 
 from flumeng.config import FlowSpec, check_flow, document, nodes, parse_written
-from flumeng.config.flow_source import FlowSource
+from flumeng.config.declared import Upstream
 from flumeng.config.isolation import without_letters
 from flumeng.platform.options.problems import Problem, SpecError
 
 SOURCE = "flow"
-
-
-@dataclass(frozen=True)
-class Upstream:
-    """A flow that is read, and whether its filters run before those of the one that reads it."""
-
-    flow: str
-    filters: bool
 
 
 class CycleError(Exception):
@@ -43,10 +34,9 @@ class CycleError(Exception):
         super().__init__(f"flows read each other: {said} {names[-1]}")
 
 
-def source_of(spec: FlowSpec) -> FlowSource | None:
-    """The source of a flow that reads another one."""
-    options = (source.options for source in spec.sources)
-    return next((one for one in options if isinstance(one, FlowSource)), None)
+def upstream_of(spec: FlowSpec) -> Upstream | None:
+    """What a flow reads that reads another one."""
+    return next(filter(None, (source.options.upstream for source in spec.sources)), None)
 
 
 def chain_of(flow: str, text_of: Callable[[str], str | None]) -> tuple[Upstream, ...]:
@@ -55,13 +45,13 @@ def chain_of(flow: str, text_of: Callable[[str], str | None]) -> tuple[Upstream,
     names = [flow]
     chain: list[Upstream] = []
     while (text := text_of(names[-1])) is not None:
-        source = source_of(parse_written(text))
-        if source is None:
+        upstream = upstream_of(parse_written(text))
+        if upstream is None:
             break
-        if source.name in names:
-            raise CycleError([*names[names.index(source.name) :], source.name])
-        names.append(source.name)
-        chain.append(Upstream(source.name, source.after == "filters"))
+        if upstream.flow in names:
+            raise CycleError([*names[names.index(upstream.flow) :], upstream.flow])
+        names.append(upstream.flow)
+        chain.append(upstream)
     return tuple(chain)
 
 

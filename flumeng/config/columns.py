@@ -5,36 +5,19 @@ What is told here would otherwise be told by the collector, when the flow alread
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flumeng.config import expressions, statements
+from flumeng.config import expressions
 from flumeng.config.branch import Located
 from flumeng.config.component import KEEP, Component
-from flumeng.config.filters import EntriesError, behind, keeps_columns
-from flumeng.config.filters.parse import CONTAINERS, Parse
-from flumeng.config.filters.sql import Sql
+from flumeng.config.declared import EntriesError
 from flumeng.config.flow import FlowSpec
-from flumeng.config.functions import ATOMIC, BINARY, BOOLEAN, DATE, INTEGER, TEXT, TIMESTAMP
-from flumeng.config.kafka_source import KafkaSource
-from flumeng.config.kinds import EVENT, MESSAGE, RECEIVED, Columns
-from flumeng.config.letters_source import LettersSource
+from flumeng.config.kinds import EVENT, RECEIVED, Columns
 from flumeng.config.lineage import unsteady_places
 from flumeng.config.partial import Unreadable
-from flumeng.config.sinks import exactly_once, members, numbered, one_row_an_event
-from flumeng.config.sinks.elasticsearch import RESERVED, Elasticsearch
-from flumeng.config.sinks.files import Files
-from flumeng.config.sinks.lakehouse import Delta, Iceberg, partition
-from flumeng.config.sinks.spark import Spark
 from flumeng.config.sql_text import TextError
-from flumeng.platform.options.patterns import FIELD, split_query
-from flumeng.platform.options.problems import nearest
 
-VARIABLE = re.compile(r"\$\{[^}]*\}")
-"""A variable without a value. It is reported as such, and names no column."""
-IN_PATHS = (TEXT, INTEGER, BOOLEAN, DATE)
-IN_INDEX = ATOMIC - {BINARY}
 UNSTEADY = (
     "the place of an event depends on {column}, which comes from a table: when the table changes "
     "before a batch is repeated, {sink} has the event twice; use delivery at-least-once, or name "
@@ -116,14 +99,14 @@ def _through(
             errors.append((f"{place}.when", error))
     path = f"{place}.{part.name}"
     try:
-        columns = behind(part.options, events.columns, conditional=part.when is not None)
+        columns = part.options.columns_behind(events.columns, conditional=part.when is not None)
     except EntriesError as entries:
         errors += [(f"{path}[{number}]", error) for number, error in entries.errors.items()]
     except ValueError as error:
         errors.append((path, error))
     else:
         return _Events(columns, events.certain), errors
-    certain = events.certain and keeps_columns(part.options)
+    certain = events.certain and part.options.keeps_columns
     return _Events(events.columns, certain), errors
 
 
@@ -131,10 +114,9 @@ def _of_lines(spec: FlowSpec, part: Component) -> Iterator[str]:
     """Problems of filters that contradict the flow's ``multiline``."""
     if spec.multiline is None:
         return
-    if isinstance(part.options, Sql) and statements.leaves_unread(part.options.query):
+    if part.options.leaves_unread:
         yield "LIMIT leaves lines unread that multiline has to join: add an ORDER BY"
-    of_container = isinstance(part.options, Parse) and part.options.format in CONTAINERS
-    if of_container and spec.multiline.container is not None:
+    if part.options.reads_container and spec.multiline.container is not None:
         yield "events are the messages of containers, as multiline says: leave it out"
 
 
@@ -144,37 +126,37 @@ def _has_attrs(columns: Columns) -> bool:
 
 def read(spec: FlowSpec) -> Columns:
     """Those of the events as they are read. A journal in Kafka has none of its own."""
-    messages = any(
-        isinstance(part.options, KafkaSource)
-        or (isinstance(part.options, LettersSource) and part.options.messages)
-        for part in spec.sources
-    )
-    return {**EVENT, **MESSAGE} if messages else EVENT
+    found = dict(EVENT)
+    for part in spec.sources:
+        found |= part.options.read_columns
+    return found
 
 
 def _unsteady(delivery: str, filters: tuple[Component, ...], sink: Component) -> str | None:
     """Of a sink that relies on a batch that is repeated having the same events."""
-    by_event = delivery == "exactly-once" and exactly_once(sink.options) == "by event"
-    if not by_event and not numbered(sink.options):
+    by_event = delivery == "exactly-once" and sink.options.exactly_once == "by event"
+    if not by_event and not sink.options.numbered:
         return None
-    grouping = [part.name for part in filters if getattr(part.options, "regroups", False)]
+    grouping = [part.name for part in filters if part.options.regroups]
     if by_event and grouping:
         return (
             f"{grouping[0]} makes rows of what a batch holds, and one that is repeated may be cut "
             f"in another way: {sink.name} would keep both; use delivery at-least-once"
         )
-    queries = [part.options.query for part in filters if isinstance(part.options, Sql)]
-    found = next(filter(None, map(statements.unsteady, queries)), None)
-    return found and (
-        f"{found} of the filter sql may choose other events when a batch is repeated, which "
-        f"{sink.name} would keep beside those it has: order by __journal and __seq too, or leave it"
+    found = [(part.options.unsteady, part.name) for part in filters if part.options.unsteady]
+    if not found:
+        return None
+    return (
+        f"{found[0][0]} of the filter {found[0][1]} may choose other events when a batch is "
+        f"repeated, which {sink.name} would keep beside those it has: order by __journal and __seq "
+        "too, or leave it"
     )
 
 
 def _multiplied(filters: tuple[Component, ...], sink: Component) -> str | None:
     """Of a sink that would keep one of the rows that a filter makes of an event."""
-    names = [part.name for part in filters if getattr(part.options, "multiplies", False)]
-    if not names or not one_row_an_event(sink.options):
+    names = [part.name for part in filters if part.options.multiplies]
+    if not names or not sink.options.one_row_an_event:
         return None
     return (
         f"{names[0]} makes several rows of an event, of which {sink.name} with these options would "
@@ -184,55 +166,7 @@ def _multiplied(filters: tuple[Component, ...], sink: Component) -> str | None:
 
 def _of_sinks(path: str, sink: Component, columns: Columns) -> Iterator[tuple[str, str]]:
     """Of a sink, and of its members when it is a group."""
-    yield from _of_sink(path, sink, columns)
-    for number, member in enumerate(members(sink.options)):
-        yield from _of_sink(f"{path}[{number}].{member.name}", member, columns)
-
-
-def _of_sink(path: str, sink: Component, columns: Columns) -> Iterator[tuple[str, str]]:
-    options = sink.options
-    if isinstance(options, Delta | Iceberg):
-        wrong = _of_partitions(
-            [column for column, _ in map(partition, options.partition_by)], columns
-        )
-    elif isinstance(options, Spark):
-        wrong = _of_partitions(options.partition_by, columns)
-    elif isinstance(options, Elasticsearch):
-        wrong = _of_documents(options, columns)
-    elif isinstance(options, Files):
-        wrong = _of_files(options, columns)
-    else:
-        return
-    yield from ((path, problem) for problem in wrong)
-
-
-def _of_partitions(names: Iterable[str], columns: Columns) -> Iterator[str]:
-    for name in names:
-        if name not in columns:
-            yield f"partition_by: no column {name}; {nearest(name, list(columns))}"
-
-
-def _of_files(options: Files, columns: Columns) -> Iterator[str]:
-    timed = columns.get("ts")
-    if "%" in options.path and (timed is None or timed.name != TIMESTAMP):
-        yield "time patterns in the path need the column ts, a timestamp: keep it in select"
-    for name in FIELD.findall(VARIABLE.sub("", split_query(options.path)[0])):
-        if name not in columns:
-            yield f"the path needs the column {name}; {nearest(name, list(columns))}"
-        elif columns[name].name not in IN_PATHS:
-            yield f"{name} is a {columns[name].name}, which no path can hold: cast it to text"
-    if options.format == "text" and "body" not in columns:
-        yield f"text writes the column body; {nearest('body', list(columns))}"
-
-
-def _of_documents(options: Elasticsearch, columns: Columns) -> Iterator[str]:
-    for name in options.placed_by:
-        if name not in columns:
-            yield f"index and routing need the column {name}; {nearest(name, list(columns))}"
-        elif name != "ts" and columns[name].name not in IN_INDEX:
-            yield f"{name} is a {columns[name].name}, which no index name can hold: cast it to text"
-    if options.data_stream and "ts" not in columns:
-        yield f"a data stream needs the column ts; {nearest('ts', list(columns))}"
-    for name in columns:
-        if name in RESERVED:
-            yield f"{name} is a field that Elasticsearch keeps for itself: rename the column"
+    yield from ((path, problem) for problem in sink.options.misfits(columns))
+    for number, member in enumerate(sink.options.members):
+        for problem in member.options.misfits(columns):
+            yield f"{path}[{number}].{member.name}", problem

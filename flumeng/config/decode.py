@@ -16,7 +16,6 @@ import yaml
 
 from flumeng.config import document, registry
 from flumeng.config.component import Component, Keep, OnError
-from flumeng.config.filters import notes_errors, unconditional
 from flumeng.config.registry import Kind
 from flumeng.platform.options import quantities
 from flumeng.platform.options.option import Option, Unit, described, is_required
@@ -216,10 +215,10 @@ class Decoder:
         decoded = self._options(entry.options_class(), name_node, options, place)
         if decoded is INVALID or INVALID in beside.values():
             return INVALID
-        why = unconditional(decoded) if WHEN in beside else None
+        why = decoded.unconditional if WHEN in beside else None
         if why is not None:
             return self.report(node, f"{path}.{WHEN}", f"{name} takes no condition: {why}")
-        if ON_ERROR in beside and not notes_errors(decoded):
+        if ON_ERROR in beside and not decoded.notes_errors:
             return self.report(
                 node, f"{path}.{ON_ERROR}", f"{name} fails for no event: leave {ON_ERROR} out"
             )

@@ -15,8 +15,6 @@ from flumeng.config.journal_encryption import JournalEncryption
 from flumeng.config.kafka_journal import KafkaJournal
 from flumeng.config.multiline import Multiline
 from flumeng.config.replicas import Replicas
-from flumeng.config.sinks import decided, makes_files, members
-from flumeng.config.sinks.files import Files
 from flumeng.platform.options.option import option
 
 Durability = Literal["memory", "spill", "disk", "replicated"]
@@ -340,7 +338,7 @@ class FlowSpec:
         yield from branch.problems(self)
         if self.dead_letters is not None:
             options = self.dead_letters.options
-            if self.dead_letters.keep and not (isinstance(options, Files) and options.readable):
+            if self.dead_letters.keep and (options.letter_files is None or options.unreadable_form):
                 yield (
                     "dead_letters.keep",
                     "expected a sink files in parquet or json with nested columns: of others the "
@@ -379,23 +377,23 @@ class FlowSpec:
     @property
     def targets(self) -> tuple[Component, ...]:
         """``all_sinks`` with the members of groups in their stead: what is written to."""
-        return tuple(part for sink in self.all_sinks for part in members(sink.options) or (sink,))
+        return tuple(part for sink in self.all_sinks for part in sink.options.members or (sink,))
 
     @property
     def pinned(self) -> tuple[Component, ...]:
         """The sources that run in ingest workers."""
-        return tuple(part for part in self.sources if _placing(part) == "pinned")
+        return tuple(part for part in self.sources if part.options.placing == "pinned")
 
     @property
     def weighed(self) -> bool:
         """Whether a source has partitions whose offsets do not count events."""
-        return any(getattr(part.options, "weighed", False) for part in self.partitioned)
+        return any(part.options.weighed for part in self.partitioned)
 
     @property
     def partitioned(self) -> tuple[Component, ...]:
         """The sources whose partitions a discovery task finds, among them the journal when it is in
         Kafka."""
-        found = tuple(part for part in self.sources if _placing(part) == "partitioned")
+        found = tuple(part for part in self.sources if part.options.placing == "partitioned")
         if self.journal.kafka is None:
             return found
         return (*found, Component("source", "kafka", self.journal.kafka.source))
@@ -410,7 +408,7 @@ class FlowSpec:
     def by_batch(self) -> bool:
         """Whether its tasks decide about each batch before a target is written that knows batches
         by number."""
-        return any(decided(sink.options, self.delivery) for sink in self.all_sinks)
+        return any(sink.options.decided(self.delivery) for sink in self.all_sinks)
 
     @property
     def batch_seconds(self) -> float:
@@ -419,14 +417,10 @@ class FlowSpec:
             return self.batch.seconds
         size = self.journal.max_bytes
         ample = self.durability != "memory" if size is None else size >= AMPLE_JOURNAL_BYTES
-        files = any(makes_files(leaf.sink.options) for leaf in self.leaves)
+        files = any(leaf.sink.options.makes_files for leaf in self.leaves)
         return FILES_SECONDS if files and ample else OTHER_SECONDS
 
     @property
     def lag_limit_seconds(self) -> float:
         """So old may the oldest event be that is not in the sinks."""
         return max(self.lag.seconds, 3 * self.batch_seconds)
-
-
-def _placing(source: Component) -> registry.Placing:
-    return registry.placing(source.name, source.options)

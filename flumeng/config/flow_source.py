@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from flumeng.config.declared import Placing, SourceOptions, Upstream
 from flumeng.platform.options.option import option
 from flumeng.platform.options.patterns import check_name
 
 
 @dataclass(frozen=True)
-class FlowSource:
+class FlowSource(SourceOptions):
     """Reads what another flow has accepted, under a cursor of its own: nothing is copied, and
     neither of the two waits for the other. What this flow has not read yet the other's journals
     keep, up to their `max_bytes`: then senders wait.
@@ -38,6 +39,14 @@ class FlowSource:
         maximum=3600,
         default=5.0,
     )
+
+    @property
+    def placing(self) -> Placing:
+        return "partitioned"
+
+    @property
+    def upstream(self) -> Upstream:
+        return Upstream(self.name, self.after == "filters")
 
     def arrival(self) -> str:
         behind = f", through the filters of {self.name}" if self.after == "filters" else ""

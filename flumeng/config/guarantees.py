@@ -9,10 +9,6 @@ from flumeng.config import isolation, registry
 from flumeng.config.branch import Located
 from flumeng.config.component import DEAD_LETTER, DROP, Component
 from flumeng.config.flow import FlowSpec, JournalOptions, TaskRange
-from flumeng.config.flow_source import FlowSource
-from flumeng.config.kafka_source import KafkaSource
-from flumeng.config.objects_source import ObjectsSource
-from flumeng.config.sinks import decided, exactly_once, makes_files, members, numbered
 
 SURVIVES = {
     "disk": "survives that a process is killed and that power is lost",
@@ -49,7 +45,7 @@ def promise(spec: FlowSpec) -> tuple[str, ...]:
     if paths := local_paths(spec):
         sentences.append(_one_host(spec, paths))
     sentences += _of_sinks(spec)
-    if sinks := sum(makes_files(leaf.sink.options) for leaf in spec.leaves):
+    if sinks := sum(leaf.sink.options.makes_files for leaf in spec.leaves):
         sentences.append(_files_a_day(spec, sinks))
     return tuple(sentences)
 
@@ -100,7 +96,7 @@ def _apart(spec: FlowSpec) -> Iterator[str]:
 
 def local_paths(spec: FlowSpec) -> list[str]:
     """Where its sinks write on the disk of the host that collects."""
-    return [s.options.path for s in spec.targets if getattr(s.options, "local", False)]
+    return [s.options.path for s in spec.targets if s.options.local]
 
 
 def _one_host(spec: FlowSpec, paths: list[str]) -> str:
@@ -120,7 +116,7 @@ ONCE = {
 
 def _of_sinks(spec: FlowSpec) -> Iterator[str]:
     """What its sinks can beside what all of the flow is promised."""
-    how = {sink.name: exactly_once(sink.options) for sink in spec.all_sinks}
+    how = {sink.name: sink.options.exactly_once for sink in spec.all_sinks}
     whole = spec.delivery == "exactly-once"
     unsteady = _unsteady(spec)
     for name, way in how.items():
@@ -132,10 +128,10 @@ def _of_sinks(spec: FlowSpec) -> Iterator[str]:
         elif way is not None and (whole or (way == "by event" and spec.delivery != "at-most-once")):
             even = "" if whole else " even so"
             yield f"{name}: each event once{even}, since {ONCE[way]}."
-    for name in dict.fromkeys(s.name for s in spec.all_sinks if numbered(s.options)):
+    for name in dict.fromkeys(s.name for s in spec.all_sinks if s.options.numbered):
         yield f"{name}: a batch that is repeated has the number that it had, and the same events."
     for sink in spec.all_sinks:
-        if members(sink.options):
+        if sink.options.members:
             yield _into_one(spec, sink)
     weak = [name for name, way in how.items() if way is None]
     if weak and len(weak) < len(how):
@@ -147,7 +143,7 @@ def _of_sinks(spec: FlowSpec) -> Iterator[str]:
 
 def _unsteady(spec: FlowSpec) -> dict[str, str]:
     """The sinks whose place for an event comes from a table, each with the column."""
-    if not any(getattr(part.options, "looks_up", False) for part in spec.all_filters):
+    if not any(part.options.looks_up for part in spec.all_filters):
         return {}
     from flumeng.config import columns, lineage  # noqa: PLC0415  # loads sqlglot
 
@@ -156,9 +152,9 @@ def _unsteady(spec: FlowSpec) -> dict[str, str]:
 
 
 def _into_one(spec: FlowSpec, group: Component) -> str:
-    names = ", ".join(part.name for part in members(group.options))
+    names = ", ".join(part.name for part in group.options.members)
     told = f"{group.name} ({names}): an event goes into one of them"
-    if exactly_once(group.options) is None and spec.delivery != "at-most-once":
+    if group.options.exactly_once is None and spec.delivery != "at-most-once":
         return f"{told}; when one fails in the middle, it may be in the next one too."
     return f"{told}."
 
@@ -213,7 +209,7 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "a range is for flows with a discovery task, which sees how late they are, as those "
             "with kafka have: give a number, or nothing for one task for each 16 journals",
         )
-    grouped = {id(one) for _, part in components for one in members(part.options)}
+    grouped = {id(one) for _, part in components for one in part.options.members}
     for path, component in components:
         if id(component) in grouped:
             continue
@@ -221,7 +217,7 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield path, wrong
     taken: dict[str, str] = {}
     for path, component in components:
-        claims = component.options.claims() if hasattr(component.options, "claims") else ()
+        claims = component.options.claims()
         for name, what in claims:
             owner = taken.setdefault(what, path)
             if owner != path:
@@ -231,9 +227,7 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _of_queues(components: list[tuple[str, Component]]) -> Iterator[tuple[str, str]]:
     """A flow has one work queue: of objects, or of due times."""
     queued = [
-        (path, part)
-        for path, part in components
-        if isinstance(part.options, ObjectsSource) or _polls(part)
+        (path, part) for path, part in components if part.kind == "source" and part.options.queued
     ]
     for path, part in queued[1:]:
         first, before = queued[0]
@@ -243,10 +237,8 @@ def _of_queues(components: list[tuple[str, Component]]) -> Iterator[tuple[str, s
             yield path, f"{first} has the one work queue of this flow: make two flows"
 
 
-def _polls(part: Component) -> bool:
-    if part.kind != "source" or registry.placing(part.name, part.options) == "pinned":
-        return False
-    return bool(registry.get("source", part.name).poll)
+KAFKA = "kafka"
+"""The source that a journal in Kafka is read by."""
 
 
 def _of_kafka(
@@ -257,14 +249,16 @@ def _of_kafka(
 ) -> Iterator[tuple[str, str]]:
     """What does not go together with Kafka as the source or as the journal."""
     in_kafka = journal is not None and journal.kafka is not None
-    readers = [path for path, part in components if isinstance(part.options, KafkaSource)]
-    for path in readers[1:]:
-        yield path, f"{readers[0]} is one already: make a flow of each, or name all topics in one"
+    first: dict[str, str] = {}
+    for path, part in components:
+        if part.kind == "source" and part.options.alone and part.name in first:
+            yield path, f"{first[part.name]} is one already: {part.options.alone}"
+        first.setdefault(part.name, path)
     if not in_kafka:
         return
     assert journal is not None
-    if readers:
-        yield "journal.kafka", f"{readers[0]} reads Kafka too: make a flow of each"
+    if reader := first.get(KAFKA):
+        yield "journal.kafka", f"{reader} reads Kafka too: make a flow of each"
     if durability == "replicated":
         yield "durability", "a journal in Kafka has the copies that its topic says: use disk"
     elif durability != "disk":
@@ -273,7 +267,7 @@ def _of_kafka(
         if f"journal.{name}" in parts:
             yield f"journal.{name}", "of a journal in Kafka, the topic's own settings say that"
     for path, part in components:
-        if part.kind == "source" and getattr(part.options, "keeps_place", False):
+        if part.kind == "source" and part.options.keeps_place:
             yield (
                 path,
                 f"{part.name} keeps its place in a journal on disk, and not in Kafka: take it into "
@@ -285,11 +279,11 @@ def _of_flow_source(
     parts: Mapping[str, Any], components: list[tuple[str, Component]]
 ) -> Iterator[tuple[str, str]]:
     """What does not go together with reading another flow."""
-    readers = [path for path, part in components if isinstance(part.options, FlowSource)]
+    readers = [path for path, part in components if part.kind == "source" and part.options.upstream]
     if readers and len(parts.get("sources", ())) > 1:
         yield readers[0], "a flow that reads a flow has no other source: make a flow of each"
     for path in readers:
-        if parts[path].options.name == parts.get("flow"):
+        if parts[path].options.upstream.flow == parts.get("flow"):
             yield f"{path}.name", "a flow cannot read itself"
 
 
@@ -299,7 +293,7 @@ def too_late(spec: FlowSpec) -> Iterator[tuple[str, str]]:
     ``spec`` is the flow as its own tasks run it: nobody waits for what is isolated.
     """
     for number, source in enumerate(spec.sources):
-        seconds = getattr(source.options, "delivered_within_seconds", None)
+        seconds = source.options.delivered_within_seconds
         if seconds is not None and seconds <= spec.batch_seconds:
             yield (
                 f"sources[{number}].{source.name}.ack",
@@ -316,7 +310,7 @@ def _of_delivered(
 ) -> Iterator[tuple[str, str]]:
     """What does not go together with answers after delivery."""
     for path, part in components:
-        if getattr(part.options, "delivered_within_seconds", None) is None:
+        if part.kind != "source" or part.options.delivered_within_seconds is None:
             continue
         if parts.get("delivery") == "at-most-once":
             yield (
@@ -334,7 +328,7 @@ def _of_delivered(
 
 def _has_no_discovery(parts: Mapping[str, Any]) -> bool:
     """Whether all sources are known, and none has partitions that are discovered."""
-    placings = {registry.placing(part.name, part.options) for part in parts.get("sources", ())}
+    placings = {part.options.placing for part in parts.get("sources", ())}
     journal = parts.get("journal")
     return placings == {"pinned"} and (journal is None or journal.kafka is None)
 
@@ -342,29 +336,29 @@ def _has_no_discovery(parts: Mapping[str, Any]) -> bool:
 def _delivery_problem(parts: Mapping[str, Any], where: str, sink: Component) -> str | None:
     """Why a flow with these parts cannot deliver to the sink as it says."""
     delivery, options = parts.get("delivery"), sink.options
-    if delivery == "at-most-once" and decided(options, delivery):
+    if delivery == "at-most-once" and options.decided(delivery):
         return (
             f"{sink.name} knows batches by their numbers, which are given to batches that can be "
             "repeated: use delivery at-least-once or exactly-once"
         )
     if delivery != "exactly-once":
         return None
-    if exactly_once(options) is None and members(options):
+    if options.exactly_once is None and options.members:
         return (
             "a member that fails in the middle may have a part of what the next one gets, unless "
             "all members stage what they write, as files does: use delivery at-least-once"
         )
-    if exactly_once(options) is None:
+    if options.exactly_once is None:
         return (
             f"{sink.name} with these options cannot tell what it has had before, and a flow "
             "promises no more than its weakest sink can: use delivery at-least-once"
         )
     looks_up = any(
-        getattr(part.options, "looks_up", False)
+        part.options.looks_up
         for path, part in parts.items()
         if isinstance(part, Component) and _is_before(path, where)
     )
-    if looks_up and getattr(options, "cut_by_content", False):
+    if looks_up and options.cut_by_content:
         return (
             f"{sink.name} cuts a batch by what is in its events, and a table that was read again "
             "changes that in a repeat: use delivery at-least-once, or no table"

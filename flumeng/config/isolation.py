@@ -22,7 +22,6 @@ from flumeng.config.branch import Branch, Segment
 from flumeng.config.component import DEAD_LETTER, DROP
 from flumeng.config.flow import FlowSpec
 from flumeng.config.flow_names import check_flow_name, part_name
-from flumeng.config.flow_source import FlowSource
 
 ISOLATED = "isolated"
 
@@ -81,7 +80,7 @@ def problems(spec: FlowSpec) -> Iterator[tuple[str, str]]:
             branch.isolated for branch in segment.branches
         ):
             yield path or f"{found[0].path}.{ISOLATED}", _left_empty(path)
-    if any(not isinstance(part.options, FlowSource) for part in spec.partitioned):
+    if not all(part.options.upstream for part in spec.partitioned):
         yield (
             f"{found[0].path}.{ISOLATED}",
             "what Kafka keeps every flow reads at its own pace: make another flow that reads the "
@@ -125,7 +124,7 @@ def part_text(root: yaml.Node, spec: FlowSpec, part: Part) -> str:
     """The text of a part; ``spec`` as above."""
     tree = _way(root, spec, part.steps, part.sink)
     replaced: dict[str, yaml.Node] = {"flow": nodes.text(part.flow)}
-    if not any(isinstance(source.options, FlowSource) for source in spec.sources):
+    if not any(source.options.upstream for source in spec.sources):
         named = nodes.mapping([(nodes.text("name"), nodes.text(spec.flow))])
         replaced["sources"] = nodes.listed([nodes.mapping([(nodes.text("flow"), named)])])
     return str(yaml.serialize(_with(tree, replaced)))

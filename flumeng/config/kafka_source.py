@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import ClassVar, Literal
 
+from flumeng.config.declared import OffsetBounds, Placing, SourceOptions
 from flumeng.config.kafka_brokers import KafkaBrokers
+from flumeng.config.kinds import EVENT, MESSAGE, Columns
 from flumeng.platform.options.option import option
 
 TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", re.ASCII)
@@ -51,7 +53,7 @@ def time_of(text: str) -> datetime:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KafkaSource(KafkaBrokers):
+class KafkaSource(KafkaBrokers, SourceOptions):
     """Reads topics of Kafka, each message once, by offsets that flumeng keeps itself.
 
     An event's body is the message's value, and its time the message's. Its columns `topic`,
@@ -128,6 +130,20 @@ class KafkaSource(KafkaBrokers):
         return topic in self.topics or (
             self.pattern is not None and re.fullmatch(self.pattern, topic) is not None
         )
+
+    alone: ClassVar[str] = "make a flow of each, or name all topics in one"
+
+    @property
+    def placing(self) -> Placing:
+        return "partitioned"
+
+    @property
+    def read_columns(self) -> Columns:
+        return {**EVENT, **MESSAGE}
+
+    @property
+    def bounds(self) -> OffsetBounds:
+        return OffsetBounds("start_offsets", "end_offsets", ("start_from",))
 
     def arrival(self) -> str:
         return "each message that Kafka still has when it is read is taken once"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from flumeng.config.declared import Placing, SourceOptions
+from flumeng.config.kinds import EVENT, MESSAGE, Columns
 from flumeng.platform.options.locations import (
     Credentials,
     check_location,
@@ -19,7 +21,7 @@ MOST_PARTS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class LettersSource:
+class LettersSource(SourceOptions):
     """Reads dead letters as the events that they were, with `replayed`. `flumeng flow dead replay`
     writes it, with the list of the letters; the flow stops by itself when it has read them.
     """
@@ -70,6 +72,18 @@ class LettersSource:
     def problems(self) -> Iterator[tuple[str, str]]:
         if problem := credential_problem(self.path, self.credentials):
             yield "credentials", problem
+
+    @property
+    def placing(self) -> Placing:
+        return "partitioned"
+
+    @property
+    def read_columns(self) -> Columns:
+        return {**EVENT, **MESSAGE} if self.messages else EVENT
+
+    @property
+    def replay_list(self) -> str:
+        return self.replay
 
     def arrival(self) -> str:
         return f"each dead letter of {self.of} that the replay has chosen is taken once"

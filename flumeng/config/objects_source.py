@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Literal
 
+from flumeng.config.declared import Placing, SourceOptions, TimeBounds
 from flumeng.config.kafka_source import time_of
 from flumeng.config.object_paths import check_objects, overlap
 from flumeng.platform.options.locations import (
@@ -75,7 +76,7 @@ def check_time(text: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectsSource:
+class ObjectsSource(SourceOptions):
     """Reads objects of stores and files of directories, each once: those that are there, and those
     that appear later.
 
@@ -340,6 +341,19 @@ class ObjectsSource:
                     "tag",
                     f"{name}: expected up to 256 letters, digits, spaces or + - = . _ : / @",
                 )
+
+    @property
+    def placing(self) -> Placing:
+        return "partitioned"
+
+    @property
+    def queued(self) -> bool:
+        return True
+
+    @property
+    def bounds(self) -> TimeBounds:
+        replaced = ("after", "move_to", "written_from", "written_before")
+        return TimeBounds("paths", "written_from", "written_before", replaced)
 
     def arrival(self) -> str:
         return "each object that is there is read once"

@@ -288,7 +288,7 @@ class Policy:
         """Raises UserError when a source or sink needs more than is allowed. Looks at the disk."""
         if part.kind == "source" and part.name not in self.sources:
             raise UserError(f"this node's policy file does not allow the source {part.name}")
-        needs = part.options.needs() if hasattr(part.options, "needs") else ()
+        needs = part.options.needs()
         for kind, what in needs:
             self._require(kind, what)
 

@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+from flumeng.config.declared import Placing, SourceOptions
 from flumeng.platform.options.locations import (
     Credentials,
     check_location,
@@ -146,10 +147,18 @@ class Answers:
             yield "credentials", problem
 
 
-class KeepsAnswers:
+class KeepsAnswers(SourceOptions):
     """What planning wants to know of options that may have ``answers``."""
 
     answers: Answers | None
+
+    @property
+    def placing(self) -> Placing:
+        return "partitioned"
+
+    @property
+    def queued(self) -> bool:
+        return self.placing == "partitioned"
 
     @property
     def weighed(self) -> bool:

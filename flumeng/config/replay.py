@@ -8,9 +8,10 @@ from copy import deepcopy
 import yaml
 
 from flumeng.config import FlowSpec, document, isolation, nodes, parse_flow
-from flumeng.config.kafka_source import KafkaSource
-from flumeng.config.sinks.files import Files
+from flumeng.config.declared import SinkOptions
+from flumeng.config.kinds import MESSAGE
 from flumeng.platform.errors import UserError
+from flumeng.platform.options.locations import InStore
 
 SOURCE, FILES = "letters", "files"
 OF_SOURCES = ("journal", "multiline")
@@ -19,7 +20,7 @@ REACHED = ("path", "shared", "credentials")
 """What the source has of the sink for dead letters, word for word."""
 
 
-def require_files(flow: str, spec: FlowSpec) -> Files:
+def require_files(flow: str, spec: FlowSpec) -> InStore:
     """The options of the flow's sink for dead letters, whose files can be read back. Raises
     ``UserError`` for a flow that has another one, or none."""
     part = spec.dead_letters
@@ -27,18 +28,19 @@ def require_files(flow: str, spec: FlowSpec) -> Files:
         raise UserError(
             f"flow {flow} has no dead letters: give it `dead_letters: {{files: {{path: ...}}}}`"
         )
-    if not isinstance(part.options, Files):
+    options: SinkOptions = part.options
+    if options.letter_files is None:
         raise UserError(
             f"the dead letters of flow {flow} go to {part.name}: read them there. Only those of "
             "`files` (parquet or json) are listed, shown, replayed and purged here"
         )
-    if not part.options.readable:
-        form = "flat" if part.options.columns == "flat" else part.options.format
+    if options.unreadable_form is not None:
         raise UserError(
-            f"the dead letters of flow {flow} are {form} files: read them with what reads those. "
-            "Only parquet and json with nested columns are listed, shown, replayed and purged here"
+            f"the dead letters of flow {flow} are {options.unreadable_form} files: read them with "
+            "what reads those. Only parquet and json with nested columns are listed, shown, replayed and "
+            "purged here"
         )
-    return part.options
+    return options.letter_files
 
 
 def replay_text(flow: str, current: str, name: str, replay: str, rows: Sequence[int]) -> str:
@@ -56,7 +58,7 @@ def replay_text(flow: str, current: str, name: str, replay: str, rows: Sequence[
     nodes.put(options, "of", nodes.text(flow))
     nodes.put(options, "replay", nodes.text(replay))
     nodes.put(options, "rows", nodes.listed(map(nodes.number, rows)))
-    if any(isinstance(part.options, KafkaSource) for part in spec.sources):
+    if any(part.options.read_columns.keys() >= MESSAGE.keys() for part in spec.sources):
         nodes.put(options, "messages", nodes.true())
     source = nodes.mapping([(nodes.text(SOURCE), options)])
     nodes.put(root, "flow", nodes.text(name))

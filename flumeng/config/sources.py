@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from flumeng.config.declared import SourceOptions
 from flumeng.config.encodings import UTF_8, check_encoding
 from flumeng.config.file_globs import check_file_glob, expand, matches
 from flumeng.config.polls import Answers, KeepsAnswers, Schedule
@@ -71,7 +72,7 @@ def _listening(listen: str, tls: Tls | None) -> Iterator[Need]:
 
 
 @dataclass(frozen=True)
-class Syslog:
+class Syslog(SourceOptions):
     """Receives syslog messages (RFC 5424 and RFC 3164) over TCP, TLS (RFC 5425) or UDP.
 
     An event's body is the message as received, without its framing. Attributes: `source`, `peer`,
@@ -112,7 +113,7 @@ class Syslog:
 
 
 @dataclass(frozen=True)
-class Tcp:
+class Tcp(SourceOptions):
     """Receives lines, or messages with their lengths, over TCP or TLS.
 
     Attributes: `source`, `peer`, `client`.
@@ -139,7 +140,7 @@ class Tcp:
 
 
 @dataclass(frozen=True)
-class Udp:
+class Udp(SourceOptions):
     """Receives datagrams. Attributes: `source`, `peer`."""
 
     listen: str = option(doc=_LISTEN_DOC, check=check_address, example='"0.0.0.0:5140"')
@@ -160,7 +161,7 @@ class Udp:
 
 
 @dataclass(frozen=True)
-class Http:
+class Http(SourceOptions):
     """Receives events in the bodies of POST requests, and answers 200 once they are durable, or as
     `ack` says.
 
@@ -226,7 +227,7 @@ class Http:
 
 
 @dataclass(frozen=True)
-class Tail:
+class Tail(SourceOptions):
     """Follows files that grow, through rotation by rename and by copy and truncate.
 
     It goes on where it was after any restart: each line is taken exactly once. Attributes:
@@ -381,7 +382,7 @@ class Exec(KeepsAnswers):
 
 
 @dataclass(frozen=True)
-class Generate:
+class Generate(SourceOptions):
     """Makes numbered events, to test and to measure. Attributes: `source`, `seed`.
 
     A body is the seed, the event's number in 16 digits and filling. Numbers begin with 0 and have

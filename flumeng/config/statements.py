@@ -545,3 +545,21 @@ def _only(node: Any, allowed: set[str]) -> None:
     for name in given(node):
         if name not in allowed:
             raise ValueError(f"not allowed in statements: {name.rstrip('_')} in {shown(node)}")
+
+
+def taken_over(query: str, events: Columns) -> set[str]:
+    """The columns of ``events`` that a statement hands on as they are; none when it is not a plain
+    SELECT over the events."""
+    tree = sql_text.parse_query(query)
+    source = tree.args.get("from_") if isinstance(tree, exp.Select) else None
+    table = source.this if source is not None else None
+    if not isinstance(table, exp.Table) or table.name.lower() != EVENTS:
+        return set()
+    names = ("", (table.alias or table.name).lower())
+    found: set[str] = set()
+    for part in tree.expressions:
+        if part.is_star and getattr(part, "table", "").lower() in names:
+            found |= events.keys()
+        elif isinstance(part, exp.Column) and part.table.lower() in names:
+            found |= {part.name} & events.keys()
+    return found

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flumeng.config import registry
 from flumeng.config.component import KEEP, Component
-from flumeng.config.filters import made_again
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters import Filter
 from flumeng.filters.conditional import ConditionalFilter
@@ -33,7 +32,7 @@ def marking(part: Component) -> Filter:
     step: Filter = cls(options)
     if part.on_error != KEEP:
         step = MarkFailures(step)
-    return step if part.when is None else _under(step, part.when, made_again(options))
+    return step if part.when is None else _under(step, part.when, options.made_again())
 
 
 def _under(step: Filter, condition: str, again: frozenset[str]) -> Filter:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flumeng.config import FlowSpec, check_flow
-from flumeng.config.backfill import backfill_text
+from flumeng.config.backfill import offsets_text
 from flumeng.config.kafka_source import KafkaSource
 from flumeng.config.objects_source import ObjectsSource
 from flumeng.control.commands.derived_flows import free_name
@@ -227,7 +227,7 @@ sinks:
   - files: {path: /data/no, format: json}
 labels: {team: no, number: 012}
 """
-    made = check_flow(backfill_text(text, "fill", {"orders.0": (5, 9), "orders.3": (0, 2)}))
+    made = check_flow(offsets_text(text, "fill", {"orders.0": (5, 9), "orders.3": (0, 2)}))
     (kafka,) = (source.options for source in made.sources)
     assert (kafka.client_id, kafka.start_offsets, kafka.end_offsets) == (
         "0123",

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from flumeng.config import parse_flow
-from flumeng.config.sinks import exactly_once
 from flumeng.config.sinks.elasticsearch import Elasticsearch
 from flumeng.connectors.api.backoff import Backoff
 from flumeng.connectors.api.sink import TaskRevision
@@ -398,9 +397,9 @@ def test_the_policy_of_a_node_sees_each_host_with_its_port() -> None:
 
 
 def test_only_with_the_events_own_id_an_event_is_there_once() -> None:
-    assert exactly_once(Elasticsearch(HOSTS, "x")) == "by event"
-    assert exactly_once(Elasticsearch(HOSTS, "x", id="none")) is None
-    assert exactly_once(Elasticsearch(HOSTS, "x", data_stream=True)) is None
+    assert Elasticsearch(HOSTS, "x").exactly_once == "by event"
+    assert Elasticsearch(HOSTS, "x", id="none").exactly_once is None
+    assert Elasticsearch(HOSTS, "x", data_stream=True).exactly_once is None
 
 
 def test_a_secret_is_looked_up_at_the_start_and_shown_nowhere(

@@ -171,7 +171,7 @@ def require_allowed(spec: FlowSpec, allowed: Policy, options: SparkOptions, data
     for part in (*spec.partitioned, *spec.all_filters, *spec.targets):
         allowed.require(part)
         require_outside(data, part)
-        if not options.local and getattr(part.options, "local", False):
+        if not options.local and part.options.local:
             raise UserError(
                 f"{part.name}: executors of {options.master} are other hosts: say shared: true "
                 "when each of them sees that directory, or name a store that they all reach"

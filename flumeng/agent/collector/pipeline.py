@@ -36,7 +36,6 @@ from flumeng.agent.collector.work import (
 from flumeng.config import FlowSpec, registry
 from flumeng.config.branch import Located
 from flumeng.config.multiline import Multiline
-from flumeng.config.sinks import decided
 from flumeng.connectors.api import dead_letters
 from flumeng.connectors.api.dead_letters import DeadLetters, RefusedError, ToLetters
 from flumeng.connectors.api.ranged import Range, Split, UnreadableError
@@ -76,7 +75,7 @@ class SparkPipeline:
             registry.get("sink", part.name).implementation_class()(part.options, task)
             for part in spec.all_sinks
         ]
-        self._by_number = [decided(part.options, spec.delivery) for part in spec.all_sinks]
+        self._by_number = [part.options.decided(spec.delivery) for part in spec.all_sinks]
         self._dead_letters = self._sinks[-1] if spec.dead_letters is not None else None
         self._identified = any(step.identified for step in self._filters) or any(
             sink.identified for sink in self._sinks

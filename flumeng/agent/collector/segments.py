@@ -10,7 +10,6 @@ from flumeng.agent.collector.forks import Fork, Leaf
 from flumeng.agent.collector.work import Filtered
 from flumeng.config.branch import Located, loses
 from flumeng.config.component import DEAD_LETTER, DROP, Component
-from flumeng.config.filters import notes_errors, reshapes
 from flumeng.connectors.ranged.accumulator import Accumulator
 from flumeng.events.lazy_batch import LazyBatch, Stage
 from flumeng.filters import Filter, on_error
@@ -169,10 +168,10 @@ class _TreeBuilder:
         """What drops events that a filter could not process is a step of its own."""
         notes: list[bool] = []
         for part in filters:
-            notes += [notes_errors(part.options), *([False] if part.on_error == DROP else [])]
+            notes += [part.options.notes_errors, *([False] if part.on_error == DROP else [])]
         inner = bool(where.name or first)
         key = f"{self._task}/{where.place}{first}" if inner else self._task
-        reshaping = any(reshapes(part.options) for part in filters)
+        reshaping = any(part.options.reshapes for part in filters)
         counts = FilterCounts(self._counts, key, notes, inner=inner, reshapes=reshaping)
         steps: list[Filter] = []
         for number, part in enumerate(filters, first):

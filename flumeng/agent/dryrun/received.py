@@ -19,7 +19,6 @@ from flumeng.agent.ingest.batch import build
 from flumeng.config import FlowSpec
 from flumeng.config.component import Component
 from flumeng.config.encodings import UTF_8
-from flumeng.config.flow_source import FlowSource
 from flumeng.config.kafka_source import KafkaSource
 from flumeng.connectors.api.framing import Messages
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
@@ -121,7 +120,7 @@ class ReceivedLines:
 
 def _filtered_by(source: Component) -> str | None:
     options = source.options
-    filtered = isinstance(options, FlowSource) and options.after == "filters"
+    filtered = options.upstream is not None and options.upstream.filters
     return str(options.name) if filtered else None
 
 

@@ -387,5 +387,5 @@ def _replica(journal: Log) -> dict[str, str | bool]:
 
 def _describe(source: Component) -> str:
     """Its name and what it alone has, as far as that is known from its options."""
-    claims = source.options.claims() if hasattr(source.options, "claims") else ()
+    claims = source.options.claims()
     return " ".join([source.name, *(what for _, what in claims)])

@@ -14,7 +14,7 @@ from flumeng.platform.options.patterns import fixed_part
 def require_outside(data: Path, part: Component) -> None:
     """Raises UserError for a sink that may write over what the node keeps in ``data``: journals,
     its name, what is noted of files."""
-    needs = part.options.needs() if hasattr(part.options, "needs") else ()
+    needs = part.options.needs()
     for kind, what in needs:
         if kind == "output" and _meets(os.path.realpath(data), place_of(what)):
             raise UserError(

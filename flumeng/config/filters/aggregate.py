@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from flumeng.config.declared import FilterOptions
 from flumeng.config.functions import DATE, FRACTION, INTEGER, TIMESTAMP
 from flumeng.config.kinds import (
     EVENT,
@@ -73,7 +74,7 @@ def value(text: str) -> Value:
 
 
 @dataclass(frozen=True)
-class Aggregate:
+class Aggregate(FilterOptions):
     """Makes counts, sums, extremes and histograms of each key and window of event time, as far as
     one split of a batch has its events.
 

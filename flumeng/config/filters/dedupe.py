@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from flumeng.config.declared import FilterOptions
 from flumeng.config.functions import TIMESTAMP
 from flumeng.config.kinds import Columns, Kind, require_keys
 from flumeng.platform.options.option import option
 
 
 @dataclass(frozen=True)
-class Dedupe:
+class Dedupe(FilterOptions):
     """Keeps the first of events that have the same values in some columns.
 
     It sees one split of a batch: what comes again in another one stays.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.config.filters import EntriesError
+from flumeng.config.declared import EntriesError, FilterOptions
 from flumeng.config.kinds import RECEIVED, Columns, require_column
 from flumeng.config.templates import ATTRIBUTE
 from flumeng.platform.options.option import option
 
 
 @dataclass(frozen=True)
-class Drop:
+class Drop(FilterOptions):
     """Takes columns away, and entries of `attrs`; all others stay. Events stay: see `where`."""
 
     bare: ClassVar[str] = "columns"

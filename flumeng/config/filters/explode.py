@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from flumeng.config.declared import FilterOptions
 from flumeng.config.functions import BINARY, TEXT
 from flumeng.config.kinds import (
     EVENT,
@@ -19,7 +20,7 @@ from flumeng.platform.options.option import option
 
 
 @dataclass(frozen=True)
-class Explode:
+class Explode(FilterOptions):
     """Makes a row of each entry of an array, with all other columns as they are.
 
     The array is a column of that type, or a text or `body` that is a JSON array. All rows are of

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from flumeng.config.declared import FilterOptions
 from flumeng.config.filters import fields
 from flumeng.config.functions import TEXT
 from flumeng.config.kinds import RECEIVED, Columns, check_column, require_column, require_new
@@ -14,7 +15,7 @@ from flumeng.platform.options.quantities import check_absolute
 
 
 @dataclass(frozen=True)
-class Geoip:
+class Geoip(FilterOptions):
     """Adds columns from the record that a MaxMind database has of an IP address.
 
     A text that is no address has the reason in the attribute `parse_error`; an address that is not

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from flumeng.config.declared import FilterOptions
 from flumeng.config.functions import TIMESTAMP
 from flumeng.config.kinds import Columns, Kind, require_keys
 from flumeng.platform.options.option import option
 
 
 @dataclass(frozen=True)
-class Limit:
+class Limit(FilterOptions):
     """Lets so many events of a key and a window of event time through, and drops the others.
 
     It counts in each split of a batch by itself: it holds back floods, and is no quota.

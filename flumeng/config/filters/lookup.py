@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from flumeng.config.declared import FilterOptions
 from flumeng.config.kinds import IN_KEYS, Columns, require_new
 from flumeng.config.tables import LookupTable
 from flumeng.platform.options.option import option
@@ -13,7 +14,7 @@ from flumeng.platform.options.problems import nearest
 
 
 @dataclass(frozen=True)
-class Lookup:
+class Lookup(FilterOptions):
     """Adds columns from the row of a small table that has the same key.
 
     The table has one row for a key at most: one with several is not read, and the one before it

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from flumeng.config import grok, log_formats
+from flumeng.config.declared import FilterOptions
 from flumeng.config.filters.fields import check_quote, check_separator, kinds
 from flumeng.config.functions import INTEGER, TEXT
 from flumeng.config.kinds import EVENT, RECEIVED, Columns, Kind, check_column, require_new
@@ -90,7 +91,7 @@ _FORMATS: Mapping[str, _Format] = {
 
 
 @dataclass(frozen=True)
-class Parse:
+class Parse(FilterOptions):
     """Reads the body of each event and adds a column for each thing found in it.
 
     An event that cannot be parsed is kept, with the reason in the attribute `parse_error`.
@@ -234,6 +235,10 @@ class Parse:
             kinds(None, self.fields, nested=self.format == "json")
         except ValueError as error:
             yield "fields", str(error)
+
+    @property
+    def reads_container(self) -> bool:
+        return self.format in CONTAINERS
 
     def behind(self, columns: Columns) -> Columns:
         for name, kind in RECEIVED.items():

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
+from flumeng.config.declared import FilterOptions
 from flumeng.config.kinds import Columns, check_column, require_new
 from flumeng.config.sinks.python import check_argument, check_function
 from flumeng.platform.options.option import option
 
 
 @dataclass(frozen=True)
-class Python:
+class Python(FilterOptions):
     """Calls a function with each Arrow batch of events; what it returns goes on.
 
     The module is one that is installed where the node collects, and that the node's policy names.
@@ -34,6 +36,8 @@ class Python:
         example='{model: small, token: "${secret:scores}"}',
         factory=dict,
     )
+
+    reads_any: ClassVar[bool] = True
 
     @property
     def module(self) -> str:

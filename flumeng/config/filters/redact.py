@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from flumeng.config.filters import EntriesError
+from flumeng.config.declared import EntriesError, FilterOptions
 from flumeng.config.functions import BINARY, TEXT
 from flumeng.config.kinds import RECEIVED, Columns, Kind, require_column
 from flumeng.config.templates import ATTRIBUTE
@@ -25,7 +25,7 @@ def check_kind(text: str) -> None:
 
 
 @dataclass(frozen=True)
-class Redact:
+class Redact(FilterOptions):
     """Masks, hashes or removes what is private in columns: what it finds there, or all of them."""
 
     columns: tuple[str, ...] = option(

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from flumeng.config.declared import FilterOptions
 from flumeng.config.kinds import Columns, check_column, require_column, require_new
 from flumeng.platform.options.option import option
 
 
 @dataclass(frozen=True)
-class Rename:
+class Rename(FilterOptions):
     """Gives columns other names. They stay in their places, and so do all others."""
 
     bare: ClassVar[str] = "columns"
@@ -27,6 +28,9 @@ class Rename:
                 check_column(new)
             except ValueError as error:
                 yield name, str(error)
+
+    def looked_up(self, _before: Columns, _after: Columns, known: frozenset[str], /) -> set[str]:
+        return {new for old, new in self.columns.items() if old in known}
 
     def behind(self, columns: Columns) -> Columns:
         for name in self.columns:

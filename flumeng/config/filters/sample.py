@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from flumeng.config.declared import FilterOptions
 from flumeng.config.kinds import EVENT, Columns, require_keys
 from flumeng.platform.options.option import option
 
 
 @dataclass(frozen=True)
-class Sample:
+class Sample(FilterOptions):
     """Keeps a part of the events, or all events of a part of the keys.
 
     What is kept is chosen by a hash: the same events and keys in every batch, task and flow.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.config.filters import EntriesError
+from flumeng.config.declared import EntriesError, FilterOptions, mentions
 from flumeng.config.kinds import Columns, require_new
 from flumeng.platform.options.option import option
 
 
 @dataclass(frozen=True)
-class Select:
+class Select(FilterOptions):
     """Chooses and computes columns in Spark SQL; all others are dropped."""
 
     bare: ClassVar[str] = "expressions"
@@ -21,6 +21,16 @@ class Select:
         minimum=1,
         example='["ts", "host", "upper(app) AS app"]',
     )
+
+    def looked_up(self, before: Columns, _after: Columns, known: frozenset[str], /) -> set[str]:
+        from flumeng.config import expressions  # noqa: PLC0415  # loads sqlglot
+
+        return {
+            name
+            for text in self.expressions
+            if text.strip() != "*" and mentions(text, known)
+            for name in expressions.chosen(text, before)
+        }
 
     def behind(self, columns: Columns) -> Columns:
         from flumeng.config import expressions  # noqa: PLC0415  # loads sqlglot

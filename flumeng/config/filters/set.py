@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from flumeng.config import templates
+from flumeng.config.declared import FilterOptions
 from flumeng.config.functions import ATOMIC, BINARY, TEXT, VOID
 from flumeng.config.kinds import (
     EVENT,
@@ -34,7 +35,7 @@ def check_target(text: str) -> None:
 
 
 @dataclass(frozen=True)
-class Set:
+class Set(FilterOptions):
     """Sets columns, and entries of `attrs`, to constants, other columns or texts of both."""
 
     bare: ClassVar[str] = "columns"
@@ -52,6 +53,10 @@ class Set:
                 templates.parse(text)
             except ValueError as error:
                 yield name, str(error)
+
+    def looked_up(self, before: Columns, after: Columns, known: frozenset[str], /) -> set[str]:
+        made = super().looked_up(before, after, known)
+        return made | {name.partition(".")[0] for name in self.columns}
 
     def behind(self, columns: Columns) -> Columns:
         found = dict(columns)

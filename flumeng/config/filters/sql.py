@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from flumeng.config.declared import FilterOptions
 from flumeng.config.kinds import Columns
 from flumeng.config.tables import LookupTable
 from flumeng.platform.options.option import option
@@ -20,7 +21,7 @@ def check_table_name(text: str) -> None:
 
 
 @dataclass(frozen=True)
-class Sql:
+class Sql(FilterOptions):
     """A whole statement in Spark SQL, over the table `events` and further tables.
 
     It sees one batch: aggregates and windows are over the events of that batch.
@@ -53,6 +54,23 @@ class Sql:
                 "tables",
                 "two names differ by their case alone, which Spark does not tell",
             )
+
+    @property
+    def unsteady(self) -> str | None:
+        from flumeng.config import statements  # noqa: PLC0415  # loads sqlglot
+
+        return statements.unsteady(self.query)
+
+    @property
+    def leaves_unread(self) -> bool:
+        from flumeng.config import statements  # noqa: PLC0415  # loads sqlglot
+
+        return statements.leaves_unread(self.query)
+
+    def looked_up(self, before: Columns, after: Columns, _known: frozenset[str], /) -> set[str]:
+        from flumeng.config import statements  # noqa: PLC0415  # loads sqlglot
+
+        return after.keys() - statements.taken_over(self.query, before)
 
     def behind(self, columns: Columns) -> Columns:
         from flumeng.config import statements  # noqa: PLC0415  # loads sqlglot

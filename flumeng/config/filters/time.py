@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from flumeng.config import time_formats
+from flumeng.config.declared import FilterOptions
 from flumeng.config.functions import FRACTION, INTEGER, TEXT, TIMESTAMP
 from flumeng.config.kinds import RECEIVED, Columns, Kind, check_column, require_column, require_new
 from flumeng.platform.options.option import option
@@ -13,7 +14,7 @@ from flumeng.platform.options.patterns import check_timezone
 
 
 @dataclass(frozen=True)
-class Time:
+class Time(FilterOptions):
     """Reads a time out of a column of texts or numbers, into `ts` or another column.
 
     An event whose time is of no format keeps what it has, with the reason in the attribute
@@ -49,6 +50,9 @@ class Time:
         maximum=1000 * 366 * 86_400,
         default=7 * 86_400.0,
     )
+
+    def looked_up(self, before: Columns, after: Columns, known: frozenset[str], /) -> set[str]:
+        return {*super().looked_up(before, after, known), self.to}
 
     def behind(self, columns: Columns) -> Columns:
         for name in ("ts", "attrs"):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from flumeng.config.declared import FilterOptions
 from flumeng.config.kinds import Columns
 from flumeng.platform.options.option import option
 
 
 @dataclass(frozen=True)
-class Where:
+class Where(FilterOptions):
     """Keeps the events for which a condition in Spark SQL is true."""
 
     bare: ClassVar[str] = "expression"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flumeng.config.declared import SinkOptions
+
 
 @dataclass(frozen=True)
-class Console:
+class Console(SinkOptions):
     """Prints the first events of each batch in the node's log, to look at while trying a flow."""
 
 
 @dataclass(frozen=True)
-class Noop:
+class Noop(SinkOptions):
     """Computes everything and writes nothing, to measure."""

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
-from flumeng.config.sinks import ExactlyOnce
+from flumeng.config.declared import ExactlyOnce, SinkOptions
+from flumeng.config.functions import ATOMIC, BINARY
+from flumeng.config.kinds import Columns
 from flumeng.platform.options.option import option
 from flumeng.platform.options.patterns import TIME_PATTERNS
+from flumeng.platform.options.problems import nearest
 from flumeng.platform.options.quantities import check_absolute
 
 MIB = 2**20
@@ -34,6 +37,7 @@ RESERVED = frozenset(
     )
 )
 """Field names of metadata, which no document may have."""
+_IN_INDEX = ATOMIC - {BINARY}
 _FIXED = re.compile(r"[a-z0-9._-]*")
 
 
@@ -76,7 +80,7 @@ def check_fingerprint(text: str) -> None:
 
 
 @dataclass(frozen=True)
-class Elasticsearch:
+class Elasticsearch(SinkOptions):
     """Indexes each event as a document. An event that is written again replaces itself: its
     `_id` is its journal and its number there, its index follows from its own time."""
 
@@ -190,6 +194,19 @@ class Elasticsearch:
     def placed_by(self) -> tuple[str, ...]:
         found = [column or "ts" for _, column in INDEX_PART.findall(self.index)]
         return tuple(dict.fromkeys([*found, *([self.routing] if self.routing else [])]))
+
+    def misfits(self, columns: Columns, /) -> Iterator[str]:
+        for name in self.placed_by:
+            if name not in columns:
+                yield f"index and routing need the column {name}; {nearest(name, list(columns))}"
+            elif name != "ts" and columns[name].name not in _IN_INDEX:
+                kind = columns[name].name
+                yield f"{name} is a {kind}, which no index name can hold: cast it to text"
+        if self.data_stream and "ts" not in columns:
+            yield f"a data stream needs the column ts; {nearest('ts', list(columns))}"
+        for name in columns:
+            if name in RESERVED:
+                yield f"{name} is a field that Elasticsearch keeps for itself: rename the column"
 
     def needs(self) -> Iterator[tuple[str, str]]:
         for host in self.hosts:

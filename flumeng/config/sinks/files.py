@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from flumeng.config.sinks import ExactlyOnce
+from flumeng.config.declared import ExactlyOnce, SinkOptions
+from flumeng.config.functions import BOOLEAN, DATE, INTEGER, TEXT, TIMESTAMP
+from flumeng.config.kinds import Columns
 from flumeng.platform.options.locations import (
     Credentials,
     InStore,
@@ -15,7 +18,12 @@ from flumeng.platform.options.locations import (
     shared_option,
 )
 from flumeng.platform.options.option import option
+from flumeng.platform.options.patterns import FIELD, split_query
+from flumeng.platform.options.problems import nearest
 
+_VARIABLE = re.compile(r"\$\{[^}]*\}")
+"""A variable without a value. It is reported as such, and names no column."""
+_IN_PATHS = (TEXT, INTEGER, BOOLEAN, DATE)
 Format = Literal["parquet", "orc", "avro", "json", "csv", "text"]
 
 
@@ -33,7 +41,7 @@ class Roll:
 
 
 @dataclass(frozen=True)
-class Files(InStore):
+class Files(InStore, SinkOptions):
     """Writes files into a directory of a lake; a reader of it sees each event exactly once.
 
     The flow's staging directory `_flumeng` lies below the fixed part of the path.
@@ -72,9 +80,26 @@ class Files(InStore):
     exactly_once: ClassVar[ExactlyOnce] = "staged"
 
     @property
-    def readable(self) -> bool:
-        """Whether dead letters in such files can be listed, replayed and purged."""
-        return self.format in ("parquet", "json") and self.columns == "nested"
+    def letter_files(self) -> InStore:
+        return self
+
+    @property
+    def unreadable_form(self) -> str | None:
+        if self.columns == "flat":
+            return "flat"
+        return None if self.format in ("parquet", "json") else self.format
+
+    def misfits(self, columns: Columns, /) -> Iterator[str]:
+        timed = columns.get("ts")
+        if "%" in self.path and (timed is None or timed.name != TIMESTAMP):
+            yield "time patterns in the path need the column ts, a timestamp: keep it in select"
+        for name in FIELD.findall(_VARIABLE.sub("", split_query(self.path)[0])):
+            if name not in columns:
+                yield f"the path needs the column {name}; {nearest(name, list(columns))}"
+            elif columns[name].name not in _IN_PATHS:
+                yield f"{name} is a {columns[name].name}, which no path can hold: cast it to text"
+        if self.format == "text" and "body" not in columns:
+            yield f"text writes the column body; {nearest('body', list(columns))}"
 
     def claims(self) -> Iterator[tuple[str, str]]:
         yield "path", self.path

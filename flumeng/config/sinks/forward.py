@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from flumeng.config.client_tls import ClientTls
+from flumeng.config.declared import SinkOptions
 from flumeng.platform.options.option import option
 from flumeng.platform.options.quantities import check_address
 
@@ -50,7 +51,7 @@ def _needs(
 
 
 @dataclass(frozen=True)
-class ForwardSyslog:
+class ForwardSyslog(SinkOptions):
     """Sends events as syslog messages over TCP or TLS to a server: rsyslog, or another flumeng.
 
     TCP does not acknowledge: what that means for single messages is in `docs/sinks.md`.
@@ -77,7 +78,7 @@ class ForwardSyslog:
 
 
 @dataclass(frozen=True)
-class ForwardTcp:
+class ForwardTcp(SinkOptions):
     """Sends events over TCP or TLS to a server, as lines or with their lengths.
 
     TCP does not acknowledge: what that means for single messages is in `docs/sinks.md`.

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from flumeng.config import registry
 from flumeng.config.component import Component
-from flumeng.config.sinks import ExactlyOnce, exactly_once, in_driver, makes_files, one_row_an_event
+from flumeng.config.declared import ExactlyOnce, SinkOptions
 from flumeng.platform.options.option import option
 
 EXAMPLE = (
@@ -17,7 +17,7 @@ EXAMPLE = (
 
 
 @dataclass(frozen=True)
-class Group:
+class Group(SinkOptions):
     """What the two have in common."""
 
     sinks: tuple[Component, ...] = option(
@@ -49,15 +49,15 @@ class Group:
     def exactly_once(self) -> ExactlyOnce | None:
         """A member that fails may have taken a part of what the next one gets, unless nobody sees
         that part."""
-        return "staged" if self._all(lambda one: exactly_once(one) == "staged") else None
+        return "staged" if self._all(lambda one: one.exactly_once == "staged") else None
 
     @property
     def makes_files(self) -> bool:
-        return any(makes_files(one.options) for one in self.sinks)
+        return any(one.options.makes_files for one in self.sinks)
 
     @property
     def one_row_an_event(self) -> bool:
-        return any(one_row_an_event(one.options) for one in self.sinks)
+        return any(one.options.one_row_an_event for one in self.sinks)
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if len(self.sinks) == 1:
@@ -65,7 +65,7 @@ class Group:
         for one in self.sinks:
             if isinstance(one.options, Group):
                 yield "", f"{one.name} is a group, and no member of one: name its sinks here"
-            elif in_driver(one.options):
+            elif one.options.in_driver:
                 yield (
                     "",
                     f"{one.name} writes in the driver of the collector, and a group chooses in the "
@@ -98,5 +98,5 @@ class OneOf(Group):
 def _possible() -> Iterator[str]:
     for entry in registry.entries("sink"):
         cls = entry.options_class()
-        if not in_driver(cls) and not issubclass(cls, Group):
+        if not cls.in_driver and not issubclass(cls, Group):
             yield entry.name

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
-from flumeng.config.sinks import ExactlyOnce
+from flumeng.config.declared import ExactlyOnce, SinkOptions
 from flumeng.platform.options.option import option
 from flumeng.platform.options.patterns import SECRET
 from flumeng.platform.options.quantities import check_absolute
@@ -40,7 +40,7 @@ def check_header(name: str) -> None:
 
 
 @dataclass(frozen=True)
-class Http:
+class Http(SinkOptions):
     """Sends events as JSON to a URL, many in a request.
 
     Each request has a header `Idempotency-Key`, which is the same when the request is repeated.

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from flumeng.config.declared import SinkOptions
 from flumeng.config.kafka_brokers import KafkaBrokers
 from flumeng.platform.options.option import option
 
@@ -23,7 +24,7 @@ def check_topic(text: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kafka(KafkaBrokers):
+class Kafka(KafkaBrokers, SinkOptions):
     """Produces each event as a message into Kafka, at least once.
 
     Brokers answer when all replicas in sync have a message. A batch that is repeated repeats its

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
 from urllib.parse import urlsplit
 
-from flumeng.config.sinks import ExactlyOnce
+from flumeng.config.declared import ExactlyOnce, SinkOptions, missing
+from flumeng.config.kinds import Columns
 from flumeng.platform.options.locations import (
     Credentials,
     InStore,
@@ -78,7 +79,7 @@ def check_endpoint(text: str) -> None:
 
 
 @dataclass(frozen=True)
-class Delta(InStore):
+class Delta(InStore, SinkOptions):
     """Appends to a Delta Lake table, which remembers the last batch of each flow: a reader of it
     sees each event exactly once. Needs `flumeng[delta]`."""
 
@@ -112,6 +113,11 @@ class Delta(InStore):
     def claims(self) -> Iterator[tuple[str, str]]:
         """Two sinks of a flow would take each other's batches for their own in one table."""
         yield "path", re.sub("^s3[an]:", "s3:", self.path.rstrip("/"))
+
+    def misfits(self, columns: Columns, /) -> Iterator[str]:
+        return missing(
+            "partition_by", (name for name, _ in map(partition, self.partition_by)), columns
+        )
 
     def problems(self) -> Iterator[tuple[str, str]]:
         problem = credential_problem(self.path, self.credentials)
@@ -204,7 +210,7 @@ class Snapshots:
 
 
 @dataclass(frozen=True)
-class Iceberg:
+class Iceberg(SinkOptions):
     """Appends to an Apache Iceberg table, which remembers the last batch of each flow: a reader of
     it sees each event exactly once. Needs `flumeng[iceberg]`."""
 
@@ -265,6 +271,11 @@ class Iceberg:
     def claims(self) -> Iterator[tuple[str, str]]:
         """Two sinks of a flow would take each other's batches for their own in one table."""
         yield "table", f"{self.table} of {self.catalog.uri}"
+
+    def misfits(self, columns: Columns, /) -> Iterator[str]:
+        return missing(
+            "partition_by", (name for name, _ in map(partition, self.partition_by)), columns
+        )
 
     def problems(self) -> Iterator[tuple[str, str]]:
         problem = None if self.credentials is None else _unusual(self.credentials, "s3")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.config.sinks import ExactlyOnce
+from flumeng.config.declared import ExactlyOnce, SinkOptions
 from flumeng.platform.options.option import option
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -31,7 +31,7 @@ def check_argument(name: str) -> None:
 
 
 @dataclass(frozen=True)
-class Python:
+class Python(SinkOptions):
     """Calls a function with each batch, `(DataFrame, batch_id)`, as `foreachBatch` of Spark does.
 
     After a crash the same number comes with the same events. The module is one that is installed

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from flumeng.config.declared import SinkOptions, missing
+from flumeng.config.kinds import Columns
 from flumeng.platform.options.option import option
 from flumeng.platform.options.patterns import SECRET, SECRET_NAME, check_lake_path, fixed_part
 
@@ -50,7 +52,7 @@ def check_path(text: str) -> None:
 
 
 @dataclass(frozen=True)
-class Spark:
+class Spark(SinkOptions):
     """Hands each batch to a DataFrame writer of Spark: any format for which the session has a data
     source. At least once: a batch that is repeated after a crash is there twice."""
 
@@ -108,6 +110,9 @@ class Spark:
         yield "spark format", self.format
         if self.path is not None:
             yield "output", self.path
+
+    def misfits(self, columns: Columns, /) -> Iterator[str]:
+        return missing("partition_by", self.partition_by, columns)
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.path is not None and self.table is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
-from flumeng.config.sinks import ExactlyOnce
+from flumeng.config.declared import ExactlyOnce, SinkOptions
 from flumeng.platform.options.option import option
 from flumeng.platform.options.quantities import check_absolute
 
@@ -42,7 +42,7 @@ def check_root_certificate(text: str) -> None:
 
 
 @dataclass(frozen=True)
-class Sql:
+class Sql(SinkOptions):
     """Copies events into a table of PostgreSQL, each column into the column of its name.
 
     `append` is exactly once by batch: the table `flumeng_batches` beside the table remembers, in

@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from flumeng.config import parse_flow
-from flumeng.config.backfill import backfill_text, objects_text, reads, require_kafka
-from flumeng.config.kafka_source import KafkaSource
-from flumeng.config.objects_source import ObjectsSource
+from flumeng.config.backfill import bounded_by, offsets_text, require_offsets, times_text
+from flumeng.config.declared import OffsetBounds, TimeBounds
 from flumeng.control.commands import derived_flows
 from flumeng.control.commands.flow_records import require_flow, require_revision
 from flumeng.control.zookeeper import Store
@@ -26,7 +25,7 @@ Bounds = Mapping[str, tuple[int, int]]
 def current_text(store: Store, flow: str) -> str:
     """Of a flow that can be backfilled. Raises ``UserError`` for another one."""
     text = require_revision(store, flow, require_flow(store, flow).value.revision).effective
-    require_kafka(flow, parse_flow(text))
+    require_offsets(flow, parse_flow(text))
     return text
 
 
@@ -46,10 +45,10 @@ def backfills_objects(store: Store, flow: str, paths: Collection[str]) -> bool:
     spec = parse_flow(
         require_revision(store, flow, require_flow(store, flow).value.revision).effective
     )
-    objects = reads(spec, ObjectsSource)
+    objects = bool(bounded_by(spec, TimeBounds))
     if paths and not objects:
         raise UserError(f"flow {flow} reads no objects: leave --path out")
-    return objects and (bool(paths) or not reads(spec, KafkaSource))
+    return objects and (bool(paths) or not bounded_by(spec, OffsetBounds))
 
 
 def start_objects_backfill(
@@ -57,7 +56,7 @@ def start_objects_backfill(
 ) -> None:
     """Make the flow ``name``, which runs at once. Raises as ``start_backfill``."""
     text = require_revision(store, flow, require_flow(store, flow).value.revision).effective
-    wanted = objects_text(text, name, written.paths, written.start, written.end)
+    wanted = times_text(text, name, written.paths, written.start, written.end)
     said = f"written from {written.start or 'ever'} before {written.end}"
     where = f" at {', '.join(written.paths)}" if written.paths else ""
     entry = records.Audit(
@@ -77,7 +76,7 @@ def start_backfill(
     Raises ``UserError`` when there is nothing to read, or for a flow that has no such source,
     ``SpecError``, ``ConflictError`` when there is a flow of that name, ``UnavailableError``.
     """
-    text = backfill_text(current_text(store, flow), name, bounds)
+    text = offsets_text(current_text(store, flow), name, bounds)
     command = f"flow backfill {flow} as {name}: {_said(bounds.items())}"
     entry = records.Audit(who=author, command=command, reason=reason, time=now)
     derived_flows.start(store, text, name, of=flow, kind="backfill", entry=entry)

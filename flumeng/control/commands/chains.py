@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from flumeng.config import SpecError, parse_flow
-from flumeng.config.chain import CycleError, chain_of, composed, source_of
+from flumeng.config.chain import CycleError, chain_of, composed, upstream_of
 from flumeng.config.flow_names import is_part
 from flumeng.control.zookeeper import Found, ReadableStore, Versioned
 from zkschema import paths, records
@@ -73,10 +73,10 @@ class CurrentTexts:
         """The flow whose journals it reads."""
         found = self.revisions.get(flow)
         try:
-            source = source_of(parse_flow(found.effective)) if found else None
+            upstream = upstream_of(parse_flow(found.effective)) if found else None
         except SpecError:
-            source = None
-        return source.name if source else flow
+            upstream = None
+        return upstream.flow if upstream else flow
 
     def readers(self, flows: Iterable[str]) -> list[str]:
         """The other flows that may have these in their chains: those that read the same journals,

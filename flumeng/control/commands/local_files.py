@@ -59,7 +59,7 @@ def _hosts(nodes: Mapping[str, records.Node], spec: FlowSpec) -> list[str]:
 
 def _reads_own_disk(spec: FlowSpec) -> str:
     """A path that the flow reads there; empty when there is none."""
-    found = [getattr(one.options, "local_path", "") for one in spec.partitioned]
+    found = [one.options.local_path for one in spec.partitioned]
     return next(filter(None, found), "")
 
 

@@ -15,15 +15,13 @@ from dataclasses import dataclass
 
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.config.flow_names import is_part, whole_of
-from flumeng.config.letters_source import LettersSource
 from flumeng.config.replay import replay_text, require_files
-from flumeng.config.sinks.files import Files
 from flumeng.control.commands import audit, derived_flows
 from flumeng.control.commands.flow_records import require_flow, require_revision
 from flumeng.control.commands.local_files import collecting_hosts
 from flumeng.control.zookeeper import Put, ReadableStore, Store, Unreadable, Versioned
 from flumeng.platform.errors import UserError
-from flumeng.platform.options.locations import place_of
+from flumeng.platform.options.locations import InStore, place_of
 from flumeng.platform.options.problems import SpecError
 from zkschema import paths, records
 
@@ -38,7 +36,7 @@ class LettersOf:
     flow: str
     record: Versioned[records.Flow]
     text: str
-    files: Files
+    files: InStore
     current: dict[str, str]
 
 
@@ -59,11 +57,11 @@ def letters_of(store: ReadableStore, flow: str) -> LettersOf:
     text = require_revision(store, flow, record.value.revision).effective
     files = require_files(flow, parse_flow(text))
     current = {
-        name: source.replay
+        name: source.replay_list
         for name, spec, of in _others(store, flow)
         if of == flow
         for source in (part.options for part in spec.sources)
-        if isinstance(source, LettersSource)
+        if source.replay_list
     }
     return LettersOf(flow, record, text, files, current)
 
@@ -73,10 +71,10 @@ def require_own_place(store: ReadableStore, letters: LettersOf) -> None:
     into the same directory: nobody could tell whose they are."""
     own = place_of(letters.files.path)
     for name, spec, of in _others(store, letters.flow, letters.files.path):
-        options = spec.dead_letters.options if spec.dead_letters else None
+        files = spec.dead_letters.options.letter_files if spec.dead_letters else None
         if letters.flow in (of, whole_of(name)):
             continue
-        if isinstance(options, Files) and place_of(options.path) == own:
+        if files is not None and place_of(files.path) == own:
             raise UserError(
                 f"the dead letters of flow {name} are in {letters.files.path} too, so nobody can "
                 "tell whose they are: give each flow a directory of its own"

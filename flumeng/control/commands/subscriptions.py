@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flumeng.config import FlowSpec, SpecError, parse_flow
-from flumeng.config.chain import source_of
+from flumeng.config import FlowSpec, SpecError, chain, parse_flow
 from flumeng.config.flow_names import parts_among
 from flumeng.control.commands.chains import downstream_of
 from flumeng.control.snapshot import leases
@@ -19,8 +18,8 @@ from zkschema.bootstrap import CURSOR_MAIN
 
 def upstream_of(spec: FlowSpec) -> str | None:
     """The flow that a flow reads."""
-    source = source_of(spec)
-    return source.name if source else None
+    found = chain.upstream_of(spec)
+    return found.flow if found else None
 
 
 def readers_of(store: ReadableStore, flow: str) -> list[str]:

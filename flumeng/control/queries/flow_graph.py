@@ -13,8 +13,6 @@ from flumeng.config import FlowSpec
 from flumeng.config.branch import Segment
 from flumeng.config.component import DEAD_LETTER, KEEP, Component
 from flumeng.config.flow_names import part_name
-from flumeng.config.flow_source import FlowSource
-from flumeng.config.sinks import exactly_once, members
 from flumeng.config.summary import summary
 from flumeng.control.queries.task_counts import TaskCounts
 
@@ -142,7 +140,7 @@ class _Building:
         journaled: list[str] = []
         for part in self.spec.sources:
             options = part.options
-            filtered = isinstance(options, FlowSource) and options.after == "filters"
+            filtered = options.upstream is not None and options.upstream.filters
             node = self._add("source", summary(part) + (" after filters" if filtered else ""))
             if part in self.spec.pinned:
                 journaled.append(node)
@@ -192,7 +190,7 @@ class _Building:
     def _sink(
         self, part: Component, before: Sequence[str], rate: float | None, isolated: str = ""
     ) -> None:
-        inner = members(part.options)
+        inner = part.options.members
         if not inner:
             self._join(before, self._add("sink", self._promising(part) + isolated), rate)
             return
@@ -203,7 +201,7 @@ class _Building:
 
     def _promising(self, part: Component) -> str:
         """With what it promises, where that is more than the flow says of all."""
-        way = exactly_once(part.options) if self.spec.delivery == "exactly-once" else None
+        way = part.options.exactly_once if self.spec.delivery == "exactly-once" else None
         return f"{summary(part)} ({way})" if way else summary(part)
 
     def _add(self, kind: NodeKind, label: str, when: str = "", on_error: str = "") -> str:
