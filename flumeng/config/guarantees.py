@@ -209,7 +209,8 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "a range is for flows with a discovery task, which sees how late they are, as those "
             "with kafka have: give a number, or nothing for one task for each 16 journals",
         )
-    grouped = {id(one) for _, part in components for one in part.options.members}
+    sinks = [part for _, part in components if part.kind == "sink"]
+    grouped = {id(one) for part in sinks for one in part.options.members}
     for path, component in components:
         if id(component) in grouped:
             continue
@@ -251,9 +252,10 @@ def _of_kafka(
     in_kafka = journal is not None and journal.kafka is not None
     first: dict[str, str] = {}
     for path, part in components:
-        if part.kind == "source" and part.options.alone and part.name in first:
-            yield path, f"{first[part.name]} is one already: {part.options.alone}"
-        first.setdefault(part.name, path)
+        if part.kind != "source" or first.setdefault(part.name, path) == path:
+            continue
+        if alone := part.options.alone:
+            yield path, f"{first[part.name]} is one already: {alone}"
     if not in_kafka:
         return
     assert journal is not None
@@ -356,7 +358,7 @@ def _delivery_problem(parts: Mapping[str, Any], where: str, sink: Component) -> 
     looks_up = any(
         part.options.looks_up
         for path, part in parts.items()
-        if isinstance(part, Component) and _is_before(path, where)
+        if isinstance(part, Component) and part.kind == "filter" and _is_before(path, where)
     )
     if looks_up and options.cut_by_content:
         return (

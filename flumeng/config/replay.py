@@ -37,8 +37,8 @@ def require_files(flow: str, spec: FlowSpec) -> InStore:
     if options.unreadable_form is not None:
         raise UserError(
             f"the dead letters of flow {flow} are {options.unreadable_form} files: read them with "
-            "what reads those. Only parquet and json with nested columns are listed, shown, replayed and "
-            "purged here"
+            "what reads those. Only parquet and json with nested columns are listed, shown, "
+            "replayed and purged here"
         )
     return options.letter_files
 
