@@ -13,6 +13,7 @@ from cli.lazy import first_sentence
 from cli.options import json_option
 from cli.output import show_json, show_table
 from flumeng.config import registry
+from flumeng.config.declared import SourceOptions
 from flumeng.config.flow import FlowSpec
 from flumeng.config.option_docs import OptionRow, documentation, nested_options, option_rows
 from flumeng.platform.errors import UserError
@@ -68,7 +69,7 @@ def components(name: str | None, as_json: bool) -> None:
 def _named(name: str) -> Iterator[Section]:
     for entry in registry.all_entries():
         if entry.name == name:
-            yield from _sections(entry.kind, name, entry.options_class(), entry.guarantees)
+            yield from _sections(entry.kind, name, entry.options_class())
     for section in _flow_sections():
         if section.name == name or section.name.startswith(f"{name}."):
             yield section
@@ -76,7 +77,7 @@ def _named(name: str) -> Iterator[Section]:
 
 def _components() -> Iterator[Section]:
     for entry in registry.all_entries():
-        yield _section(entry.kind, entry.name, entry.options_class(), entry.guarantees)
+        yield _section(entry.kind, entry.name, entry.options_class())
 
 
 def _flow_sections() -> Iterator[Section]:
@@ -89,24 +90,21 @@ def _sections(
     kind: str,
     name: str,
     cls: type[Any],
-    guarantees: frozenset[registry.Guarantee] = frozenset(),
     above: tuple[type[Any], ...] = (),
 ) -> Iterator[Section]:
     """The class itself, then its options that have options of their own, by their whole path.
 
     A class within itself, as a component in a branch, is shown once.
     """
-    yield _section(kind, name, cls, guarantees)
+    yield _section(kind, name, cls)
     for option, nested in nested_options(cls):
         if nested not in (cls, *above):
             yield from _sections("option", f"{name}.{option}", nested, above=(cls, *above))
 
 
-def _section(
-    kind: str, name: str, cls: type[Any], guarantees: frozenset[registry.Guarantee] = frozenset()
-) -> Section:
-    rows = tuple(option_rows(cls))
-    return Section(kind, name, tuple(sorted(guarantees)), documentation(cls), rows)
+def _section(kind: str, name: str, cls: type[Any]) -> Section:
+    guarantees = sorted(cls.guarantees) if issubclass(cls, SourceOptions) else ()
+    return Section(kind, name, tuple(guarantees), documentation(cls), tuple(option_rows(cls)))
 
 
 def _show(section: Section) -> None:

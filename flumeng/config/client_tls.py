@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flumeng.platform.options.option import option
+from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.quantities import check_absolute
 
 
@@ -33,7 +33,7 @@ class ClientTls:
         default=None,
     )
 
-    def needs(self) -> Iterator[tuple[str, str]]:
+    def needs(self) -> Iterator[Need]:
         for path in filter(None, (self.ca, self.certificate, self.key)):
             yield "path", path
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from flumeng.config.kinds import EVENT, Columns, either
 from flumeng.platform.options.locations import InStore
+from flumeng.platform.options.option import Need
 from flumeng.platform.options.problems import nearest
 
 if TYPE_CHECKING:
@@ -21,16 +22,18 @@ if TYPE_CHECKING:
 
 _WORD = re.compile(r"\w+")
 
-Need = tuple[Literal["listen", "path", "command", "output", "egress", "module", "catalog"], Any]
-"""What a node's policy has to allow: an address to listen on, a path or glob on the node, the words
-of a command, where something is written, an address to connect to, a Python module, a catalog of
-Spark."""
 ExactlyOnce = Literal["staged", "by event", "by batch"]
 """*staged*: written aside and shown by renames. *by event*: the same event twice leaves one. *by
 batch*: the target remembers the number of the last batch that it took."""
 Placing = Literal["pinned", "partitioned"]
 """*pinned*: the source runs in ingest workers, on every node of its flow's place. *partitioned*: a
 discovery task finds its partitions and collect tasks read them, without a journal."""
+
+
+Guarantee = Literal["acknowledging", "replayable"]
+"""``acknowledging``: a source that answers its senders once their events are journaled.
+``replayable``: a source that can read again what was lost before it was journaled. What a sink can
+depends on its options: see ``SinkOptions.exactly_once``."""
 
 
 @dataclass(frozen=True)
@@ -65,16 +68,19 @@ class TimeBounds:
 class Declared:
     """The base of all option classes.
 
-    ``bare``: the option that is meant where a flow gives a plain value in place of options.
+    ``implementation``: the class that runs the component, as ``"module:Class"``, imported when it
+    is used. ``bare``: the option that is meant where a flow gives a plain value in place of
+    options.
     """
 
+    implementation: ClassVar[str]
     bare: ClassVar[str | None] = None
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield the option's name, or an empty one, and what is wrong in these options together."""
         return iter(())
 
-    def needs(self) -> Iterator[tuple[str, Any]]:
+    def needs(self) -> Iterator[Need]:
         """Yield each ``Need``."""
         return iter(())
 
@@ -84,9 +90,17 @@ class Declared:
 
 
 class SourceOptions(Declared):
-    """Of a source. ``alone``: what to do in place of a second source of its kind in one flow; empty
-    where a flow may have several."""
+    """Of a source.
 
+    ``implementation`` is a ``Source`` while it is pinned, and a ``Finder`` of partitions otherwise,
+    unless ``finder`` names that. ``poll`` is what a source asks that asks at due times. ``alone``:
+    what to do in place of a second source of its kind in one flow; empty where a flow may have
+    several.
+    """
+
+    finder: ClassVar[str] = ""
+    poll: ClassVar[str] = ""
+    guarantees: ClassVar[frozenset[Guarantee]] = frozenset()
     alone: ClassVar[str] = ""
 
     def arrival(self) -> str:
@@ -158,6 +172,21 @@ def missing(option: str, names: Iterable[str], columns: Columns) -> Iterator[str
     for name in names:
         if name not in columns:
             yield f"{option}: no column {name}; {nearest(name, list(columns))}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutsideJournal(Declared):
+    """Of a journal that lies in another system, and not on the disks of nodes."""
+
+    @property
+    def place(self) -> str:
+        """Where it lies, in a few words."""
+        raise NotImplementedError
+
+    @property
+    def source(self) -> SourceOptions:
+        """The options of the source that reads it."""
+        raise NotImplementedError
 
 
 class EntriesError(ValueError):

@@ -10,7 +10,7 @@ import dataclasses
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -144,6 +144,8 @@ class Decoder:
 
     def _decoded(self, hint: Any, node: yaml.Node, path: str, option: Option) -> Any:
         origin = get_origin(hint)
+        if option.registered is not None:
+            return self.mapping(_registered(option, path), node, path)
         if hint is yaml.Node:  # of no fixed form: whoever knows more reads it
             return node
         if origin in (Union, types.UnionType):
@@ -343,6 +345,11 @@ class Decoder:
         self, node: yaml.Node, path: str, wanted: str, hint: str = ""
     ) -> Literal[Invalid.INVALID]:
         return self.report(node, path, f"{wanted}; found {document.describe(node)}{hint}")
+
+
+def _registered(option: Option, path: str) -> type[Any]:
+    """The option class of the component that an option of this path is for."""
+    return registry.get(cast("Kind", option.registered), path.rpartition(".")[2]).options_class()
 
 
 def _kind(path: str) -> Kind:

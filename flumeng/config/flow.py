@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal
 
-from flumeng.config import branch, registry
+from flumeng.config import branch
 from flumeng.config.branch import Branch, Leaf, Located
 from flumeng.config.component import DEAD_LETTER, Component
+from flumeng.config.declared import OutsideJournal
 from flumeng.config.flow_names import check_flow_name
 from flumeng.config.journal_encryption import JournalEncryption
-from flumeng.config.kafka_journal import KafkaJournal
 from flumeng.config.multiline import Multiline
 from flumeng.config.replicas import Replicas
 from flumeng.platform.options.option import option
@@ -246,8 +246,10 @@ class JournalOptions:
         maximum=2**26,
         default=2**22,
     )
-    kafka: KafkaJournal | None = option(
-        doc="Keep them in a topic of Kafka instead of on the disks of the nodes.", default=None
+    kafka: OutsideJournal | None = option(
+        doc="Keep them in a topic of Kafka instead of on the disks of the nodes.",
+        registered="journal",
+        default=None,
     )
     encryption: JournalEncryption | None = option(
         doc="Keep their events encrypted on the disks of the nodes.", default=None
@@ -401,7 +403,7 @@ class FlowSpec:
     @property
     def pollers(self) -> tuple[Component, ...]:
         """The partitioned sources that ask at due times."""
-        known = (part for part in self.partitioned if registry.get("source", part.name).poll)
+        known = (part for part in self.partitioned if part.options.poll)
         return tuple(known)
 
     @property

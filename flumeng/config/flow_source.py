@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from flumeng.config.declared import Placing, SourceOptions, Upstream
+from flumeng.config.declared import Guarantee, Placing, SourceOptions, Upstream
 from flumeng.platform.options.option import option
 from flumeng.platform.options.patterns import check_name
 
@@ -19,6 +19,9 @@ class FlowSource(SourceOptions):
     The events are as they arrive at the other flow's filters, or as these leave them, with their
     identity.
     """
+
+    implementation: ClassVar[str] = "flumeng.connectors.flows.finder:FlowFinder"
+    guarantees: ClassVar[frozenset[Guarantee]] = frozenset({"replayable"})
 
     name: str = option(doc="The flow to read.", check=check_name, example="web-logs")
     start_from: Literal["earliest", "latest"] = option(

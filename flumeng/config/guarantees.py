@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flumeng.config import isolation, registry
+from flumeng.config import isolation
 from flumeng.config.branch import Located
 from flumeng.config.component import DEAD_LETTER, DROP, Component
 from flumeng.config.flow import FlowSpec, JournalOptions, TaskRange
@@ -27,9 +27,8 @@ DELIVERS = {
 def promise(spec: FlowSpec) -> tuple[str, ...]:
     """What results for the events of a flow, in sentences: before they are accepted, after that,
     and in the sinks."""
-    again = {e.name for e in registry.entries("source") if "replayable" in e.guarantees}
-    names = dict.fromkeys(source.name for source in spec.sources)
-    replayed = [name for name in names if name in again]
+    again = [source.name for source in spec.sources if "replayable" in source.options.guarantees]
+    replayed = list(dict.fromkeys(again))
     arrivals = dict.fromkeys((s.name, s.options.arrival()) for s in spec.sources)
     which = "An event that survives" if spec.pinned else "A message that is read"
     sentences = [
@@ -54,7 +53,7 @@ def _kept(spec: FlowSpec) -> Iterator[str]:
     """What may happen to events that were accepted, until they are in the sinks."""
     if spec.journal.kafka is not None:
         yield (
-            f"An accepted event is in all replicas in sync of {spec.journal.kafka.topic}, and is "
+            f"An accepted event is in all replicas in sync of {spec.journal.kafka.place}, and is "
             "lost when Kafka deletes it before it is read."
         )
     elif spec.pinned:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
 from flumeng.config.client_tls import ClientTls
+from flumeng.config.declared import Guarantee
 from flumeng.config.json_paths import check_path, check_single
 from flumeng.config.kafka_source import time_of
 from flumeng.config.poll_templates import Template, unknown
 from flumeng.config.polls import Answers, KeepsAnswers, Schedule, answers_option, schedule_option
 from flumeng.config.sinks.elasticsearch import with_port
 from flumeng.config.sinks.http import check_url
-from flumeng.platform.options.option import option
+from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import SECRET
 
 Format = Literal["json", "ndjson", "lines", "text"]
@@ -155,6 +156,9 @@ class HttpPollSource(KeepsAnswers):
     `{due:unix}`, `{due:unix_ms}` and `{due:%Y-%m-%d}` say.
     """
 
+    guarantees: ClassVar[frozenset[Guarantee]] = frozenset({"replayable"})
+    poll: ClassVar[str] = "flumeng.connectors.polls.http_poll:HttpPoll"
+
     url: str = option(
         doc="What is asked.", check=check_polled, example="https://api.example/v1/events"
     )
@@ -236,7 +240,7 @@ class HttpPollSource(KeepsAnswers):
         found = {f"query.{name}": text for name, text in self.query.items()}
         return found if self.body is None else {**found, "body": self.body}
 
-    def needs(self) -> Iterator[tuple[str, str]]:
+    def needs(self) -> Iterator[Need]:
         urls = [self.url, *self.redirect_to]
         if self.auth is not None and self.auth.oauth2 is not None:
             urls.append(self.auth.oauth2.token_url)

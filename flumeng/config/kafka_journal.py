@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import ClassVar, Literal
 
+from flumeng.config.declared import OutsideJournal
 from flumeng.config.kafka_brokers import KafkaBrokers
 from flumeng.config.kafka_source import KafkaSource, check_topic
-from flumeng.platform.options.option import option
+from flumeng.platform.options.option import Need, option
 
 
 @dataclass(frozen=True, kw_only=True)
-class KafkaJournal(KafkaBrokers):
+class KafkaJournal(KafkaBrokers, OutsideJournal):
     """Ingest workers produce what they receive, one message an event, and collect tasks read the
     topic. Senders are answered when all replicas in sync have their events.
 
@@ -19,6 +21,8 @@ class KafkaJournal(KafkaBrokers):
     is the event's, to the millisecond. How long messages are kept is set in Kafka: longer than the
     flow may ever be behind.
     """
+
+    implementation: ClassVar[str] = "flumeng.connectors.kafka.journal:InKafka"
 
     topic: str = option(
         doc="The topic, which has to be there, and is written by nobody else.",
@@ -28,6 +32,14 @@ class KafkaJournal(KafkaBrokers):
     compression: Literal["zstd", "lz4", "snappy", "gzip", "none"] = option(
         doc="How messages are compressed.", default="lz4"
     )
+
+    def needs(self) -> Iterator[Need]:
+        for broker in self.brokers:
+            yield "output", f"kafka://{broker}"
+
+    @property
+    def place(self) -> str:
+        return f"Kafka, {self.topic}"
 
     @property
     def source(self) -> KafkaSource:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from flumeng.config.declared import OffsetBounds, Placing, SourceOptions
+from flumeng.config.declared import Guarantee, OffsetBounds, Placing, SourceOptions
 from flumeng.config.kafka_brokers import KafkaBrokers
 from flumeng.config.kinds import EVENT, MESSAGE, Columns
-from flumeng.platform.options.option import option
+from flumeng.platform.options.option import Need, option
 
 TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", re.ASCII)
 PARTITION = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})\.(?P<number>[0-9]{1,9})", re.ASCII)
@@ -59,6 +59,9 @@ class KafkaSource(KafkaBrokers, SourceOptions):
     An event's body is the message's value, and its time the message's. Its columns `topic`,
     `partition`, `key` and `headers` are the message's too, and `seq` is its offset.
     """
+
+    implementation: ClassVar[str] = "flumeng.connectors.kafka.finder:KafkaFinder"
+    guarantees: ClassVar[frozenset[Guarantee]] = frozenset({"replayable"})
 
     topics: tuple[str, ...] = option(
         doc="The topics, by name.", check=check_topic, example="[orders, payments]", default=()
@@ -111,7 +114,7 @@ class KafkaSource(KafkaBrokers, SourceOptions):
         doc="What the brokers know this reader by, for their quotas.", default="flumeng"
     )
 
-    def needs(self) -> Iterator[tuple[str, str]]:
+    def needs(self) -> Iterator[Need]:
         for broker in self.brokers:
             yield "input", f"kafka://{broker}"
         if self.tls is not None:

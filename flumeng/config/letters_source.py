@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
-from flumeng.config.declared import Placing, SourceOptions
+from flumeng.config.declared import Guarantee, Placing, SourceOptions
 from flumeng.config.kinds import EVENT, MESSAGE, Columns
 from flumeng.platform.options.locations import (
     Credentials,
@@ -14,7 +15,7 @@ from flumeng.platform.options.locations import (
     located,
     shared_option,
 )
-from flumeng.platform.options.option import option
+from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import check_name
 
 MOST_PARTS = 64
@@ -25,6 +26,9 @@ class LettersSource(SourceOptions):
     """Reads dead letters as the events that they were, with `replayed`. `flumeng flow dead replay`
     writes it, with the list of the letters; the flow stops by itself when it has read them.
     """
+
+    implementation: ClassVar[str] = "flumeng.connectors.dead_letters.finder:LettersFinder"
+    guarantees: ClassVar[frozenset[Guarantee]] = frozenset({"replayable"})
 
     path: str = option(
         doc="Where the letters are: the path of the sink `files` that has written them.",
@@ -66,7 +70,7 @@ class LettersSource(SourceOptions):
         """Nothing is ever added to the list."""
         return 3600.0
 
-    def needs(self) -> Iterator[tuple[str, str]]:
+    def needs(self) -> Iterator[Need]:
         yield "output", self.path
 
     def problems(self) -> Iterator[tuple[str, str]]:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
-from flumeng.config.declared import Placing, SourceOptions, TimeBounds
+from flumeng.config.declared import Guarantee, Placing, SourceOptions, TimeBounds
 from flumeng.config.kafka_source import time_of
 from flumeng.config.object_paths import check_objects, overlap
 from flumeng.platform.options.locations import (
@@ -19,7 +19,7 @@ from flumeng.platform.options.locations import (
     shared_option,
     store_of,
 )
-from flumeng.platform.options.option import option
+from flumeng.platform.options.option import Need, option
 
 Format = Literal["lines", "ndjson", "json", "csv", "parquet", "avro"]
 Order = Literal["name", "modified", "any"]
@@ -83,6 +83,9 @@ class ObjectsSource(SourceOptions):
     An event's body is a line, or a row as JSON. Its time is when the object was written last, and
     its attribute `path` is the object's location.
     """
+
+    implementation: ClassVar[str] = "flumeng.connectors.objects.finder:ObjectsFinder"
+    guarantees: ClassVar[frozenset[Guarantee]] = frozenset({"replayable"})
 
     paths: tuple[str, ...] = option(
         doc="Where the objects are, as globs: `*` and `[...]` stand for what is within one "
@@ -279,7 +282,7 @@ class ObjectsSource(SourceOptions):
         first, end = self._written_us
         return first <= modified_us < end
 
-    def needs(self) -> Iterator[tuple[str, str]]:
+    def needs(self) -> Iterator[Need]:
         for path in self.paths:
             yield "input", path
         for place in (self.move_to, self.seen_in):

@@ -190,6 +190,12 @@ class Policy:
         example="[syslog, tail]",
         default=_SOURCES,
     )
+    plugins: tuple[str, ...] = option(
+        doc="The packages, beside flumeng's own, whose sources, filters and sinks may run; `*` for "
+        "all that are installed.",
+        example="[flumeng-mqtt]",
+        default=(_ANYWHERE,),
+    )
     paths: tuple[str, ...] = option(
         doc="The directories below which files may be read, with symlinks resolved: those of "
         "`tail` and of `tls`, and tables that are looked up.",
@@ -288,8 +294,13 @@ class Policy:
         """Raises UserError when a source or sink needs more than is allowed. Looks at the disk."""
         if part.kind == "source" and part.name not in self.sources:
             raise UserError(f"this node's policy file does not allow the source {part.name}")
-        needs = part.options.needs()
-        for kind, what in needs:
+        package = registry.get(part.kind, part.name).distribution
+        if package != registry.OWN and not {package, _ANYWHERE} & set(self.plugins):
+            raise UserError(
+                f"this node's policy file does not allow the {part.kind} {part.name} of the "
+                f"package {package}: name it in plugins"
+            )
+        for kind, what in part.options.needs():
             self._require(kind, what)
 
     def _require(self, kind: str, what: Any) -> None:

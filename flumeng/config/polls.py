@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 from zlib import crc32
 from zoneinfo import ZoneInfo
 
@@ -149,6 +149,9 @@ class Answers:
 
 class KeepsAnswers(SourceOptions):
     """What planning wants to know of options that may have ``answers``."""
+
+    implementation: ClassVar[str] = "flumeng.connectors.polls.finder:ScheduleFinder"
+    finder: ClassVar[str] = "flumeng.connectors.polls.finder:ScheduleFinder"
 
     answers: Answers | None
 

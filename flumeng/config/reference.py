@@ -7,65 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_origin, get_type_hints
 
 from flumeng.config import registry
-from flumeng.config.branch import Branch
-from flumeng.config.client_tls import ClientTls
-from flumeng.config.flow import (
-    Batch,
-    CollectPlace,
-    FlowSpec,
-    IngestPlace,
-    JournalOptions,
-    Lag,
-    TaskRange,
-)
-from flumeng.config.http_poll_source import HttpAuth, OAuth2, Paging, TrackField
-from flumeng.config.journal_encryption import JournalEncryption
-from flumeng.config.kafka_journal import KafkaJournal
-from flumeng.config.multiline import Multiline
-from flumeng.config.option_docs import documentation, option_rows
-from flumeng.config.polls import Answers, Schedule
-from flumeng.config.registry import Entry
-from flumeng.config.replicas import Replicas
-from flumeng.config.senders import PeerLimits, SenderAuth
-from flumeng.config.server_tls import Tls
-from flumeng.config.sinks.files import Roll
-from flumeng.config.sql_poll_source import TrackColumn
-from flumeng.config.tables import Jdbc, LookupTable
-from flumeng.platform.options.locations import Credentials
+from flumeng.config.declared import OutsideJournal, SourceOptions
+from flumeng.config.flow import FlowSpec
+from flumeng.config.option_docs import documentation, nested_options, option_rows
+from flumeng.config.registry import Entry, Kind
 from flumeng.platform.options.option import described
 
+KINDS: tuple[Kind, ...] = ("source", "filter", "sink")
 HEAD = """\
 Every option of a flow file and of every component. Sizes are written as `64 KiB` or `1 MiB` (or
 `KB`, `MB`), durations as `250 ms`, `10 s` or `5 min`; a bare number means bytes or seconds.
 """
-PARTS: tuple[tuple[str, type[Any]], ...] = (
-    ("place.ingest", IngestPlace),
-    ("place.collect", CollectPlace),
-    ("tasks", TaskRange),
-    ("replicas", Replicas),
-    ("journal", JournalOptions),
-    ("journal.kafka", KafkaJournal),
-    ("journal.encryption", JournalEncryption),
-    ("multiline", Multiline),
-    ("lag", Lag),
-    ("batch", Batch),
-    ("branches", Branch),
-    ("tls", Tls),
-    ("auth of http", SenderAuth),
-    ("per_peer", PeerLimits),
-    ("credentials", Credentials),
-    ("roll", Roll),
-    ("tls of sinks", ClientTls),
-    ("schedule", Schedule),
-    ("answers", Answers),
-    ("auth of http_poll", HttpAuth),
-    ("oauth2", OAuth2),
-    ("paging", Paging),
-    ("track of http_poll", TrackField),
-    ("table of lookup", LookupTable),
-    ("jdbc", Jdbc),
-    ("track of sql_poll", TrackColumn),
-)
 
 
 def to_markdown() -> str:
@@ -86,22 +38,39 @@ def _lines() -> Iterator[str]:
     yield HEAD
     yield "## The flow\n"
     yield from _options(FlowSpec)
-    for name, part in PARTS:
-        yield f"### `{name}`\n"
-        yield f"{documentation(part)}\n"
-        yield from _options(part)
-    for kind in ("source", "filter", "sink"):
+    told: set[type[Any]] = {FlowSpec}
+    yield from _parts(FlowSpec, "", told)
+    for entry in registry.entries("journal"):
+        yield f"### `journal.{entry.name}`\n"
+        yield f"{documentation(entry.options_class())}\n"
+        yield from _options(entry.options_class())
+    for kind in KINDS:
         yield f"## {kind.capitalize()}s\n"
         for entry in registry.entries(kind):
             yield from _component(entry)
+            yield from _parts(entry.options_class(), f" of {entry.name}", told)
+
+
+def _parts(cls: type[Any], behind: str, told: set[type[Any]], above: str = "") -> Iterator[str]:
+    """The options of this class that have options of their own, and theirs, but for those that were
+    ``told`` of another one."""
+    for name, part in nested_options(cls):
+        if part in told:
+            continue
+        told.add(part)
+        if not issubclass(part, OutsideJournal):
+            yield f"#### `{above}{name}`{behind}\n"
+            yield f"{documentation(part)}\n"
+            yield from _options(part)
+        yield from _parts(part, behind, told, f"{above}{name}.")
 
 
 def _component(entry: Entry) -> Iterator[str]:
     cls = entry.options_class()
     yield f"### {entry.kind} `{entry.name}`\n"
     yield f"{documentation(cls)}\n"
-    if entry.guarantees:
-        yield f"Guarantees: {', '.join(sorted(entry.guarantees))}.\n"
+    if issubclass(cls, SourceOptions) and cls.guarantees:
+        yield f"Guarantees: {', '.join(sorted(cls.guarantees))}.\n"
     bare = getattr(cls, "bare", None)
     if bare is not None:
         option = next(described(f) for f in dataclasses.fields(cls) if f.name == bare)

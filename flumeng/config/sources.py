@@ -11,17 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from flumeng.config.declared import SourceOptions
+from flumeng.config.declared import Guarantee, SourceOptions
 from flumeng.config.encodings import UTF_8, check_encoding
 from flumeng.config.file_globs import check_file_glob, expand, matches
 from flumeng.config.polls import Answers, KeepsAnswers, Schedule
 from flumeng.config.senders import NO_LIMITS, PeerLimits, SenderAuth
 from flumeng.config.server_tls import Tls
-from flumeng.platform.options.option import option
+from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.quantities import check_address
-
-Need = tuple[Literal["listen", "path", "command", "output"], Any]
-"""An address, a path or glob on the node, the words of a command, or where something is written."""
 
 _MAX_LINE_DOC = "A longer line is cut there, marked with the attribute `truncated` and counted."
 _CONNECTIONS_DOC = (
@@ -79,6 +76,8 @@ class Syslog(SourceOptions):
     `client`.
     """
 
+    implementation: ClassVar[str] = "flumeng.connectors.network.syslog:SyslogSource"
+
     listen: str = option(
         doc=_LISTEN_DOC,
         check=check_address,
@@ -119,6 +118,8 @@ class Tcp(SourceOptions):
     Attributes: `source`, `peer`, `client`.
     """
 
+    implementation: ClassVar[str] = "flumeng.connectors.network.sockets:TcpSource"
+
     listen: str = option(doc=_LISTEN_DOC, check=check_address, example='"0.0.0.0:5140"')
     framing: Literal["newline", "length-prefixed", "octet-counted"] = option(
         doc=f"How messages are told apart: {_FRAMING_DOC}", default="newline"
@@ -142,6 +143,8 @@ class Tcp(SourceOptions):
 @dataclass(frozen=True)
 class Udp(SourceOptions):
     """Receives datagrams. Attributes: `source`, `peer`."""
+
+    implementation: ClassVar[str] = "flumeng.connectors.network.sockets:UdpSource"
 
     listen: str = option(doc=_LISTEN_DOC, check=check_address, example='"0.0.0.0:5140"')
     framing: Literal["datagram", "newline", "length-prefixed", "octet-counted"] = option(
@@ -169,6 +172,9 @@ class Http(SourceOptions):
     content type, lines; plain or packed with gzip or zstd. Attributes: `source`, `peer`, `client`,
     `path`, `content_type`.
     """
+
+    implementation: ClassVar[str] = "flumeng.connectors.http.source:HttpSource"
+    guarantees: ClassVar[frozenset[Guarantee]] = frozenset({"acknowledging"})
 
     listen: str = option(doc=_LISTEN_DOC, check=check_address, example='"0.0.0.0:8080"')
     max_body_bytes: int = option(
@@ -233,6 +239,9 @@ class Tail(SourceOptions):
     It goes on where it was after any restart: each line is taken exactly once. Attributes:
     `source`, `path`, `inode`, `offset`.
     """
+
+    implementation: ClassVar[str] = "flumeng.connectors.tail.source:TailSource"
+    guarantees: ClassVar[frozenset[Guarantee]] = frozenset({"replayable"})
 
     keeps_place: ClassVar[bool] = True
     paths: tuple[str, ...] = option(
@@ -307,6 +316,9 @@ class Exec(KeepsAnswers):
     lines were taken last as `FLUMENG_SINCE`, which is not there at first. An event's time is the
     due time.
     """
+
+    implementation: ClassVar[str] = "flumeng.connectors.exec.source:ExecSource"
+    poll: ClassVar[str] = "flumeng.connectors.polls.exec_poll:ExecPoll"
 
     command: tuple[str, ...] = option(
         doc="The program, as an absolute path, and its arguments.",
@@ -388,6 +400,9 @@ class Generate(SourceOptions):
     A body is the seed, the event's number in 16 digits and filling. Numbers begin with 0 and have
     no gaps, also over restarts.
     """
+
+    implementation: ClassVar[str] = "flumeng.connectors.generate.source:GenerateSource"
+    guarantees: ClassVar[frozenset[Guarantee]] = frozenset({"replayable"})
 
     keeps_place: ClassVar[bool] = True
     events_per_second: int = option(

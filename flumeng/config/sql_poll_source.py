@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import ClassVar, Literal
 
+from flumeng.config.declared import Guarantee
 from flumeng.config.polls import Answers, KeepsAnswers, Schedule, answers_option, schedule_option
 from flumeng.config.tables import Jdbc, check_jdbc, check_property, check_table
-from flumeng.platform.options.option import option
+from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import check_timezone
 
 TrackKind = Literal["integer", "timestamp"]
@@ -105,6 +106,9 @@ class SqlPollSource(KeepsAnswers):
     without it all rows are taken at each due time.
     """
 
+    guarantees: ClassVar[frozenset[Guarantee]] = frozenset({"replayable"})
+    poll: ClassVar[str] = "flumeng.connectors.polls.sql_poll:SqlPoll"
+
     url: str = option(
         doc="The database, without parameters and without a user.",
         check=check_jdbc,
@@ -159,7 +163,7 @@ class SqlPollSource(KeepsAnswers):
         """Where it asks, as whom."""
         return Jdbc(self.url, self.table or "", self.username, self.password, self.properties)
 
-    def needs(self) -> Iterator[tuple[str, str]]:
+    def needs(self) -> Iterator[Need]:
         database = self.database
         if self.table is not None:
             places = dict.fromkeys((database.place, database.table_place))

@@ -14,7 +14,7 @@ from flumeng.platform.options.locations import (
     credential_problem,
     located,
 )
-from flumeng.platform.options.option import option
+from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import fixed_part
 
 MOST_ROWS = 1_000_000
@@ -214,7 +214,7 @@ class LookupTable:
                 raise ValueError(f"the column {name} of a table cannot be a {kind.name}")
         return found
 
-    def needs(self) -> Iterator[tuple[str, str]]:
+    def needs(self) -> Iterator[Need]:
         if self.jdbc is not None:
             for place in dict.fromkeys((self.jdbc.place, self.jdbc.table_place)):
                 yield "input", place

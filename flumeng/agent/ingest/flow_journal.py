@@ -9,7 +9,8 @@ import logging
 from typing import Any, Protocol
 
 from flumeng.agent.ingest.journal_store import JournalStore
-from flumeng.config import FlowSpec
+from flumeng.config import FlowSpec, registry
+from flumeng.config.component import Component
 from flumeng.config.policy import UNRESTRICTED, Policy
 from flumeng.journal.log.checkpoint import Durability
 from flumeng.journal.log.contract import Appendable
@@ -39,11 +40,10 @@ def take(
 ) -> FlowJournal:
     """Raises CorruptError, UnavailableError, UserError, OSError."""
     if spec.journal.kafka is not None:
-        from flumeng.connectors.kafka.journal import InKafka  # noqa: PLC0415  loads librdkafka
-
-        for broker in spec.journal.kafka.brokers:
-            policy.require_output(f"kafka://{broker}")
-        journal = InKafka(flow, spec.journal.kafka)
+        part = Component("journal", "kafka", spec.journal.kafka)
+        policy.require(part)
+        cls = registry.get("journal", part.name).implementation_class()  # loads librdkafka
+        journal: FlowJournal = cls(flow, part.options)
         store.close_of(flow)
         return journal
     return OnNode(store, flow, spec)

@@ -82,6 +82,8 @@ class Aggregate(FilterOptions):
     more row of its window. A row is of the first of its events.
     """
 
+    implementation: ClassVar[str] = "flumeng.filters.aggregate:AggregateFilter"
+
     unconditional: ClassVar[str] = "put a where before it, or a branch around it"
     regroups: ClassVar[bool] = True
 

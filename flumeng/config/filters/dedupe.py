@@ -18,6 +18,8 @@ class Dedupe(FilterOptions):
     It sees one split of a batch: what comes again in another one stays.
     """
 
+    implementation: ClassVar[str] = "flumeng.filters.dedupe:DedupeFilter"
+
     bare: ClassVar[str] = "by"
     keeps_columns: ClassVar[bool] = True
     unconditional: ClassVar[str] = (

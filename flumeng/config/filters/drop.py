@@ -15,6 +15,8 @@ from flumeng.platform.options.option import option
 class Drop(FilterOptions):
     """Takes columns away, and entries of `attrs`; all others stay. Events stay: see `where`."""
 
+    implementation: ClassVar[str] = "flumeng.filters.drop:DropFilter"
+
     bare: ClassVar[str] = "columns"
     unconditional: ClassVar[str] = "all events have the same columns: select one that may be null"
 

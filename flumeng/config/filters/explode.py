@@ -27,6 +27,8 @@ class Explode(FilterOptions):
     the same event. One without an entry stays, with null.
     """
 
+    implementation: ClassVar[str] = "flumeng.filters.explode:ExplodeFilter"
+
     bare: ClassVar[str] = "column"
     unconditional: ClassVar[str] = (
         "events whose array is null stay as they are: select one that is null for the others"

@@ -10,7 +10,7 @@ from flumeng.config.declared import FilterOptions
 from flumeng.config.filters import fields
 from flumeng.config.functions import TEXT
 from flumeng.config.kinds import RECEIVED, Columns, check_column, require_column, require_new
-from flumeng.platform.options.option import option
+from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.quantities import check_absolute
 
 
@@ -21,6 +21,8 @@ class Geoip(FilterOptions):
     A text that is no address has the reason in the attribute `parse_error`; an address that is not
     in the database has nulls.
     """
+
+    implementation: ClassVar[str] = "flumeng.filters.geoip:GeoipFilter"
 
     column: str = option(doc="The column with the addresses, IPv4 or IPv6.", example="client")
     database: str = option(
@@ -37,7 +39,7 @@ class Geoip(FilterOptions):
     looks_up: ClassVar[bool] = True
     notes_errors: ClassVar[bool] = True
 
-    def needs(self) -> Iterator[tuple[str, str]]:
+    def needs(self) -> Iterator[Need]:
         yield "path", self.database
 
     def problems(self) -> Iterator[tuple[str, str]]:

@@ -18,6 +18,8 @@ class Limit(FilterOptions):
     It counts in each split of a batch by itself: it holds back floods, and is no quota.
     """
 
+    implementation: ClassVar[str] = "flumeng.filters.limit:LimitFilter"
+
     keeps_columns: ClassVar[bool] = True
     unconditional: ClassVar[str] = (
         "put a set before it that makes a column for the events it is for: where a column of by "

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from flumeng.config.declared import FilterOptions
 from flumeng.config.kinds import IN_KEYS, Columns, require_new
 from flumeng.config.tables import LookupTable
-from flumeng.platform.options.option import option
+from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.problems import nearest
 
 
@@ -20,6 +20,8 @@ class Lookup(FilterOptions):
     The table has one row for a key at most: one with several is not read, and the one before it
     stays. A key that is null is in no table.
     """
+
+    implementation: ClassVar[str] = "flumeng.filters.lookup:LookupFilter"
 
     on: tuple[str, ...] = option(
         doc="The columns that events and the table have in common.", minimum=1, example="[app]"
@@ -35,7 +37,7 @@ class Lookup(FilterOptions):
 
     looks_up: ClassVar[bool] = True
 
-    def needs(self) -> Iterator[tuple[str, str]]:
+    def needs(self) -> Iterator[Need]:
         yield from self.table.needs()
 
     def behind(self, columns: Columns) -> Columns:

@@ -98,6 +98,8 @@ class Parse(FilterOptions):
     [Parsing](../parsing.md) tells what each format takes.
     """
 
+    implementation: ClassVar[str] = "flumeng.filters.parse:ParseFilter"
+
     notes_errors: ClassVar[bool] = True
 
     format: Literal[

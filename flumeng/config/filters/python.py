@@ -9,7 +9,7 @@ from typing import ClassVar
 from flumeng.config.declared import FilterOptions
 from flumeng.config.kinds import Columns, check_column, require_new
 from flumeng.config.sinks.python import check_argument, check_function
-from flumeng.platform.options.option import option
+from flumeng.platform.options.option import Need, option
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,8 @@ class Python(FilterOptions):
 
     The module is one that is installed where the node collects, and that the node's policy names.
     """
+
+    implementation: ClassVar[str] = "flumeng.filters.python:PythonFilter"
 
     function: str = option(
         doc="The module and the function in it: a `pyarrow.RecordBatch` to another one.",
@@ -43,7 +45,7 @@ class Python(FilterOptions):
     def module(self) -> str:
         return self.function.partition(":")[0]
 
-    def needs(self) -> Iterator[tuple[str, str]]:
+    def needs(self) -> Iterator[Need]:
         yield "python module", self.module
 
     def behind(self, columns: Columns) -> Columns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from flumeng.config.declared import EntriesError, FilterOptions
 from flumeng.config.functions import BINARY, TEXT
@@ -27,6 +27,8 @@ def check_kind(text: str) -> None:
 @dataclass(frozen=True)
 class Redact(FilterOptions):
     """Masks, hashes or removes what is private in columns: what it finds there, or all of them."""
+
+    implementation: ClassVar[str] = "flumeng.filters.redact:RedactFilter"
 
     columns: tuple[str, ...] = option(
         doc="The columns, each a text or `body`, or `attrs.KEY`.", minimum=1, example="[body]"

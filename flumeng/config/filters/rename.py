@@ -15,6 +15,8 @@ from flumeng.platform.options.option import option
 class Rename(FilterOptions):
     """Gives columns other names. They stay in their places, and so do all others."""
 
+    implementation: ClassVar[str] = "flumeng.filters.rename:RenameFilter"
+
     bare: ClassVar[str] = "columns"
     unconditional: ClassVar[str] = "a column has one name for all events: set copies a column"
 

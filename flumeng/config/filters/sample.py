@@ -17,6 +17,8 @@ class Sample(FilterOptions):
     What is kept is chosen by a hash: the same events and keys in every batch, task and flow.
     """
 
+    implementation: ClassVar[str] = "flumeng.filters.sample:SampleFilter"
+
     keeps_columns: ClassVar[bool] = True
 
     rate: float = option(

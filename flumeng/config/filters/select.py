@@ -14,6 +14,8 @@ from flumeng.platform.options.option import option
 class Select(FilterOptions):
     """Chooses and computes columns in Spark SQL; all others are dropped."""
 
+    implementation: ClassVar[str] = "flumeng.filters.select:SelectFilter"
+
     bare: ClassVar[str] = "expressions"
 
     expressions: tuple[str, ...] = option(

@@ -38,6 +38,8 @@ def check_target(text: str) -> None:
 class Set(FilterOptions):
     """Sets columns, and entries of `attrs`, to constants, other columns or texts of both."""
 
+    implementation: ClassVar[str] = "flumeng.filters.set:SetFilter"
+
     bare: ClassVar[str] = "columns"
 
     columns: Mapping[str, str] = option(

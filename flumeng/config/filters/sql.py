@@ -10,7 +10,7 @@ from typing import ClassVar
 from flumeng.config.declared import FilterOptions
 from flumeng.config.kinds import Columns
 from flumeng.config.tables import LookupTable
-from flumeng.platform.options.option import option
+from flumeng.platform.options.option import Need, option
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 
@@ -26,6 +26,8 @@ class Sql(FilterOptions):
 
     It sees one batch: aggregates and windows are over the events of that batch.
     """
+
+    implementation: ClassVar[str] = "flumeng.filters.sql:SqlFilter"
 
     bare: ClassVar[str] = "query"
 
@@ -44,7 +46,7 @@ class Sql(FilterOptions):
     def looks_up(self) -> bool:
         return bool(self.tables)
 
-    def needs(self) -> Iterator[tuple[str, str]]:
+    def needs(self) -> Iterator[Need]:
         for table in self.tables.values():
             yield from table.needs()
 

@@ -21,6 +21,8 @@ class Time(FilterOptions):
     `parse_error`; one whose column is null keeps what it has.
     """
 
+    implementation: ClassVar[str] = "flumeng.filters.time:TimeFilter"
+
     notes_errors: ClassVar[bool] = True
 
     column: str = option(doc="The column to read.", example="when")

@@ -14,6 +14,8 @@ from flumeng.platform.options.option import option
 class Where(FilterOptions):
     """Keeps the events for which a condition in Spark SQL is true."""
 
+    implementation: ClassVar[str] = "flumeng.filters.where:WhereFilter"
+
     bare: ClassVar[str] = "expression"
     keeps_columns: ClassVar[bool] = True
 

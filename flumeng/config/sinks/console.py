@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from flumeng.config.declared import SinkOptions
 
@@ -11,7 +12,11 @@ from flumeng.config.declared import SinkOptions
 class Console(SinkOptions):
     """Prints the first events of each batch in the node's log, to look at while trying a flow."""
 
+    implementation: ClassVar[str] = "flumeng.connectors.console.sink:ConsoleSink"
+
 
 @dataclass(frozen=True)
 class Noop(SinkOptions):
     """Computes everything and writes nothing, to measure."""
+
+    implementation: ClassVar[str] = "flumeng.connectors.console.noop:NoopSink"

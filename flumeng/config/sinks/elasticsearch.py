@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
 from flumeng.config.declared import ExactlyOnce, SinkOptions
 from flumeng.config.functions import ATOMIC, BINARY
 from flumeng.config.kinds import Columns
-from flumeng.platform.options.option import option
+from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import TIME_PATTERNS
 from flumeng.platform.options.problems import nearest
 from flumeng.platform.options.quantities import check_absolute
@@ -83,6 +83,8 @@ def check_fingerprint(text: str) -> None:
 class Elasticsearch(SinkOptions):
     """Indexes each event as a document. An event that is written again replaces itself: its
     `_id` is its journal and its number there, its index follows from its own time."""
+
+    implementation: ClassVar[str] = "flumeng.connectors.elasticsearch:ElasticsearchSink"
 
     hosts: tuple[str, ...] = option(
         doc="URLs of nodes of the cluster; requests go to them in turn.",
@@ -208,7 +210,7 @@ class Elasticsearch(SinkOptions):
             if name in RESERVED:
                 yield f"{name} is a field that Elasticsearch keeps for itself: rename the column"
 
-    def needs(self) -> Iterator[tuple[str, str]]:
+    def needs(self) -> Iterator[Need]:
         for host in self.hosts:
             yield "output", with_port(host)
         for path in (self.ca, self.certificate, self.key):

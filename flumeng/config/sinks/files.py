@@ -47,6 +47,8 @@ class Files(InStore, SinkOptions):
     The flow's staging directory `_flumeng` lies below the fixed part of the path.
     """
 
+    implementation: ClassVar[str] = "flumeng.connectors.files.sink:FilesSink"
+
     path: str = option(
         doc="The directory, a path or a URL. `%Y %m %d %H %M` come from the event's time in UTC, "
         "`{column}` is the value of a column, as Hive writes it.",

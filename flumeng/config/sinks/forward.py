@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from flumeng.config.client_tls import ClientTls
 from flumeng.config.declared import SinkOptions
-from flumeng.platform.options.option import option
+from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.quantities import check_address
 
 _TLS_DOC = "Talks TLS; `{}` is enough where the host trusts the server."
@@ -41,9 +41,7 @@ def _timeout_seconds() -> Any:
     )
 
 
-def _needs(
-    scheme: str, targets: tuple[str, ...], tls: ClientTls | None
-) -> Iterator[tuple[str, str]]:
+def _needs(scheme: str, targets: tuple[str, ...], tls: ClientTls | None) -> Iterator[Need]:
     for target in targets:
         yield "output", f"{scheme}://{target}"
     if tls is not None:
@@ -56,6 +54,8 @@ class ForwardSyslog(SinkOptions):
 
     TCP does not acknowledge: what that means for single messages is in `docs/sinks.md`.
     """
+
+    implementation: ClassVar[str] = "flumeng.connectors.forward.sink:ForwardSink"
 
     targets: tuple[str, ...] = _targets('["logs-1.example:6514", "logs-2.example:6514"]')
     message: Literal["body", "rfc5424"] = option(
@@ -73,7 +73,7 @@ class ForwardSyslog(SinkOptions):
     wait_for_close: bool = _wait_for_close()
     timeout_seconds: float = _timeout_seconds()
 
-    def needs(self) -> Iterator[tuple[str, str]]:
+    def needs(self) -> Iterator[Need]:
         return _needs("tcp" if self.tls is None else "tls", self.targets, self.tls)
 
 
@@ -83,6 +83,8 @@ class ForwardTcp(SinkOptions):
 
     TCP does not acknowledge: what that means for single messages is in `docs/sinks.md`.
     """
+
+    implementation: ClassVar[str] = "flumeng.connectors.forward.sink:ForwardSink"
 
     targets: tuple[str, ...] = _targets('["logs-1.example:5170", "logs-2.example:5170"]')
     message: Literal["body", "json"] = option(
@@ -97,5 +99,5 @@ class ForwardTcp(SinkOptions):
     wait_for_close: bool = _wait_for_close()
     timeout_seconds: float = _timeout_seconds()
 
-    def needs(self) -> Iterator[tuple[str, str]]:
+    def needs(self) -> Iterator[Need]:
         return _needs("tcp" if self.tls is None else "tls", self.targets, self.tls)

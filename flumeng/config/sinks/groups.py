@@ -86,6 +86,8 @@ class FirstOf(Group):
     is tried again when its back-off is over.
     """
 
+    implementation: ClassVar[str] = "flumeng.connectors.groups.sink:FirstOfSink"
+
 
 @dataclass(frozen=True)
 class OneOf(Group):
@@ -93,6 +95,8 @@ class OneOf(Group):
 
     A member that fails is passed over until its back-off is over, and others have its share.
     """
+
+    implementation: ClassVar[str] = "flumeng.connectors.groups.sink:OneOfSink"
 
 
 def _possible() -> Iterator[str]:

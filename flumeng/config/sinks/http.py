@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
 from flumeng.config.declared import ExactlyOnce, SinkOptions
-from flumeng.platform.options.option import option
+from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import SECRET
 from flumeng.platform.options.quantities import check_absolute
 
@@ -45,6 +45,8 @@ class Http(SinkOptions):
 
     Each request has a header `Idempotency-Key`, which is the same when the request is repeated.
     """
+
+    implementation: ClassVar[str] = "flumeng.connectors.http.sink:HttpSink"
 
     url: str = option(
         doc="Where requests go.", check=check_url, example='"https://hooks.example/events"'
@@ -95,7 +97,7 @@ class Http(SinkOptions):
     def exactly_once(self) -> ExactlyOnce | None:
         return "by batch" if self.idempotent else None
 
-    def needs(self) -> Iterator[tuple[str, str]]:
+    def needs(self) -> Iterator[Need]:
         parts = urlsplit(self.url)
         port = parts.port or PORTS[parts.scheme]
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from flumeng.config.declared import SinkOptions
 from flumeng.config.kafka_brokers import KafkaBrokers
-from flumeng.platform.options.option import option
+from flumeng.platform.options.option import Need, option
 
 COLUMN = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -30,6 +30,8 @@ class Kafka(KafkaBrokers, SinkOptions):
     Brokers answer when all replicas in sync have a message. A batch that is repeated repeats its
     messages; `event_id` lets consumers tell them.
     """
+
+    implementation: ClassVar[str] = "flumeng.connectors.kafka.sink:KafkaSink"
 
     topic: str = option(
         doc="The topic. `{column}` stands for the text in that column; an event that makes no name "
@@ -70,7 +72,7 @@ class Kafka(KafkaBrokers, SinkOptions):
         default=30,
     )
 
-    def needs(self) -> Iterator[tuple[str, str]]:
+    def needs(self) -> Iterator[Need]:
         for broker in self.brokers:
             yield "output", f"kafka://{broker}"
         if self.tls is not None:

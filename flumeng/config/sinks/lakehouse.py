@@ -18,7 +18,7 @@ from flumeng.platform.options.locations import (
     shared_option,
     store_of,
 )
-from flumeng.platform.options.option import option
+from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import fixed_part
 
 _PARTITION = re.compile(r"(?:(year|month|day|hour)\((\w+)\)|(\w+))")
@@ -82,6 +82,8 @@ def check_endpoint(text: str) -> None:
 class Delta(InStore, SinkOptions):
     """Appends to a Delta Lake table, which remembers the last batch of each flow: a reader of it
     sees each event exactly once. Needs `flumeng[delta]`."""
+
+    implementation: ClassVar[str] = "flumeng.connectors.lakehouse.delta:DeltaSink"
 
     path: str = option(
         doc="The table's directory, a path or a URL; the table is made when there is none.",
@@ -214,6 +216,8 @@ class Iceberg(SinkOptions):
     """Appends to an Apache Iceberg table, which remembers the last batch of each flow: a reader of
     it sees each event exactly once. Needs `flumeng[iceberg]`."""
 
+    implementation: ClassVar[str] = "flumeng.connectors.lakehouse.iceberg:IcebergSink"
+
     catalog: Catalog = option(
         doc="Where the table is registered.",
         example='{type: rest, uri: "https://catalog.example/api"}',
@@ -282,7 +286,7 @@ class Iceberg(SinkOptions):
         if problem is not None:
             yield "credentials", problem
 
-    def needs(self) -> Iterator[tuple[str, str]]:
+    def needs(self) -> Iterator[Need]:
         uri = urlsplit(self.catalog.uri)
         if uri.scheme.startswith("sqlite"):
             yield "output", self.path

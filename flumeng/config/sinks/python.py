@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from flumeng.config.declared import ExactlyOnce, SinkOptions
-from flumeng.platform.options.option import option
+from flumeng.platform.options.option import Need, option
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _MODULE = re.compile(rf"{_NAME}(\.{_NAME})*")
@@ -37,6 +37,8 @@ class Python(SinkOptions):
     After a crash the same number comes with the same events. The module is one that is installed
     where the node collects, and that the node's policy names.
     """
+
+    implementation: ClassVar[str] = "flumeng.connectors.python.sink:PythonSink"
 
     function: str = option(
         doc="The module and the function in it.",
@@ -67,5 +69,5 @@ class Python(SinkOptions):
     def module(self) -> str:
         return self.function.partition(":")[0]
 
-    def needs(self) -> Iterator[tuple[str, str]]:
+    def needs(self) -> Iterator[Need]:
         yield "python module", self.module

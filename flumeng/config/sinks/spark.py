@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from flumeng.config.declared import SinkOptions, missing
 from flumeng.config.kinds import Columns
-from flumeng.platform.options.option import option
+from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import SECRET, SECRET_NAME, check_lake_path, fixed_part
 
 OWN = ("path", "paths", "table")
@@ -55,6 +55,8 @@ def check_path(text: str) -> None:
 class Spark(SinkOptions):
     """Hands each batch to a DataFrame writer of Spark: any format for which the session has a data
     source. At least once: a batch that is repeated after a crash is there twice."""
+
+    implementation: ClassVar[str] = "flumeng.connectors.spark.sink:SparkSink"
 
     format: str = option(
         doc="The data source; the `spark_formats` of the node's policy have to name it.",
@@ -106,7 +108,7 @@ class Spark(SinkOptions):
         """The name of the table's."""
         return None if self.table is None else self.table.partition(".")[0]
 
-    def needs(self) -> Iterator[tuple[str, str]]:
+    def needs(self) -> Iterator[Need]:
         yield "spark format", self.format
         if self.path is not None:
             yield "output", self.path

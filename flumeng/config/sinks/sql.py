@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
 from flumeng.config.declared import ExactlyOnce, SinkOptions
-from flumeng.platform.options.option import option
+from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.quantities import check_absolute
 
 SCHEME = "postgresql"
@@ -49,6 +49,8 @@ class Sql(SinkOptions):
     the transaction of the events, which batch they were. `upsert` is exactly once by event: the
     columns `journal` and `seq` are the key, and an event that comes again replaces itself.
     """
+
+    implementation: ClassVar[str] = "flumeng.connectors.postgres.sink:SqlSink"
 
     url: str = option(
         doc="The database; without a port 5432.",
@@ -114,7 +116,7 @@ class Sql(SinkOptions):
         schema, _, name = self.table.rpartition(".")
         return schema or "public", name
 
-    def needs(self) -> Iterator[tuple[str, str]]:
+    def needs(self) -> Iterator[Need]:
         host, port, database = self.address
         yield "output", f"{SCHEME}://{host}:{port}/{database}"
         if self.sslrootcert != SYSTEM:

@@ -149,7 +149,7 @@ class _Building:
         if journaled:
             kafka = self.spec.journal.kafka
             kept = KEPT.get(self.spec.durability, "")
-            label = f"journal {kept}" if kafka is None else f"journal in Kafka, {kafka.topic}"
+            label = f"journal {kept}" if kafka is None else f"journal in {kafka.place}"
             journal = self._add("journal", label)
             self._join(journaled, journal)
             yield journal

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from flumeng.platform.options.option import option
+from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import check_lake_path, split_query
 
 
@@ -96,7 +96,7 @@ class InStore:
         """Whether each host has a directory of its own there."""
         return not self.shared and self.path.startswith(("/", "file:"))
 
-    def needs(self) -> Iterator[tuple[str, str]]:
+    def needs(self) -> Iterator[Need]:
         yield "output", self.path
 
 

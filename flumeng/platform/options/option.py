@@ -16,6 +16,12 @@ Check = Callable[[str], None]
 """Raises ``ValueError`` with what was expected; called for each entry when the option is a list,
 and for each name when it is a mapping."""
 
+Need = tuple[
+    Literal["listen", "path", "command", "output", "input", "spark format", "python module"], Any
+]
+"""What a node's policy has to allow: an address to listen on, a path or glob on the node, the words
+of a command, a path or URL that is written or read, a format of Spark, a Python module."""
+
 _KEY = "flumeng"
 
 
@@ -31,6 +37,9 @@ class Option:
     example: str | None = None
     secret: bool = False
     """The value is a reference to a secret, ``${secret:NAME}``, and never the secret itself."""
+    registered: str | None = None
+    """The value are the options of the registered component of this kind that has the option's
+    name."""
 
 
 def option(
@@ -44,6 +53,7 @@ def option(
     check: Check | None = None,
     example: str | None = None,
     secret: bool = False,
+    registered: str | None = None,
 ) -> Any:
     """Declare an option as a dataclass field; without a default the file must give it.
 
@@ -52,7 +62,7 @@ def option(
     return dataclasses.field(
         default=default,
         default_factory=factory,
-        metadata={_KEY: Option(doc, unit, minimum, maximum, check, example, secret)},
+        metadata={_KEY: Option(doc, unit, minimum, maximum, check, example, secret, registered)},
     )
 
 
