@@ -18,7 +18,6 @@ from cli.name_argument import Name
 from cli.options import json_option, reason_option
 from cli.output import count, progress, show_json, show_table
 from flumeng.config import parse_flow
-from flumeng.config.kafka_source import time_of
 from flumeng.connectors.dead_letters import purging, replay_lists
 from flumeng.connectors.dead_letters.choice import Choice
 from flumeng.connectors.dead_letters.directory import LetterDirectory, LetterFile
@@ -31,6 +30,7 @@ from flumeng.control.commands.derived_flows import free_name
 from flumeng.control.commands.replays import LettersOf
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.options.moments import time_of
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -11,13 +11,12 @@ from urllib.parse import urlsplit
 from flumeng.config.client_tls import ClientTls
 from flumeng.config.declared import Guarantee
 from flumeng.config.json_paths import check_path, check_single
-from flumeng.config.kafka_source import time_of
 from flumeng.config.poll_templates import Template, unknown
 from flumeng.config.polls import Answers, KeepsAnswers, Schedule, answers_option, schedule_option
-from flumeng.config.sinks.elasticsearch import with_port
-from flumeng.config.sinks.http import check_url
+from flumeng.platform.options.moments import time_of
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import SECRET
+from flumeng.platform.options.urls import check_url, with_port
 
 Format = Literal["json", "ndjson", "lines", "text"]
 PagedBy = Literal["link", "url", "cursor", "page", "offset"]

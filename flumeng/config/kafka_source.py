@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import ClassVar, Literal
 
 from flumeng.config.declared import Guarantee, OffsetBounds, Placing, SourceOptions
 from flumeng.config.kafka_brokers import KafkaBrokers
 from flumeng.config.kinds import EVENT, MESSAGE, Columns
+from flumeng.platform.options.moments import time_of
 from flumeng.platform.options.option import Need, option
 
 TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", re.ASCII)
@@ -37,19 +37,6 @@ def check_partition(text: str) -> None:
 def check_start(text: str) -> None:
     if text not in ("earliest", "latest"):
         time_of(text)
-
-
-def time_of(text: str) -> datetime:
-    """The moment that ``start_from`` names, with its zone. Raises ``ValueError``."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise ValueError(
-            "expected earliest, latest, or a time with its zone, like 2026-11-22T08:00:00Z"
-        )
-    return moment
 
 
 @dataclass(frozen=True, kw_only=True)

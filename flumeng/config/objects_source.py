@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import ClassVar, Literal
 
 from flumeng.config.declared import Guarantee, Placing, SourceOptions, TimeBounds
-from flumeng.config.kafka_source import time_of
 from flumeng.config.object_paths import check_objects, overlap
 from flumeng.platform.options.locations import (
     Credentials,
@@ -19,6 +18,7 @@ from flumeng.platform.options.locations import (
     shared_option,
     store_of,
 )
+from flumeng.platform.options.moments import time_of
 from flumeng.platform.options.option import Need, option
 
 Format = Literal["lines", "ndjson", "json", "csv", "parquet", "avro"]

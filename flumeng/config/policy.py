@@ -19,8 +19,6 @@ from urllib.parse import unquote
 from flumeng.config import Component, registry
 from flumeng.config.decode import Decoder
 from flumeng.config.document import compose
-from flumeng.config.sinks.python import check_module
-from flumeng.config.sinks.spark import FILE_FORMATS, check_format
 from flumeng.config.spark import SparkOptions, check_conf
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.locations import place_of
@@ -36,6 +34,8 @@ from flumeng.platform.options.patterns import (
 )
 from flumeng.platform.options.problems import SpecError, nearest
 from flumeng.platform.options.quantities import check_absolute, check_address
+from flumeng.platform.options.spark_formats import FILE_FORMATS, check_format
+from flumeng.platform.options.user_code import check_module
 from flumeng.platform.secrets import SecretBackend
 from flumeng.platform.security.identity import NAME
 from flumeng.platform.security.signing import check_signer

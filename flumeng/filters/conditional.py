@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from flumeng.events.columns import either, fitted
 from flumeng.events.lazy_batch import LazyBatch, Stage
-from flumeng.filters import Filter
+from flumeng.filters.contract import Filter
 from flumeng.filters.marks import WHEN, Marks
 from flumeng.platform.errors import UserError
 

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from flumeng.events import identity
 from flumeng.events.columns import either
 from flumeng.events.lazy_batch import LazyBatch
-from flumeng.filters import Filter
+from flumeng.filters.contract import Filter
 from flumeng.filters.marks import WHEN, Marked, Marks, TakeStage, Unmarked
 
 if TYPE_CHECKING:

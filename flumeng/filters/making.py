@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 from flumeng.config import registry
 from flumeng.config.component import KEEP, Component
 from flumeng.events.lazy_batch import LazyBatch
-from flumeng.filters import Filter
 from flumeng.filters.conditional import ConditionalFilter
+from flumeng.filters.contract import Filter
 from flumeng.filters.on_error import DropFailures, MarkFailures
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from flumeng.events import attributes
 from flumeng.events.lazy_batch import LazyBatch, Stage
 from flumeng.events.reasons import PARSE_ERROR, note
-from flumeng.filters import Filter
+from flumeng.filters.contract import Filter
 from flumeng.filters.marks import Marked, TakeStage, Unmarked
 
 if TYPE_CHECKING:

@@ -25,8 +25,9 @@ from elasticsearch.helpers import parallel_bulk
 
 from flumeng.config.sinks.elasticsearch import Elasticsearch
 from flumeng.connectors.api.sink import TaskRevision
-from flumeng.connectors.elasticsearch import ElasticsearchSink, template
+from flumeng.connectors.elasticsearch import template
 from flumeng.connectors.elasticsearch.bulk import IndexEvents
+from flumeng.connectors.elasticsearch.sink import ElasticsearchSink
 from flumeng.events import identity
 from tests.testkit.servers.bulk_server import BulkServer
 from tests.testkit.servers.elasticsearch import RealElasticsearch

@@ -20,9 +20,10 @@ from flumeng.config.sinks.elasticsearch import RESERVED, Elasticsearch
 from flumeng.connectors.api import backoff
 from flumeng.connectors.api.dead_letters import Refuse, RefusedError
 from flumeng.connectors.api.sink import TaskRevision
-from flumeng.connectors.elasticsearch import ElasticsearchSink, bulk, cluster
+from flumeng.connectors.elasticsearch import bulk, cluster
 from flumeng.connectors.elasticsearch.bodies import Bodies
 from flumeng.connectors.elasticsearch.bulk import IndexEvents
+from flumeng.connectors.elasticsearch.sink import ElasticsearchSink
 from flumeng.events import identity
 from flumeng.platform.errors import UnavailableError, UserError
 from tests.live.own_server import need_own

@@ -14,7 +14,7 @@ from flumeng.config import parse_flow
 from flumeng.config.sinks.elasticsearch import Elasticsearch
 from flumeng.connectors.api.backoff import Backoff
 from flumeng.connectors.api.sink import TaskRevision
-from flumeng.connectors.elasticsearch import ElasticsearchSink, template
+from flumeng.connectors.elasticsearch import template
 from flumeng.connectors.elasticsearch.aliases import moving
 from flumeng.connectors.elasticsearch.answers import Verdict, judge
 from flumeng.connectors.elasticsearch.bodies import Bodies
@@ -22,6 +22,7 @@ from flumeng.connectors.elasticsearch.bulk import RETRY_SECONDS, Request, send
 from flumeng.connectors.elasticsearch.cluster import Connection, OverloadedError, TooLargeError
 from flumeng.connectors.elasticsearch.index_names import NAME_CHARACTERS, VALUE_CHARACTERS, legal
 from flumeng.connectors.elasticsearch.request_size import FIRST_BYTES, LEAST_BYTES, RequestSize
+from flumeng.connectors.elasticsearch.sink import ElasticsearchSink
 from flumeng.events import identity
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.options.problems import SpecError

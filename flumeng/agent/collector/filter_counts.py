@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from flumeng.connectors.ranged.accumulator import Accumulator, AccumulatorHandle
 from flumeng.events.lazy_batch import LazyBatch, Stage
 from flumeng.events.reasons import PARSE_ERROR
-from flumeng.filters import Filter
+from flumeng.filters.contract import Filter
 
 COUNTED = READ, PASSED, ERRORS, UNTAKEN = "read", "passed", "errors", "untaken"
 FAILED = "failed at "

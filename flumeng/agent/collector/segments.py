@@ -12,8 +12,9 @@ from flumeng.config.branch import Located, loses
 from flumeng.config.component import DEAD_LETTER, DROP, Component
 from flumeng.connectors.ranged.accumulator import Accumulator
 from flumeng.events.lazy_batch import LazyBatch, Stage
-from flumeng.filters import Filter, on_error
+from flumeng.filters import on_error
 from flumeng.filters.branch_router import BranchRouter
+from flumeng.filters.contract import Filter
 from flumeng.filters.making import marking
 from flumeng.filters.marks import Unmarked
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from flumeng.config.component import Component
 from flumeng.events import identity
 from flumeng.events.lazy_batch import LazyBatch, Session
-from flumeng.filters import Filter
+from flumeng.filters.contract import Filter
 from flumeng.filters.making import made, marking
 from flumeng.platform.errors import FlumengError
 

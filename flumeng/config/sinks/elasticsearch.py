@@ -15,6 +15,7 @@ from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import TIME_PATTERNS
 from flumeng.platform.options.problems import nearest
 from flumeng.platform.options.quantities import check_absolute
+from flumeng.platform.options.urls import with_port
 
 MIB = 2**20
 INDEX_PART = re.compile(r"(%[YmdHM])|\{(\w+)\}")
@@ -55,14 +56,6 @@ def check_host(text: str) -> None:
         raise ValueError("expected a URL without a query")
 
 
-def with_port(host: str) -> str:
-    """The URL ``host``, checked, as the policy of a node has it."""
-    url = urlsplit(host)
-    port = url.port or (443 if url.scheme == "https" else 80)
-    name = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
-    return f"{url.scheme}://{name}:{port}{url.path.rstrip('/')}"
-
-
 def check_index(text: str) -> None:
     fixed = INDEX_PART.sub("", text)
     if not _FIXED.fullmatch(fixed):
@@ -84,7 +77,7 @@ class Elasticsearch(SinkOptions):
     """Indexes each event as a document. An event that is written again replaces itself: its
     `_id` is its journal and its number there, its index follows from its own time."""
 
-    implementation: ClassVar[str] = "flumeng.connectors.elasticsearch:ElasticsearchSink"
+    implementation: ClassVar[str] = "flumeng.connectors.elasticsearch.sink:ElasticsearchSink"
 
     hosts: tuple[str, ...] = option(
         doc="URLs of nodes of the cluster; requests go to them in turn.",

@@ -12,24 +12,12 @@ from flumeng.config.declared import ExactlyOnce, SinkOptions
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import SECRET
 from flumeng.platform.options.quantities import check_absolute
+from flumeng.platform.options.urls import PORTS, check_url
 
-PORTS = {"http": 80, "https": 443}
 IDEMPOTENCY_KEY = "Idempotency-Key"
 _OURS = ("content-encoding", "content-length", "content-type", "host", "transfer-encoding")
 _SECRET = ("authorization", "cookie", "proxy-authorization")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
-
-
-def check_url(text: str) -> None:
-    parts = urlsplit(text)
-    if parts.scheme not in PORTS or not parts.hostname or not text.isascii() or " " in text:
-        raise ValueError('expected a URL, like "https://hooks.example/events"')
-    if "@" in parts.netloc:
-        raise ValueError("expected no user or password in it: use headers with a ${secret:NAME}")
-    if parts.port == 0:
-        raise ValueError("expected a port from 1 to 65535")
-    if parts.fragment:
-        raise ValueError("expected nothing behind #")
 
 
 def check_header(name: str) -> None:

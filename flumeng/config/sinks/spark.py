@@ -11,21 +11,14 @@ from flumeng.config.declared import SinkOptions, missing
 from flumeng.config.kinds import Columns
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import SECRET, SECRET_NAME, check_lake_path, fixed_part
+from flumeng.platform.options.spark_formats import FILE_FORMATS, check_format
 
 OWN = ("path", "paths", "table")
 """Options that would lead past what the policy of a node bounds."""
-FILE_FORMATS = ("parquet", "orc", "json", "csv", "text")
-"""Spark's own. Their options with a dot in the name are settings of Hadoop too."""
 OWN_CATALOGS = ("default", "spark_catalog")
 """The session's own: what they hold lies in a directory that is emptied when a collector starts."""
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
 _TABLE = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*){1,3}", re.ASCII)
-_FORMAT = re.compile(r"[A-Za-z_][\w.$-]*", re.ASCII)
-
-
-def check_format(text: str) -> None:
-    if not _FORMAT.fullmatch(text):
-        raise ValueError("expected the name of a data source of Spark, like parquet or jdbc")
 
 
 def check_option(name: str) -> None:

@@ -21,7 +21,6 @@ import pyarrow as pa
 from flumeng.config import json_paths
 from flumeng.config.http_poll_source import HttpPollSource
 from flumeng.config.json_paths import Step
-from flumeng.config.kafka_source import time_of
 from flumeng.config.poll_templates import Template, iso
 from flumeng.connectors.polls.http_auth import Auth, auth_of
 from flumeng.connectors.polls.http_body import text_of
@@ -38,6 +37,7 @@ from flumeng.connectors.polls.http_tracking import Reach, Tracker
 from flumeng.connectors.polls.poll import Answer
 from flumeng.platform import secrets
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.options.moments import time_of
 from flumeng.platform.options.patterns import SECRET
 
 ANSWER_BYTES = 8 * 2**20

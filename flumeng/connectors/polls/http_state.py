@@ -9,10 +9,10 @@ from typing import Literal
 import msgspec
 
 from flumeng.config.http_poll_source import TrackField
-from flumeng.config.kafka_source import time_of
 from flumeng.connectors.polls.http_tracking import Reach
 from flumeng.connectors.polls.poll import MOST_STATE_BYTES
 from flumeng.platform.errors import CorruptError, UserError
+from flumeng.platform.options.moments import time_of
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from flumeng.config.kafka_source import time_of
 from flumeng.control.queries import asking, journals, offsets
 from flumeng.control.queries.reading import Reading
 from flumeng.control.snapshot import partitions
 from flumeng.control.snapshot.partitions import Known
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.options.moments import time_of
 from flumeng.platform.options.problems import nearest
 from zkschema import paths
 
