@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from flumeng.config.declared import Guarantee, SourceOptions
-from flumeng.config.encodings import UTF_8, check_encoding
-from flumeng.config.file_globs import check_file_glob, expand, matches
-from flumeng.config.polls import Answers, KeepsAnswers, Schedule
-from flumeng.config.senders import NO_LIMITS, PeerLimits, SenderAuth
-from flumeng.config.server_tls import Tls
+from flumeng.connectors.network.senders import NO_LIMITS, PeerLimits, SenderAuth
+from flumeng.connectors.network.server_tls import Tls
+from flumeng.connectors.polls.options import Answers, KeepsAnswers, Schedule
+from flumeng.connectors.tail.encodings import UTF_8, check_encoding
+from flumeng.connectors.tail.file_globs import check_file_glob, expand, matches
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.quantities import check_address
 

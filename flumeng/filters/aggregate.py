@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config.filters.aggregate import IDENTITY, Aggregate, Value, value
 from flumeng.events import identity
 from flumeng.events.columns import gathered
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters import histogram
 from flumeng.filters.key_counts import groups
 from flumeng.filters.marks import Marks
+from flumeng.filters.options.aggregate import IDENTITY, Aggregate, Value, value
 
 ROWS_AT_ONCE = 65_536
 SECOND = 1_000_000

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flumeng.config.filters.dedupe import Dedupe
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters.key_counts import FirstOfKey
+from flumeng.filters.options.dedupe import Dedupe
 
 
 class DedupeFilter:

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config.filters.explode import Explode
 from flumeng.events.byte_column import Mask, Positions
 from flumeng.events.columns import changed
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.reasons import note
 from flumeng.filters.formats import json_values
 from flumeng.filters.json_check import are_json
+from flumeng.filters.options.explode import Explode
 
 ROWS_AT_ONCE, BYTES_AT_ONCE = 8192, 16 * 1024 * 1024
 """So many rows, and so many bytes of what all entries of an array share, leave in one batch."""

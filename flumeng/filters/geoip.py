@@ -18,13 +18,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config.filters.fields import named
-from flumeng.config.filters.geoip import Geoip
 from flumeng.events.columns import changed
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.reasons import note
 from flumeng.filters import ddl
 from flumeng.filters.formats import json_values
+from flumeng.filters.options.fields import named
+from flumeng.filters.options.geoip import Geoip
 from flumeng.platform.errors import UnavailableError, UserError
 
 try:

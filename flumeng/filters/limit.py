@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flumeng.config.filters.limit import Limit
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters.key_counts import FirstOfKey
+from flumeng.filters.options.limit import Limit
 
 
 class LimitFilter:

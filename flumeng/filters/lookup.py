@@ -18,12 +18,12 @@ from py4j.protocol import Py4JError
 from pyspark.core.broadcast import Broadcast
 from pyspark.sql import SparkSession
 
-from flumeng.config.filters.lookup import Lookup
 from flumeng.events.columns import gathered
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters import refreshed_table
 from flumeng.filters.ddl import columns_of
 from flumeng.filters.marks import WHEN, Marks
+from flumeng.filters.options.lookup import Lookup
 from flumeng.platform.errors import UserError
 
 log = logging.getLogger(__name__)

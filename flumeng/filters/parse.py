@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config.filters.parse import Parse
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.reasons import note
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.filters import formats
+from flumeng.filters.options.parse import Parse
 from flumeng.filters.receipt_bound import Bounded
 from flumeng.platform.errors import UserError
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from flumeng.config.filters.python import Python
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters import ddl
+from flumeng.filters.options.python import Python
 from flumeng.platform import secrets
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.user_functions import FunctionError, imported, last_line

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flumeng.config.filters.rename import Rename
 from flumeng.events.lazy_batch import LazyBatch
+from flumeng.filters.options.rename import Rename
 
 
 class RenameFilter:

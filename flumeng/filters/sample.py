@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flumeng.config.filters.sample import Sample
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters.hashes import as_fractions, of_rows
+from flumeng.filters.options.sample import Sample
 
 
 class SampleFilter:

@@ -7,12 +7,12 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812, the name that all of Spark's users know
 
-from flumeng.config.filters.select import Select
 from flumeng.events import identity
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters import arrow_sql, expression_stages
 from flumeng.filters.conditional import ROW, ConditionalFilter
 from flumeng.filters.marks import WHEN, Marks
+from flumeng.filters.options.select import Select
 
 HIDDEN = (*identity.COLUMNS, ROW)
 """What stays whatever is chosen."""

@@ -20,13 +20,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import broadcast, col, lit
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from flumeng.config.filters.sql import Sql
 from flumeng.config.statements import EVENTS
 from flumeng.events import identity
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters import ddl, refreshed_table, spark_statement
 from flumeng.filters.arrow_sql import Column, ProjectStage
 from flumeng.filters.conditional_sql import ConditionalSql
+from flumeng.filters.options.sql import Sql
 from flumeng.filters.refreshed_table import RefreshedTable
 from flumeng.platform.errors import UserError
 

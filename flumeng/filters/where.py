@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from flumeng.config.filters.where import Where
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters import arrow_sql, expression_stages
+from flumeng.filters.options.where import Where
 
 
 class WhereFilter:

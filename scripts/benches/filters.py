@@ -18,11 +18,11 @@ import pyarrow as pa
 from benches import filter_steps
 from flumeng.agent.collector.lines.rules import Rules
 from flumeng.agent.collector.lines.steps import Joining
-from flumeng.config.filters.parse import Parse
 from flumeng.config.multiline import Multiline
 from flumeng.connectors.api.ranged import Progress
 from flumeng.events.lazy_batch import Stage
 from flumeng.filters import formats
+from flumeng.filters.options.parse import Parse
 from flumeng.filters.parse import ROWS_AT_A_TIME, ParseStage
 from flumeng.filters.receipt_bound import Bounded
 

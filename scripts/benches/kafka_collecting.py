@@ -16,9 +16,9 @@ from pathlib import Path
 from benches.collecting import Child, cpu_of
 from benches.kafka_side import Reading
 from benches.kafka_topic import PARTITIONS, TOPIC
-from flumeng.config.kafka_source import KafkaSource
 from flumeng.connectors.kafka import admin, names
 from flumeng.connectors.kafka.access import Access
+from flumeng.connectors.kafka.source_options import KafkaSource
 from flumeng.control.zookeeper import ABSENT, Store, tree
 from flumeng.control.zookeeper.kazoo_store import connect
 from tests.testkit.servers.kafka import RealKafka

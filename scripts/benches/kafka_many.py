@@ -16,10 +16,10 @@ from pathlib import Path
 from flumeng.agent.collector.acks import Acks
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.config import CollectPlace, Place
-from flumeng.config.kafka_source import KafkaSource
 from flumeng.connectors.api.finding import Before
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.kafka.finder import KafkaFinder
+from flumeng.connectors.kafka.source_options import KafkaSource
 from flumeng.control.planner import Planner
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import ABSENT, Version, tree

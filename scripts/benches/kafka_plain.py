@@ -16,8 +16,8 @@ from functools import cache
 from confluent_kafka import Consumer, TopicPartition
 
 from benches.kafka_side import serve
-from flumeng.config.kafka_source import KafkaSource
 from flumeng.connectors.kafka.access import Access, consumer_settings
+from flumeng.connectors.kafka.source_options import KafkaSource
 
 WAIT_SECONDS = 0.05
 ADDRESS, TOPIC = sys.argv[1:3]

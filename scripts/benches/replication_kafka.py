@@ -17,8 +17,8 @@ from confluent_kafka import Producer
 from benches.kafka_cluster import TOPIC, running
 from benches.replication_rates import p99_ms, place
 from benches.senders import LINES_AT_ONCE, PACED_LINES, make_blocks
-from flumeng.config.sinks.kafka import Kafka
 from flumeng.connectors.kafka.producer import producer_config
+from flumeng.connectors.kafka.sink_options import Kafka
 
 WARM_SECONDS = 3.0
 FLUSH_SECONDS = 60.0

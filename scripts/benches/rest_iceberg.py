@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from flumeng.config.sinks.lakehouse import Catalog, Iceberg, Snapshots
 from flumeng.connectors.api.sink import BatchId, TaskRevision
 from flumeng.connectors.lakehouse.iceberg import IcebergSink
+from flumeng.connectors.lakehouse.options import Catalog, Iceberg, Snapshots
 from tests.testkit.servers.tables import staged
 
 LAST = 50

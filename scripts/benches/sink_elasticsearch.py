@@ -23,10 +23,10 @@ import pyarrow as pa
 from elasticsearch import Elasticsearch as Client
 from elasticsearch.helpers import parallel_bulk
 
-from flumeng.config.sinks.elasticsearch import Elasticsearch
 from flumeng.connectors.api.sink import TaskRevision
 from flumeng.connectors.elasticsearch import template
 from flumeng.connectors.elasticsearch.bulk import IndexEvents
+from flumeng.connectors.elasticsearch.options import Elasticsearch
 from flumeng.connectors.elasticsearch.sink import ElasticsearchSink
 from flumeng.events import identity
 from tests.testkit.servers.bulk_server import BulkServer

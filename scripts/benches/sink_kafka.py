@@ -17,9 +17,9 @@ from pathlib import Path
 import pyarrow as pa
 from confluent_kafka import Producer
 
-from flumeng.config.sinks.kafka import Kafka
 from flumeng.connectors.kafka.producer import producer_config
 from flumeng.connectors.kafka.sink import Produce
+from flumeng.connectors.kafka.sink_options import Kafka
 from tests.testkit.servers.kafka import RealKafka
 
 ROUNDS = 5

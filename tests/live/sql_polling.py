@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from flumeng.config.spark import SparkOptions
-from flumeng.config.sql_poll_source import SqlPollSource
 from flumeng.connectors.polls.poll import Answer
+from flumeng.connectors.polls.sql_options import SqlPollSource
 from tests.testkit.servers import maven
 
 DRIVER = "org.postgresql:postgresql:42.7.4"

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from flumeng.config import check_flow
-from flumeng.config.letters_source import LettersSource
 from flumeng.connectors.api.letter_columns import ADDED
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.dead_letters import names
 from flumeng.connectors.dead_letters.finder import LettersFinder
+from flumeng.connectors.dead_letters.options import LettersSource
 from flumeng.connectors.dead_letters.reader import LettersReader
 from flumeng.connectors.files import formats
 from flumeng.control.commands.flows import apply_flow

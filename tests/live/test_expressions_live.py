@@ -21,11 +21,11 @@ from pyspark.sql.types import (
 
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.config import expressions, functions, parse_flow
-from flumeng.config.filters.parse import SYSLOG
 from flumeng.config.kinds import EVENT
 from flumeng.config.sql_text import TYPES
 from flumeng.connectors.journals.reader import JournalReader
 from flumeng.filters import spark_syntax
+from flumeng.filters.options.parse import SYSLOG
 from flumeng.platform.errors import UserError
 from tests.testkit.collector import TASK
 from tests.testkit.expressions import ATTEMPTS, CONDITIONS

@@ -19,8 +19,8 @@ from pyarrow import fs
 
 from flumeng.agent.collector.commit import Commits
 from flumeng.agent.standalone.embedded import free_port
-from flumeng.config.sinks.files import Files
 from flumeng.connectors.api.sink import Attempt
+from flumeng.connectors.files.options import Files
 from flumeng.connectors.files.sink import FilesSink
 from flumeng.control.zookeeper import ABSENT
 from flumeng.events.lazy_batch import LazyBatch

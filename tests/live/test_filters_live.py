@@ -13,9 +13,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from flumeng.config.component import Component
-from flumeng.config.filters.parse import Parse
-from flumeng.config.filters.select import Select
-from flumeng.config.filters.where import Where
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.journals.reader import JournalReader
 from flumeng.connectors.ranged.reading import ReadSplits
@@ -24,6 +21,9 @@ from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.schema import EVENT_SCHEMA, READ_SCHEMA
 from flumeng.filters import arrow_sql
 from flumeng.filters.making import made
+from flumeng.filters.options.parse import Parse
+from flumeng.filters.options.select import Select
+from flumeng.filters.options.where import Where
 from flumeng.filters.parse import ParseFilter
 from flumeng.filters.select import SelectFilter
 from flumeng.filters.where import WhereFilter

@@ -16,15 +16,15 @@ from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.work import BatchFailedError, Outcome, Work
 from flumeng.config import parse_flow
-from flumeng.config.filters.lookup import Lookup
-from flumeng.config.sinks.spark import Spark
 from flumeng.config.tables import LookupTable
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.api.sink import BatchId
 from flumeng.connectors.journals.reader import JournalReader
 from flumeng.connectors.spark import sink as spark_sink
+from flumeng.connectors.spark.options import Spark
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters.lookup import LookupFilter, LookupStage
+from flumeng.filters.options.lookup import Lookup
 from flumeng.filters.refreshed_table import Version
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer

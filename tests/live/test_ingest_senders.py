@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from flumeng.config.server_tls import canonical
+from flumeng.connectors.network.server_tls import canonical
 from tests.testkit.ingest_worker import WorkerProcess, flow_text
 from tests.unit.authority import Authority, fingerprint
 

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 
 from flumeng.config.client_tls import ClientTls
-from flumeng.config.kafka_brokers import KafkaBrokers
-from flumeng.config.kafka_source import KafkaSource
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.kafka import access, admin, names
 from flumeng.connectors.kafka.access import Access
+from flumeng.connectors.kafka.broker_options import KafkaBrokers
 from flumeng.connectors.kafka.messages import MESSAGE_SCHEMA
 from flumeng.connectors.kafka.reader import KafkaReader
+from flumeng.connectors.kafka.source_options import KafkaSource
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 from flumeng.platform.scrubbing import Secret
 from tests.live.own_server import need_own

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from flumeng.config.sinks.lakehouse import Catalog, Iceberg
 from flumeng.connectors.api.sink import BatchId
 from flumeng.connectors.lakehouse import tables
 from flumeng.connectors.lakehouse.iceberg import IcebergSink
+from flumeng.connectors.lakehouse.options import Catalog, Iceberg
 from flumeng.platform.errors import UnavailableError, UserError
 from tests.live.own_server import need_own
 from tests.testkit.servers.postgres import RealPostgres

@@ -13,11 +13,11 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
-from flumeng.config.sinks.lakehouse import Catalog, Delta, Iceberg
 from flumeng.connectors.api.sink import Attempt, BatchId, Sink, Written
 from flumeng.connectors.lakehouse import tables
 from flumeng.connectors.lakehouse.delta import DeltaSink
 from flumeng.connectors.lakehouse.iceberg import IcebergSink
+from flumeng.connectors.lakehouse.options import Catalog, Delta, Iceberg
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform.errors import UnavailableError
 from flumeng.platform.options.locations import Credentials

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from flumeng.config.objects_source import ObjectsSource
 from flumeng.connectors.objects import aftermath
 from flumeng.connectors.objects.aftermath import Aftermath
 from flumeng.connectors.objects.listing import Lister
+from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.control.snapshot.items import Item
 from flumeng.platform.file_store import FileStore, open_store
 from tests.testkit.servers.s3 import RealS3

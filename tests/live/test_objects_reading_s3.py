@@ -18,9 +18,9 @@ import pytest
 from pyarrow import fs
 
 from flumeng.agent.standalone.embedded import free_port
-from flumeng.config.objects_source import Format, ObjectsSource
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.objects.opened import BLOCK_BYTES
+from flumeng.connectors.objects.options import Format, ObjectsSource
 from flumeng.connectors.objects.reader import ObjectsReader
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item, offset_of

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pytest
 from elasticsearch import Elasticsearch as Client
 
-from flumeng.config.sinks.elasticsearch import RESERVED, Elasticsearch
 from flumeng.connectors.api import backoff
 from flumeng.connectors.api.dead_letters import Refuse, RefusedError
 from flumeng.connectors.api.sink import TaskRevision
 from flumeng.connectors.elasticsearch import bulk, cluster
 from flumeng.connectors.elasticsearch.bodies import Bodies
 from flumeng.connectors.elasticsearch.bulk import IndexEvents
+from flumeng.connectors.elasticsearch.options import RESERVED, Elasticsearch
 from flumeng.connectors.elasticsearch.sink import ElasticsearchSink
 from flumeng.events import identity
 from flumeng.platform.errors import UnavailableError, UserError

@@ -21,8 +21,8 @@ import pytest
 
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.config.client_tls import ClientTls
-from flumeng.config.sinks.forward import ForwardSyslog, ForwardTcp
 from flumeng.connectors.forward import sink as forward
+from flumeng.connectors.forward.options import ForwardSyslog, ForwardTcp
 from flumeng.connectors.forward.sink import Forward
 from flumeng.platform.errors import UnavailableError, UserError
 from tests.live.sink_examples import example, first_sink

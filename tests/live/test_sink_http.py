@@ -16,11 +16,11 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.standalone.embedded import free_port
-from flumeng.config.sinks.http import Http
 from flumeng.connectors.api import backoff
 from flumeng.connectors.api.sink import BatchId
 from flumeng.connectors.http import receiver as http_receiver
 from flumeng.connectors.http.sink import HttpSink, SendSplit
+from flumeng.connectors.http.sink_options import Http
 from flumeng.platform.errors import UnavailableError, UserError
 from tests.live.receiver import Receiver, Reply, taken
 from tests.live.test_sink_postgres import Letters, events, refuse_nothing

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 
 from flumeng.config.client_tls import ClientTls
-from flumeng.config.sinks.kafka import Kafka
 from flumeng.connectors.api.dead_letters import DeadLetters, RefusedError
 from flumeng.connectors.api.sink import Attempt, TaskRevision
 from flumeng.connectors.kafka.sink import KafkaSink, Produce
+from flumeng.connectors.kafka.sink_options import Kafka
 from flumeng.events import identity
 from flumeng.events.lazy_batch import Fused, LazyBatch
 from flumeng.events.schema import READ_SCHEMA

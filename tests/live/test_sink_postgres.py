@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.config.sinks.sql import Sql
 from flumeng.connectors.api.dead_letters import DeadLetters, RefusedError
 from flumeng.connectors.api.sink import BatchId
 from flumeng.connectors.postgres import probing, split
 from flumeng.connectors.postgres.connection import Connection
+from flumeng.connectors.postgres.options import Sql
 from flumeng.connectors.postgres.split import WriteSplit
 from flumeng.connectors.postgres.target import Server, Target
 from flumeng.connectors.postgres.transaction import Claim, Transaction

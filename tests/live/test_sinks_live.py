@@ -22,9 +22,9 @@ from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.work import BatchFailedError, Work
 from flumeng.config import parse_flow
-from flumeng.config.sinks.files import Files
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.api.sink import Attempt, BatchTooWideError, Written
+from flumeng.connectors.files.options import Files
 from flumeng.connectors.files.sink import FilesSink
 from flumeng.connectors.journals.reader import JournalReader
 from flumeng.events.lazy_batch import LazyBatch

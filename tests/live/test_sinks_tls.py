@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from flumeng.config.sinks.sql import Sql
 from flumeng.connectors.http import receiver as http_receiver
 from flumeng.connectors.postgres import split
+from flumeng.connectors.postgres.options import Sql
 from flumeng.connectors.postgres.target import Server, Target
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.file_store import open_store

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from flumeng.agent.standalone.embedded import free_port
-from flumeng.config.polls import Answers, Schedule
-from flumeng.config.sql_poll_source import SqlPollSource, TrackColumn
+from flumeng.connectors.polls.options import Answers, Schedule
 from flumeng.connectors.polls.poll import MOST_STATE_BYTES
+from flumeng.connectors.polls.sql_options import SqlPollSource, TrackColumn
 from flumeng.platform.errors import UnavailableError, UserError
 from tests.live.own_server import need_own
 from tests.live.sql_polling import Polling

@@ -15,8 +15,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.config import parse_flow, statements
 from flumeng.config.expressions import columns_of_ddl
-from flumeng.config.filters.parse import SYSLOG
-from flumeng.config.filters.sql import Sql
 from flumeng.config.kinds import EVENT
 from flumeng.config.tables import LookupTable
 from flumeng.connectors.journals.reader import JournalReader
@@ -24,6 +22,8 @@ from flumeng.events import identity
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.filters import spark_statement
+from flumeng.filters.options.parse import SYSLOG
+from flumeng.filters.options.sql import Sql
 from flumeng.filters.sql import SqlFilter
 from flumeng.platform.errors import UserError
 from tests.testkit.collector import TASK

@@ -16,12 +16,12 @@ import pytest
 
 from flumeng.agent.collector.ranges import Scale, next_ranges
 from flumeng.config import CollectPlace, Place
-from flumeng.config.objects_source import ObjectsSource
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.objects.contents import LaneContents
 from flumeng.connectors.objects.formats import cuttable
 from flumeng.connectors.objects.lanes import spread, weigh
 from flumeng.connectors.objects.listed import Listed
+from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
 from flumeng.control.snapshot.queues import lane_partition

@@ -39,28 +39,34 @@ from flumeng.config import (
     document,
     expressions,
     grok,
-    json_paths,
     log_formats,
     policy,
     statements,
     time_formats,
 )
-from flumeng.config.filters.parse import Parse
 from flumeng.config.kinds import EVENT
-from flumeng.config.objects_source import Format, ObjectsSource
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.elasticsearch import answers as bulk_answers
 from flumeng.connectors.kafka import columns as kafka_columns
+from flumeng.connectors.objects.options import Format, ObjectsSource
 from flumeng.connectors.objects.reader import ObjectsReader
 from flumeng.connectors.objects.seen import MARK, seen
 from flumeng.connectors.objects.seen_hashes import SeenHashes
-from flumeng.connectors.polls import answers, http_body, http_client, http_records, sql_state
+from flumeng.connectors.polls import (
+    answers,
+    http_body,
+    http_client,
+    http_records,
+    json_paths,
+    sql_state,
+)
 from flumeng.connectors.polls.http_state import State
 from flumeng.connectors.tail import file_position
 from flumeng.connectors.tail.file_position import FileKey, FilePosition
 from flumeng.control.commands import documents
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
+from flumeng.filters.options.parse import Parse
 from flumeng.fleet.inventory import cluster_file, sites_file
 from flumeng.journal.serving import watch
 from flumeng.journal.serving.wire import make_ticket, parse_ticket

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from flumeng.config.filters.parse import Parse
 from flumeng.filters import formats
+from flumeng.filters.options.parse import Parse
 
 RECEIVED = datetime(2026, 11, 9, 12, tzinfo=UTC)
 READERS = {

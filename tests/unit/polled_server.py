@@ -12,9 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from flumeng.config.http_poll_source import HttpPollSource
-from flumeng.config.polls import Answers, Schedule
+from flumeng.connectors.polls.http_options import HttpPollSource
 from flumeng.connectors.polls.http_poll import HttpPoll
+from flumeng.connectors.polls.options import Answers, Schedule
 from flumeng.platform.errors import FlumengError
 
 DUE = datetime(2026, 11, 26, 12, tzinfo=UTC)

@@ -8,8 +8,8 @@ import pytest
 
 from flumeng.config import FlowSpec, check_flow
 from flumeng.config.backfill import offsets_text
-from flumeng.config.kafka_source import KafkaSource
-from flumeng.config.objects_source import ObjectsSource
+from flumeng.connectors.kafka.source_options import KafkaSource
+from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.control.commands.derived_flows import free_name
 from flumeng.control.commands.flows import apply_flow, apply_flows, set_flow_state
 from flumeng.control.zookeeper import ABSENT, ANY, tree

@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from flumeng.config import check_flow
-from flumeng.config.letters_source import LettersSource
 from flumeng.connectors.api.letter_columns import ADDED
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.dead_letters import names, purging
 from flumeng.connectors.dead_letters.choice import Choice
 from flumeng.connectors.dead_letters.directory import LetterDirectory
 from flumeng.connectors.dead_letters.finder import LettersFinder
+from flumeng.connectors.dead_letters.options import LettersSource
 from flumeng.connectors.dead_letters.reader import LettersReader
 from flumeng.connectors.files import formats
 from flumeng.control.commands import replays

@@ -176,6 +176,6 @@ def test_a_tree_without_a_place_for_intents_takes_no_flow_that_needs_them(
     text = f"{FLOW % 9}delivery: exactly-once\n".replace(
         "noop", "files: {path: /lake, shared: true}"
     )
-    monkeypatch.setattr("flumeng.config.sinks.files.Files.exactly_once", "by batch")
+    monkeypatch.setattr("flumeng.connectors.files.options.Files.exactly_once", "by batch")
     with pytest.raises(RefusedError, match="takes a tree of version 2"):
         apply_flow(store, text, **SIGN)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.config.objects_source import ObjectsSource
 from flumeng.connectors.api.finding import Before, FindingTask
 from flumeng.connectors.objects.finder import ObjectsFinder
+from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.partitions import ack_path

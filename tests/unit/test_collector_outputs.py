@@ -11,8 +11,8 @@ from flumeng.agent.collector.daemon import bounded, require_allowed, require_cat
 from flumeng.agent.node.own_directory import require_outside
 from flumeng.config import Component, check_flow, spark
 from flumeng.config.policy import Policy
-from flumeng.config.sinks.files import Files
-from flumeng.config.sinks.spark import Spark
+from flumeng.connectors.files.options import Files
+from flumeng.connectors.spark.options import Spark
 from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.platform.errors import UserError
 from tests.testkit.store import FakeStore, FakeTree

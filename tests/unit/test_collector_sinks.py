@@ -15,11 +15,11 @@ from pyarrow import fs
 
 from flumeng.agent.collector.commit import Commits
 from flumeng.agent.collector.ranges import BatchSize
-from flumeng.config.sinks.files import Files, Roll
 from flumeng.connectors.api.sink import Attempt, BatchTooWideError
 from flumeng.connectors.console.sink import LINE_CHARACTERS, LINES_PER_BATCH, render, show
 from flumeng.connectors.files import open_files
 from flumeng.connectors.files import sink as files
+from flumeng.connectors.files.options import Files, Roll
 from flumeng.connectors.files.sink import FilesSink, StageFiles
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.schema import EVENT_SCHEMA

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from flumeng.config import check_flow
-from flumeng.config.polls import Answers, Schedule
 from flumeng.config.sources import Exec
 from flumeng.connectors.polls import exec_poll
 from flumeng.connectors.polls.exec_poll import ExecPoll
+from flumeng.connectors.polls.options import Answers, Schedule
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 from flumeng.platform.options.problems import SpecError
 

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flumeng.config import SpecError, check_flow
-from flumeng.config.filters.aggregate import Value, value
 from flumeng.filters import aggregate
 from flumeng.filters.aggregate import AggregateStage
+from flumeng.filters.options.aggregate import Value, value
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SCHEMA = pa.schema(

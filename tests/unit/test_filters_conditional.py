@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flumeng.config import SpecError, check_flow
-from flumeng.config.filters.where import Where
 from flumeng.events.columns import either, fitted
 from flumeng.filters.conditional import ROW, ConditionalStage
 from flumeng.filters.marks import WHEN
+from flumeng.filters.options.where import Where
 from flumeng.platform.errors import UserError
 
 BEFORE = pa.schema([pa.field("n", pa.int64())])

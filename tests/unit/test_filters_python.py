@@ -9,9 +9,9 @@ import pytest
 
 from flumeng.config import SpecError, check_flow, policy
 from flumeng.config.component import Component
-from flumeng.config.filters.python import Python
 from flumeng.filters.conditional import ROW, ConditionalStage
 from flumeng.filters.marks import WHEN
+from flumeng.filters.options.python import Python
 from flumeng.filters.python import PythonFilter, PythonStage
 from flumeng.platform.errors import UserError
 from flumeng.platform.user_functions import FunctionError

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flumeng.config import SpecError, check_flow
-from flumeng.config.filters.redact import Redact
+from flumeng.filters.options.redact import Redact
 from flumeng.filters.private import FINDERS, Finder
 from flumeng.filters.redact import RedactFilter, RedactStage, redacted
 from flumeng.platform.errors import UserError

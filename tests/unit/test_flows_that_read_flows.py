@@ -8,9 +8,9 @@ from cli.context import AuditFields
 from flumeng.agent.node.claim import Claim
 from flumeng.agent.node.registration import Identity, Registration
 from flumeng.config import SpecError, parse_flow
-from flumeng.config.flow_source import FlowSource
 from flumeng.connectors.api.finding import Before, Offer
 from flumeng.connectors.flows.finder import FlowFinder
+from flumeng.connectors.flows.options import FlowSource
 from flumeng.control.commands.flows import apply_flow, apply_flows, delete_flow
 from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.commands.revisions import next_revisions

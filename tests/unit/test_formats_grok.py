@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flumeng.config import grok
-from flumeng.config.filters.parse import Parse
 from flumeng.filters import formats
+from flumeng.filters.options.parse import Parse
 from flumeng.platform.errors import UserError
 from tests.testkit.formats import read_bodies
 

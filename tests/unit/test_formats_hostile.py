@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from flumeng.config.filters.parse import Parse
+from flumeng.filters.options.parse import Parse
 from tests.testkit.formats import READERS, read_bodies
 
 MANY = 100_000

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.config.filters.parse import Parse
 from flumeng.filters import formats
 from flumeng.filters.formats.key_value import PairsReader
+from flumeng.filters.options.parse import Parse
 from tests.testkit.formats import read_bodies
 
 

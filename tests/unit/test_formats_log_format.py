@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flumeng.config import SpecError, check_flow, log_formats
-from flumeng.config.filters.parse import ACCESS_LOG, Parse
 from flumeng.filters import formats
+from flumeng.filters.options.parse import ACCESS_LOG, Parse
 from flumeng.platform.errors import UserError
 from tests.testkit.formats import read_bodies
 

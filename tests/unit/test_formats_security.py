@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.config.filters.parse import CEF, LEEF, Parse
+from flumeng.filters.options.parse import CEF, LEEF, Parse
 from tests.testkit.formats import read_bodies
 
 HEAD = rb"CEF:0|acme|fire\|wall|1.0|100|a \\ name|7|"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.config.filters.parse import ACCESS_LOG, Parse
+from flumeng.filters.options.parse import ACCESS_LOG, Parse
 from tests.testkit.formats import read_bodies
 
 TIME = "09/Nov/2026:10:00:15 +0100"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from flumeng.config.http_poll_source import Paging, TrackField
 from flumeng.connectors.polls import http_poll
+from flumeng.connectors.polls.http_options import Paging, TrackField
 from flumeng.connectors.polls.poll import MOST_STATE_BYTES
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 from tests.unit.polled_server import (

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flumeng.config.client_tls import ClientTls
-from flumeng.config.http_poll_source import HttpAuth, OAuth2, Paging, TrackField
 from flumeng.connectors.polls import http_client, http_poll
+from flumeng.connectors.polls.http_options import HttpAuth, OAuth2, Paging, TrackField
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
 from tests.testkit.servers.tls import Authority, TlsFront
 from tests.unit.polled_server import (

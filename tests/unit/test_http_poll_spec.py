@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from flumeng.config import parse_flow
-from flumeng.config.http_poll_source import HttpPollSource
-from flumeng.config.json_paths import check_path, check_single, parse
 from flumeng.config.policy import parse as policy
-from flumeng.config.poll_templates import Template
-from flumeng.config.polls import Answers, Schedule
+from flumeng.connectors.polls.http_options import HttpPollSource
+from flumeng.connectors.polls.json_paths import check_path, check_single, parse
+from flumeng.connectors.polls.options import Answers, Schedule
+from flumeng.connectors.polls.templates import Template
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.problems import SpecError
 

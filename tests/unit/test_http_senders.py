@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from flumeng.config.senders import PeerLimits, SenderAuth
 from flumeng.connectors.http import received_body as http_received_body
 from flumeng.connectors.http.senders import Senders
+from flumeng.connectors.network.senders import PeerLimits, SenderAuth
 from flumeng.platform.errors import UserError
 from tests.unit.http_sending import PATIENCE_SECONDS, Client, Journal, run, serving, silent
 

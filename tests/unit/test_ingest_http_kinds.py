@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.config.senders import SenderAuth
 from flumeng.connectors.http import body as http_body
 from flumeng.connectors.http.body import MOST_ENTRIES, RefusedError
+from flumeng.connectors.network.senders import SenderAuth
 from tests.unit.http_sending import Client, Journal, run, serving
 
 JSON_TYPES = [

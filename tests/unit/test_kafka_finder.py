@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from flumeng.config.kafka_source import KafkaSource
 from flumeng.connectors.api.finding import Before, Bounds, Findings, Offer
 from flumeng.connectors.kafka.admin import Bound
 from flumeng.connectors.kafka.brokers import Described, Offsets, Place, Topic
 from flumeng.connectors.kafka.finder import KafkaFinder
+from flumeng.connectors.kafka.source_options import KafkaSource
 
 A, B = "AAAAAAAAaaaaaaaaaaaaaa", "BBBBBBBBbbbbbbbbbbbbbb"
 NOON = "2026-11-22T12:00:00Z"

@@ -25,10 +25,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flumeng.config.objects_source import ObjectsSource
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.objects import member, tar_members
 from flumeng.connectors.objects.formats import cuttable
+from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.reader import ObjectsReader
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item, position_of

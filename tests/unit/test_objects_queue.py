@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from flumeng.config.objects_source import ObjectsSource
 from flumeng.connectors.api.finding import Before, FindingTask
 from flumeng.connectors.objects.finder import (
     APPENDED_BYTES,
@@ -19,6 +18,7 @@ from flumeng.connectors.objects.finder import (
     ObjectsFinder,
     Surroundings,
 )
+from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.control.commands.flows import apply_flow, delete_flow
 from flumeng.control.commands.queues import decide
 from flumeng.control.queries.lanes import lanes_of

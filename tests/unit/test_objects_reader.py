@@ -18,12 +18,12 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from flumeng.config.objects_source import Format, ObjectsSource
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.objects.events import BATCH_ROWS
 from flumeng.connectors.objects.formats import cuttable
 from flumeng.connectors.objects.lines import MOST_LINE_BYTES
 from flumeng.connectors.objects.opened import BLOCK_BYTES, SMALL_BYTES
+from flumeng.connectors.objects.options import Format, ObjectsSource
 from flumeng.connectors.objects.reader import ObjectsReader
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item, offset_of, position_of

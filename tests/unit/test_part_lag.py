@@ -9,8 +9,8 @@ import pytest
 
 from flumeng.agent.discovery.accounts import PartitionAccounts
 from flumeng.agent.discovery.task import DiscoveryTask
-from flumeng.config.flow_source import FlowSource
 from flumeng.connectors.flows.finder import FlowFinder
+from flumeng.connectors.flows.options import FlowSource
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.queries.partition_lag import LagOfFlow, lag_of_flow
 from flumeng.control.snapshot.partitions import ack_path

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.config.senders import PeerLimits
 from flumeng.connectors.network import peer_limits
 from flumeng.connectors.network.peer_limits import Peers, network
+from flumeng.connectors.network.senders import PeerLimits
 
 now = [0.0]
 

@@ -9,12 +9,12 @@ import pytest
 
 from flumeng.config import Component, policy
 from flumeng.config.client_tls import ClientTls
-from flumeng.config.kafka_source import KafkaSource
 from flumeng.config.policy import UNRESTRICTED, Policy
-from flumeng.config.server_tls import Tls
-from flumeng.config.sinks.console import Console
-from flumeng.config.sinks.files import Files
 from flumeng.config.sources import Exec, Generate, Http, Syslog, Tail
+from flumeng.connectors.console.options import Console
+from flumeng.connectors.files.options import Files
+from flumeng.connectors.kafka.source_options import KafkaSource
+from flumeng.connectors.network.server_tls import Tls
 from flumeng.platform.errors import UserError
 
 ROOT = Path(__file__).parents[2]

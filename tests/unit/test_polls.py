@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.config.polls import Answers, Schedule
 from flumeng.connectors.api.finding import Before, FindingTask
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.objects.watcher import LaneLog
@@ -22,6 +21,7 @@ from flumeng.connectors.polls.answer_files import AnswerFiles
 from flumeng.connectors.polls.answers import AnswerContents, KeptAnswer
 from flumeng.connectors.polls.asking import FAILED, KEPT, TRIES, Asking, Pools
 from flumeng.connectors.polls.finder import LANE, ScheduleFinder
+from flumeng.connectors.polls.options import Answers, Schedule
 from flumeng.connectors.polls.poll import MOST_STATE_BYTES, Answer
 from flumeng.connectors.polls.reader import PollsReader
 from flumeng.control.commands.flows import apply_flow

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.config.polls import Schedule, check_cron
+from flumeng.connectors.polls.options import Schedule, check_cron
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from flumeng.config import parse_flow
-from flumeng.config.senders import SenderAuth
-from flumeng.config.server_tls import canonical
 from flumeng.connectors.http.senders import Senders
+from flumeng.connectors.network.senders import SenderAuth
+from flumeng.connectors.network.server_tls import canonical
 from flumeng.platform.options.problems import SpecError
 
 FILES = {"certificate": "/c.pem", "key": "/k.pem"}

@@ -15,10 +15,10 @@ import pytest
 import uvloop
 
 from flumeng.config.policy import UNRESTRICTED, Policy
-from flumeng.config.server_tls import Tls
 from flumeng.connectors.api.counters import Counters
 from flumeng.connectors.network import handshakes
 from flumeng.connectors.network.handshakes import Handshakes
+from flumeng.connectors.network.server_tls import Tls
 from flumeng.connectors.network.tls import ServerTls
 from flumeng.platform.errors import UserError
 from tests.unit.authority import Authority

@@ -15,13 +15,13 @@ from flumeng.agent.collector.daemon import require_allowed
 from flumeng.config import FlowSpec, SpecError, check_flow, parse_flow
 from flumeng.config.guarantees import promise
 from flumeng.config.policy import Policy
-from flumeng.config.sinks.groups import FirstOf
 from flumeng.config.spark import SparkOptions
 from flumeng.connectors.api.dead_letters import DeadLetters, Refuse, is_letters, rows, schema_around
 from flumeng.connectors.api.sink import Attempt, Row, TaskRevision, Written
 from flumeng.connectors.groups import availability
 from flumeng.connectors.groups import sink as groups
 from flumeng.connectors.groups.availability import Availability
+from flumeng.connectors.groups.options import FirstOf
 from flumeng.connectors.groups.sink import FirstOfSink, GroupSink, OneOfSink, WriteToOne
 from flumeng.control.queries import graph_text
 from flumeng.control.queries.flow_graph import graph_of

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from flumeng.config import parse_flow
-from flumeng.config.sinks.elasticsearch import Elasticsearch
 from flumeng.connectors.api.backoff import Backoff
 from flumeng.connectors.api.sink import TaskRevision
 from flumeng.connectors.elasticsearch import template
@@ -21,6 +20,7 @@ from flumeng.connectors.elasticsearch.bodies import Bodies
 from flumeng.connectors.elasticsearch.bulk import RETRY_SECONDS, Request, send
 from flumeng.connectors.elasticsearch.cluster import Connection, OverloadedError, TooLargeError
 from flumeng.connectors.elasticsearch.index_names import NAME_CHARACTERS, VALUE_CHARACTERS, legal
+from flumeng.connectors.elasticsearch.options import Elasticsearch
 from flumeng.connectors.elasticsearch.request_size import FIRST_BYTES, LEAST_BYTES, RequestSize
 from flumeng.connectors.elasticsearch.sink import ElasticsearchSink
 from flumeng.events import identity

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from flumeng.config import parse_flow
-from flumeng.config.sinks.http import Http, check_header, check_url
 from flumeng.connectors.http.sink import requests
+from flumeng.connectors.http.sink_options import Http, check_header, check_url
 from flumeng.platform.options.problems import SpecError
 
 FLOW = """

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.config.sinks import sql as spec
-from flumeng.config.sinks.sql import Sql
+from flumeng.connectors.postgres import options as spec
 from flumeng.connectors.postgres.columns import UnfitError, encode, type_for
+from flumeng.connectors.postgres.options import Sql
 from flumeng.connectors.postgres.target import Server, Target, quoted
 from flumeng.events.identity import with_identity
 from flumeng.events.schema import READ_SCHEMA

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.config.sinks.python import Python
 from flumeng.connectors.api.sink import TaskRevision
+from flumeng.connectors.python.options import Python
 from flumeng.connectors.python.sink import PythonSink
 from flumeng.platform.errors import UserError
 

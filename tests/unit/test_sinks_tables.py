@@ -22,7 +22,6 @@ from pyiceberg.types import StringType
 
 from flumeng.config import SpecError, check_flow, parse_flow
 from flumeng.config.guarantees import promise
-from flumeng.config.sinks.lakehouse import Catalog, Delta, Iceberg, Snapshots
 from flumeng.connectors.api.dead_letters import RefusedError
 from flumeng.connectors.api.sink import Attempt, BatchId, BatchTooWideError, Sink, Written
 from flumeng.connectors.files import open_files
@@ -30,6 +29,7 @@ from flumeng.connectors.lakehouse import delta, iceberg, iceberg_snapshots, tabl
 from flumeng.connectors.lakehouse.delta import DeltaSink
 from flumeng.connectors.lakehouse.group_commit import Addition
 from flumeng.connectors.lakehouse.iceberg import IcebergSink
+from flumeng.connectors.lakehouse.options import Catalog, Delta, Iceberg, Snapshots
 from flumeng.connectors.lakehouse.table_files import Layout
 from flumeng.connectors.lakehouse.tables import OvertakenError, TableSink
 from flumeng.events.lazy_batch import LazyBatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flumeng.config import parse_flow
-from flumeng.config.file_globs import expand, matches
+from flumeng.connectors.tail.file_globs import expand, matches
 from flumeng.platform.errors import UserError
 
 

@@ -25,13 +25,13 @@ from flumeng.config import (
     parse_flow,
     registry,
 )
-from flumeng.config.filters.parse import Parse
-from flumeng.config.filters.select import Select
-from flumeng.config.filters.where import Where
 from flumeng.config.guarantees import promise
-from flumeng.config.sinks.console import Console
-from flumeng.config.sinks.files import Files
 from flumeng.config.sources import Syslog, Tail
+from flumeng.connectors.console.options import Console
+from flumeng.connectors.files.options import Files
+from flumeng.filters.options.parse import Parse
+from flumeng.filters.options.select import Select
+from flumeng.filters.options.where import Where
 from flumeng.platform.errors import UserError
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ import pytest
 from flumeng.config import Component, SpecError, check_flow, parse_flow, policy
 from flumeng.config.guarantees import promise
 from flumeng.config.policy import UNRESTRICTED
-from flumeng.config.sinks.python import Python
-from flumeng.config.sinks.spark import Spark
+from flumeng.connectors.python.options import Python
+from flumeng.connectors.spark.options import Spark
 from flumeng.platform.errors import UserError
 
 FLOW = """

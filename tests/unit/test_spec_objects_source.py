@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from flumeng.config.objects_source import ObjectsSource, check_delimiter, check_quote, check_tag
+from flumeng.connectors.objects.options import (
+    ObjectsSource,
+    check_delimiter,
+    check_quote,
+    check_tag,
+)
 
 S3 = ("s3a://logs/web/*.gz",)
 

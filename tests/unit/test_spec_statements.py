@@ -6,8 +6,8 @@ import pytest
 
 from flumeng.config import SpecError, check_flow, statements
 from flumeng.config.expressions import columns_of_ddl
-from flumeng.config.filters.parse import SYSLOG
 from flumeng.config.kinds import EVENT, Kind
+from flumeng.filters.options.parse import SYSLOG
 from tests.testkit.expressions import STATEMENT_ATTEMPTS, STATEMENTS, TABLES
 
 COLUMNS = {**EVENT, **SYSLOG}

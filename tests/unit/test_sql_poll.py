@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flumeng.config import check_flow
-from flumeng.config.polls import Answers, Schedule
-from flumeng.config.sql_poll_source import SqlPollSource, TrackColumn
 from flumeng.connectors.polls import sql_poll, sql_times
+from flumeng.connectors.polls.options import Answers, Schedule
 from flumeng.connectors.polls.sql_dialects import DIALECTS
+from flumeng.connectors.polls.sql_options import SqlPollSource, TrackColumn
 from flumeng.connectors.polls.sql_page import Found
 from flumeng.connectors.polls.sql_poll import SqlPoll
 from flumeng.connectors.polls.sql_state import MARKS, Mark, State, complete, marked, settled

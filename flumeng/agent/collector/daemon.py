@@ -30,7 +30,6 @@ from flumeng.agent.node.protocol import Parent
 from flumeng.config import Component, FlowSpec, check_flow, policy
 from flumeng.config import spark as spark_settings
 from flumeng.config.policy import Policy
-from flumeng.config.sinks.spark import Spark
 from flumeng.config.spark import SparkOptions
 from flumeng.connectors.api.sink import TaskRevision
 from flumeng.connectors.dead_letters.input import LettersInput
@@ -44,6 +43,7 @@ from flumeng.connectors.objects.input import ObjectsInput
 from flumeng.connectors.polls.input import PollsInput
 from flumeng.connectors.polls.poll_maker import poll_maker
 from flumeng.connectors.ranged.routing import Inputs
+from flumeng.connectors.spark.options import Spark
 from flumeng.control.snapshot.partitions import FLOW, JOURNAL, OBJECTS, POLLS
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
 from flumeng.journal.serving.action_server import ActionServer

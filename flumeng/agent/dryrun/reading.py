@@ -14,8 +14,8 @@ from queue import Queue
 from threading import Event, Thread
 from typing import TypeVar
 
-from flumeng.config.encodings import UTF_8
 from flumeng.connectors.api.framing import Framer, Messages
+from flumeng.connectors.tail.encodings import UTF_8
 from flumeng.connectors.tail.file_text import FileText
 from flumeng.platform.errors import UserError
 

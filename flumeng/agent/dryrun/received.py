@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from flumeng.agent.ingest.batch import build
 from flumeng.config import FlowSpec
 from flumeng.config.component import Component
-from flumeng.config.encodings import UTF_8
-from flumeng.config.kafka_source import KafkaSource
 from flumeng.connectors.api.framing import Messages
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
+from flumeng.connectors.kafka.source_options import KafkaSource
+from flumeng.connectors.tail.encodings import UTF_8
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import UserError
 

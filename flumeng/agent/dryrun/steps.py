@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from flumeng.config import columns
 from flumeng.config.branch import Branch, Located
 from flumeng.config.component import Component
-from flumeng.config.filters.where import Where
 from flumeng.config.flow import FlowSpec
-from flumeng.config.sinks.console import Noop
+from flumeng.connectors.console.options import Noop
+from flumeng.filters.options.where import Where
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.problems import nearest
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from flumeng.config.sinks.console import Noop
 from flumeng.connectors.api.sink import Attempt, Row, TaskRevision, Written
+from flumeng.connectors.console.options import Noop
 from flumeng.events.lazy_batch import LazyBatch
 
 COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])

@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from flumeng.config.sinks.console import Console
 from flumeng.connectors.api.sink import Attempt, Row, TaskRevision, Written
+from flumeng.connectors.console.options import Console
 from flumeng.events.lazy_batch import LazyBatch
 
 LINES_PER_BATCH = 20

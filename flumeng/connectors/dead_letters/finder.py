@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from flumeng.config.letters_source import LettersSource
 from flumeng.connectors.api.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.connectors.dead_letters import names
+from flumeng.connectors.dead_letters.options import LettersSource
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from flumeng.config import FlowSpec
-from flumeng.config.letters_source import LettersSource
 from flumeng.connectors.api.ranged import Range, Reach, Standstill
 from flumeng.connectors.dead_letters import names
+from flumeng.connectors.dead_letters.options import LettersSource
 from flumeng.connectors.dead_letters.reader import LettersReader
 
 PROBE_THREADS = 2

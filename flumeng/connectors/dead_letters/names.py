@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from flumeng.config.letters_source import LettersSource
+from flumeng.connectors.dead_letters.options import LettersSource
 
 INPUT = "letters"
 _NAME = re.compile(rf"letters\.([0-9]+)\.([0-9a-z]+)@{INPUT}", re.ASCII)

@@ -14,12 +14,12 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config.letters_source import LettersSource
 from flumeng.connectors.api.letter_columns import ADDED
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.dead_letters import names, replay_lists
 from flumeng.connectors.dead_letters.choice import Choice
 from flumeng.connectors.dead_letters.directory import LetterDirectory, LetterFile
+from flumeng.connectors.dead_letters.options import LettersSource
 from flumeng.connectors.dead_letters.reading import open_letters
 from flumeng.connectors.dead_letters.replay_lists import ListedFile
 from flumeng.connectors.kafka.messages import MESSAGE_SCHEMA, empty_maps

@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from flumeng.config.letters_source import MOST_PARTS
 from flumeng.connectors.dead_letters.choice import Choice
 from flumeng.connectors.dead_letters.directory import LetterDirectory, LetterFile
+from flumeng.connectors.dead_letters.options import MOST_PARTS
 from flumeng.platform.errors import CorruptError
 
 DIRECTORY = "_replays"

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import msgspec
 
-from flumeng.config.sinks.elasticsearch import INDEX_PART
+from flumeng.connectors.elasticsearch.options import INDEX_PART
 
 
 class _Alias(msgspec.Struct):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config.sinks.elasticsearch import RESERVED, Elasticsearch
 from flumeng.connectors.elasticsearch import keys
 from flumeng.connectors.elasticsearch.index_names import IndexNames
+from flumeng.connectors.elasticsearch.options import RESERVED, Elasticsearch
 from flumeng.events import identity, json_text
 from flumeng.platform.errors import UserError
 

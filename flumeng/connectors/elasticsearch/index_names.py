@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config.sinks.elasticsearch import INDEX_PART
+from flumeng.connectors.elasticsearch.options import INDEX_PART
 from flumeng.events.pattern_path import DAY_MICROSECONDS, EARLIEST, LATEST, UNITS_MICROSECONDS
 from flumeng.platform.errors import UserError
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flumeng.config.sinks.elasticsearch import Elasticsearch
 from flumeng.connectors.api.dead_letters import schema_around
 from flumeng.connectors.api.sink import Attempt, Row, TaskRevision, Written
 from flumeng.connectors.elasticsearch import template
 from flumeng.connectors.elasticsearch.bodies import Bodies
 from flumeng.connectors.elasticsearch.bulk import DONE_SCHEMA, IndexEvents
 from flumeng.connectors.elasticsearch.cluster import Connection, connect
+from flumeng.connectors.elasticsearch.options import Elasticsearch
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform import secrets
 from flumeng.platform.errors import UserError

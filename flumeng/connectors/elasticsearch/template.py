@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from flumeng.config.sinks.elasticsearch import INDEX_PART, Elasticsearch
+from flumeng.connectors.elasticsearch.options import INDEX_PART, Elasticsearch
 
 PRIORITY = 200
 """Above that of the templates that a cluster brings along."""

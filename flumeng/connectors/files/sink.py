@@ -14,12 +14,12 @@ from importlib.util import find_spec
 
 import pyarrow as pa
 
-from flumeng.config.sinks.files import Files
 from flumeng.connectors.api import chunks
 from flumeng.connectors.api.sink import Attempt, BatchTooWideError, Row, TaskRevision, Written
 from flumeng.connectors.files import formats
 from flumeng.connectors.files.formats import FileWriter
 from flumeng.connectors.files.open_files import GATHERED_BYTES, MOST_FILES, OpenFiles
+from flumeng.connectors.files.options import Files
 from flumeng.connectors.files.plain_columns import plain, plain_schema
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.pattern_path import PatternPath

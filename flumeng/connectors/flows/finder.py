@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from flumeng.config.flow_source import FlowSource
 from flumeng.connectors.api.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.connectors.flows.flow_journals import ANSWER_SECONDS, FlowJournals
+from flumeng.connectors.flows.options import FlowSource
 from flumeng.control.snapshot.partitions import FLOW, input_of, journal_of, subscribed
 from flumeng.control.zookeeper import Store
 from flumeng.events.journal_names import flow_of

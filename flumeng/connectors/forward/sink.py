@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from flumeng.config.client_tls import ClientTls
-from flumeng.config.sinks.forward import ForwardSyslog, ForwardTcp
 from flumeng.connectors.api.backoff import CONNECT_SECONDS
 from flumeng.connectors.api.sink import Attempt, Row, TaskRevision, Written
 from flumeng.connectors.forward import syslog_text
 from flumeng.connectors.forward.framed import framed
+from flumeng.connectors.forward.options import ForwardSyslog, ForwardTcp
 from flumeng.events import json_text
 from flumeng.events.column_text import check_plain, texts
 from flumeng.events.lazy_batch import LazyBatch

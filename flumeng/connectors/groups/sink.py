@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from flumeng.config import registry
-from flumeng.config.sinks.groups import Group
 from flumeng.config.summary import summary
 from flumeng.connectors.api.dead_letters import LETTERS, DeadLetters, schema_around
 from flumeng.connectors.api.sink import Attempt, Row, Sink, TaskRevision, Written
 from flumeng.connectors.groups import availability
+from flumeng.connectors.groups.options import Group
 from flumeng.events.lazy_batch import HELD_BYTES, LazyBatch, Stage, write_stream
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.scrubbing import scrub

@@ -11,8 +11,8 @@ from ssl import SSLCertVerificationError
 import urllib3
 from urllib3.exceptions import HTTPError, SSLError
 
-from flumeng.config.sinks.http import IDEMPOTENCY_KEY
 from flumeng.connectors.api.backoff import CONNECT_SECONDS, Backoff
+from flumeng.connectors.http.sink_options import IDEMPOTENCY_KEY
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.scrubbing import excerpt
 

@@ -16,9 +16,9 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 
-from flumeng.config.senders import SenderAuth
 from flumeng.connectors.http.body import RefusedError
 from flumeng.connectors.network.peers import Client
+from flumeng.connectors.network.senders import SenderAuth
 from flumeng.platform import secrets
 from flumeng.platform.errors import UserError
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flumeng.config.sinks.http import Http
 from flumeng.connectors.api import chunks
 from flumeng.connectors.api.backoff import Backoff
 from flumeng.connectors.api.dead_letters import Refuse, schema_around
@@ -27,6 +26,7 @@ from flumeng.connectors.http.receiver import (
     reach,
     send,
 )
+from flumeng.connectors.http.sink_options import Http
 from flumeng.events import identity, json_text
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform import secrets

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from flumeng.config.kafka_brokers import KafkaBrokers
-from flumeng.config.kafka_source import KafkaSource
+from flumeng.connectors.kafka.broker_options import KafkaBrokers
 from flumeng.connectors.kafka.client import connection
+from flumeng.connectors.kafka.source_options import KafkaSource
 from flumeng.platform.scrubbing import Secret
 from flumeng.platform.secrets import resolve
 

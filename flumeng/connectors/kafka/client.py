@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from flumeng.config.kafka_brokers import KafkaBrokers
+from flumeng.connectors.kafka.broker_options import KafkaBrokers
 from flumeng.platform.scrubbing import Secret
 
 quiet = logging.getLogger(f"{__name__}.librdkafka")

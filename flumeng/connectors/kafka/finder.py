@@ -16,12 +16,12 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 
-from flumeng.config.kafka_source import PARTITION, KafkaSource, time_of
 from flumeng.connectors.api.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.connectors.kafka.access import Access
 from flumeng.connectors.kafka.admin import Bound
 from flumeng.connectors.kafka.brokers import Brokers, Described, KafkaBrokers, Place, Topic
 from flumeng.connectors.kafka.names import ID_CHARACTERS, TOPIC_CHARACTERS, KafkaPartition, parsed
+from flumeng.connectors.kafka.source_options import PARTITION, KafkaSource, time_of
 from flumeng.control.snapshot.partitions import label_of
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from flumeng.config import FlowSpec
-from flumeng.config.kafka_source import KafkaSource
 from flumeng.connectors.api.ranged import Positions
+from flumeng.connectors.kafka.source_options import KafkaSource
 from flumeng.connectors.ranged.reading import Reader
 
 if TYPE_CHECKING:

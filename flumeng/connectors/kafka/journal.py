@@ -19,8 +19,8 @@ from typing import Any
 import pyarrow as pa
 
 from flumeng.config import FlowSpec
-from flumeng.config.kafka_journal import KafkaJournal
 from flumeng.connectors.kafka.client import connection
+from flumeng.connectors.kafka.journal_options import KafkaJournal
 from flumeng.journal.log.errors import HeldError, JournalFailedError
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.secrets import resolve

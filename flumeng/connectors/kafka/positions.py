@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from flumeng.config import FlowSpec
-from flumeng.config.kafka_source import KafkaSource
 from flumeng.connectors.api.ranged import CutError, Gone, Range, Reach, Standstill
 from flumeng.connectors.kafka.access import Access
 from flumeng.connectors.kafka.brokers import Brokers, KafkaBrokers
 from flumeng.connectors.kafka.names import parsed
 from flumeng.connectors.kafka.reader import KafkaReader
+from flumeng.connectors.kafka.source_options import KafkaSource
 from flumeng.connectors.kafka.standstills import describe
 from flumeng.connectors.kafka.watcher import Extent, ExtentWatcher
 from flumeng.control.snapshot.partitions import label_of

@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from flumeng.config.sinks.kafka import Kafka
 from flumeng.connectors.api.backoff import CONNECT_SECONDS, FRESH_SECONDS
 from flumeng.connectors.kafka.client import connection
+from flumeng.connectors.kafka.sink_options import Kafka
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.scrubbing import Secret
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from flumeng.config.kafka_source import KafkaSource
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.kafka import admin, messages, names
 from flumeng.connectors.kafka.access import Access
 from flumeng.connectors.kafka.messages import MESSAGE_SCHEMA
+from flumeng.connectors.kafka.source_options import KafkaSource
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import CorruptError
 from flumeng.platform.idle_clients import IdleClients

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config.sinks.kafka import COLUMN, TOPIC, Kafka
 from flumeng.connectors.api import dead_letters
 from flumeng.connectors.api.dead_letters import Refuse
 from flumeng.connectors.api.sink import Attempt, Row, TaskRevision, Written
+from flumeng.connectors.kafka.sink_options import COLUMN, TOPIC, Kafka
 from flumeng.events import identity, json_text
 from flumeng.events.column_text import check_plain, texts
 from flumeng.events.lazy_batch import LazyBatch

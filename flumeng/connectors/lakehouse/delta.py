@@ -18,10 +18,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flumeng.config.sinks.lakehouse import Delta, partition
 from flumeng.connectors.api.sink import TaskRevision
 from flumeng.connectors.lakehouse import group_commit, partitions, table_schema
 from flumeng.connectors.lakehouse.group_commit import Addition
+from flumeng.connectors.lakehouse.options import Delta, partition
 from flumeng.connectors.lakehouse.partitions import Partition
 from flumeng.connectors.lakehouse.table_files import Layout, TableFile
 from flumeng.connectors.lakehouse.tables import (

@@ -18,10 +18,10 @@ from urllib.parse import urlencode
 import pyarrow as pa
 
 from flumeng import __version__
-from flumeng.config.sinks.lakehouse import Catalog, Iceberg, Transform, partition
 from flumeng.connectors.api.sink import TaskRevision
 from flumeng.connectors.lakehouse import group_commit, iceberg_snapshots, partitions, table_schema
 from flumeng.connectors.lakehouse.group_commit import Addition
+from flumeng.connectors.lakehouse.options import Catalog, Iceberg, Transform, partition
 from flumeng.connectors.lakehouse.partitions import Partition
 from flumeng.connectors.lakehouse.table_files import Layout, TableFile
 from flumeng.connectors.lakehouse.tables import (

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from flumeng.config.sinks.lakehouse import Snapshots
+from flumeng.connectors.lakehouse.options import Snapshots
 
 log = logging.getLogger(__name__)
 

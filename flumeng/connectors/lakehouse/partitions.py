@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config.sinks.lakehouse import Transform
+from flumeng.connectors.lakehouse.options import Transform
 from flumeng.platform.errors import UserError
 
 Values = tuple[str | None, ...]

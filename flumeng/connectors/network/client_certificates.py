@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 
 from cryptography import x509
 
-from flumeng.config.server_tls import HOST_NAME, canonical, fingerprint
 from flumeng.connectors.network.peers import Client, UnauthorizedError
+from flumeng.connectors.network.server_tls import HOST_NAME, canonical, fingerprint
 
 
 class Clients:

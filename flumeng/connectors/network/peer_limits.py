@@ -11,7 +11,7 @@ import ipaddress
 import math
 from collections.abc import Callable
 
-from flumeng.config.senders import NO_LIMITS, PeerLimits
+from flumeng.connectors.network.senders import NO_LIMITS, PeerLimits
 from flumeng.platform.rate_limit import RateLimit
 
 NETWORK_BITS = 64

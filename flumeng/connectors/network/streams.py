@@ -17,12 +17,12 @@ import logging
 import socket
 from dataclasses import dataclass
 
-from flumeng.config.senders import NO_LIMITS, PeerLimits
 from flumeng.connectors.api.framing import Cutter, Messages
 from flumeng.connectors.api.received_block import Origin, ReceivedBlock
 from flumeng.connectors.network.handshakes import Handshakes
 from flumeng.connectors.network.peer_limits import Peer, Peers
 from flumeng.connectors.network.peers import Client, Reception, UnauthorizedError, address
+from flumeng.connectors.network.senders import NO_LIMITS, PeerLimits
 from flumeng.connectors.network.tls import ServerTls
 from flumeng.platform.listening import BACKLOG, takes_reserve
 from flumeng.platform.seldom import Seldom

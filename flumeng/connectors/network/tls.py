@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from flumeng.config.policy import Policy
-from flumeng.config.server_tls import Tls
 from flumeng.connectors.network.peers import Client, UnauthorizedError
+from flumeng.connectors.network.server_tls import Tls
 from flumeng.platform.errors import UserError
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from functools import partial
 
 import pyarrow as pa
 
-from flumeng.config.objects_source import ObjectsSource
 from flumeng.connectors.objects.opened import ChangedError, check_there
+from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.control.snapshot.items import Item
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.file_store import FileStore, below, open_store

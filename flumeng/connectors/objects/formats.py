@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from flumeng.config.objects_source import Format, ObjectsSource
+from flumeng.connectors.objects.options import Format, ObjectsSource
 from flumeng.platform.errors import CorruptError
 from flumeng.platform.options.patterns import split_query
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from time import sleep, time
 
 from flumeng.config import FlowSpec
-from flumeng.config.objects_source import ObjectsSource
 from flumeng.connectors.api.ranged import Gone, Parts, Range, Reach, Standstill, UnreadableError
 from flumeng.connectors.objects.contents import LaneContents
 from flumeng.connectors.objects.formats import cuttable
+from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.reader import ObjectsReader
 from flumeng.connectors.objects.watcher import LaneLog, QueueWatcher
 from flumeng.control.snapshot import items, queues

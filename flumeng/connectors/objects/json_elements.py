@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flumeng.config.objects_source import ObjectsSource
 from flumeng.connectors.objects.content import Content
 from flumeng.connectors.objects.json_scan import JsonText
+from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.parts import Rows, numbered
 from flumeng.connectors.objects.text import text_from, without_mark
 from flumeng.platform.errors import CorruptError

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heapreplace
 
-from flumeng.config.objects_source import ObjectsSource
 from flumeng.connectors.objects.contents import weight
 from flumeng.connectors.objects.formats import cuttable
 from flumeng.connectors.objects.listed import Listed
+from flumeng.connectors.objects.options import ObjectsSource
 
 Weigh = Callable[[str, int], int]
 """What an object weighs, by its location and its bytes."""

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flumeng.config.objects_source import ObjectsSource
 from flumeng.connectors.objects.content import Content
+from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.parts import Segment
 from flumeng.connectors.objects.text import text_from
 

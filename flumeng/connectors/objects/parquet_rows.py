@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flumeng.config.objects_source import ObjectsSource
 from flumeng.connectors.objects.content import Content
 from flumeng.connectors.objects.formats import chosen
+from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.parts import Rows, texts_of
 
 BATCH_BYTES = 4 << 20

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flumeng.config.objects_source import ObjectsSource
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.objects.archives import Origin, archive_of
 from flumeng.connectors.objects.compression import content_of
@@ -21,6 +20,7 @@ from flumeng.connectors.objects.events import Gathered
 from flumeng.connectors.objects.formats import MODULES, is_utf8, parts_of
 from flumeng.connectors.objects.opened import ChangedError, Opened, name_of
 from flumeng.connectors.objects.opening import opened_ahead
+from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.parts import Part
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import MOST_POSITION, Item

@@ -12,7 +12,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
-from flumeng.config.objects_source import MOST_TAGS
+from flumeng.connectors.objects.options import MOST_TAGS
 from flumeng.connectors.objects.s3_tree import client, explained
 from flumeng.control.snapshot.items import Item
 from flumeng.platform import secrets

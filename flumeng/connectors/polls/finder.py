@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 
-from flumeng.config.polls import Poller
 from flumeng.connectors.api.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.connectors.objects.lane_state import LaneState
 from flumeng.connectors.objects.queue_log import QueueLog
 from flumeng.connectors.polls.answer_files import AnswerFiles
+from flumeng.connectors.polls.options import Poller
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.items import Item
 from flumeng.control.zookeeper import Store

@@ -10,10 +10,10 @@ from urllib.parse import quote_plus, urlencode
 
 from urllib3.util import make_headers
 
-from flumeng.config import json_paths
 from flumeng.config.client_tls import ClientTls
-from flumeng.config.http_poll_source import HttpAuth, OAuth2
+from flumeng.connectors.polls import json_paths
 from flumeng.connectors.polls.http_client import HttpClient, Request
+from flumeng.connectors.polls.http_options import HttpAuth, OAuth2
 from flumeng.connectors.polls.http_records import scalar, value_at
 from flumeng.platform import secrets
 from flumeng.platform.errors import UserError

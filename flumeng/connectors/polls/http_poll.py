@@ -18,10 +18,7 @@ from urllib.parse import quote, quote_plus, unquote_plus, urlsplit
 
 import pyarrow as pa
 
-from flumeng.config import json_paths
-from flumeng.config.http_poll_source import HttpPollSource
-from flumeng.config.json_paths import Step
-from flumeng.config.poll_templates import Template, iso
+from flumeng.connectors.polls import json_paths
 from flumeng.connectors.polls.http_auth import Auth, auth_of
 from flumeng.connectors.polls.http_body import text_of
 from flumeng.connectors.polls.http_client import (
@@ -31,10 +28,13 @@ from flumeng.connectors.polls.http_client import (
     UnauthorizedError,
     joined,
 )
+from flumeng.connectors.polls.http_options import HttpPollSource
 from flumeng.connectors.polls.http_records import json_of, next_link, records_of, scalar, value_at
 from flumeng.connectors.polls.http_state import Chain, State
 from flumeng.connectors.polls.http_tracking import Reach, Tracker
+from flumeng.connectors.polls.json_paths import Step
 from flumeng.connectors.polls.poll import Answer
+from flumeng.connectors.polls.templates import Template, iso
 from flumeng.platform import secrets
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.options.moments import time_of

@@ -9,11 +9,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config.http_poll_source import Format
-from flumeng.config.json_paths import Step
 from flumeng.connectors.objects.json_elements import elements
 from flumeng.connectors.objects.lines import MOST_LINE_BYTES, cut
 from flumeng.connectors.objects.parts import Segment
+from flumeng.connectors.polls.http_options import Format
+from flumeng.connectors.polls.json_paths import Step
 from flumeng.platform.errors import CorruptError, UserError
 from flumeng.platform.scrubbing import excerpt
 

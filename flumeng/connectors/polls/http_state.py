@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from flumeng.config.http_poll_source import TrackField
+from flumeng.connectors.polls.http_options import TrackField
 from flumeng.connectors.polls.http_tracking import Reach
 from flumeng.connectors.polls.poll import MOST_STATE_BYTES
 from flumeng.platform.errors import CorruptError, UserError

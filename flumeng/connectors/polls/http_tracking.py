@@ -18,8 +18,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from flumeng.config import json_paths
-from flumeng.config.http_poll_source import TrackedType, TrackField
+from flumeng.connectors.polls import json_paths
+from flumeng.connectors.polls.http_options import TrackedType, TrackField
 from flumeng.connectors.polls.http_records import scalar, value_at
 from flumeng.platform.errors import UserError
 from flumeng.platform.scrubbing import excerpt

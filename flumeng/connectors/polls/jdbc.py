@@ -19,9 +19,9 @@ from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BooleanType, DecimalType, StructField, StructType, TimestampNTZType
 
-from flumeng.config.sql_poll_source import SqlPollSource
 from flumeng.connectors.polls import jdbc_errors
 from flumeng.connectors.polls.sql_dialects import DIALECTS
+from flumeng.connectors.polls.sql_options import SqlPollSource
 from flumeng.connectors.polls.sql_page import Found
 from flumeng.events import json_text
 from flumeng.platform import secrets

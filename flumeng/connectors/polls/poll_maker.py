@@ -6,10 +6,10 @@ from pyspark.sql import SparkSession
 
 from flumeng.config import registry
 from flumeng.config.component import Component
-from flumeng.config.sql_poll_source import SqlPollSource
 from flumeng.connectors.polls.input import MakePoll
 from flumeng.connectors.polls.jdbc import SparkJdbc
 from flumeng.connectors.polls.poll import Poll
+from flumeng.connectors.polls.sql_options import SqlPollSource
 from flumeng.platform.errors import UserError
 
 

@@ -14,9 +14,9 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
-from flumeng.config.sql_poll_source import SqlPollSource, TrackColumn
 from flumeng.connectors.polls import sql_times
 from flumeng.connectors.polls.poll import Answer
+from flumeng.connectors.polls.sql_options import SqlPollSource, TrackColumn
 from flumeng.connectors.polls.sql_page import JdbcQuery, Page, bodies_of
 from flumeng.connectors.polls.sql_state import State, complete, marked, settled
 from flumeng.connectors.polls.sql_statements import Place, Statements

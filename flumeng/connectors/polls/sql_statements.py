@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flumeng.config.sql_poll_source import SqlPollSource, TrackColumn
 from flumeng.connectors.polls.sql_dialects import DIALECTS
+from flumeng.connectors.polls.sql_options import SqlPollSource, TrackColumn
 
 NOW, TOP, TOP_TEXT = "flumeng_now", "flumeng_top", "flumeng_top_text"
 VALUE, KEY, NUMBER = "flumeng_value", "flumeng_key", "flumeng_number"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flumeng.config.sinks.sql import Sql
 from flumeng.connectors.postgres.connection import Connection
+from flumeng.connectors.postgres.options import Sql
 from flumeng.connectors.postgres.statements import FIND_COLUMNS, MAY_INSERT
 from flumeng.connectors.postgres.target import Server, TableName
 from flumeng.platform.errors import UserError

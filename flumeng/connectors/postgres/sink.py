@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from flumeng.config.sinks.sql import Sql
 from flumeng.connectors.api.dead_letters import schema_around
 from flumeng.connectors.api.sink import Attempt, Row, TaskRevision, Written
+from flumeng.connectors.postgres.options import Sql
 from flumeng.connectors.postgres.target import COUNT_SCHEMA, Server, Target
 from flumeng.events import identity
 from flumeng.events.lazy_batch import LazyBatch

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flumeng.config.sinks.sql import Sql
+from flumeng.connectors.postgres.options import Sql
 from flumeng.events import identity
 from flumeng.platform.errors import UserError
 from flumeng.platform.scrubbing import Secret

@@ -13,8 +13,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from flumeng.config.sinks.python import Python
 from flumeng.connectors.api.sink import Attempt, BatchId, Row, TaskRevision, Written
+from flumeng.connectors.python.options import Python
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform import secrets
 from flumeng.platform.errors import FlumengError

@@ -16,8 +16,8 @@ from functools import partial
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
-from flumeng.config.sinks.spark import Spark
 from flumeng.connectors.api.sink import Attempt, Row, TaskRevision, Written
+from flumeng.connectors.spark.options import Spark
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform import secrets
 

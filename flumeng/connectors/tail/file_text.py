@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flumeng.config.encodings import UTF_8, width_of
+from flumeng.connectors.tail.encodings import UTF_8, width_of
 
 MARK_BYTES = 3
 _MARKS = ((b"\xef\xbb\xbf", UTF_8), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))

@@ -11,11 +11,11 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 
-from flumeng.config.file_globs import expand, matches
 from flumeng.config.sources import Tail
 from flumeng.connectors.tail.compressed_file import CompressedFile, has_compressed_name
 from flumeng.connectors.tail.copies import Copies, Make, is_name_of, may_be_made_of
 from flumeng.connectors.tail.descriptors import require_directories
+from flumeng.connectors.tail.file_globs import expand, matches
 from flumeng.connectors.tail.file_position import (
     FileKey,
     FilePosition,

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from flumeng.config.filters.parse import Parse
+from flumeng.filters.options.parse import Parse
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config.filters.parse import ACCESS_LOG
 from flumeng.events.byte_column import ByteColumn, Bytes, Mask, Positions, following, text
 from flumeng.events.reasons import because, misfit
 from flumeng.events.schema import EVENT_SCHEMA
@@ -19,6 +18,7 @@ from flumeng.filters.formats import Found, access_fronts
 from flumeng.filters.formats.fields import found_of
 from flumeng.filters.formats.key_value import unescape
 from flumeng.filters.formats.quotes import behind_backslash
+from flumeng.filters.options.parse import ACCESS_LOG
 from flumeng.filters.timestamps import (
     SECOND,
     clock_seconds,

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config.filters.parse import CEF, Parse
 from flumeng.events.byte_column import ByteColumn, Positions, text
 from flumeng.events.reasons import because
 from flumeng.filters.formats import Found
@@ -20,6 +19,7 @@ from flumeng.filters.formats.fields import Field, columns_of_fields, fields_of, 
 from flumeng.filters.formats.pairs import Pairs
 from flumeng.filters.formats.quotes import behind_backslash
 from flumeng.filters.formats.security_header import Header, trimmed
+from flumeng.filters.options.parse import CEF, Parse
 
 _NAME = r"^[A-Za-z0-9_.\[\]-]+$"
 _MOST_SPACES = 8

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config.filters.parse import CONTAINER, Parse
 from flumeng.events.byte_column import ByteColumn, following, text
 from flumeng.events.reasons import because, misfit
 from flumeng.events.schema import EVENT_SCHEMA
@@ -19,6 +18,7 @@ from flumeng.filters import iso8601
 from flumeng.filters.formats import Found
 from flumeng.filters.formats.fields import Field, found_of
 from flumeng.filters.formats.json import OTHER, FieldsReader
+from flumeng.filters.options.parse import CONTAINER, Parse
 
 _TIME = EVENT_SCHEMA.field("ts").type
 _COLUMNS = pa.schema([pa.field(name, pa.string()) for name in CONTAINER])

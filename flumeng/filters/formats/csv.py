@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config.filters.parse import Parse
 from flumeng.events.byte_column import ByteColumn, Mask, Positions, contains, following, text
 from flumeng.events.reasons import because, misfit
 from flumeng.filters import ddl
@@ -24,6 +23,7 @@ from flumeng.filters.formats.fields import found_of, require_own_types
 from flumeng.filters.formats.key_value import NAMED
 from flumeng.filters.formats.pairs import typed
 from flumeng.filters.formats.quotes import Quotes
+from flumeng.filters.options.parse import Parse
 
 MALFORMED = "csv: malformed quotes"
 csv.field_size_limit(2**31 - 1)

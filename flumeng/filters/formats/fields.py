@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config.filters.fields import named
-from flumeng.config.filters.parse import Parse
 from flumeng.events.byte_column import Mask
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.filters import ddl
 from flumeng.filters.formats import Found
+from flumeng.filters.options.fields import named
+from flumeng.filters.options.parse import Parse
 from flumeng.platform.errors import UserError
 
 TEXTS = pa.map_(pa.string(), pa.string())

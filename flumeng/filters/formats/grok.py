@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.config import grok
-from flumeng.config.filters.parse import Parse
 from flumeng.events.byte_column import Mask, text
 from flumeng.events.reasons import because, misfit
 from flumeng.filters import ddl
@@ -22,6 +21,7 @@ from flumeng.filters.formats.fields import (
     require_own_types,
 )
 from flumeng.filters.formats.pairs import typed
+from flumeng.filters.options.parse import Parse
 from flumeng.platform.errors import UserError
 
 _ABSENT = pa.scalar(None, pa.string())

@@ -11,7 +11,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config.filters.parse import Parse
 from flumeng.events.byte_column import ByteColumn, Mask, text
 from flumeng.events.reasons import because, misfit
 from flumeng.filters import ddl
@@ -25,6 +24,7 @@ from flumeng.filters.formats.fields import (
     require_own_types,
 )
 from flumeng.filters.json_check import are_json
+from flumeng.filters.options.parse import Parse
 from flumeng.platform.errors import UserError
 
 MALFORMED, OTHER = "json: malformed", "json: not of the schema"

@@ -19,7 +19,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config.filters.parse import Parse
 from flumeng.events.byte_column import ByteColumn, Bytes, Mask, Positions, following
 from flumeng.events.reasons import because
 from flumeng.filters.formats import Found
@@ -27,6 +26,7 @@ from flumeng.filters.formats.fields import Field, columns_of_fields, fields_of, 
 from flumeng.filters.formats.json_values import in_one
 from flumeng.filters.formats.pairs import Pairs
 from flumeng.filters.formats.quotes import behind_backslash
+from flumeng.filters.options.parse import Parse
 
 WHITE_SPACE = " \t\r\n"
 GROUP = "\x1d"

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config.filters.parse import LEEF, Parse
 from flumeng.events.byte_column import ByteColumn, Positions, following
 from flumeng.events.reasons import because
 from flumeng.filters.formats import Found
@@ -19,6 +18,7 @@ from flumeng.filters.formats.fields import Field, columns_of_fields, fields_of, 
 from flumeng.filters.formats.key_value import unescape
 from flumeng.filters.formats.pairs import Pairs
 from flumeng.filters.formats.security_header import Header, trimmed
+from flumeng.filters.options.parse import LEEF, Parse
 
 _HEX = np.full(256, -1)
 _HEX[[ord(digit) for digit in "0123456789abcdef"]] = np.arange(16)

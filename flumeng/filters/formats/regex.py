@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config.filters.parse import Parse
 from flumeng.events.byte_column import text
 from flumeng.events.reasons import because
 from flumeng.filters.formats import Found
+from flumeng.filters.options.parse import Parse
 from flumeng.platform.errors import UserError
 
 

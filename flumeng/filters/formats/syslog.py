@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from flumeng.config.filters.parse import Parse
 from flumeng.filters import syslog
 from flumeng.filters.formats import Found
 from flumeng.filters.local_times import to_utc
+from flumeng.filters.options.parse import Parse
 from flumeng.platform.errors import UserError
 
 

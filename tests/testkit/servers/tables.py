@@ -10,11 +10,11 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
 
-from flumeng.config.sinks.lakehouse import Catalog, Delta, Evolution, Iceberg
 from flumeng.connectors.api.sink import Attempt, Row, Sink, TaskRevision
 from flumeng.connectors.lakehouse.delta import DeltaSink
 from flumeng.connectors.lakehouse.group_commit import GroupCommit
 from flumeng.connectors.lakehouse.iceberg import IcebergSink
+from flumeng.connectors.lakehouse.options import Catalog, Delta, Evolution, Iceberg
 from flumeng.connectors.lakehouse.tables import TableSink
 from flumeng.events.lazy_batch import LazyBatch
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from flumeng.agent.discovery.task import DiscoveryTask, SupersededError
 from flumeng.config import parse_flow
-from flumeng.config.objects_source import ObjectsSource
 from flumeng.connectors.api.finding import Finder, FindingTask
 from flumeng.connectors.objects.finder import ObjectsFinder, Surroundings
+from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.platform.errors import FlumengError
 from tests.testkit.simulation.broker import ModelFinder
 from tests.testkit.simulation.bucket import BucketAftermath, BucketLister

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flumeng.config import parse_flow
-from flumeng.config.objects_source import ObjectsSource
+from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.control.commands.intents import decided_batches
 from flumeng.control.commands.nodes import left
 from flumeng.control.planner import Planner

@@ -9,8 +9,14 @@ from datetime import datetime
 from typing import ClassVar, Literal
 
 from flumeng.config.declared import Guarantee
-from flumeng.config.polls import Answers, KeepsAnswers, Schedule, answers_option, schedule_option
 from flumeng.config.tables import Jdbc, check_jdbc, check_property, check_table
+from flumeng.connectors.polls.options import (
+    Answers,
+    KeepsAnswers,
+    Schedule,
+    answers_option,
+    schedule_option,
+)
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import check_timezone
 

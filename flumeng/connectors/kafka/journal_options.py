@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
 from flumeng.config.declared import OutsideJournal
-from flumeng.config.kafka_brokers import KafkaBrokers
-from flumeng.config.kafka_source import KafkaSource, check_topic
+from flumeng.connectors.kafka.broker_options import KafkaBrokers
+from flumeng.connectors.kafka.source_options import KafkaSource, check_topic
 from flumeng.platform.options.option import Need, option
 
 

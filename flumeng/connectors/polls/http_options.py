@@ -10,9 +10,15 @@ from urllib.parse import urlsplit
 
 from flumeng.config.client_tls import ClientTls
 from flumeng.config.declared import Guarantee
-from flumeng.config.json_paths import check_path, check_single
-from flumeng.config.poll_templates import Template, unknown
-from flumeng.config.polls import Answers, KeepsAnswers, Schedule, answers_option, schedule_option
+from flumeng.connectors.polls.json_paths import check_path, check_single
+from flumeng.connectors.polls.options import (
+    Answers,
+    KeepsAnswers,
+    Schedule,
+    answers_option,
+    schedule_option,
+)
+from flumeng.connectors.polls.templates import Template, unknown
 from flumeng.platform.options.moments import time_of
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import SECRET

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from flumeng.config.declared import Guarantee, OffsetBounds, Placing, SourceOptions
-from flumeng.config.kafka_brokers import KafkaBrokers
 from flumeng.config.kinds import EVENT, MESSAGE, Columns
+from flumeng.connectors.kafka.broker_options import KafkaBrokers
 from flumeng.platform.options.moments import time_of
 from flumeng.platform.options.option import Need, option
 

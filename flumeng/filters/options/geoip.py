@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from flumeng.config.declared import FilterOptions
-from flumeng.config.filters import fields
 from flumeng.config.functions import TEXT
 from flumeng.config.kinds import RECEIVED, Columns, check_column, require_column, require_new
+from flumeng.filters.options import fields
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.quantities import check_absolute
 

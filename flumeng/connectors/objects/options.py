@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import ClassVar, Literal
 
 from flumeng.config.declared import Guarantee, Placing, SourceOptions, TimeBounds
-from flumeng.config.object_paths import check_objects, overlap
+from flumeng.connectors.objects.object_paths import check_objects, overlap
 from flumeng.platform.options.locations import (
     Credentials,
     check_location,

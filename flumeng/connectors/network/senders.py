@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from flumeng.config.server_tls import Tls, canonical
+from flumeng.connectors.network.server_tls import Tls, canonical
 from flumeng.platform.options.option import option
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,62}", re.ASCII)

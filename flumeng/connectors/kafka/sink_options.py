@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from flumeng.config.declared import SinkOptions
-from flumeng.config.kafka_brokers import KafkaBrokers
+from flumeng.connectors.kafka.broker_options import KafkaBrokers
 from flumeng.platform.options.option import Need, option
 
 COLUMN = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
