@@ -19,14 +19,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from flumeng.agent.ingest import batch
-from flumeng.config.sources import Http, Syslog
 from flumeng.connectors.api.framing import Cutter, Framing, Messages, cutter
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.connectors.api.source import SourceContext
 from flumeng.connectors.http import body as http_body
 from flumeng.connectors.http.body import RefusedError
 from flumeng.connectors.http.memory_bound import MemoryBound, Share
+from flumeng.connectors.http.options import Http
 from flumeng.connectors.http.source import HttpSource
+from flumeng.connectors.network.options import Syslog
 from flumeng.connectors.network.syslog import SyslogSource
 
 EXAMPLES = int(os.environ.get("FLUMENG_FUZZ_EXAMPLES", "200"))

@@ -20,8 +20,8 @@ from typing import Any
 import pyarrow as pa
 
 from flumeng.agent.ingest import batch
-from flumeng.config.sources import Tail
 from flumeng.connectors.api.received_block import ReceivedBlock
+from flumeng.connectors.tail.options import Tail
 from flumeng.connectors.tail.tailer import QUIET_SECONDS, Tailer
 from flumeng.journal.log.position import Position
 from flumeng.journal.serving.client import JournalClient

@@ -13,9 +13,9 @@ import pytest
 import uvloop
 
 from flumeng.agent.ingest import batch
-from flumeng.config.sources import Http
 from flumeng.connectors.api.received_block import ReceivedBlock
 from flumeng.connectors.api.source import SourceContext
+from flumeng.connectors.http.options import Http
 from flumeng.connectors.http.source import HttpSource
 
 PATIENCE_SECONDS = 60.0

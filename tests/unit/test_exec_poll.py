@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from flumeng.config import check_flow
-from flumeng.config.sources import Exec
-from flumeng.connectors.polls import exec_poll
-from flumeng.connectors.polls.exec_poll import ExecPoll
+from flumeng.connectors.exec import poll as exec_poll
+from flumeng.connectors.exec.options import Exec
+from flumeng.connectors.exec.poll import ExecPoll
 from flumeng.connectors.polls.options import Answers, Schedule
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 from flumeng.platform.options.problems import SpecError
@@ -138,8 +138,8 @@ def test_a_command_ends_with_the_process_that_asks(tmp_path: Path) -> None:
     """However that ends."""
     script = f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 60"
     code = (
-        "from datetime import *; from flumeng.connectors.polls.exec_poll import ExecPoll;"
-        "from flumeng.config.sources import Exec;"
+        "from datetime import *; from flumeng.connectors.exec.poll import ExecPoll;"
+        "from flumeng.connectors.exec.options import Exec;"
         f"ExecPoll.of(Exec(command=('/bin/sh', '-c', {script!r}))).ask('', datetime.now(UTC))"
     )
     asking = subprocess.Popen([sys.executable, "-c", code])

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 import uvloop
 
-from flumeng.config.sources import Exec
 from flumeng.connectors.api.received_block import ReceivedBlock
 from flumeng.connectors.api.source import SourceContext
 from flumeng.connectors.exec import source as exec_module
+from flumeng.connectors.exec.options import Exec
 from flumeng.connectors.exec.source import ExecSource
 
 PATIENCE_SECONDS = 60.0

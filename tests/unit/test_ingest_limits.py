@@ -17,10 +17,10 @@ from flumeng.agent.ingest.flow import FlowRunner, Task
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.port_claims import PortClaims
 from flumeng.agent.ingest.worker_group import WorkerGroup
-from flumeng.config.sources import Tcp, Udp
 from flumeng.connectors.api.received_block import ReceivedBlock
 from flumeng.connectors.api.source import Source, SourceContext
 from flumeng.connectors.network import streams as streams_module
+from flumeng.connectors.network.options import Tcp, Udp
 from flumeng.connectors.network.sockets import TcpSource, UdpSource
 from flumeng.platform.errors import UserError
 from flumeng.platform.rate_limit import BURST_SECONDS, RateLimit

@@ -13,9 +13,9 @@ import pytest
 import uvloop
 
 from flumeng.agent.ingest import batch
-from flumeng.config.sources import Syslog
 from flumeng.connectors.api.received_block import ReceivedBlock
 from flumeng.connectors.api.source import SourceContext
+from flumeng.connectors.network.options import Syslog
 from flumeng.connectors.network.syslog import SyslogSource
 from flumeng.platform.errors import UserError
 

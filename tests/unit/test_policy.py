@@ -10,11 +10,15 @@ import pytest
 from flumeng.config import Component, policy
 from flumeng.config.client_tls import ClientTls
 from flumeng.config.policy import UNRESTRICTED, Policy
-from flumeng.config.sources import Exec, Generate, Http, Syslog, Tail
 from flumeng.connectors.console.options import Console
+from flumeng.connectors.exec.options import Exec
 from flumeng.connectors.files.options import Files
+from flumeng.connectors.generate.options import Generate
+from flumeng.connectors.http.options import Http
 from flumeng.connectors.kafka.source_options import KafkaSource
+from flumeng.connectors.network.options import Syslog
 from flumeng.connectors.network.server_tls import Tls
+from flumeng.connectors.tail.options import Tail
 from flumeng.platform.errors import UserError
 
 ROOT = Path(__file__).parents[2]

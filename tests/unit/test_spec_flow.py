@@ -26,9 +26,10 @@ from flumeng.config import (
     registry,
 )
 from flumeng.config.guarantees import promise
-from flumeng.config.sources import Syslog, Tail
 from flumeng.connectors.console.options import Console
 from flumeng.connectors.files.options import Files
+from flumeng.connectors.network.options import Syslog
+from flumeng.connectors.tail.options import Tail
 from flumeng.filters.options.parse import Parse
 from flumeng.filters.options.select import Select
 from flumeng.filters.options.where import Where

@@ -15,10 +15,10 @@ import os
 import signal
 from typing import cast
 
-from flumeng.config.sources import Exec
 from flumeng.connectors.api.framing import Framer, Messages
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.connectors.api.source import Source, SourceContext
+from flumeng.connectors.exec.options import Exec
 from flumeng.platform.guarded import GUARD, STOP_SECONDS, environment
 
 log = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from flumeng.config.sources import Generate
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.connectors.api.source import Source, SourceContext
+from flumeng.connectors.generate.options import Generate
 from flumeng.journal.log.frame import MAX_ROWS
 
 DIGITS = 16

@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMappi
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from flumeng.config.sources import Http
 from flumeng.connectors.api.framing import Messages
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.connectors.api.source import SourceContext
@@ -26,6 +25,7 @@ from flumeng.connectors.http import body as http_body
 from flumeng.connectors.http.body import RefusedError
 from flumeng.connectors.http.known_paths import HEALTH_PATH, known_path
 from flumeng.connectors.http.memory_bound import MemoryBound, OverBoundError, Share
+from flumeng.connectors.http.options import Http
 from flumeng.connectors.http.received_body import Receive, ReceivedBody
 from flumeng.connectors.http.senders import Senders
 from flumeng.connectors.network.peer_limits import Peer, Peers

@@ -11,10 +11,10 @@ from typing import cast
 
 import uvicorn
 
-from flumeng.config.sources import Http
 from flumeng.connectors.api.counters import Counters
 from flumeng.connectors.api.source import Source, SourceContext
 from flumeng.connectors.http.app import HttpApp
+from flumeng.connectors.http.options import Http
 from flumeng.connectors.http.protocol import Protocol
 from flumeng.connectors.http.senders import LOOK_SECONDS, Senders
 from flumeng.connectors.network import tls

@@ -6,11 +6,11 @@ import asyncio
 from functools import partial
 from typing import Literal
 
-from flumeng.config.sources import Tcp, Udp
 from flumeng.connectors.api.framing import cutter
 from flumeng.connectors.api.received_block import LineRules
 from flumeng.connectors.api.source import Source, SourceContext
 from flumeng.connectors.network.datagrams import Datagrams
+from flumeng.connectors.network.options import Tcp, Udp
 from flumeng.connectors.network.peers import Reception, address
 from flumeng.connectors.network.server_tls import Tls
 from flumeng.connectors.network.streams import Limits, Streams

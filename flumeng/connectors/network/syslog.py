@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from flumeng.config.sources import Syslog
 from flumeng.connectors.api.framing import cutter
 from flumeng.connectors.api.received_block import LineRules
 from flumeng.connectors.api.source import SourceContext
+from flumeng.connectors.network.options import Syslog
 from flumeng.connectors.network.peers import Reception
 from flumeng.connectors.network.sockets import SocketSource
 from flumeng.connectors.network.streams import Limits

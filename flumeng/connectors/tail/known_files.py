@@ -11,7 +11,6 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 
-from flumeng.config.sources import Tail
 from flumeng.connectors.tail.compressed_file import CompressedFile, has_compressed_name
 from flumeng.connectors.tail.copies import Copies, Make, is_name_of, may_be_made_of
 from flumeng.connectors.tail.descriptors import require_directories
@@ -26,6 +25,7 @@ from flumeng.connectors.tail.file_position import (
 )
 from flumeng.connectors.tail.file_search import FileSearch
 from flumeng.connectors.tail.names import Folders, Sight, regular_files
+from flumeng.connectors.tail.options import Tail
 from flumeng.connectors.tail.tailed_file import TailedFile
 
 log = logging.getLogger(__name__)

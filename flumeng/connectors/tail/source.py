@@ -13,9 +13,9 @@ import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from flumeng.config.sources import Tail
 from flumeng.connectors.api.received_block import ReceivedBlock
 from flumeng.connectors.api.source import Source, SourceContext
+from flumeng.connectors.tail.options import Tail
 from flumeng.connectors.tail.tailer import Tailer
 
 log = logging.getLogger(__name__)

@@ -30,13 +30,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from flumeng.config.sources import Tail
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.connectors.tail.compressed_file import MAGIC_BYTES, CompressedFile, is_compressed
 from flumeng.connectors.tail.copies import Kind, may_be_made_of, rest_of
 from flumeng.connectors.tail.descriptors import of_followed_files
 from flumeng.connectors.tail.file_position import FileKey, FilePosition, state_key
 from flumeng.connectors.tail.known_files import KnownFiles
+from flumeng.connectors.tail.options import Tail
 from flumeng.connectors.tail.tailed_file import Following, ReplacedError, TailedFile
 from flumeng.connectors.tail.turns import Turns
 from flumeng.journal.log.disk import OUT_OF_DESCRIPTORS

@@ -19,7 +19,7 @@ from typing import IO
 
 import pyarrow as pa
 
-from flumeng.config.sources import Exec
+from flumeng.connectors.exec.options import Exec
 from flumeng.connectors.polls.poll import Answer
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 from flumeng.platform.guarded import GUARD, STOP_SECONDS, environment

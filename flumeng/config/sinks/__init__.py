@@ -1,1 +1,0 @@
-"""The options of each sink, a file for each kind of target."""

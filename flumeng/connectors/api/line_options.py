@@ -1,0 +1,13 @@
+"""The option of sources that cut what they read into lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flumeng.platform.options.option import option
+
+_MAX_LINE_DOC = "A longer line is cut there, marked with the attribute `truncated` and counted."
+
+
+def max_line_bytes() -> Any:
+    return option(doc=_MAX_LINE_DOC, unit="bytes", minimum=64, maximum=2**24, default=2**20)

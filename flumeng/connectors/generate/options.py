@@ -1,0 +1,49 @@
+"""The options of the source ``generate``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flumeng.config.declared import Guarantee, SourceOptions
+from flumeng.platform.options.option import option
+
+
+@dataclass(frozen=True)
+class Generate(SourceOptions):
+    """Makes numbered events, to test and to measure. Attributes: `source`, `seed`.
+
+    A body is the seed, the event's number in 16 digits and filling. Numbers begin with 0 and have
+    no gaps, also over restarts.
+    """
+
+    implementation: ClassVar[str] = "flumeng.connectors.generate.source:GenerateSource"
+    guarantees: ClassVar[frozenset[Guarantee]] = frozenset({"replayable"})
+
+    keeps_place: ClassVar[bool] = True
+    events_per_second: int = option(
+        doc="How many; 0 makes as many as the journal takes.",
+        unit="events",
+        minimum=0,
+        maximum=10**9,
+        default=10,
+    )
+    bytes: int = option(
+        doc="The size of a body.", unit="bytes", minimum=32, maximum=2**20, default=200
+    )
+    count: int = option(
+        doc="How many in all; 0 never ends.", unit="events", minimum=0, maximum=10**15, default=0
+    )
+    seed: int = option(
+        doc="Names this source within its flow, and begins each body.",
+        minimum=0,
+        maximum=10**9,
+        default=0,
+    )
+
+    def claims(self) -> Iterator[tuple[str, str]]:
+        yield "seed", f"generate {self.seed}"
+
+    def arrival(self) -> str:
+        return "each number is made once"

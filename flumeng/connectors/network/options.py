@@ -1,0 +1,131 @@
+"""The options of the sources ``syslog``, ``tcp`` and ``udp``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from flumeng.config.declared import SourceOptions
+from flumeng.connectors.api.line_options import max_line_bytes
+from flumeng.connectors.network.listening_options import (
+    LISTEN_DOC,
+    PER_PEER_DOC,
+    TLS_DOC,
+    claim,
+    idle_seconds,
+    listening,
+    max_connections,
+)
+from flumeng.connectors.network.senders import NO_LIMITS, PeerLimits
+from flumeng.connectors.network.server_tls import Tls
+from flumeng.platform.options.option import Need, option
+from flumeng.platform.options.quantities import check_address
+
+_STREAM_ARRIVAL = (
+    "senders are not answered: what is under way when a connection or the worker breaks is lost, "
+    "unless they send it again"
+)
+_DATAGRAM_ARRIVAL = (
+    "what the network or a full buffer of the kernel drops is lost, and what comes while no worker "
+    "listens"
+)
+_FRAMING_DOC = (
+    "newlines, a length of four bytes (highest first) before each, or its length in digits and a "
+    "space (RFC 6587)."
+)
+
+
+@dataclass(frozen=True)
+class Syslog(SourceOptions):
+    """Receives syslog messages (RFC 5424 and RFC 3164) over TCP, TLS (RFC 5425) or UDP.
+
+    An event's body is the message as received, without its framing. Attributes: `source`, `peer`,
+    `client`.
+    """
+
+    implementation: ClassVar[str] = "flumeng.connectors.network.syslog:SyslogSource"
+
+    listen: str = option(
+        doc=LISTEN_DOC,
+        check=check_address,
+        example='"0.0.0.0:5514"',
+    )
+    protocol: Literal["tcp", "udp"] = option(doc="The transport.", default="tcp")
+    framing: Literal["auto", "newline", "nul", "octet-counted"] = option(
+        doc="How TCP messages are told apart (RFC 6587); `auto` looks at the first byte sent. With "
+        "`nul` a message may have several lines: Python's `SysLogHandler` ends each with NUL.",
+        default="auto",
+    )
+    max_line_bytes: int = max_line_bytes()
+    max_connections: int = max_connections()
+    idle_seconds: float | None = idle_seconds()
+    per_peer: PeerLimits = option(doc=PER_PEER_DOC, default=NO_LIMITS)
+    tls: Tls | None = option(doc=TLS_DOC, default=None)
+
+    def claims(self) -> Iterator[tuple[str, str]]:
+        return claim(self.protocol, self.listen)
+
+    def needs(self) -> Iterator[Need]:
+        return listening(self.listen, self.tls)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.tls is not None and self.protocol == "udp":
+            yield "tls", "needs the protocol tcp"
+        if self.per_peer != NO_LIMITS and self.protocol == "udp":
+            yield "per_peer", "needs the protocol tcp: who sent a datagram is not known"
+
+    def arrival(self) -> str:
+        return _STREAM_ARRIVAL if self.protocol == "tcp" else _DATAGRAM_ARRIVAL
+
+
+@dataclass(frozen=True)
+class Tcp(SourceOptions):
+    """Receives lines, or messages with their lengths, over TCP or TLS.
+
+    Attributes: `source`, `peer`, `client`.
+    """
+
+    implementation: ClassVar[str] = "flumeng.connectors.network.sockets:TcpSource"
+
+    listen: str = option(doc=LISTEN_DOC, check=check_address, example='"0.0.0.0:5140"')
+    framing: Literal["newline", "length-prefixed", "octet-counted"] = option(
+        doc=f"How messages are told apart: {_FRAMING_DOC}", default="newline"
+    )
+    max_line_bytes: int = max_line_bytes()
+    max_connections: int = max_connections()
+    idle_seconds: float | None = idle_seconds()
+    per_peer: PeerLimits = option(doc=PER_PEER_DOC, default=NO_LIMITS)
+    tls: Tls | None = option(doc=TLS_DOC, default=None)
+
+    def claims(self) -> Iterator[tuple[str, str]]:
+        return claim("tcp", self.listen)
+
+    def needs(self) -> Iterator[Need]:
+        return listening(self.listen, self.tls)
+
+    def arrival(self) -> str:
+        return _STREAM_ARRIVAL
+
+
+@dataclass(frozen=True)
+class Udp(SourceOptions):
+    """Receives datagrams. Attributes: `source`, `peer`."""
+
+    implementation: ClassVar[str] = "flumeng.connectors.network.sockets:UdpSource"
+
+    listen: str = option(doc=LISTEN_DOC, check=check_address, example='"0.0.0.0:5140"')
+    framing: Literal["datagram", "newline", "length-prefixed", "octet-counted"] = option(
+        doc=f"What a datagram holds: one message, or several, by {_FRAMING_DOC}",
+        default="datagram",
+    )
+    max_line_bytes: int = max_line_bytes()
+
+    def claims(self) -> Iterator[tuple[str, str]]:
+        return claim("udp", self.listen)
+
+    def needs(self) -> Iterator[Need]:
+        return listening(self.listen, None)
+
+    def arrival(self) -> str:
+        return _DATAGRAM_ARRIVAL

@@ -1,0 +1,85 @@
+"""The options of the source ``tail``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from flumeng.config.declared import Guarantee, SourceOptions
+from flumeng.connectors.api.line_options import max_line_bytes
+from flumeng.connectors.tail.encodings import UTF_8, check_encoding
+from flumeng.connectors.tail.file_globs import check_file_glob, expand, matches
+from flumeng.platform.options.option import Need, option
+
+
+@dataclass(frozen=True)
+class Tail(SourceOptions):
+    """Follows files that grow, through rotation by rename and by copy and truncate.
+
+    It goes on where it was after any restart: each line is taken exactly once. Attributes:
+    `source`, `path`, `inode`, `offset`.
+    """
+
+    implementation: ClassVar[str] = "flumeng.connectors.tail.source:TailSource"
+    guarantees: ClassVar[frozenset[Guarantee]] = frozenset({"replayable"})
+
+    keeps_place: ClassVar[bool] = True
+    paths: tuple[str, ...] = option(
+        doc="The files, as absolute globs. `**` stands for any folders, `{a,b}` for either. Files "
+        "that appear later are found too.",
+        minimum=1,
+        check=check_file_glob,
+        example='["/var/log/app/*.log"]',
+    )
+    exclude: tuple[str, ...] = option(
+        doc="Files that are not followed although `paths` means them, as absolute globs.",
+        check=check_file_glob,
+        example='["/var/log/app/debug*.log"]',
+        default=(),
+    )
+    encoding: str = option(
+        doc="How the files are encoded: `utf-8`, `utf-16`, `latin-1`, `windows-1252` and others "
+        "that Python knows. Bodies are UTF-8. A byte order mark is taken off, and one of UTF-16 "
+        "counts for more than `utf-8`.",
+        check=check_encoding,
+        default=UTF_8,
+    )
+    last_line_seconds: float = option(
+        doc="The last line of a file needs no newline when the file has not changed for so long. "
+        "0: a line always waits for its newline, or until its file is renamed or deleted.",
+        unit="seconds",
+        minimum=0,
+        maximum=604_800,
+        default=3600,
+    )
+    start_from: Literal["beginning", "end"] = option(
+        doc="Where to start in a file that was there before the flow.", default="beginning"
+    )
+    max_line_bytes: int = max_line_bytes()
+    poll_seconds: float = option(
+        doc="How often to look for new lines and files.",
+        unit="seconds",
+        minimum=0.01,
+        maximum=3600,
+        default=0.1,
+    )
+
+    def claims(self) -> Iterator[tuple[str, str]]:
+        for index, path in enumerate(self.paths):
+            for one in expand(path):
+                yield f"paths[{index}]", one
+
+    def needs(self) -> Iterator[Need]:
+        for path in self.paths:
+            for one in expand(path):
+                yield "path", one
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        excluded = {one for path in self.exclude for one in expand(path)}
+        for index, path in enumerate(self.paths):
+            if all(any(matches(one, not_this) for not_this in excluded) for one in expand(path)):
+                yield f"paths[{index}]", f"exclude leaves nothing of {path!r}"
+
+    def arrival(self) -> str:
+        return "each line of a file is taken once, but for what is cut off or deleted unread"
