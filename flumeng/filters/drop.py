@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flumeng.config.templates import ATTRIBUTE
 from flumeng.events import attributes
 from flumeng.events.columns import changed
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters.options.drop import Drop
+from flumeng.filters.options.templates import ATTRIBUTE
 
 
 class DropFilter:

@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config.templates import ATTRIBUTE
 from flumeng.events import attributes
 from flumeng.events.byte_column import Mask
 from flumeng.events.columns import changed
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters.options.redact import HASH_CHARACTERS, MASK, Redact
+from flumeng.filters.options.templates import ATTRIBUTE
 from flumeng.filters.private import FINDERS, Check, Finder
 from flumeng.platform import secrets
 from flumeng.platform.errors import UserError

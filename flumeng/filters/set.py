@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config import templates
-from flumeng.config.templates import ATTRIBUTE, Field, Part
 from flumeng.events import attributes
 from flumeng.events.byte_column import text
 from flumeng.events.columns import changed, replaced
 from flumeng.events.lazy_batch import LazyBatch
+from flumeng.filters.options import templates
 from flumeng.filters.options.set import Set
+from flumeng.filters.options.templates import ATTRIBUTE, Field, Part
 
 Templates = tuple[tuple[str, tuple[Part, ...]], ...]
 

@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config.time_formats import UNITS
 from flumeng.events.byte_column import Mask, Positions
 from flumeng.events.columns import changed, replaced
 from flumeng.events.lazy_batch import LazyBatch, Stage
 from flumeng.events.reasons import note
 from flumeng.filters.local_times import to_utc
 from flumeng.filters.options.time import Time
+from flumeng.filters.options.time_formats import UNITS
 from flumeng.filters.receipt_bound import Bounded
 from flumeng.filters.time_texts import TextFormat, of_numbers
 from flumeng.platform.errors import UserError

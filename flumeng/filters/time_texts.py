@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config import time_formats
 from flumeng.events.byte_column import Mask, Positions
 from flumeng.filters import iso8601
 from flumeng.filters.local_times import to_utc
+from flumeng.filters.options import time_formats
 from flumeng.filters.timestamps import (
     FIRST_MOMENT,
     LAST_MOMENT,

@@ -12,12 +12,12 @@ import pyarrow as pa
 from mmdb_writer import MMDBWriter
 from netaddr import IPSet
 
-from flumeng.config import templates
 from flumeng.events.lazy_batch import Stage
 from flumeng.filters.aggregate import AggregateStage
 from flumeng.filters.explode import ExplodeStage
 from flumeng.filters.geoip import GeoipStage
 from flumeng.filters.key_counts import FirstOfKey
+from flumeng.filters.options import templates
 from flumeng.filters.options.aggregate import value
 from flumeng.filters.private import FINDERS
 from flumeng.filters.python import PythonStage

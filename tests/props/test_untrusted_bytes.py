@@ -34,16 +34,7 @@ import pytest
 from flumeng.agent.ingest.noted_state import NotedState
 from flumeng.agent.node import protocol
 from flumeng.agent.node.home import ASSIGNMENT, CLAIM, FLOWS, Home
-from flumeng.config import (
-    check_flow,
-    document,
-    expressions,
-    grok,
-    log_formats,
-    policy,
-    statements,
-    time_formats,
-)
+from flumeng.config import check_flow, document, expressions, policy, statements
 from flumeng.config.kinds import EVENT
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.elasticsearch import answers as bulk_answers
@@ -66,6 +57,7 @@ from flumeng.connectors.tail.file_position import FileKey, FilePosition
 from flumeng.control.commands import documents
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
+from flumeng.filters.options import grok, log_formats, time_formats
 from flumeng.filters.options.parse import Parse
 from flumeng.fleet.inventory import cluster_file, sites_file
 from flumeng.journal.serving import watch

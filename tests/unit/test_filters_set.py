@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.config import SpecError, check_flow, templates
+from flumeng.config import SpecError, check_flow
 from flumeng.events import attributes
 from flumeng.filters.drop import DropStage
+from flumeng.filters.options import templates
 from flumeng.filters.rename import RenameStage
 from flumeng.filters.set import SetStage, _type
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.config import SpecError, check_flow, time_formats
+from flumeng.config import SpecError, check_flow
+from flumeng.filters.options import time_formats
 from flumeng.filters.receipt_bound import Bounded
 from flumeng.filters.time import TimeStage
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.config import grok
 from flumeng.filters import formats
+from flumeng.filters.options import grok
 from flumeng.filters.options.parse import Parse
 from flumeng.platform.errors import UserError
 from tests.testkit.formats import read_bodies

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.config import SpecError, check_flow, log_formats
+from flumeng.config import SpecError, check_flow
 from flumeng.filters import formats
+from flumeng.filters.options import log_formats
 from flumeng.filters.options.parse import ACCESS_LOG, Parse
 from flumeng.platform.errors import UserError
 from tests.testkit.formats import read_bodies

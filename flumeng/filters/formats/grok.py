@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config import grok
 from flumeng.events.byte_column import Mask, text
 from flumeng.events.reasons import because, misfit
 from flumeng.filters import ddl
@@ -21,6 +20,7 @@ from flumeng.filters.formats.fields import (
     require_own_types,
 )
 from flumeng.filters.formats.pairs import typed
+from flumeng.filters.options import grok
 from flumeng.filters.options.parse import Parse
 from flumeng.platform.errors import UserError
 

@@ -9,8 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config import log_formats
-from flumeng.config.log_formats import Part, Variable
 from flumeng.events.byte_column import ByteColumn, Mask, Positions, following, text
 from flumeng.events.reasons import because, misfit
 from flumeng.events.schema import EVENT_SCHEMA
@@ -26,6 +24,8 @@ from flumeng.filters.formats.fields import found_of
 from flumeng.filters.formats.key_value import unescape
 from flumeng.filters.formats.pairs import typed
 from flumeng.filters.formats.quotes import behind_backslash
+from flumeng.filters.options import log_formats
+from flumeng.filters.options.log_formats import Part, Variable
 from flumeng.filters.options.parse import Parse
 from flumeng.filters.time_texts import TextFormat
 from flumeng.platform.errors import UserError

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from flumeng.config.declared import EntriesError, FilterOptions
 from flumeng.config.kinds import RECEIVED, Columns, require_column
-from flumeng.config.templates import ATTRIBUTE
+from flumeng.filters.options.templates import ATTRIBUTE
 from flumeng.platform.options.option import option
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from flumeng.config import grok, log_formats
 from flumeng.config.declared import FilterOptions
 from flumeng.config.functions import INTEGER, TEXT
 from flumeng.config.kinds import EVENT, RECEIVED, Columns, Kind, check_column, require_new
+from flumeng.filters.options import grok, log_formats
 from flumeng.filters.options.fields import check_quote, check_separator, kinds
 from flumeng.platform.options.option import option
 from flumeng.platform.options.patterns import check_regex, check_timezone, group_names

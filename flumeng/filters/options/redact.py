@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from flumeng.config.declared import EntriesError, FilterOptions
 from flumeng.config.functions import BINARY, TEXT
 from flumeng.config.kinds import RECEIVED, Columns, Kind, require_column
-from flumeng.config.templates import ATTRIBUTE
+from flumeng.filters.options.templates import ATTRIBUTE
 from flumeng.platform.options.option import option
 from flumeng.platform.options.patterns import check_search
 

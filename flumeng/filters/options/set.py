@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.config import templates
 from flumeng.config.declared import FilterOptions
 from flumeng.config.functions import ATOMIC, BINARY, TEXT, VOID
 from flumeng.config.kinds import (
@@ -18,6 +17,7 @@ from flumeng.config.kinds import (
     require_column,
     require_new,
 )
+from flumeng.filters.options import templates
 from flumeng.platform.options.option import option
 
 MAX_GROWTH = 100

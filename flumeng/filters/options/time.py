@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.config import time_formats
 from flumeng.config.declared import FilterOptions
 from flumeng.config.functions import FRACTION, INTEGER, TEXT, TIMESTAMP
 from flumeng.config.kinds import RECEIVED, Columns, Kind, check_column, require_column, require_new
+from flumeng.filters.options import time_formats
 from flumeng.platform.options.option import option
 from flumeng.platform.options.patterns import check_timezone
 

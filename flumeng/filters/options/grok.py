@@ -53,7 +53,7 @@ class Grok:
 
 @cache
 def library() -> Mapping[str, str]:
-    lines = files("flumeng.config").joinpath("grok_patterns.txt").read_text("utf-8").splitlines()
+    lines = files("flumeng.filters.options").joinpath("grok_patterns.txt").read_text("utf-8").splitlines()
     pairs = (line.partition(" ") for line in lines if line and not line.startswith("#"))
     return {name: pattern for name, _, pattern in pairs}
 
