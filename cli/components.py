@@ -13,7 +13,7 @@ from cli.lazy import first_sentence
 from cli.options import json_option
 from cli.output import show_json, show_table
 from flumeng.config import registry
-from flumeng.config.declared import SourceOptions
+from flumeng.config.component import SourceOptions
 from flumeng.config.flow import FlowSpec
 from flumeng.config.option_docs import OptionRow, documentation, nested_options, option_rows
 from flumeng.platform.errors import UserError

@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping
 import yaml
 
 from flumeng.config import FlowSpec, document, nodes, parse_flow
-from flumeng.config.component import Component
-from flumeng.config.declared import OffsetBounds, TimeBounds
+from flumeng.config.component import Component, OffsetBounds, TimeBounds
 from flumeng.platform.errors import UserError
 
 Bounds = type[OffsetBounds] | type[TimeBounds]

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import yaml
 
 from flumeng.config import FlowSpec, check_flow, document, nodes, parse_written
-from flumeng.config.declared import Upstream
+from flumeng.config.component import Upstream
 from flumeng.config.isolation import without_letters
 from flumeng.platform.options.problems import Problem, SpecError
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from flumeng.config import expressions
 from flumeng.config.branch import Located
-from flumeng.config.component import KEEP, Component
-from flumeng.config.declared import EntriesError
+from flumeng.config.component import KEEP, Component, EntriesError
 from flumeng.config.flow import FlowSpec
 from flumeng.config.kinds import EVENT, RECEIVED, Columns
 from flumeng.config.lineage import unsteady_places

@@ -15,8 +15,7 @@ from typing import Any, Final, Literal, Union, cast, get_args, get_origin, get_t
 import yaml
 
 from flumeng.config import document, registry
-from flumeng.config.component import Component, Keep, OnError
-from flumeng.config.registry import Kind
+from flumeng.config.component import Component, Keep, Kind, OnError
 from flumeng.platform.options import quantities
 from flumeng.platform.options.option import Option, Unit, described, is_required
 from flumeng.platform.options.patterns import SECRET

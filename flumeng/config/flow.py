@@ -9,8 +9,7 @@ from typing import ClassVar, Literal
 
 from flumeng.config import branch
 from flumeng.config.branch import Branch, Leaf, Located
-from flumeng.config.component import DEAD_LETTER, Component
-from flumeng.config.declared import OutsideJournal
+from flumeng.config.component import DEAD_LETTER, Component, OutsideJournal
 from flumeng.config.flow_names import check_flow_name
 from flumeng.config.journal_encryption import JournalEncryption
 from flumeng.config.multiline import Multiline

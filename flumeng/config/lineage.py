@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flumeng.config.branch import Located
-from flumeng.config.component import Component
-from flumeng.config.declared import FilterOptions, mentions
+from flumeng.config.component import Component, FilterOptions, mentions
 from flumeng.config.kinds import Columns
 from flumeng.config.partial import Unreadable
 

@@ -10,8 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from flumeng.config.branch import Branch
-from flumeng.config.component import Component
-from flumeng.config.declared import FilterOptions, SinkOptions, SourceOptions
+from flumeng.config.component import Component, FilterOptions, SinkOptions, SourceOptions
 from flumeng.config.decode import INVALID, Decoder
 from flumeng.config.flow import FlowSpec
 from flumeng.platform.options.option import is_required

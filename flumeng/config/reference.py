@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_origin, get_type_hints
 
 from flumeng.config import registry
-from flumeng.config.declared import OutsideJournal, SourceOptions
+from flumeng.config.component import Kind, OutsideJournal, SourceOptions
 from flumeng.config.flow import FlowSpec
 from flumeng.config.option_docs import documentation, nested_options, option_rows
-from flumeng.config.registry import Entry, Kind
+from flumeng.config.registry import Entry
 from flumeng.platform.options.option import described
 
 KINDS: tuple[Kind, ...] = ("source", "filter", "sink")

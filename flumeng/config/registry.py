@@ -1,6 +1,6 @@
 """The sources, filters and sinks that are installed, found by entry points.
 
-An entry point names an option class of ``flumeng.config.declared``, which says what runs the
+An entry point names an option class of ``flumeng.config.component``, which says what runs the
 component. Both are imported when used, so that a control process can check and assign a flow
 without what only a worker needs (pyarrow, pyspark). A distribution of its own brings components in
 the same way as flumeng does; one that is broken harms nobody who does not use it.
@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Literal
+from typing import Any
 
-from flumeng.config.declared import Declared
+from flumeng.config.component import Declared, Kind
 from flumeng.platform.errors import UserError
 
-Kind = Literal["source", "filter", "sink", "journal"]
 GROUPS: Mapping[str, Kind] = {
     "flumeng.sources": "source",
     "flumeng.inputs": "source",

@@ -8,7 +8,7 @@ from copy import deepcopy
 import yaml
 
 from flumeng.config import FlowSpec, document, isolation, nodes, parse_flow
-from flumeng.config.declared import SinkOptions
+from flumeng.config.component import SinkOptions
 from flumeng.config.kinds import MESSAGE
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.locations import InStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.config.declared import SinkOptions
+from flumeng.config.component import SinkOptions
 
 
 @dataclass(frozen=True)

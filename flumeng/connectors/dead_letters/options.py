@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.config.declared import Guarantee, Placing, SourceOptions
+from flumeng.config.component import Guarantee, Placing, SourceOptions
 from flumeng.config.kinds import EVENT, MESSAGE, Columns
 from flumeng.platform.options.locations import (
     Credentials,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
-from flumeng.config.declared import ExactlyOnce, SinkOptions
+from flumeng.config.component import ExactlyOnce, SinkOptions
 from flumeng.config.functions import ATOMIC, BINARY
 from flumeng.config.kinds import Columns
 from flumeng.platform.options.option import Need, option

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from flumeng.config.declared import ExactlyOnce, SinkOptions
+from flumeng.config.component import ExactlyOnce, SinkOptions
 from flumeng.config.functions import BOOLEAN, DATE, INTEGER, TEXT, TIMESTAMP
 from flumeng.config.kinds import Columns
 from flumeng.platform.options.locations import (

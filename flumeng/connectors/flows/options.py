@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from flumeng.config.declared import Guarantee, Placing, SourceOptions, Upstream
+from flumeng.config.component import Guarantee, Placing, SourceOptions, Upstream
 from flumeng.platform.options.option import option
 from flumeng.platform.options.patterns import check_name
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from flumeng.config.client_tls import ClientTls
-from flumeng.config.declared import SinkOptions
+from flumeng.config.component import SinkOptions
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.quantities import check_address
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.config.declared import Guarantee, SourceOptions
+from flumeng.config.component import Guarantee, SourceOptions
 from flumeng.platform.options.option import option
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from flumeng.config import registry
-from flumeng.config.component import Component
-from flumeng.config.declared import ExactlyOnce, SinkOptions
+from flumeng.config.component import Component, ExactlyOnce, SinkOptions
 from flumeng.platform.options.option import option
 
 EXAMPLE = (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
-from flumeng.config.declared import OutsideJournal
+from flumeng.config.component import OutsideJournal
 from flumeng.connectors.kafka.broker_options import KafkaBrokers
 from flumeng.connectors.kafka.source_options import KafkaSource, check_topic
 from flumeng.platform.options.option import Need, option

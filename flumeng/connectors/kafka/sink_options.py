@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from flumeng.config.declared import SinkOptions
+from flumeng.config.component import SinkOptions
 from flumeng.connectors.kafka.broker_options import KafkaBrokers
 from flumeng.platform.options.option import Need, option
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from flumeng.config.declared import Guarantee, OffsetBounds, Placing, SourceOptions
+from flumeng.config.component import Guarantee, OffsetBounds, Placing, SourceOptions
 from flumeng.config.kinds import EVENT, MESSAGE, Columns
 from flumeng.connectors.kafka.broker_options import KafkaBrokers
 from flumeng.platform.options.moments import time_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
 from urllib.parse import urlsplit
 
-from flumeng.config.declared import ExactlyOnce, SinkOptions, missing
+from flumeng.config.component import ExactlyOnce, SinkOptions, missing
 from flumeng.config.kinds import Columns
 from flumeng.platform.options.locations import (
     Credentials,

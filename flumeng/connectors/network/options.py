@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from flumeng.config.declared import SourceOptions
+from flumeng.config.component import SourceOptions
 from flumeng.connectors.api.line_options import max_line_bytes
 from flumeng.connectors.network.listening_options import (
     LISTEN_DOC,

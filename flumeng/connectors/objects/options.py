@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import ClassVar, Literal
 
-from flumeng.config.declared import Guarantee, Placing, SourceOptions, TimeBounds
+from flumeng.config.component import Guarantee, Placing, SourceOptions, TimeBounds
 from flumeng.connectors.objects.object_paths import check_objects, overlap
 from flumeng.platform.options.locations import (
     Credentials,

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
 from flumeng.config.client_tls import ClientTls
-from flumeng.config.declared import Guarantee
+from flumeng.config.component import Guarantee
 from flumeng.connectors.polls.json_paths import check_path, check_single
 from flumeng.connectors.polls.options import (
     Answers,

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from flumeng.config.declared import Placing, SourceOptions
+from flumeng.config.component import Placing, SourceOptions
 from flumeng.platform.options.locations import (
     Credentials,
     check_location,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from flumeng.config.declared import Guarantee
+from flumeng.config.component import Guarantee
 from flumeng.config.tables import Jdbc, check_jdbc, check_property, check_table
 from flumeng.connectors.polls.options import (
     Answers,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
-from flumeng.config.declared import ExactlyOnce, SinkOptions
+from flumeng.config.component import ExactlyOnce, SinkOptions
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.quantities import check_absolute
 

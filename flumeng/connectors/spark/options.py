@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from flumeng.config.declared import SinkOptions, missing
+from flumeng.config.component import SinkOptions, missing
 from flumeng.config.kinds import Columns
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import SECRET, SECRET_NAME, check_lake_path, fixed_part

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from flumeng.config.declared import Guarantee, SourceOptions
+from flumeng.config.component import Guarantee, SourceOptions
 from flumeng.connectors.api.line_options import max_line_bytes
 from flumeng.connectors.tail.encodings import UTF_8, check_encoding
 from flumeng.connectors.tail.file_globs import check_file_glob, expand, matches

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from flumeng.config import parse_flow
 from flumeng.config.backfill import bounded_by, offsets_text, require_offsets, times_text
-from flumeng.config.declared import OffsetBounds, TimeBounds
+from flumeng.config.component import OffsetBounds, TimeBounds
 from flumeng.control.commands import derived_flows
 from flumeng.control.commands.flow_records import require_flow, require_revision
 from flumeng.control.zookeeper import Store

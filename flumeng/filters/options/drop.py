@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.config.declared import EntriesError, FilterOptions
+from flumeng.config.component import EntriesError, FilterOptions
 from flumeng.config.kinds import RECEIVED, Columns, require_column
 from flumeng.filters.options.templates import ATTRIBUTE
 from flumeng.platform.options.option import option

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from flumeng.config.declared import FilterOptions
+from flumeng.config.component import FilterOptions
 from flumeng.config.kinds import IN_KEYS, Columns, require_new
 from flumeng.config.tables import LookupTable
 from flumeng.platform.options.option import Need, option

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from flumeng.config.declared import FilterOptions
+from flumeng.config.component import FilterOptions
 from flumeng.config.functions import INTEGER, TEXT
 from flumeng.config.kinds import EVENT, RECEIVED, Columns, Kind, check_column, require_new
 from flumeng.filters.options import grok, log_formats

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from flumeng.config.declared import EntriesError, FilterOptions
+from flumeng.config.component import EntriesError, FilterOptions
 from flumeng.config.functions import BINARY, TEXT
 from flumeng.config.kinds import RECEIVED, Columns, Kind, require_column
 from flumeng.filters.options.templates import ATTRIBUTE

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.config.declared import FilterOptions
+from flumeng.config.component import FilterOptions
 from flumeng.config.kinds import Columns, check_column, require_column, require_new
 from flumeng.platform.options.option import option
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.config.declared import FilterOptions
+from flumeng.config.component import FilterOptions
 from flumeng.config.kinds import EVENT, Columns, require_keys
 from flumeng.platform.options.option import option
 

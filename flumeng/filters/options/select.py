@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.config.declared import EntriesError, FilterOptions, mentions
+from flumeng.config.component import EntriesError, FilterOptions, mentions
 from flumeng.config.kinds import Columns, require_new
 from flumeng.platform.options.option import option
 

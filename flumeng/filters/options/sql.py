@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.config.declared import FilterOptions
+from flumeng.config.component import FilterOptions
 from flumeng.config.kinds import Columns
 from flumeng.config.tables import LookupTable
 from flumeng.platform.options.option import Need, option

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.config.declared import FilterOptions
+from flumeng.config.component import FilterOptions
 from flumeng.config.functions import FRACTION, INTEGER, TEXT, TIMESTAMP
 from flumeng.config.kinds import RECEIVED, Columns, Kind, check_column, require_column, require_new
 from flumeng.filters.options import time_formats
