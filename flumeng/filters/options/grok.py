@@ -54,10 +54,7 @@ class Grok:
 @cache
 def library() -> Mapping[str, str]:
     text = files("flumeng.filters.options").joinpath("grok_patterns.txt").read_text("utf-8")
-    lines = (
-        text.splitlines()
-    )
-    pairs = (line.partition(" ") for line in lines if line and not line.startswith("#"))
+    pairs = (line.partition(" ") for line in text.splitlines() if line and not line.startswith("#"))
     return {name: pattern for name, _, pattern in pairs}
 
 
