@@ -21,10 +21,11 @@ from flumeng.connectors.kafka.access import Access
 from flumeng.connectors.kafka.admin import Bound
 from flumeng.connectors.kafka.brokers import Brokers, Described, KafkaBrokers, Place, Topic
 from flumeng.connectors.kafka.names import ID_CHARACTERS, TOPIC_CHARACTERS, KafkaPartition, parsed
-from flumeng.connectors.kafka.source_options import PARTITION, KafkaSource, time_of
+from flumeng.connectors.kafka.source_options import PARTITION, KafkaSource
 from flumeng.control.snapshot.partitions import label_of
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
+from flumeng.platform.options.moments import time_of
 
 NAMED = 3
 TOPIC, PATTERN = "topic ", "pattern "
