@@ -1,4 +1,4 @@
-"""The flows of docs/sinks.md, as the tests of their sinks run them against servers of their own."""
+"""The flows of the docs of sinks, as tests run them against servers of their own."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ import yaml
 
 from flumeng.config import parse_flow
 
-PAGE = Path(__file__).parents[2] / "docs" / "sinks.md"
+TOP = Path(__file__).parents[2]
+PAGES = [TOP / "docs" / "sinks.md", *(TOP / "flumeng" / "connectors").glob("*/README.md")]
 SOURCE = "flow: example\nsources: [{syslog: {listen: '127.0.0.1:0'}}]\n"
 
 
 def example(mark: str, changes: Mapping[str, str]) -> dict[str, Any]:
-    """The one flow of the page that has ``mark`` in it, with addresses, paths and names that are
+    """The one flow of these pages that has ``mark`` in it, with addresses, paths and names that are
     the test's: each of ``changes`` is somewhere in it."""
-    texts = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    pages = "\n".join(page.read_text() for page in PAGES)
+    texts = re.findall(r"```yaml\n(.*?)```", pages, re.DOTALL)
     (text,) = (text for text in texts if mark in text)
     for written, given in changes.items():
         assert written in text

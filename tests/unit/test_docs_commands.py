@@ -15,6 +15,7 @@ TOP = Path(__file__).parents[2]
 FILES = sorted(
     [TOP / "README.md", TOP / "CHANGELOG.md"]
     + [file for folder in ("docs", "conf") for file in (TOP / folder).rglob("*.*")]
+    + list((TOP / "flumeng" / "connectors").glob("*/README.md"))
     + [file for folder in ("flumeng", "cli", "zkschema") for file in (TOP / folder).rglob("*.py")]
 )
 QUOTED = re.compile(r"`flumeng ([a-z][^`]*)`")

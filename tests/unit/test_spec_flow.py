@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -313,17 +314,30 @@ def test_filters_see_what_a_message_of_kafka_has() -> None:
 
 
 def test_every_flow_in_the_docs_is_valid() -> None:
-    page = (ROOT / "docs" / "flows.md").read_text()
-    names = [parse_flow(text).flow for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
-    assert len(names) == len(set(names)) >= 20
-    parsing = (ROOT / "docs" / "parsing.md").read_text()
-    for text in re.findall(r"```yaml\n(.*?)```", parsing, re.DOTALL):
-        parse_flow(textwrap.dedent(text))
-    sinks = (ROOT / "docs" / "sinks.md").read_text()
-    assert [e.name for e in registry.entries("sink") if f"`{e.name}`" not in sinks] == []
-    for kind in ("source", "filter"):
+    readmes = sorted((ROOT / "flumeng" / "connectors").glob("*/README.md"))
+    pages = [ROOT / "docs" / name for name in ("flows.md", "sinks.md", "parsing.md")] + readmes
+    texts = [yaml for page in pages for yaml in flows_in(page)]
+    for text in texts:
+        parse_flow(text)
+    assert len(texts) >= 50
+
+
+def flows_in(page: Path) -> Iterator[str]:
+    for text in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL):
+        if "flow: " in text:
+            yield textwrap.dedent(text)
+
+
+def test_every_component_has_a_heading_of_its_own() -> None:
+    flows = (ROOT / "docs" / "flows.md").read_text()
+    for entry in registry.entries("filter"):
+        assert f"### `{entry.name}`" in flows
+    for kind in ("source", "sink"):
         for entry in registry.entries(kind):
-            assert f"### `{entry.name}`" in page
+            folder = entry.options.split(".")[2]
+            readme = (ROOT / "flumeng" / "connectors" / folder / "README.md").read_text()
+            headings = re.findall(rf"^## {kind.capitalize()}s? (.*)$", readme, re.MULTILINE)
+            assert any(f"`{entry.name}`" in heading for heading in headings), entry.name
 
 
 def test_reading_a_flow_loads_nothing_that_only_a_worker_needs() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +12,17 @@ import pytest
 from flumeng.config import parse_flow, registry
 from flumeng.config.flow import FlowSpec
 from flumeng.config.option_docs import nested_options
-from flumeng.config.reference import to_markdown
 from flumeng.config.registry import Entry
 from flumeng.platform.options.option import described, is_required
 
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 ENTRIES = [entry for kind in ("source", "filter", "sink") for entry in registry.entries(kind)]
+
+
+def reference() -> str:
+    """All generated pages of flows and components, which ``scripts/gen --check`` keeps fresh."""
+    pages = [REFERENCE / "flow.md", REFERENCE / "filters.md", *REFERENCE.glob("connectors/*.md")]
+    return "\n".join(page.read_text() for page in pages)
 
 
 def options(cls: Any) -> list[dataclasses.Field[Any]]:
@@ -26,7 +33,7 @@ def options(cls: Any) -> list[dataclasses.Field[Any]]:
 def test_every_component_is_documented_and_registered(entry: Entry) -> None:
     cls: Any = entry.options_class()
     assert cls.__doc__
-    assert f"### {entry.kind} `{entry.name}`" in to_markdown()
+    assert f"### Options of {entry.kind} `{entry.name}`" in reference()
     assert all(described(field).doc.endswith(".") for field in options(cls))
     assert find_spec(cls.implementation.partition(":")[0]) is not None
 
@@ -52,7 +59,7 @@ def test_every_example_is_accepted(entry: Entry) -> None:
 
 
 def test_every_option_of_the_flow_is_on_the_page() -> None:
-    page = to_markdown()
+    page = reference()
     seen: set[type[Any]] = set()
     new: list[type[Any]] = [FlowSpec, *(entry.options_class() for entry in registry.all_entries())]
     while new:
@@ -65,7 +72,7 @@ def test_every_option_of_the_flow_is_on_the_page() -> None:
 
 
 def test_quantities_on_the_page_are_written_as_they_are_read() -> None:
-    page = to_markdown()
+    page = reference()
     assert "| size, 64 B to 16 MiB | `1 MiB` |" in page
     assert "| duration, 10 ms to 1 h | `100 ms` |" in page
     assert "| number of events, 1 to 1_000_000_000 | `2_000_000` |" in page
