@@ -310,7 +310,10 @@ class Unmounted(file_store.LocalFileStore):
         ("first_of: []", "expected at least one entry"),
         ("one_of: [noop, one_of: [noop, noop]]", "one_of is a group, and no member of one"),
         ("one_of: [noop, delta: {path: /d}]", "delta writes in the driver of the collector"),
-        ("one_of: [noop, spark: {format: parquet}]", "its members are console, elasticsearch, files"),
+        (
+            "one_of: [noop, spark: {format: parquet}]",
+            "its members are console, elasticsearch, files",
+        ),
         ("one_of: [noop, nope]", r'sinks\[0\].one_of\[1\]: unknown sink "nope"'),
         ("one_of: {sinks: [noop, noop], backoff_seconds: 1 h}", "at most max_backoff_seconds"),
         ("first_of: [files: {path: /a}, files: {path: /a}]", r"first_of\[0\].files has /a already"),
