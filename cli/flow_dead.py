@@ -63,7 +63,7 @@ class _Letters:
 
         of = operations.letters_of(store, name)
         directory = LetterDirectory(of.files.location)
-        if of.files.local and not directory.store.exists(directory.root):
+        if of.files.local_path and not directory.store.exists(directory.root):
             raise UserError(
                 f"{directory.root} is not on this host: either flow {name} has no dead letters "
                 "yet, or they are on the host that collects it: run this there"

@@ -76,6 +76,16 @@ class Declared:
     implementation: ClassVar[str]
     bare: ClassVar[str | None] = None
 
+    @property
+    def local_path(self) -> str:
+        """Where it has files on the disk of the host that runs it; empty when it has none."""
+        return ""
+
+    @property
+    def local(self) -> bool:
+        """Whether each host has files of its own for it."""
+        return bool(self.local_path)
+
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield the option's name, or an empty one, and what is wrong in these options together."""
         return iter(())
@@ -110,6 +120,11 @@ class SourceOptions(Declared):
     @property
     def placing(self) -> Placing:
         return "pinned"
+
+    @property
+    def discovery_seconds(self) -> float:
+        """How often its partitions are listed, when it is partitioned."""
+        return 10.0
 
     @property
     def queued(self) -> bool:
@@ -150,16 +165,6 @@ class SourceOptions(Declared):
     def weighed(self) -> bool:
         """Whether the offsets of its partitions do not count events."""
         return False
-
-    @property
-    def local(self) -> bool:
-        """Whether it reads or keeps files on the disk of the host that runs it."""
-        return False
-
-    @property
-    def local_path(self) -> str:
-        """Where those are; empty when there are none."""
-        return ""
 
 
 def mentions(text: str, names: frozenset[str]) -> bool:
@@ -310,11 +315,6 @@ class SinkOptions(Declared):
     def members(self) -> tuple[Component, ...]:
         """The sinks of a group, each of which declares all this for itself."""
         return ()
-
-    @property
-    def local(self) -> bool:
-        """Whether its ``path`` is on the disk of whoever collects."""
-        return False
 
     @property
     def letter_files(self) -> InStore | None:

@@ -95,7 +95,7 @@ def _apart(spec: FlowSpec) -> Iterator[str]:
 
 def local_paths(spec: FlowSpec) -> list[str]:
     """Where its sinks write on the disk of the host that collects."""
-    return [s.options.path for s in spec.targets if s.options.local]
+    return [s.options.local_path for s in spec.targets if s.options.local]
 
 
 def _one_host(spec: FlowSpec, paths: list[str]) -> str:

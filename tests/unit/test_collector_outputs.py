@@ -121,3 +121,21 @@ def test_what_stands_in_an_inner_branch_has_to_be_allowed_too(
     with pytest.raises(UserError, match=said):
         require_allowed(spec, Policy(outputs=("/lake",), paths=("/lake",)), options, tmp_path)
     require_allowed(spec, Policy(outputs=("/",), paths=("/",)), options, tmp_path)
+
+
+def test_executors_on_other_hosts_need_a_place_that_all_of_them_see(tmp_path: Path) -> None:
+    text = (
+        "{{flow: web, sources: [objects: {{paths: [{source}], format: lines}}], "
+        "filters: [parse: {{format: syslog}}, where: 'severity <= 4', drop: [pid]], "
+        "sinks: [files: {{path: {sink}}}]}}"
+    )
+    options = spark.read({"master": "spark://other:7077", "cores": "4"})
+    every = Policy(outputs=("/", "s3a://a"), paths=("/", "s3a://a"))
+    require_allowed(
+        check_flow(text.format(source="s3a://a/b", sink="s3a://a/c")), every, options, tmp_path
+    )
+    for source, sink in (("/in", "s3a://a/c"), ("s3a://a/b", "/out")):
+        spec = check_flow(text.format(source=source, sink=sink))
+        with pytest.raises(UserError, match="executors of spark://other:7077 are other hosts"):
+            require_allowed(spec, every, options, tmp_path)
+        require_allowed(spec, every, spark.read({}), tmp_path)

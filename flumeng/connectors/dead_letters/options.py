@@ -13,6 +13,7 @@ from flumeng.platform.options.locations import (
     check_location,
     credential_problem,
     located,
+    own_path,
     shared_option,
 )
 from flumeng.platform.options.option import Need, option
@@ -61,9 +62,9 @@ class LettersSource(SourceOptions):
         return located(self.path, self.credentials)
 
     @property
-    def local(self) -> bool:
-        """Whether only the host that has written them sees them."""
-        return not self.shared and self.path.startswith(("/", "file:"))
+    def local_path(self) -> str:
+        """The path when only the host that has written the letters sees them, else empty."""
+        return own_path(self.path, shared=self.shared)
 
     @property
     def discovery_seconds(self) -> float:

@@ -264,13 +264,10 @@ class Iceberg(SinkOptions):
     in_driver: ClassVar[bool] = True
 
     @property
-    def local(self) -> bool:
-        """Whether each host has a catalog of its own."""
-        return self.catalog.uri.startswith("sqlite")
-
-    @property
-    def path(self) -> str:
-        return urlsplit(self.catalog.uri).path[1:]
+    def local_path(self) -> str:
+        """The file of a catalog that is on the host's own disk, else empty."""
+        uri = self.catalog.uri
+        return urlsplit(uri).path[1:] if uri.startswith("sqlite") else ""
 
     def claims(self) -> Iterator[tuple[str, str]]:
         """Two sinks of a flow would take each other's batches for their own in one table."""
@@ -288,8 +285,8 @@ class Iceberg(SinkOptions):
 
     def needs(self) -> Iterator[Need]:
         uri = urlsplit(self.catalog.uri)
-        if uri.scheme.startswith("sqlite"):
-            yield "output", self.path
+        if self.local_path:
+            yield "output", self.local_path
         else:
             host = uri.netloc.rpartition("@")[2]
             yield "output", f"{uri.scheme.partition('+')[0]}://{host}"

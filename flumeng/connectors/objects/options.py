@@ -15,6 +15,7 @@ from flumeng.platform.options.locations import (
     check_location,
     credential_problem,
     located,
+    own_path,
     shared_option,
     store_of,
 )
@@ -262,13 +263,7 @@ class ObjectsSource(SourceOptions):
     def local_path(self) -> str:
         """A path that is another directory on each host; empty when there is none."""
         places = (*self.paths, self.seen_in or "")
-        own = (place for place in places if place.startswith(("/", "file:")))
-        return "" if self.shared else next(own, "")
-
-    @property
-    def local(self) -> bool:
-        """Whether each host has directories of its own there."""
-        return bool(self.local_path)
+        return next(filter(None, (own_path(one, shared=self.shared) for one in places)), "")
 
     @cached_property
     def _written_us(self) -> tuple[float, float]:

@@ -23,6 +23,7 @@ from flumeng.platform.options.locations import (
     check_location,
     credential_problem,
     located,
+    own_path,
     shared_option,
 )
 from flumeng.platform.options.option import option
@@ -138,9 +139,9 @@ class Answers:
         return located(self.path, self.credentials)
 
     @property
-    def local(self) -> bool:
-        """Whether each host has a directory of its own there."""
-        return not self.shared and self.path.startswith(("/", "file:"))
+    def local_path(self) -> str:
+        """The path when each host has a directory of its own there, else empty."""
+        return own_path(self.path, shared=self.shared)
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if problem := credential_problem(self.path, self.credentials):
@@ -171,12 +172,7 @@ class KeepsAnswers(SourceOptions):
     @property
     def local_path(self) -> str:
         """A path that is another directory on each host; empty when there is none."""
-        return self.answers.path if self.answers is not None and self.answers.local else ""
-
-    @property
-    def local(self) -> bool:
-        """Whether each host has a directory of its own there."""
-        return bool(self.local_path)
+        return "" if self.answers is None else self.answers.local_path
 
 
 class Poller(Protocol):

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 from flumeng.config.component import SinkOptions, missing
 from flumeng.config.kinds import Columns
+from flumeng.platform.options.locations import own_path
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import SECRET, SECRET_NAME, check_lake_path, fixed_part
 from flumeng.platform.options.spark_formats import FILE_FORMATS, check_format
@@ -92,9 +93,9 @@ class Spark(SinkOptions):
     in_driver: ClassVar[bool] = True
 
     @property
-    def local(self) -> bool:
-        """Whether each host has files of its own there."""
-        return not self.shared and (self.path or "").startswith(("/", "file:"))
+    def local_path(self) -> str:
+        """The path when each host has files of its own there, else empty."""
+        return own_path(self.path or "", shared=self.shared)
 
     @property
     def catalog(self) -> str | None:

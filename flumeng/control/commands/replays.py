@@ -83,7 +83,7 @@ def require_own_place(store: ReadableStore, letters: LettersOf) -> None:
 
 def refuse_hosts(store: ReadableStore, letters: LettersOf) -> None:
     """Raises ``UserError`` for letters on the disks of several hosts: no one host can read all."""
-    if not letters.files.local:
+    if not letters.files.local_path:
         return
     hosts = collecting_hosts(store, parse_flow(letters.text))
     if len(hosts) > 1:

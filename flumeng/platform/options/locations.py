@@ -92,12 +92,17 @@ class InStore:
         return located(self.path, self.credentials)
 
     @property
-    def local(self) -> bool:
-        """Whether each host has a directory of its own there."""
-        return not self.shared and self.path.startswith(("/", "file:"))
+    def local_path(self) -> str:
+        """The path when each host has a directory of its own there, else empty."""
+        return own_path(self.path, shared=self.shared)
 
     def needs(self) -> Iterator[Need]:
         yield "output", self.path
+
+
+def own_path(path: str, *, shared: bool) -> str:
+    """The path when it is on the disk of each host and not ``shared`` by them, else empty."""
+    return "" if shared or not path.startswith(("/", "file:")) else path
 
 
 def shared_option() -> Any:
