@@ -126,7 +126,7 @@ def test_what_stands_in_an_inner_branch_has_to_be_allowed_too(
 def test_executors_on_other_hosts_need_a_place_that_all_of_them_see(tmp_path: Path) -> None:
     text = (
         "{{flow: web, sources: [objects: {{paths: [{source}], format: lines}}], "
-        "filters: [parse: {{format: syslog}}, where: 'severity <= 4', drop: [pid]], "
+        "filters: [parse: {{format: syslog}}, where: 'severity <= 4', drop: [procid]], "
         "sinks: [files: {{path: {sink}}}]}}"
     )
     options = spark.read({"master": "spark://other:7077", "cores": "4"})
