@@ -68,3 +68,18 @@ def test_commands_are_found_in_docs_and_messages() -> None:
 @pytest.mark.parametrize("line", ["flow aply x.yaml", "schema verify --repair"])
 def test_wrong_command_or_option_is_noticed(line: str) -> None:
     assert problem(line) is not None
+
+
+def test_every_path_that_the_docs_name_is_there() -> None:
+    pages = [TOP / "README.md", *(TOP / "docs").rglob("*.md")]
+    pages += (TOP / "flumeng" / "connectors").glob("*/README.md")
+    paths = re.compile(
+        r"`((?:flumeng|cli|zkschema|tests|scripts|conf|packages|examples)/[\w./-]+)`"
+    )
+    missing = [
+        f"{page.relative_to(TOP)}: {path}"
+        for page in pages
+        for path in paths.findall(page.read_text())
+        if not (TOP / path).exists()
+    ]
+    assert missing == []
