@@ -14,6 +14,7 @@ from cli.options import reason_option
 from cli.output import count
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.config.branch import Located
+from flumeng.connectors.kafka.source_options import KafkaSource
 from flumeng.control.commands.taps import keep_tap
 from flumeng.control.queries import overview
 from flumeng.control.zookeeper import Store
@@ -114,7 +115,7 @@ def tap(
 def _require_journals(spec: FlowSpec) -> None:
     """Raises UserError for a flow whose events are in no journal of a node."""
     for source in spec.sources:
-        if source.name == "kafka":
+        if isinstance(source.options, KafkaSource):
             topics = ", ".join(source.options.topics)
             raise UserError(
                 f"flow {spec.flow} reads topics of Kafka, which no node of the cluster serves: let "

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import TypeVar
 
 import yaml
 
 from flumeng.config import FlowSpec, document, nodes, parse_flow
-from flumeng.config.component import Component, OffsetBounds, TimeBounds
+from flumeng.config.component import Component, OffsetBounds, SourceOptions, TimeBounds
 from flumeng.platform.errors import UserError
 
 Bounds = type[OffsetBounds] | type[TimeBounds]
+BoundsT = TypeVar("BoundsT", OffsetBounds, TimeBounds)
 
 
-def bounded_by(spec: FlowSpec, bounds: Bounds) -> list[Component]:
+def bounded_by(spec: FlowSpec, bounds: Bounds) -> list[Component[SourceOptions]]:
     """The sources of which a backfill can read a part that is bounded so."""
     return [one for one in spec.sources if isinstance(one.options.bounds, bounds)]
 
@@ -36,8 +38,7 @@ def offsets_text(text: str, name: str, bounds: Mapping[str, tuple[int, int]]) ->
     Raises ``SpecError`` for a text that is no flow's.
     """
     root, sources = _with_sources(text, name, OffsetBounds)
-    for part, options in sources:
-        known = part.options.bounds
+    for known, options in sources:
         _remove(options, (known.start, known.end, *known.replaced))
         for number, key in enumerate((known.start, known.end)):
             pairs = [(nodes.text(one), nodes.number(ends[number])) for one, ends in bounds.items()]
@@ -50,8 +51,7 @@ def times_text(text: str, name: str, paths: Collection[str], start: str, end: st
     time, which read what was written from ``start`` (always, when that is empty) until before
     ``end``, and leave it where it is; at other ``paths`` when there are any. Raises as above."""
     root, sources = _with_sources(text, name, TimeBounds)
-    for part, options in sources:
-        known = part.options.bounds
+    for known, options in sources:
         _remove(options, known.replaced)
         if paths:
             nodes.put(options, known.paths, nodes.listed(map(nodes.text, paths)))
@@ -62,20 +62,21 @@ def times_text(text: str, name: str, paths: Collection[str], start: str, end: st
 
 
 def _with_sources(
-    text: str, name: str, bounds: Bounds
-) -> tuple[yaml.Node, list[tuple[Component, yaml.Node]]]:
-    """The flow as ``name``, and those of its sources that it keeps, with their options."""
+    text: str, name: str, kind: type[BoundsT]
+) -> tuple[yaml.Node, list[tuple[BoundsT, yaml.Node]]]:
+    """The flow as ``name``, and the bounds of those of its sources that it keeps, with their
+    options."""
     sources = parse_flow(text).sources
     root = document.compose(text)
     nodes.put(root, "flow", nodes.text(name))
     listed = document.items(root)["sources"]
     kept = [
-        (item, part)
+        (item, part.name, part.options.bounds)
         for item, part in zip(listed.value, sources, strict=True)
-        if isinstance(part.options.bounds, bounds)
+        if isinstance(part.options.bounds, kind)
     ]
-    listed.value = [item for item, _ in kept]
-    return root, [(part, document.items(item)[part.name]) for item, part in kept]
+    listed.value = [item for item, _, _ in kept]
+    return root, [(bounds, document.items(item)[part]) for item, part, bounds in kept]
 
 
 def _remove(options: yaml.Node, names: Collection[str]) -> None:

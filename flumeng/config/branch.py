@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from flumeng.config.component import Component
+from flumeng.config.component import Component, FilterOptions, SinkOptions
 from flumeng.platform.options.option import option
 from flumeng.platform.options.patterns import check_name
 
@@ -21,10 +21,10 @@ class Segment(Protocol):
     """A flow, or one of its branches."""
 
     @property
-    def filters(self) -> tuple[Component, ...]: ...
+    def filters(self) -> tuple[Component[FilterOptions], ...]: ...
 
     @property
-    def sinks(self) -> tuple[Component, ...]: ...
+    def sinks(self) -> tuple[Component[SinkOptions], ...]: ...
 
     @property
     def branches(self) -> tuple[Branch, ...]: ...
@@ -60,10 +60,10 @@ class Branch:
         "are down it holds up no other.",
         default=False,
     )
-    filters: tuple[Component, ...] = option(
+    filters: tuple[Component[FilterOptions], ...] = option(
         doc="What happens to the events of the branch, in order, as in the flow.", default=()
     )
-    sinks: tuple[Component, ...] = option(
+    sinks: tuple[Component[SinkOptions], ...] = option(
         doc="Where the events of the branch go. It has `sinks`, `branches` or both.",
         minimum=1,
         example="[files: {path: /data/errors}]",
@@ -128,7 +128,7 @@ class Located:
 class Leaf:
     """A sink; ``path`` and ``place`` as in ``Located``, with the sink's name at their end."""
 
-    sink: Component
+    sink: Component[SinkOptions]
     path: str
     place: str
 

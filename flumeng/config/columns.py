@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from flumeng.config import expressions
 from flumeng.config.branch import Located
-from flumeng.config.component import KEEP, Component, EntriesError
+from flumeng.config.component import KEEP, Component, EntriesError, FilterOptions, SinkOptions
 from flumeng.config.flow import FlowSpec
 from flumeng.config.kinds import EVENT, RECEIVED, Columns
 from flumeng.config.lineage import unsteady_places
@@ -51,7 +51,7 @@ def check(spec: FlowSpec) -> Iterator[tuple[str, str]]:
 
 
 def _of_segment(
-    spec: FlowSpec, where: Located, events: _Events, before: tuple[Component, ...]
+    spec: FlowSpec, where: Located, events: _Events, before: tuple[Component[FilterOptions], ...]
 ) -> Iterator[tuple[str, str]]:
     """``before`` are the filters in front of the segment."""
     filters = (*before, *where.segment.filters)
@@ -85,7 +85,7 @@ def _of_segment(
 
 
 def _through(
-    part: Component, place: str, events: _Events
+    part: Component[FilterOptions], place: str, events: _Events
 ) -> tuple[_Events, list[tuple[str, ValueError]]]:
     """The events behind a filter, and its errors with their paths."""
     if isinstance(part.options, Unreadable):
@@ -109,7 +109,7 @@ def _through(
     return _Events(events.columns, certain), errors
 
 
-def _of_lines(spec: FlowSpec, part: Component) -> Iterator[str]:
+def _of_lines(spec: FlowSpec, part: Component[FilterOptions]) -> Iterator[str]:
     """Problems of filters that contradict the flow's ``multiline``."""
     if spec.multiline is None:
         return
@@ -131,7 +131,9 @@ def read(spec: FlowSpec) -> Columns:
     return found
 
 
-def _unsteady(delivery: str, filters: tuple[Component, ...], sink: Component) -> str | None:
+def _unsteady(
+    delivery: str, filters: tuple[Component[FilterOptions], ...], sink: Component[SinkOptions]
+) -> str | None:
     """Of a sink that relies on a batch that is repeated having the same events."""
     by_event = delivery == "exactly-once" and sink.options.exactly_once == "by event"
     if not by_event and not sink.options.numbered:
@@ -152,7 +154,9 @@ def _unsteady(delivery: str, filters: tuple[Component, ...], sink: Component) ->
     )
 
 
-def _multiplied(filters: tuple[Component, ...], sink: Component) -> str | None:
+def _multiplied(
+    filters: tuple[Component[FilterOptions], ...], sink: Component[SinkOptions]
+) -> str | None:
     """Of a sink that would keep one of the rows that a filter makes of an event."""
     names = [part.name for part in filters if part.options.multiplies]
     if not names or not sink.options.one_row_an_event:
@@ -163,7 +167,9 @@ def _multiplied(filters: tuple[Component, ...], sink: Component) -> str | None:
     )
 
 
-def _of_sinks(path: str, sink: Component, columns: Columns) -> Iterator[tuple[str, str]]:
+def _of_sinks(
+    path: str, sink: Component[SinkOptions], columns: Columns
+) -> Iterator[tuple[str, str]]:
     """Of a sink, and of its members when it is a group."""
     yield from ((path, problem) for problem in sink.options.misfits(columns))
     for number, member in enumerate(sink.options.members):

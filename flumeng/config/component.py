@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_origin
 
 from flumeng.config.kinds import EVENT, Columns, either
 from flumeng.platform.options.locations import InStore
@@ -312,7 +312,7 @@ class SinkOptions(Declared):
         return ()
 
     @property
-    def members(self) -> tuple[Component, ...]:
+    def members(self) -> tuple[Component[SinkOptions], ...]:
         """The sinks of a group, each of which declares all this for itself."""
         return ()
 
@@ -352,8 +352,11 @@ class Keep:
             yield "", "expected days, bytes or both"
 
 
+OptionsT_co = TypeVar("OptionsT_co", bound=Declared, covariant=True)
+
+
 @dataclass(frozen=True)
-class Component:
+class Component(Generic[OptionsT_co]):
     """``options`` is an instance of the frozen dataclass registered for ``kind`` and ``name``.
     ``when``: of a filter, in Spark SQL, which events it is for; all others pass it by.
     ``on_error``: what becomes of events that a filter cannot process. ``isolated``: of a sink, that
@@ -362,8 +365,13 @@ class Component:
 
     kind: Kind
     name: str
-    options: Any
+    options: OptionsT_co
     when: str | None = None
     on_error: OnError = KEEP
     isolated: bool = False
     keep: Keep | None = None
+
+
+def is_component(hint: Any) -> bool:
+    """Whether a type hint is that of a component, of whatever kind."""
+    return get_origin(hint) is Component

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Union, cast, get_args, get_origin, get_t
 import yaml
 
 from flumeng.config import document, registry
-from flumeng.config.component import Component, Keep, Kind, OnError
+from flumeng.config.component import Component, Keep, Kind, OnError, is_component
 from flumeng.platform.options import quantities
 from flumeng.platform.options.option import Option, Unit, described, is_required
 from flumeng.platform.options.patterns import SECRET
@@ -153,7 +153,7 @@ class Decoder:
             return self._text(hint, node, path, option)
         if origin is tuple:
             return self._list(hint, node, path, option)
-        if hint is Component:
+        if is_component(hint):
             return self._component(_kind(path), node, path)
         if dataclasses.is_dataclass(hint):
             assert isinstance(hint, type)
@@ -179,7 +179,7 @@ class Decoder:
         entry_option = dataclasses.replace(option, minimum=None, maximum=None)
         entries = [
             self._component(_kind(path), item, f"{path}[{index}]")
-            if hint is Component
+            if is_component(hint)
             else self._value(hint, item, f"{path}[{index}]", entry_option)
             for index, item in enumerate(node.value)
         ]
@@ -371,7 +371,8 @@ def _alternative(hint: Any, node: yaml.Node) -> Any:
     if listed and isinstance(node, yaml.SequenceNode):
         return listed[0]
     mapped = isinstance(node, yaml.MappingNode)
-    suited = (arg for arg in wanted if dataclasses.is_dataclass(arg) is mapped)
+    classes = [arg for arg in wanted if dataclasses.is_dataclass(arg) or is_component(arg)]
+    suited = (arg for arg in wanted if (arg in classes) is mapped)
     return next(suited, wanted[0])
 
 

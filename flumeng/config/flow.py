@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from flumeng.config import branch
 from flumeng.config.branch import Branch, Leaf, Located
-from flumeng.config.component import DEAD_LETTER, Component, OutsideJournal
+from flumeng.config.component import (
+    DEAD_LETTER,
+    Component,
+    FilterOptions,
+    OutsideJournal,
+    SinkOptions,
+    SourceOptions,
+)
 from flumeng.config.flow_names import check_flow_name
 from flumeng.config.journal_encryption import JournalEncryption
 from flumeng.config.multiline import Multiline
@@ -266,7 +273,7 @@ class FlowSpec:
     needs_one_of: ClassVar[tuple[str, ...]] = branch.SOMEWHERE
 
     flow: str = option(doc="The flow's name.", check=check_flow_name, example="web-logs")
-    sources: tuple[Component, ...] = option(
+    sources: tuple[Component[SourceOptions], ...] = option(
         doc="Where events come from.",
         minimum=1,
         example='[tail: {paths: ["/var/log/app/*.log"]}]',
@@ -298,13 +305,13 @@ class FlowSpec:
         example="{preset: java}",
         default=None,
     )
-    filters: tuple[Component, ...] = option(
+    filters: tuple[Component[FilterOptions], ...] = option(
         doc="What happens to events, in order. Beside a filter `when: CONDITION` (Spark SQL) says "
         "which events it is for; all others pass it by, and have null in the columns it adds. "
         "`on_error: keep, drop or dead-letter` says what becomes of events that it cannot process.",
         default=(),
     )
-    sinks: tuple[Component, ...] = option(
+    sinks: tuple[Component[SinkOptions], ...] = option(
         doc="Where events go: every event into each of them. A flow has `sinks`, `branches` or "
         "both. With `isolated: true` beside it a sink is written at its own pace, by tasks of its "
         "own.",
@@ -318,7 +325,7 @@ class FlowSpec:
         minimum=1,
         default=(),
     )
-    dead_letters: Component | None = option(
+    dead_letters: Component[SinkOptions] | None = option(
         doc="A sink for the events that a sink refuses for good, or that a filter with `on_error: "
         "dead-letter` cannot process, with `dead_reason`, `dead_place`, `dead_revision` and "
         "`dead_time`, in the same commit as all others. Without it the flow stops at an event that "
@@ -360,7 +367,7 @@ class FlowSpec:
         return tuple(Located(self).walk())
 
     @property
-    def all_filters(self) -> tuple[Component, ...]:
+    def all_filters(self) -> tuple[Component[FilterOptions], ...]:
         """Its filters and those of all branches."""
         return tuple(part for one in self.segments for part in one.segment.filters)
 
@@ -370,18 +377,18 @@ class FlowSpec:
         return tuple(branch.leaves(self))
 
     @cached_property
-    def all_sinks(self) -> tuple[Component, ...]:
+    def all_sinks(self) -> tuple[Component[SinkOptions], ...]:
         """The sinks by their numbers, and last the one for dead letters when there is one."""
         sinks = tuple(leaf.sink for leaf in self.leaves)
         return sinks if self.dead_letters is None else (*sinks, self.dead_letters)
 
     @property
-    def targets(self) -> tuple[Component, ...]:
+    def targets(self) -> tuple[Component[SinkOptions], ...]:
         """``all_sinks`` with the members of groups in their stead: what is written to."""
         return tuple(part for sink in self.all_sinks for part in sink.options.members or (sink,))
 
     @property
-    def pinned(self) -> tuple[Component, ...]:
+    def pinned(self) -> tuple[Component[SourceOptions], ...]:
         """The sources that run in ingest workers."""
         return tuple(part for part in self.sources if part.options.placing == "pinned")
 
@@ -391,7 +398,7 @@ class FlowSpec:
         return any(part.options.weighed for part in self.partitioned)
 
     @property
-    def partitioned(self) -> tuple[Component, ...]:
+    def partitioned(self) -> tuple[Component[SourceOptions], ...]:
         """The sources whose partitions a discovery task finds, among them the journal when it is in
         Kafka."""
         found = tuple(part for part in self.sources if part.options.placing == "partitioned")
@@ -400,7 +407,7 @@ class FlowSpec:
         return (*found, Component("source", "kafka", self.journal.kafka.source))
 
     @property
-    def pollers(self) -> tuple[Component, ...]:
+    def pollers(self) -> tuple[Component[Any], ...]:
         """The partitioned sources that ask at due times."""
         known = (part for part in self.partitioned if part.options.poll)
         return tuple(known)

@@ -7,7 +7,7 @@ from typing import Any
 
 from flumeng.config import isolation
 from flumeng.config.branch import Located
-from flumeng.config.component import DEAD_LETTER, DROP, Component
+from flumeng.config.component import DEAD_LETTER, DROP, Component, SinkOptions
 from flumeng.config.flow import FlowSpec, JournalOptions, TaskRange
 
 SURVIVES = {
@@ -150,7 +150,7 @@ def _unsteady(spec: FlowSpec) -> dict[str, str]:
     return {sink.name: column for _, sink, column in found}
 
 
-def _into_one(spec: FlowSpec, group: Component) -> str:
+def _into_one(spec: FlowSpec, group: Component[SinkOptions]) -> str:
     names = ", ".join(part.name for part in group.options.members)
     told = f"{group.name} ({names}): an event goes into one of them"
     if group.options.exactly_once is None and spec.delivery != "at-most-once":
@@ -224,7 +224,7 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield f"{path}.{name}", f"{owner} has {what} already"
 
 
-def _of_queues(components: list[tuple[str, Component]]) -> Iterator[tuple[str, str]]:
+def _of_queues(components: list[tuple[str, Component[Any]]]) -> Iterator[tuple[str, str]]:
     """A flow has one work queue: of objects, or of due times."""
     queued = [
         (path, part) for path, part in components if part.kind == "source" and part.options.queued
@@ -243,7 +243,7 @@ KAFKA = "kafka"
 
 def _of_kafka(
     parts: Mapping[str, Any],
-    components: list[tuple[str, Component]],
+    components: list[tuple[str, Component[Any]]],
     durability: str,
     journal: JournalOptions | None,
 ) -> Iterator[tuple[str, str]]:
@@ -277,7 +277,7 @@ def _of_kafka(
 
 
 def _of_flow_source(
-    parts: Mapping[str, Any], components: list[tuple[str, Component]]
+    parts: Mapping[str, Any], components: list[tuple[str, Component[Any]]]
 ) -> Iterator[tuple[str, str]]:
     """What does not go together with reading another flow."""
     readers = [path for path, part in components if part.kind == "source" and part.options.upstream]
@@ -306,7 +306,7 @@ def too_late(spec: FlowSpec) -> Iterator[tuple[str, str]]:
 
 def _of_delivered(
     parts: Mapping[str, Any],
-    components: list[tuple[str, Component]],
+    components: list[tuple[str, Component[Any]]],
     journal: JournalOptions | None,
 ) -> Iterator[tuple[str, str]]:
     """What does not go together with answers after delivery."""
@@ -334,7 +334,9 @@ def _has_no_discovery(parts: Mapping[str, Any]) -> bool:
     return placings == {"pinned"} and (journal is None or journal.kafka is None)
 
 
-def _delivery_problem(parts: Mapping[str, Any], where: str, sink: Component) -> str | None:
+def _delivery_problem(
+    parts: Mapping[str, Any], where: str, sink: Component[SinkOptions]
+) -> str | None:
     """Why a flow with these parts cannot deliver to the sink as it says."""
     delivery, options = parts.get("delivery"), sink.options
     if delivery == "at-most-once" and options.decided(delivery):

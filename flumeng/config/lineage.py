@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flumeng.config.branch import Located
-from flumeng.config.component import Component, FilterOptions, mentions
+from flumeng.config.component import Component, FilterOptions, SinkOptions, mentions
 from flumeng.config.kinds import Columns
 from flumeng.config.partial import Unreadable
 
 
 def unsteady_places(
     where: Located, columns: Columns, looked_up: frozenset[str] = frozenset()
-) -> Iterator[tuple[str, Component, str]]:
+) -> Iterator[tuple[str, Component[SinkOptions], str]]:
     """Yield ``(path, sink, column)`` for sinks whose place for an event may differ in a repeat.
 
     ``columns`` are in front of the segment, and ``looked_up`` are those of them that come from a
@@ -42,7 +42,7 @@ def unsteady_places(
 
 
 def _behind(
-    part: Component, before: Columns, after: Columns, known: frozenset[str]
+    part: Component[FilterOptions], before: Columns, after: Columns, known: frozenset[str]
 ) -> frozenset[str]:
     """The looked up columns behind a filter. Where it is not clear, a column counts as one."""
     options: FilterOptions = part.options

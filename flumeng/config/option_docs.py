@@ -11,9 +11,9 @@ import inspect
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from flumeng.config.component import Component
+from flumeng.config.component import is_component
 from flumeng.platform.options.option import Option, Unit, default_of, described, is_required
 
 _UNITS: Mapping[Unit | None, tuple[tuple[str, float], ...]] = {
@@ -26,6 +26,8 @@ _UNIT_NAMES = {
     "events": "number of events",
     "ratio": "ratio",
 }
+
+UNIONS = (Union, types.UnionType)
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def nested_options(cls: type[Any]) -> Iterator[tuple[str, type[Any]]]:
     hints = get_type_hints(cls)
     for field in dataclasses.fields(cls):
         for hint in _leaf_types(hints[field.name]):
-            if dataclasses.is_dataclass(hint) and hint is not Component:
+            if dataclasses.is_dataclass(hint):
                 yield field.name, hint
 
 
@@ -65,7 +67,7 @@ def documentation(cls: type[Any]) -> str:
 
 
 def _leaf_types(hint: Any) -> Iterator[type[Any]]:
-    if isinstance(hint, types.UnionType) or get_origin(hint) in (tuple, Mapping):
+    if get_origin(hint) in (*UNIONS, tuple, Mapping):
         for arg in get_args(hint):
             yield from _leaf_types(arg)
     elif isinstance(hint, type):
@@ -73,15 +75,17 @@ def _leaf_types(hint: Any) -> Iterator[type[Any]]:
 
 
 def _value(hint: Any, option: Option) -> str:
-    if isinstance(hint, types.UnionType):
+    if get_origin(hint) in UNIONS:
         wanted = [arg for arg in get_args(hint) if arg is not type(None)]
         return ", or ".join(_value(arg, option) for arg in wanted)
     if get_origin(hint) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(hint))
     if get_origin(hint) is tuple:
         (item, _) = get_args(hint)
+        if is_component(item):
+            return "list of components"
         if dataclasses.is_dataclass(item):
-            return "list of components" if item is Component else "list, see below"
+            return "list, see below"
         return "list of numbers" if item is int else "list of texts"
     if get_origin(hint) is Mapping:
         (_, item) = get_args(hint)
@@ -90,7 +94,7 @@ def _value(hint: Any, option: Option) -> str:
         if get_origin(item) is tuple:
             return "lists of texts by name"
         return "texts by name" if item is str else "numbers by name"
-    if dataclasses.is_dataclass(hint):
+    if dataclasses.is_dataclass(hint) or is_component(hint):
         return "see below"
     if hint is bool:
         return "`true` or `false`"

@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from flumeng.config.branch import Branch
-from flumeng.config.component import Component, FilterOptions, SinkOptions, SourceOptions
+from flumeng.config.component import Component, Declared, FilterOptions, SinkOptions, SourceOptions
 from flumeng.config.decode import INVALID, Decoder
 from flumeng.config.flow import FlowSpec
 from flumeng.platform.options.option import is_required
@@ -47,6 +47,6 @@ def _readable(decoder: Decoder, cls: type[Any], path: str) -> Any:
     return cls(**{**empty, **kept})
 
 
-def _component(entry: Any) -> Component:
+def _component(entry: Any) -> Component[Declared]:
     unreadable = Component("filter", "?", Unreadable())
     return unreadable if entry is INVALID else entry

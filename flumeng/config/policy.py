@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from flumeng.config import Component, registry
+from flumeng.config.component import Declared
 from flumeng.config.decode import Decoder
 from flumeng.config.document import compose
 from flumeng.config.spark import SparkOptions, check_conf
@@ -290,7 +291,7 @@ class Policy:
         doc="What the cluster's settings of Spark may do on this node.", default=SparkBounds()
     )
 
-    def require(self, part: Component) -> None:
+    def require(self, part: Component[Declared]) -> None:
         """Raises UserError when a source or sink needs more than is allowed. Looks at the disk."""
         if part.kind == "source" and part.name not in self.sources:
             raise UserError(f"this node's policy file does not allow the source {part.name}")

@@ -7,15 +7,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from flumeng.config.component import Component
+from flumeng.config.component import Component, Declared
 from flumeng.platform.options.option import default_of, is_required
 
 CHARACTERS = 72
 
 
-def summary(part: Component) -> str:
+def summary(part: Component[Declared]) -> str:
     """Its name and what says most about it: what it must be given, else what it was given."""
-    cls = type(part.options)
+    cls: Any = type(part.options)
     fields = dataclasses.fields(cls)
     told = [field.name for field in fields if is_required(field)]
     if not told:

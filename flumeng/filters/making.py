@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from flumeng.config import registry
-from flumeng.config.component import KEEP, Component
+from flumeng.config.component import KEEP, Component, FilterOptions
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters.conditional import ConditionalFilter
 from flumeng.filters.contract import Filter
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from flumeng.filters.refreshed_table import RefreshedTable
 
 
-def made(part: Component) -> Filter:
+def made(part: Component[FilterOptions]) -> Filter:
     """Without what it cannot process, unless the flow keeps that. Raises UserError, ImportError."""
     step = marking(part)
     return step if part.on_error == KEEP else _InOrder((step, DropFailures()))
 
 
-def marking(part: Component) -> Filter:
+def marking(part: Component[FilterOptions]) -> Filter:
     """Behind the filter there is the column ``on_error.FAILED``, unless the flow keeps what cannot
     be processed. Raises as ``made``."""
     cls: Any = registry.get("filter", part.name).implementation_class()

@@ -94,7 +94,8 @@ def test_events_are_read_as_they_were_received(
         sender.sendall(b"one\n\xff two\n")
     worker.eventually(lambda: worker.counters("f")["events"] == 2)
     (source,) = parse_flow(text).partitioned
-    reader = KafkaReader.of(source.options, journaled=True)
+    options: Any = source.options
+    reader = KafkaReader.of(options, journaled=True)
     asked = admin.shared(reader.access)
     topic_id = asked.topic_id(asked.topics([topic])[topic])
     ends = Counter(message.partition() for message in kafka.messages(topic))

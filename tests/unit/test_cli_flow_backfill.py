@@ -228,6 +228,7 @@ sinks:
 labels: {team: no, number: 012}
 """
     made = check_flow(offsets_text(text, "fill", {"orders.0": (5, 9), "orders.3": (0, 2)}))
+    kafka: Any
     (kafka,) = (source.options for source in made.sources)
     assert (kafka.client_id, kafka.start_offsets, kafka.end_offsets) == (
         "0123",

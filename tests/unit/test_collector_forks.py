@@ -15,7 +15,7 @@ from flumeng.agent.collector.forks import Plan
 from flumeng.agent.collector.segments import Outputs, Segment, filtered
 from flumeng.agent.collector.work import Filtered
 from flumeng.config.branch import Branch, Located, loses
-from flumeng.config.component import Component
+from flumeng.config.component import Component, FilterOptions, SinkOptions
 from flumeng.connectors.api.sink import Row
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters.branch_router import BranchRouter
@@ -62,7 +62,8 @@ def batch(numbers: list[int | None]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(numbers, pa.int64())], schema=EVENTS)
 
 
-NOOP, HALF = Component("sink", "noop", None), Component("filter", "half", None)
+NOOP = Component("sink", "noop", SinkOptions())
+HALF = Component("filter", "half", FilterOptions())
 
 
 def tree(root: Branch) -> Segment:

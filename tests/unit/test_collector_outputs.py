@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,8 +80,8 @@ def test_no_sink_writes_into_the_data_of_its_node_or_around_it(tmp_path: Path) -
     data.mkdir(parents=True)
     (tmp_path / "leads-in").symlink_to(data)
 
-    def sinks(place: str) -> list[Component]:
-        found = [Component("sink", "files", Files(path=place))]
+    def sinks(place: str) -> list[Component[Any]]:
+        found: list[Component[Any]] = [Component("sink", "files", Files(path=place))]
         if "%" not in place and "{" not in place:
             writer = Spark(format="orc", path=place, mode="overwrite")
             found.append(Component("sink", "spark", writer))

@@ -9,6 +9,7 @@ import pytest
 
 from cli.context import AuditFields
 from flumeng.config import Place, SpecError, check_flow, parse_flow, parse_written, parts_of
+from flumeng.config.component import Upstream
 from flumeng.config.replay import replay_text
 from flumeng.control.commands.flows import (
     apply_flow,
@@ -114,7 +115,7 @@ def test_a_flow_runs_what_is_left_and_each_part_the_way_to_it() -> None:
     for name, text in parts.items():
         spec = check_flow(text)
         assert (spec.flow, spec.delivery, spec.batch.seconds) == (name, "exactly-once", 2)
-        assert spec.sources[0].options.name == "web"
+        assert spec.sources[0].options.upstream == Upstream("web", filters=False)
         assert not parts_of(text)
 
 
@@ -214,7 +215,7 @@ def test_a_group_of_sinks_is_isolated_as_one() -> None:
 def test_a_part_of_a_flow_that_reads_a_flow_reads_the_same_one() -> None:
     text = WITH.replace("syslog: {listen: '127.0.0.1:5514'}", "flow: {name: other}")
     (part,) = parts_of(text).values()
-    assert parse_flow(part).sources[0].options.name == "other"
+    assert parse_flow(part).sources[0].options.upstream == Upstream("other", filters=False)
 
 
 def test_parts_are_made_with_their_flow(store: FakeStore) -> None:

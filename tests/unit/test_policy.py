@@ -24,7 +24,7 @@ from flumeng.platform.errors import UserError
 ROOT = Path(__file__).parents[2]
 
 
-def source(options: Any) -> Component:
+def source(options: Any) -> Component[Any]:
     return Component("source", type(options).__name__.lower(), options)
 
 
@@ -218,7 +218,7 @@ def test_where_sinks_write_is_compared_with_symlinks_resolved(tmp_path: Path) ->
     (tmp_path / "leads-in").symlink_to(base)
     allowed = Policy(outputs=(str(base),))
 
-    def sink(path: str) -> Component:
+    def sink(path: str) -> Component[Any]:
         return Component("sink", "files", Files(path=path))
 
     for path in (f"{base}/dt=%Y", f"file://{base}/a", f"{tmp_path}/leads-in/a/%H"):

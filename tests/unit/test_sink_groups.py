@@ -145,7 +145,7 @@ def group(*members: str, kind: str = "first_of", more: str = "") -> FlowSpec:
 
 
 def sink_of(spec: FlowSpec, task: TaskRevision = TASK) -> GroupSink:
-    options = spec.sinks[0].options
+    options: Any = spec.sinks[0].options
     return (FirstOfSink if isinstance(options, FirstOf) else OneOfSink)(options, task)
 
 

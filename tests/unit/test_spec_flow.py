@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,7 +137,7 @@ sources: [tail: {paths: [/a], max_line_bytes: 64 KiB, poll_seconds: 250 ms}]
 sinks: [noop]
 batch: {seconds: 2 min, events: 10_000}
 """)
-    tail = spec.sources[0].options
+    tail: Any = spec.sources[0].options
     assert (tail.max_line_bytes, tail.poll_seconds) == (65536, 0.25)
     assert spec.batch == Batch(seconds=120.0, events=10_000)
     assert type(tail.max_line_bytes) is int
@@ -398,6 +399,7 @@ sinks: [noop]
 
 def test_a_journal_in_kafka_is_read_as_a_topic() -> None:
     spec = parse_flow(IN_KAFKA.format(source='syslog: {listen: "0.0.0.0:5514"}'))
+    journal: Any
     (journal,) = spec.partitioned
     assert journal.options.topics == ("web-journal",)
     assert journal.options.brokers == ("kafka-1:9092",)

@@ -29,6 +29,7 @@ from flumeng.agent.node.own_directory import require_outside
 from flumeng.agent.node.protocol import Parent
 from flumeng.config import Component, FlowSpec, check_flow, policy
 from flumeng.config import spark as spark_settings
+from flumeng.config.component import Declared
 from flumeng.config.policy import Policy
 from flumeng.config.spark import SparkOptions
 from flumeng.connectors.api.sink import TaskRevision
@@ -179,7 +180,7 @@ def require_allowed(spec: FlowSpec, allowed: Policy, options: SparkOptions, data
         require_catalog(options, part)
 
 
-def require_catalog(options: SparkOptions, part: Component) -> None:
+def require_catalog(options: SparkOptions, part: Component[Declared]) -> None:
     """Raises UserError for a table of a catalog that the session does not have."""
     catalog = part.options.catalog if isinstance(part.options, Spark) else None
     if catalog is not None and not options.has_catalog(catalog):

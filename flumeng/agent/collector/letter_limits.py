@@ -88,7 +88,9 @@ class LetterLimits:
         current = letters_of(self._store, flow).current
         assert part is not None
         assert part.keep is not None
-        directory = LetterDirectory(part.options.location)
+        files = part.options.letter_files
+        assert files is not None
+        directory = LetterDirectory(files.location)
         needed = _still_read(directory, flow, set(current.values()))
         found = limits.outdated(directory.files(), part.keep, self._clock(), needed)
         for file in found:

@@ -9,7 +9,7 @@ from flumeng.agent.collector.filter_counts import FilterCounts
 from flumeng.agent.collector.forks import Fork, Leaf
 from flumeng.agent.collector.work import Filtered
 from flumeng.config.branch import Located, loses
-from flumeng.config.component import DEAD_LETTER, DROP, Component
+from flumeng.config.component import DEAD_LETTER, DROP, Component, FilterOptions
 from flumeng.connectors.ranged.accumulator import Accumulator
 from flumeng.events.lazy_batch import LazyBatch, Stage
 from flumeng.filters import on_error
@@ -164,7 +164,7 @@ class _TreeBuilder:
         )
 
     def _steps(
-        self, where: Located, first: int, filters: Sequence[Component]
+        self, where: Located, first: int, filters: Sequence[Component[FilterOptions]]
     ) -> tuple[tuple[Filter, ...], FilterCounts]:
         """What drops events that a filter could not process is a step of its own."""
         notes: list[bool] = []
@@ -183,7 +183,7 @@ class _TreeBuilder:
         return tuple(steps), counts
 
 
-def _place(where: Located, number: int, part: Component) -> str:
+def _place(where: Located, number: int, part: Component[FilterOptions]) -> str:
     return f"{where.place}filters[{number}].{part.name}"
 
 

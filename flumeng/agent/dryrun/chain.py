@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from flumeng.config.component import Component
+from flumeng.config.component import Component, FilterOptions
 from flumeng.events import identity
 from flumeng.events.lazy_batch import LazyBatch, Session
 from flumeng.filters.contract import Filter
@@ -34,7 +34,7 @@ class FilterChain:
 
     def __init__(
         self,
-        parts: Sequence[Component],
+        parts: Sequence[Component[FilterOptions]],
         session: Session,
         schema: pa.Schema,
         *,

@@ -14,7 +14,7 @@ from flumeng.agent.dryrun.chain import FilterChain
 from flumeng.agent.dryrun.filter_tree import entering
 from flumeng.config import sql_text
 from flumeng.config.branch import Branch, Located, Segment
-from flumeng.config.component import KEEP, Component
+from flumeng.config.component import KEEP, Component, FilterOptions
 from flumeng.config.summary import summary
 from flumeng.events import identity, json_text
 from flumeng.events.lazy_batch import Session
@@ -114,7 +114,9 @@ class _Explaining:
             )
             self.segment(below, taken, len(self.stages) - 1, depth + 1)
 
-    def _failed(self, part: Component, events: Sequence[pa.RecordBatch]) -> Mapping[int, str]:
+    def _failed(
+        self, part: Component[FilterOptions], events: Sequence[pa.RecordBatch]
+    ) -> Mapping[int, str]:
         """Why events leave the flow at a filter that does not keep what it cannot process."""
         if part.on_error == KEEP:
             return {}
@@ -154,7 +156,7 @@ def _steps(event: Row, seq: int, stages: Sequence[_Stage]) -> Iterator[Step]:
             )
 
 
-def _shown(part: Component) -> str:
+def _shown(part: Component[FilterOptions]) -> str:
     when = f" when {json.dumps(part.when)}" if part.when else ""
     return f"{summary(part)}{when}{'' if part.on_error == KEEP else f' on_error {part.on_error}'}"
 

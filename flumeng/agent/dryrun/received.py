@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from flumeng.agent.ingest.batch import build
 from flumeng.config import FlowSpec
-from flumeng.config.component import Component
+from flumeng.config.component import Component, SourceOptions
 from flumeng.connectors.api.framing import Messages
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.connectors.kafka.source_options import KafkaSource
@@ -118,13 +118,12 @@ class ReceivedLines:
             yield "headers", pa.array([[]], kind).take(pa.repeat(pa.scalar(0), count))
 
 
-def _filtered_by(source: Component) -> str | None:
-    options = source.options
-    filtered = options.upstream is not None and options.upstream.filters
-    return str(options.name) if filtered else None
+def _filtered_by(source: Component[SourceOptions]) -> str | None:
+    upstream = source.options.upstream
+    return upstream.flow if upstream is not None and upstream.filters else None
 
 
-def _host(source: Component) -> str:
+def _host(source: Component[SourceOptions]) -> str:
     if source.name == "kafka":
         return ""
     return "127.0.0.1" if source.name in FROM_THE_NETWORK else socket.gethostname()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from flumeng.config import columns
 from flumeng.config.branch import Branch, Located
-from flumeng.config.component import Component
+from flumeng.config.component import Component, FilterOptions
 from flumeng.config.flow import FlowSpec
 from flumeng.connectors.console.options import Noop
 from flumeng.filters.options.where import Where
@@ -88,18 +88,18 @@ def as_far_as(spec: FlowSpec, step: Step, where: str | None = None) -> FlowSpec:
 
 
 def _shortened(
-    filters: tuple[Component, ...],
+    filters: tuple[Component[FilterOptions], ...],
     branches: tuple[Branch, ...],
     names: list[str],
     count: int,
-    last: tuple[Component, ...],
-) -> tuple[tuple[Component, ...], tuple[Branch, ...]]:
+    last: tuple[Component[FilterOptions], ...],
+) -> tuple[tuple[Component[FilterOptions], ...], tuple[Branch, ...]]:
     """Branches beside the way stay as they are asked for, since one may take what others leave."""
     if not names:
         return (*filters[:count], *last), ()
     found = []
     for branch in branches:
-        inner: tuple[tuple[Component, ...], tuple[Branch, ...]] = ((), ())
+        inner: tuple[tuple[Component[FilterOptions], ...], tuple[Branch, ...]] = ((), ())
         on_the_way = branch.name == names[0]
         if on_the_way:
             inner = _shortened(branch.filters, branch.branches, names[1:], count, last)

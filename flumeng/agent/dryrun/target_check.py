@@ -17,6 +17,7 @@ from pathlib import Path
 from flumeng.agent.dryrun.targets import tried
 from flumeng.agent.node.own_directory import require_outside
 from flumeng.config import Component, check_flow, policy
+from flumeng.config.component import Declared
 from flumeng.platform import logs, secrets
 from flumeng.platform.errors import UserError
 
@@ -36,7 +37,7 @@ def main() -> int:
         return 2
     secrets.use(allowed.secrets)
 
-    def require(part: Component) -> None:
+    def require(part: Component[Declared]) -> None:
         allowed.require(part)
         require_outside(given.data, part)
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Literal, cast
 
 from flumeng.config import FlowSpec, registry
-from flumeng.config.component import Component
+from flumeng.config.component import Component, Declared
 from flumeng.connectors.api.finding import ProbedFinder
 from flumeng.connectors.api.sink import Probed, TaskRevision
 from flumeng.platform.errors import FlumengError
@@ -24,7 +24,7 @@ TARGET_SECONDS = 10.0
 MOST_AT_ONCE = 16
 """Targets that are tried beside each other, since each may wait for its server."""
 
-Require = Callable[[Component], None]
+Require = Callable[[Component[Declared]], None]
 """Raises UserError for a part of a flow that this host does not allow."""
 
 
@@ -62,7 +62,7 @@ def tried(
 class _Trial:
     """One part of a flow. A thread that still waits for its target is left behind."""
 
-    def __init__(self, part: Component) -> None:
+    def __init__(self, part: Component[Declared]) -> None:
         self._part = part
         self._probe: Callable[[], None] | None = None
         self.result = Tried(part.kind, part.name, "not tried")
@@ -102,5 +102,5 @@ class _Trial:
         self.result = replace(self.result, state="reached")
 
 
-def _asks_brokers(source: Component) -> bool:
+def _asks_brokers(source: Component[Declared]) -> bool:
     return source.name == "kafka"

@@ -22,6 +22,7 @@ from flumeng.agent.ingest.noted_state import NotedState
 from flumeng.agent.ingest.source_runner import SourceRunner
 from flumeng.agent.ingest.worker_group import ALONE, WorkerGroup, spreads
 from flumeng.config import Component, parse_flow
+from flumeng.config.component import SourceOptions
 from flumeng.config.policy import UNRESTRICTED, Policy
 from flumeng.connectors.api.counters import Counters, total
 from flumeng.connectors.api.deliveries import Deliveries
@@ -130,7 +131,7 @@ class FlowRunner:
         return {task.key: said}
 
     @property
-    def counters(self) -> list[tuple[Component, Counters, Held]]:
+    def counters(self) -> list[tuple[Component[SourceOptions], Counters, Held]]:
         """Of each source that is wanted now, and what holds it."""
         now = self._now()
         held = self._pressure.held(now)
@@ -216,7 +217,7 @@ class FlowRunner:
         self._set_choke()
 
     def _make_source(
-        self, component: Component, appender: JournalAppender, noted: NotedState
+        self, component: Component[SourceOptions], appender: JournalAppender, noted: NotedState
     ) -> SourceRunner:
         async def settled_state() -> Mapping[str, object]:
             await appender.drain(DRAIN_SECONDS)

@@ -11,6 +11,7 @@ from flumeng.agent.ingest.back_pressure import Held
 from flumeng.agent.ingest.port_claims import PortClaims
 from flumeng.agent.ingest.worker_group import WorkerGroup, spreads
 from flumeng.config import Component, registry
+from flumeng.config.component import SourceOptions
 from flumeng.config.policy import Policy
 from flumeng.connectors.api.counters import Counters
 from flumeng.connectors.api.deliveries import Deliveries
@@ -35,7 +36,7 @@ class SourceRunner:
 
     def __init__(
         self,
-        component: Component,
+        component: Component[SourceOptions],
         hostname: str,
         group: WorkerGroup,
         policy: Policy,

@@ -27,6 +27,7 @@ from flumeng.agent.ingest.ordered_work import OrderedWork
 from flumeng.agent.ingest.worker_group import ALONE, WorkerGroup
 from flumeng.agent.node.protocol import Message
 from flumeng.config import Component
+from flumeng.config.component import SourceOptions
 from flumeng.config.policy import UNRESTRICTED, Policy
 from flumeng.events.journal_names import flow_of
 from flumeng.journal.log.contract import Log
@@ -385,7 +386,7 @@ def _replica(journal: Log) -> dict[str, str | bool]:
     }
 
 
-def _describe(source: Component) -> str:
+def _describe(source: Component[SourceOptions]) -> str:
     """Its name and what it alone has, as far as that is known from its options."""
     claims = source.options.claims()
     return " ".join([source.name, *(what for _, what in claims)])

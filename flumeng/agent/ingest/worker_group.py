@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flumeng.config import Component, registry
+from flumeng.config.component import SourceOptions
 from flumeng.connectors.api.source import Source
 
 
@@ -22,13 +23,13 @@ class WorkerGroup:
         """Whether the journals that worker ``number`` made are served here."""
         return number == self.number or (self.number == 0 and number >= self.size)
 
-    def runs(self, source: Component) -> bool:
+    def runs(self, source: Component[SourceOptions]) -> bool:
         return self.number == 0 or spreads(source)
 
 
 ALONE = WorkerGroup(0, 1)
 
 
-def spreads(source: Component) -> bool:
+def spreads(source: Component[SourceOptions]) -> bool:
     implementation: type[Source] = registry.get("source", source.name).implementation_class()
     return implementation.spreads

@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 from flumeng.config import Component
+from flumeng.config.component import Declared
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.locations import place_of
 from flumeng.platform.options.patterns import fixed_part
 
 
-def require_outside(data: Path, part: Component) -> None:
+def require_outside(data: Path, part: Component[Declared]) -> None:
     """Raises UserError for a sink that may write over what the node keeps in ``data``: journals,
     its name, what is noted of files."""
     needs = part.options.needs()

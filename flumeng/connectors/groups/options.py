@@ -19,7 +19,7 @@ EXAMPLE = (
 class Group(SinkOptions):
     """What the two have in common."""
 
-    sinks: tuple[Component, ...] = option(
+    sinks: tuple[Component[SinkOptions], ...] = option(
         doc="Its members: two or more sinks.", minimum=1, example=EXAMPLE
     )
     backoff_seconds: float = option(
@@ -41,7 +41,7 @@ class Group(SinkOptions):
     bare: ClassVar[str] = "sinks"
 
     @property
-    def members(self) -> tuple[Component, ...]:
+    def members(self) -> tuple[Component[SinkOptions], ...]:
         return self.sinks
 
     @property

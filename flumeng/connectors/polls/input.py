@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from flumeng.config import FlowSpec
 from flumeng.config.component import Component
@@ -30,7 +31,7 @@ wait apart from the others."""
 PROBE_THREADS = 2
 UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of due times")
 
-MakePoll = Callable[[Component], Poll]
+MakePoll = Callable[[Component[Any]], Poll]
 """Makes what a source asks, of its options. Raises UserError."""
 
 
@@ -60,7 +61,7 @@ class _Source:
     """The poller of a flow, what asks for it, and what reads its answers."""
 
     flow: str
-    part: Component
+    part: Component[Any]
     poll: Poll
     reader: PollsReader
 

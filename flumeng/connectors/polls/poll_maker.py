@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyspark.sql import SparkSession
 
 from flumeng.config import registry
@@ -14,7 +16,7 @@ from flumeng.platform.errors import UserError
 
 
 def poll_maker(session: SparkSession) -> MakePoll:
-    def make(part: Component) -> Poll:
+    def make(part: Component[Any]) -> Poll:
         """Raises UserError."""
         try:
             found = registry.get("source", part.name).poll_class()

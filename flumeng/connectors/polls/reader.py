@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +36,7 @@ class PollsReader:
     modules: frozenset[str] = frozenset({"pyarrow.parquet"})
 
     @classmethod
-    def of(cls, flow: str, part: Component) -> PollsReader:
+    def of(cls, flow: str, part: Component[Any]) -> PollsReader:
         """Raises UserError."""
         where = part.options.answers
         given = where.credentials.given if where.credentials else {}

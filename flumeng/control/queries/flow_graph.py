@@ -11,7 +11,7 @@ from typing import Literal
 
 from flumeng.config import FlowSpec
 from flumeng.config.branch import Segment
-from flumeng.config.component import DEAD_LETTER, KEEP, Component
+from flumeng.config.component import DEAD_LETTER, KEEP, Component, SinkOptions
 from flumeng.config.flow_names import part_name
 from flumeng.config.summary import summary
 from flumeng.control.queries.task_counts import TaskCounts
@@ -188,7 +188,11 @@ class _Building:
         return f" (isolated: flow {part_name(*where, name)})" if isolated else ""
 
     def _sink(
-        self, part: Component, before: Sequence[str], rate: float | None, isolated: str = ""
+        self,
+        part: Component[SinkOptions],
+        before: Sequence[str],
+        rate: float | None,
+        isolated: str = "",
     ) -> None:
         inner = part.options.members
         if not inner:
@@ -199,7 +203,7 @@ class _Building:
         for member in inner:
             self._sink(member, [group], None)
 
-    def _promising(self, part: Component) -> str:
+    def _promising(self, part: Component[SinkOptions]) -> str:
         """With what it promises, where that is more than the flow says of all."""
         way = part.options.exactly_once if self.spec.delivery == "exactly-once" else None
         return f"{summary(part)} ({way})" if way else summary(part)
