@@ -19,8 +19,9 @@ from flumeng.connectors.objects.pages import PAGE
 from flumeng.connectors.objects.queue_log import QueueLog
 from flumeng.connectors.objects.seen import Seen, seen
 from flumeng.connectors.objects.seen_hashes import LARGE
-from flumeng.control.zookeeper import tree
+from flumeng.control.zookeeper import ABSENT, tree
 from tests.testkit.store import FakeStore, FakeTree
+from zkschema import paths, records
 
 PATH = "/in/*/*"
 APPENDED_PAGES = 8
@@ -33,6 +34,7 @@ def run(objects: int = 10_000_000) -> dict[str, object]:
         place = Path(folder)
         store = FakeStore(FakeTree())
         tree.init(store)
+        store.write(paths.flow(FLOW), records.Flow(revision=1), ABSENT)
         before = _resident()
         clock = time.process_time()
         listing = sum(len(page) for page in _pages(objects)) and time.process_time() - clock
