@@ -29,13 +29,23 @@ def options(cls: Any) -> list[dataclasses.Field[Any]]:
     return list(dataclasses.fields(cls))
 
 
+def source_of(module: str) -> str:
+    """The text of a module, which may need more than this test may load."""
+    spec = find_spec(module)
+    assert spec is not None, f"there is no module {module}"
+    assert spec.origin is not None
+    return Path(spec.origin).read_text()
+
+
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 def test_every_component_is_documented_and_registered(entry: Entry) -> None:
     cls: Any = entry.options_class()
     assert cls.__doc__
     assert f"### Options of {entry.kind} `{entry.name}`" in reference()
     assert all(described(field).doc.endswith(".") for field in options(cls))
-    assert find_spec(cls.implementation.partition(":")[0]) is not None
+    for place in (cls.implementation, getattr(cls, "finder", ""), getattr(cls, "poll", "")):
+        module, _, name = place.partition(":")
+        assert not place or f"class {name}" in source_of(module), place
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)

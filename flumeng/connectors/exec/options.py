@@ -25,7 +25,7 @@ class Exec(KeepsAnswers):
     """
 
     implementation: ClassVar[str] = "flumeng.connectors.exec.source:ExecSource"
-    poll: ClassVar[str] = "flumeng.connectors.polls.exec_poll:ExecPoll"
+    poll: ClassVar[str] = "flumeng.connectors.exec.poll:ExecPoll"
 
     command: tuple[str, ...] = option(
         doc="The program, as an absolute path, and its arguments.",
