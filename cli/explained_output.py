@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from flumeng.agent.dryrun.explaining import Explained, Row, Step
+    from flumeng.agent.dryrun.explaining import Explained, ExplainedStep, Row
 
 
 def show_explained(explained: Explained, *, as_json: bool) -> None:
@@ -23,7 +23,7 @@ def show_explained(explained: Explained, *, as_json: bool) -> None:
         click.echo(f"{'  ' * (step.depth + 1)}{step.name}: {outcome(step)}")
 
 
-def outcome(step: Step) -> str:
+def outcome(step: ExplainedStep) -> str:
     """What the step did, in a line."""
     if step.lost:
         return "makes rows of which nobody can tell the event"

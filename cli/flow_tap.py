@@ -13,7 +13,6 @@ from cli.name_argument import Name
 from cli.options import reason_option
 from cli.output import count
 from flumeng.config import FlowSpec, parse_flow
-from flumeng.config.branch import Located
 from flumeng.connectors.kafka.source_options import KafkaSource
 from flumeng.control.commands.taps import keep_tap
 from flumeng.control.queries import overview
@@ -76,7 +75,7 @@ def tap(
     _require_journals(spec)
     from flumeng.agent.dryrun import rendering, steps  # noqa: PLC0415  loads pyarrow
     from flumeng.agent.dryrun import tap as taps  # noqa: PLC0415  loads pyarrow
-    from flumeng.agent.dryrun.filter_tree import filter_tree  # noqa: PLC0415  loads pyarrow
+    from flumeng.agent.dryrun.filter_tree import FilterTree  # noqa: PLC0415  loads pyarrow
     from flumeng.agent.dryrun.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
     from flumeng.agent.dryrun.users_code import calls_users_code  # noqa: PLC0415  loads pyarrow
     from flumeng.events.schema import READ_SCHEMA  # noqa: PLC0415  loads pyarrow
@@ -90,7 +89,7 @@ def tap(
     render = rendering.json_lines if as_json else rendering.text_lines
     spark = LocalSpark(partial(click.echo, err=True), users_code=calls_users_code(spec))
     with quiet_end(spark):
-        tree = filter_tree(wanted, spark, READ_SCHEMA)
+        tree = FilterTree(wanted.stages, spark, READ_SCHEMA)
         keep_tap(store, name, at=at, where=where, **context.audit_fields(reason))
         for said in _partial(wanted, len(addresses), taps.MOST_SERVERS):
             click.echo(f"flumeng: {said}", err=True)
@@ -129,8 +128,9 @@ def _partial(spec: FlowSpec, servers: int, most: int) -> Iterator[str]:
     """What is not as in the cluster, since not all events are looked at."""
     if servers > most:
         yield f"{servers} servers have events of the flow; {most} of them are looked at"
-    parts = [part for one in Located(spec).walk() for part in one.segment.filters]
-    partial = [part.name for part in parts if part.name in STATEFUL or part.options.regroups]
+    partial = [
+        part.name for part in spec.all_filters if part.name in STATEFUL or part.options.regroups
+    ]
     partial += ["multiline"] if spec.multiline is not None else []
     if partial:
         names = ", ".join(dict.fromkeys(partial))

@@ -151,9 +151,9 @@ def _run(
 ) -> None:
     with no_garbage_collection():
         from flumeng.agent.dryrun import rendering, running  # noqa: PLC0415  loads pyarrow
-        from flumeng.agent.dryrun.filter_tree import filter_tree  # noqa: PLC0415  loads pyarrow
+        from flumeng.agent.dryrun.filter_tree import FilterTree  # noqa: PLC0415  loads pyarrow
 
-        tree = filter_tree(spec, spark, received.schema)
+        tree = FilterTree(spec.stages, spark, received.schema)
     render = rendering.json_lines if as_json else rendering.text_lines
     counts = running.EventCounts()
     try:

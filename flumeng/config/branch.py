@@ -122,26 +122,3 @@ class Located:
         yield self
         for part in self.parts():
             yield from part.walk()
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """A sink; ``path`` and ``place`` as in ``Located``, with the sink's name at their end."""
-
-    sink: Component[SinkOptions]
-    path: str
-    place: str
-
-
-def leaves(root: Segment) -> Iterator[Leaf]:
-    """The sinks of a flow and of its branches, in the order in which they are numbered."""
-    for one in Located(root).walk():
-        for number, sink in enumerate(one.segment.sinks):
-            where = f"sinks[{number}].{sink.name}"
-            yield Leaf(sink, one.path + where, one.place + where)
-
-
-def loses(segment: Segment) -> bool:
-    """Whether an event may be in none of the segment's branches, and in no sink beside them."""
-    conditional = all(branch.when is not None for branch in segment.branches)
-    return bool(segment.branches) and conditional and not segment.sinks

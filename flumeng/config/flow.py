@@ -8,9 +8,8 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from flumeng.config import branch
-from flumeng.config.branch import Branch, Leaf, Located
+from flumeng.config.branch import Branch, Located
 from flumeng.config.component import (
-    DEAD_LETTER,
     Component,
     FilterOptions,
     OutsideJournal,
@@ -21,6 +20,7 @@ from flumeng.config.flow_names import check_flow_name
 from flumeng.config.journal_encryption import JournalEncryption
 from flumeng.config.multiline import Multiline
 from flumeng.config.replicas import Replicas
+from flumeng.config.stages import FilterStage, FlowStage, SinkStage, stages_of
 from flumeng.platform.options.option import option
 
 Durability = Literal["memory", "spill", "disk", "replicated"]
@@ -353,13 +353,12 @@ class FlowSpec:
                     "letters are deleted where they are",
                 )
         else:
-            for one in self.segments:
-                for number, part in enumerate(one.segment.filters):
-                    if part.on_error == DEAD_LETTER:
-                        yield (
-                            f"{one.path}filters[{number}].on_error",
-                            "the flow has no sink for dead letters: give it dead_letters",
-                        )
+            for stage in self.stages:
+                if isinstance(stage, FilterStage) and stage.makes_letters:
+                    yield (
+                        f"{stage.path.rpartition('.')[0]}.on_error",
+                        "the flow has no sink for dead letters: give it dead_letters",
+                    )
 
     @cached_property
     def segments(self) -> tuple[Located, ...]:
@@ -369,17 +368,22 @@ class FlowSpec:
     @property
     def all_filters(self) -> tuple[Component[FilterOptions], ...]:
         """Its filters and those of all branches."""
-        return tuple(part for one in self.segments for part in one.segment.filters)
+        return tuple(stage.part for stage in self.stages if isinstance(stage, FilterStage))
 
     @cached_property
-    def leaves(self) -> tuple[Leaf, ...]:
+    def stages(self) -> tuple[FlowStage, ...]:
+        """Its filters, branches and sinks as one list."""
+        return stages_of(self)
+
+    @cached_property
+    def leaves(self) -> tuple[SinkStage, ...]:
         """Its sinks and those of all branches, in the order of their numbers."""
-        return tuple(branch.leaves(self))
+        return tuple(stage for stage in self.stages if isinstance(stage, SinkStage))
 
     @cached_property
     def all_sinks(self) -> tuple[Component[SinkOptions], ...]:
         """The sinks by their numbers, and last the one for dead letters when there is one."""
-        sinks = tuple(leaf.sink for leaf in self.leaves)
+        sinks = tuple(leaf.part for leaf in self.leaves)
         return sinks if self.dead_letters is None else (*sinks, self.dead_letters)
 
     @property
@@ -425,7 +429,7 @@ class FlowSpec:
             return self.batch.seconds
         size = self.journal.max_bytes
         ample = self.durability != "memory" if size is None else size >= AMPLE_JOURNAL_BYTES
-        files = any(leaf.sink.options.makes_files for leaf in self.leaves)
+        files = any(leaf.part.options.makes_files for leaf in self.leaves)
         return FILES_SECONDS if files and ample else OTHER_SECONDS
 
     @property

@@ -44,7 +44,7 @@ def promise(spec: FlowSpec) -> tuple[str, ...]:
     if paths := local_paths(spec):
         sentences.append(_one_host(spec, paths))
     sentences += _of_sinks(spec)
-    if sinks := sum(leaf.sink.options.makes_files for leaf in spec.leaves):
+    if sinks := sum(leaf.part.options.makes_files for leaf in spec.leaves):
         sentences.append(_files_a_day(spec, sinks))
     return tuple(sentences)
 

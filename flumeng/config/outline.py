@@ -27,7 +27,7 @@ class Outline:
         return cls(
             spec.delivery,
             tuple(source.name for source in spec.sources),
-            tuple(leaf.sink.name for leaf in spec.leaves),
+            tuple(leaf.part.name for leaf in spec.leaves),
             dict(spec.labels),
         )
 
@@ -45,7 +45,7 @@ def outline(text: str) -> Outline:
 
 
 def _sinks(segment: Mapping[str, yaml.Node]) -> Iterator[str]:
-    """Of a flow or a branch, as ``config.branch.leaves`` gives them; what is isolated is another
+    """Of a flow or a branch, as ``FlowSpec.leaves`` gives them; what is isolated is another
     flow's."""
     yield from _names(_own(segment.get("sinks")))
     for branch in _own(segment.get("branches")):

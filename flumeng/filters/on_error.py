@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from flumeng.events import attributes
-from flumeng.events.lazy_batch import LazyBatch, Stage
+from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.reasons import PARSE_ERROR, note
 from flumeng.filters.contract import Filter
 from flumeng.filters.marks import Marked, TakeStage, Unmarked
@@ -43,22 +43,6 @@ class MarkFailures:
         found = self._inner.apply(batch.arrow(take_earlier, earlier))
         fields = [field for field in found.schema if field.name != EARLIER]
         return found.arrow(mark_failures, pa.schema([*fields, pa.field(FAILED, pa.bool_())]))
-
-
-class DropFailures:
-    """Behind a filter with the column FAILED: only what that could process. The others go through
-    ``counting`` too."""
-
-    tables = ()
-    identified = False
-
-    def __init__(self, counting: Sequence[Stage] = ()) -> None:
-        self._counting = counting
-
-    def apply(self, batch: LazyBatch) -> LazyBatch:
-        for stage in self._counting:
-            batch = batch.arrow(stage, batch.schema)
-        return processed(batch)
 
 
 def take_earlier(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from flumeng.agent.dryrun.chain import FilterChain
+from flumeng.agent.dryrun.filter_tree import FilterTree
 from flumeng.agent.dryrun.reading import lines
 from flumeng.agent.dryrun.received import ReceivedLines
 from flumeng.config import check_flow
@@ -92,9 +92,9 @@ def _received(path: Path) -> list[list[pa.RecordBatch]]:
 
 
 def _filter(batches: list[list[pa.RecordBatch]]) -> None:
-    chain = FilterChain(check_flow(FLOW).filters, _no_spark, batches[0][0].schema)
+    tree = FilterTree(check_flow(FLOW).stages, _no_spark, batches[0][0].schema)
     for piece in batches:
-        chain.run(piece)
+        list(tree.run(piece))
 
 
 def _no_spark() -> pa.Schema:

@@ -17,7 +17,7 @@ from flumeng.connectors.journals.reader import JournalReader
 from flumeng.events import identity
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.schema import READ_SCHEMA
-from flumeng.filters.making import made
+from flumeng.filters.stages import Step
 from flumeng.platform.errors import UserError
 from tests.testkit.collector import TASK
 
@@ -55,7 +55,7 @@ def flow(step: str, when: str) -> str:
 
 def through(spark: SparkSession, step: str, when: str) -> tuple[LazyBatch, list[dict[str, Any]]]:
     (part,) = check_flow(flow(step, when)).filters
-    one = made(part)
+    one = Step.of(part)
     batch = LazyBatch.of_splits(spark, 2, read, SCHEMA)
     one.apply(batch)
     for table in one.tables:
@@ -143,7 +143,7 @@ def test_formats_of_different_events_make_the_same_columns(spark: SparkSession) 
     text = f"flow: f\nsources: [tail: {{paths: [/a]}}]\nfilters:\n{filters}sinks: [noop]\n"
     batch = LazyBatch.of_splits(spark, 2, read, SCHEMA)
     for part in check_flow(text).filters:
-        batch = made(part).apply(batch)
+        batch = Step.of(part).apply(batch)
     rows = {row["seq"]: row["number"] for row in batch.rows().collect()}
     for seq, number in rows.items():
         assert number == (None if seq in (3, 4, 5) else str(seq)), seq

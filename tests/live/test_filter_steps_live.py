@@ -18,7 +18,7 @@ from flumeng.config import check_flow
 from flumeng.events import identity
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.schema import READ_SCHEMA
-from flumeng.filters.making import made
+from flumeng.filters.stages import Step
 
 RECEIVED = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MODULE = "flumeng_test_steps"
@@ -88,7 +88,7 @@ def test_they_follow_each_other_and_keep_what_an_event_is(
     text = f"flow: f\nsources: [tail: {{paths: [/a]}}]\nfilters:{steps}sinks: [noop]\n"
     batch = LazyBatch.of_splits(spark, 1, stage, identity.with_identity(READ_SCHEMA))
     for part in check_flow(text).filters:
-        batch = made(part).apply(batch)
+        batch = Step.of(part).apply(batch)
     assert identity.present(batch.schema) == identity.COLUMNS
     found = [row.asDict() for row in batch.rows().collect()]
     assert [(row["seq"], row["item"], row["length"]) for row in found] == [
@@ -154,7 +154,7 @@ def test_rows_of_windows_are_put_together_in_sql(spark: SparkSession) -> None:
     text = f"flow: f\nsources: [tail: {{paths: [/a]}}]\nfilters:{WINDOWS}sinks: [noop]\n"
     batch = LazyBatch.of_splits(spark, 3, requests, READ_SCHEMA)
     for part in check_flow(text).filters:
-        batch = made(part).apply(batch)
+        batch = Step.of(part).apply(batch)
     rows = batch.rows()
     found = rows.collect()
     assert sum(row.requests for row in found) == sum(row.named for row in found) == 1000

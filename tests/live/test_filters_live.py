@@ -20,12 +20,12 @@ from flumeng.events import identity
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.schema import EVENT_SCHEMA, READ_SCHEMA
 from flumeng.filters import arrow_sql
-from flumeng.filters.making import made
 from flumeng.filters.options.parse import Parse
 from flumeng.filters.options.select import Select
 from flumeng.filters.options.where import Where
 from flumeng.filters.parse import ParseFilter
 from flumeng.filters.select import SelectFilter
+from flumeng.filters.stages import Step
 from flumeng.filters.where import WhereFilter
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
@@ -96,8 +96,8 @@ def test_syslog_adds_columns_and_keeps_what_does_not_parse(frame: Frames) -> Non
 def test_a_filter_with_a_condition_is_for_its_events(frame: Frames, condition: str) -> None:
     parse = Component("filter", "parse", SYSLOG, f"{condition} AND seq > 0")
     where = Component("filter", "where", Where("severity > 9"), "seq < 2")
-    parsed = made(parse).apply(frame(*LINES))
-    found = rows(made(where).apply(parsed))
+    parsed = Step.of(parse).apply(frame(*LINES))
+    found = rows(Step.of(where).apply(parsed))
     assert [(row["seq"], row["severity"]) for row in found] == [(2, None)]
     found = rows(parsed)
     assert [(row["seq"], row["app"]) for row in found] == [(0, None), (1, "myproc"), (2, None)]

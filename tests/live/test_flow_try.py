@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from flumeng.agent.collector import spark as sessions
 from flumeng.agent.dryrun.cases import read_cases
-from flumeng.agent.dryrun.chain import FilterChain
 from flumeng.agent.dryrun.explaining import explain
+from flumeng.agent.dryrun.filter_tree import FilterTree
 from flumeng.agent.dryrun.outcomes import run_cases
 from flumeng.agent.dryrun.received import ReceivedLines
 from flumeng.config import check_flow
@@ -73,10 +73,8 @@ def through(session: SparkSession, filters: str) -> list[dict[str, object]]:
     spec = check_flow(FLOW % filters)
     received = ReceivedLines(spec, host="h", ts=0)
     large = sessions.for_large_rows(session)
-    chain = FilterChain(spec.filters, large, received.schema)
-    assert not chain.in_arrow
-    found = chain.run(received.events(LINES))
-    return [row for batch in found for row in batch.to_pylist()]
+    (end,) = FilterTree(spec.stages, large, received.schema).run(received.events(LINES))
+    return [row for batch in end.batches for row in batch.to_pylist()]
 
 
 def test_what_needs_spark_goes_through_spark(spark: SparkSession) -> None:
@@ -107,7 +105,7 @@ def test_steps_of_spark_are_explained_as_far_as_events_are_known(spark: SparkSes
 def test_a_statement_that_spark_refuses_is_told(spark: SparkSession) -> None:
     spec = check_flow(FLOW % "  - sql: SELECT host, seq FROM events GROUP BY host\n")
     with pytest.raises(FlumengError, match="seq"):
-        FilterChain(spec.filters, spark, ReceivedLines(spec).schema)
+        FilterTree(spec.stages, spark, ReceivedLines(spec).schema)
 
 
 @pytest.mark.parametrize("file", CASES, ids=lambda file: file.name)

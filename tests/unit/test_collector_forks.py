@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,21 +10,21 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.agent.collector.filter_counts import FilterCounts
 from flumeng.agent.collector.forks import Plan
-from flumeng.agent.collector.segments import Outputs, Segment, filtered
+from flumeng.agent.collector.stages import FilterCounts, Outputs, Stages
 from flumeng.agent.collector.work import Filtered
-from flumeng.config.branch import Branch, Located, loses
+from flumeng.config.branch import Branch
 from flumeng.config.component import Component, FilterOptions, SinkOptions
+from flumeng.config.stages import stages_of
 from flumeng.connectors.api.sink import Row
 from flumeng.events.lazy_batch import LazyBatch
-from flumeng.filters.branch_router import BranchRouter
+from flumeng.filters.marks import Marks
+from flumeng.filters.stages import Segment, Step, segments_of
 from tests.unit.local_accumulator import LocalAccumulator
 
 EVENTS = pa.schema([pa.field("n", pa.int64())])
 ROWS = pa.schema([pa.field("n", pa.int64()), pa.field("sink", pa.int64())])
 NOTHING: Any = None
-Step = Callable[[list[int | None]], list[int | None]]
 
 
 @dataclass
@@ -66,26 +66,14 @@ NOOP = Component("sink", "noop", SinkOptions())
 HALF = Component("filter", "half", FilterOptions())
 
 
-def tree(root: Branch) -> Segment:
-    """As ``segments.tree_of`` makes it, with filters that need no Spark."""
-    numbers = iter(range(1000))
-    counts = LocalAccumulator()
+def tree(root: Branch) -> Stages:
+    """With filters that need no Spark."""
+    segments = segments_of(stages_of(root), lambda _part, place: Step(Half(), place))
+    return Stages(segments, LocalAccumulator(), "web")
 
-    def segment(where: Located) -> Segment:
-        of = where.segment
-        return Segment(
-            tuple(Half() for _ in of.filters),
-            FilterCounts(
-                counts, f"web/{where.place}", [False] * len(of.filters), inner=bool(where.name)
-            ),
-            tuple(next(numbers) for _ in of.sinks),
-            BranchRouter(of.branches),
-            tuple(map(segment, where.parts())),
-            loses(of),
-            where.name,
-        )
 
-    return segment(Located(root))
+def halves(stages: Stages) -> list[Half]:
+    return [step.filter for step in stages.steps if isinstance(step.filter, Half)]
 
 
 @dataclass(frozen=True)
@@ -99,7 +87,7 @@ class Sink:
             yield pa.RecordBatch.from_arrays([each["n"], numbers], schema=ROWS)
 
 
-def run(root: Segment, read: Read) -> dict[int, list[int | None]]:
+def run(root: Stages, read: Read) -> dict[int, list[int | None]]:
     """What each sink has got, by its number."""
     events = root.through(LazyBatch.of_splits(NOTHING, 1, read, EVENTS))
     fork = root.fork(
@@ -169,7 +157,7 @@ def test_a_tree_of_branches_is_as_its_model(root: Branch, numbers: list[int | No
     expected = dict(enumerate(model(root, numbers)))
     assert run(segment, read) == expected
     assert read.asked == 1
-    assert all(step.events <= len(numbers) for one in segment.walk() for step in one.steps)  # type: ignore[attr-defined]
+    assert all(half.events <= len(numbers) for half in halves(segment))
 
 
 def test_ten_branches_cost_one_read_and_one_parse() -> None:
@@ -178,9 +166,8 @@ def test_ten_branches_cost_one_read_and_one_parse() -> None:
     read = Read(list(range(20)))
     found = run(segment, read)
     assert found == {n: list(range(n)) for n in range(10)}
-    (step,) = segment.steps
-    assert isinstance(step, Half)
-    assert (read.asked, step.events) == (1, 20)
+    (half,) = halves(segment)
+    assert (read.asked, half.events) == (1, 20)
 
 
 def test_events_are_counted_by_branch_and_those_that_no_branch_takes_are_dropped() -> None:
@@ -190,17 +177,19 @@ def test_events_are_counted_by_branch_and_those_that_no_branch_takes_are_dropped
     )
     segment = tree(Branch(name="root", filters=(HALF,), branches=parts))
     run(segment, Read(list(range(20))))  # halves: 0 to 9; small 0 and 1, of which 0 goes on
-    assert filtered(segment) == Filtered(10 + 1 + 6, 0, {"small": 2, "large": 4})
-    assert filtered(segment) == Filtered(0, 0, {"small": 0, "large": 0})
+    assert segment.filtered() == Filtered(10 + 1 + 6, 0, {"small": 2, "large": 4})
+    assert segment.filtered() == Filtered(0, 0, {"small": 0, "large": 0})
     rest = Branch(name="rest", otherwise=True, sinks=(NOOP,))
     segment = tree(Branch(name="root", branches=(*parts, rest)))
     run(segment, Read(list(range(20))))
-    assert filtered(segment) == Filtered(1, 0, {"small": 2, "large": 4, "rest": 16})
+    assert segment.filtered() == Filtered(1, 0, {"small": 2, "large": 4, "rest": 16})
 
 
 def test_nobody_says_how_many_are_dropped_where_events_are_several_rows_or_fewer() -> None:
     events = LazyBatch.of_splits(NOTHING, 1, Half(), EVENTS)
     for reshapes, dropped in ((False, 0), (True, None)):
-        counts = FilterCounts(LocalAccumulator(), "web/0", [False], reshapes=reshapes)
+        step = Step(Half(), reshapes=reshapes)
+        segment = Segment(None, "", (step,), Marks({}), (), ())
+        counts = FilterCounts(LocalAccumulator(), "web/0", segment)
         counts.at_end(events)
         assert counts.take().dropped == dropped

@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flumeng.agent.collector.forks import Leaf, Plan
-from flumeng.agent.collector.segments import Outputs, filtered, tree_of
+from flumeng.agent.collector.stages import Outputs, Stages
 from flumeng.agent.collector.work import Filtered
 from flumeng.config import FlowSpec, SpecError, check_flow
-from flumeng.config.branch import Located
 from flumeng.config.guarantees import promise
 from flumeng.connectors.api import dead_letters
 from flumeng.connectors.api.dead_letters import ToLetters
@@ -25,6 +24,7 @@ from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.reasons import PARSE_ERROR
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.filters import on_error
+from flumeng.filters.stages import segments_of
 from tests.unit.local_accumulator import LocalAccumulator
 
 NOTHING: Any = None
@@ -84,7 +84,7 @@ def run(
     spec: FlowSpec, bodies: tuple[str, ...]
 ) -> tuple[list[tuple[int, str | None]], list[tuple[int, str]], Filtered]:
     """What the sink gets, with errors that are left; dead letters with their places; the counts."""
-    tree = tree_of(Located(spec), LocalAccumulator(), "web/0")
+    tree = Stages(segments_of(spec.stages), LocalAccumulator(), "web/0")
     outputs = Outputs(lambda events, _: events.arrow(noted, NOTES), to_letters)
     events = tree.through(LazyBatch.of_splits(NOTHING, 1, Read(bodies), READ_SCHEMA))
     (whole,) = Plan.of(((),), tree.fork(events, outputs)).runs
@@ -99,7 +99,7 @@ def run(
     return (
         [(row["seq"], row["error"]) for row in by_sink[0]],
         [(row["seq"], row["place"]) for row in by_sink[1]],
-        filtered(tree),
+        tree.filtered(),
     )
 
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from cli.main import tree
 from flumeng.agent.dryrun import reading, rendering
-from flumeng.agent.dryrun.chain import FilterChain
+from flumeng.agent.dryrun.filter_tree import FilterTree
 from flumeng.agent.dryrun.reading import ahead, in_order
 from flumeng.agent.dryrun.received import ReceivedLines
 from flumeng.agent.dryrun.running import not_parsed
@@ -251,8 +251,10 @@ def test_messages_of_kafka_have_its_columns() -> None:
         "filters: [select: [topic, partition, key, headers, host]]}"
     )
     received = ReceivedLines(spec)
-    chain = FilterChain(spec.filters, no_spark, received.schema)
-    (found,) = chain.run(received.events(Messages(b"x\n")))
+    (end,) = FilterTree(spec.stages, no_spark, received.schema).run(
+        received.events(Messages(b"x\n"))
+    )
+    (found,) = end.batches
     (row,) = found.to_pylist()
     assert row == {"topic": "t", "partition": 0, "key": None, "headers": [], "host": ""}
 
@@ -293,7 +295,7 @@ def test_what_is_done_ahead_comes_in_order_and_so_does_an_error() -> None:
 
 
 @pytest.mark.parametrize("piece_bytes", [4096, reading.PIECE_BYTES])
-def test_what_is_filtered_ahead_is_what_the_chain_makes_of_all_lines(
+def test_what_is_filtered_ahead_is_what_the_filters_make_of_all_lines(
     flow: str, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
 ) -> None:
     """Many pieces, or one of which several batches come out."""
@@ -302,8 +304,9 @@ def test_what_is_filtered_ahead_is_what_the_chain_makes_of_all_lines(
     lines = "".join(texts).encode() + LINES
     spec = parse_flow(FLOW)
     received = ReceivedLines(spec, ts=1_795_435_200_000_000)
-    chain = FilterChain(spec.filters, no_spark, received.schema)
-    kept = chain.run(received.events(Messages(lines + b"\n")))
+    filters = FilterTree(spec.stages, no_spark, received.schema)
+    (end,) = filters.run(received.events(Messages(lines + b"\n")))
+    kept = end.batches
     for words, render in ((["--json"], rendering.json_lines), ([], rendering.text_lines)):
         result = run(flow, *TIME, *words, given=lines)
         assert result.exit_code == 0, result.output

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.dryrun import steps
-from flumeng.agent.dryrun.filter_tree import filter_tree
+from flumeng.agent.dryrun.filter_tree import FilterTree
 from flumeng.agent.dryrun.received import ReceivedLines
 from flumeng.agent.dryrun.tap import Pace, spread
 from flumeng.config import check_flow
@@ -48,7 +48,7 @@ def count(at: str, where: str | None = None) -> int:
     """Events behind a step, dead letters aside; nothing else comes out of a flow cut there."""
     spec = steps.as_far_as(FLOW, steps.find(FLOW, at), where)
     received = ReceivedLines(spec)
-    tree = filter_tree(spec, no_spark, received.schema)
+    tree = FilterTree(spec.stages, no_spark, received.schema)
     ends = [end for end in tree.run(received.events(Messages(LINES))) if not end.failed]
     assert len(ends) == 1
     return sum(batch.num_rows for batch in ends[0].batches)

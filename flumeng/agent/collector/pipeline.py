@@ -23,7 +23,7 @@ from flumeng.agent.collector.lines.reader import JoinLines
 from flumeng.agent.collector.lines.rules import Rules
 from flumeng.agent.collector.prepared import PreparedBatches
 from flumeng.agent.collector.ranges import Scale, share_out, split
-from flumeng.agent.collector.segments import Outputs, filtered, tree_of
+from flumeng.agent.collector.stages import Outputs, Stages
 from flumeng.agent.collector.warming import modules_of
 from flumeng.agent.collector.work import (
     BatchFailedError,
@@ -34,8 +34,8 @@ from flumeng.agent.collector.work import (
     written_to,
 )
 from flumeng.config import FlowSpec, registry
-from flumeng.config.branch import Located
 from flumeng.config.multiline import Multiline
+from flumeng.config.stages import FilterStage, leading_to
 from flumeng.connectors.api import dead_letters
 from flumeng.connectors.api.dead_letters import DeadLetters, RefusedError, ToLetters
 from flumeng.connectors.api.ranged import Range, Split, UnreadableError
@@ -47,7 +47,7 @@ from flumeng.connectors.ranged.sizes import EventSizes
 from flumeng.events import identity
 from flumeng.events.lazy_batch import LargeRowsError, LazyBatch, Parameter, Stage
 from flumeng.filters import on_error
-from flumeng.filters.refreshed_table import RefreshedTable
+from flumeng.filters.stages import segments_of
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 
 SPLITS_PER_CORE = 1
@@ -69,15 +69,14 @@ class SparkPipeline:
         self.task = task
         self._name = f"{task.flow}/{task.task}"
         counts = accumulators.counts(session)
-        self._root = tree_of(Located(spec), counts, self._name)
-        self._filters = [step for one in self._root.walk() for step in one.steps]
+        self._stages = Stages(segments_of(spec.stages), counts, self._name)
         self._sinks: list[Sink] = [
             registry.get("sink", part.name).implementation_class()(part.options, task)
             for part in spec.all_sinks
         ]
         self._by_number = [part.options.decided(spec.delivery) for part in spec.all_sinks]
         self._dead_letters = self._sinks[-1] if spec.dead_letters is not None else None
-        self._identified = any(step.identified for step in self._filters) or any(
+        self._identified = any(step.identified for step in self._stages.steps) or any(
             sink.identified for sink in self._sinks
         )
         self.roots = tuple(sorted({root for sink in self._sinks for root in sink.roots}))
@@ -110,11 +109,7 @@ class SparkPipeline:
     @property
     def trouble(self) -> str:
         groups = (group.trouble for group in self._groups)
-        return next(filter(None, (*(table.trouble for table in self._tables), *groups)), "")
-
-    @property
-    def _tables(self) -> list[RefreshedTable]:
-        return [table for step in self._filters for table in step.tables]
+        return next(filter(None, (*(table.trouble for table in self._stages.tables), *groups)), "")
 
     @property
     def intent(self) -> Intent | None:
@@ -129,7 +124,7 @@ class SparkPipeline:
         return None if self._sizes is None else self._sizes.take()
 
     def filtered(self) -> Filtered:
-        made = replace(filtered(self._root), times=self._times.take())
+        made = replace(self._stages.filtered(), times=self._times.take())
         if self._sizes is None or not self.spec.weighed:
             return made
         return replace(made, read=self._sizes.take_events())
@@ -150,7 +145,7 @@ class SparkPipeline:
         """What is to be run of a batch. Raises UserError, BatchFailedError."""
         if work.gaps:
             return self._plan_gaps(work)
-        for table in self._tables:
+        for table in self._stages.tables:
             table.refresh()
         if work.splits is None:
             parts = 1 if work.apart else self._parts
@@ -162,7 +157,7 @@ class SparkPipeline:
     def _plan_gaps(self, work: Work) -> Plan:
         """Nothing is read; the first sink is as one that refuses an event for each gap."""
         first, schema = self._read((), {}), self._reader.schema
-        batch = self._root.behind(LazyBatch.of_splits(self._spark, 1, first, schema))
+        batch = self._stages.behind(LazyBatch.of_splits(self._spark, 1, first, schema))
         letters = replace(self._letters(batch, 0, work), place=PLACE)
         if letters.stage is None:
             return Plan((), ())
@@ -216,7 +211,7 @@ class SparkPipeline:
     def _plan(self, read: ReadSplits, splits: tuple[Split, ...], work: Work) -> Plan:
         try:
             outputs = Outputs(partial(self._to_sink, work), partial(self._to_letters, work))
-            return Plan.of(splits, self._root.fork(self._filtered(read), outputs))
+            return Plan.of(splits, self._stages.fork(self._filtered(read), outputs))
         except FlumengError:
             raise
         except Exception as error:
@@ -232,7 +227,7 @@ class SparkPipeline:
             if credentials != self._prepared_with:
                 _prepared.forget(self._key)
             self._prepared_with = credentials
-        versions = [table.version for table in self._tables]
+        versions = [table.version for table in self._stages.tables]
         prepared = _prepared.take(
             self._key,
             splits,
@@ -247,7 +242,7 @@ class SparkPipeline:
 
     def _through_filters(self, first: Stage, schema: pa.Schema, splits: int) -> LazyBatch:
         batch = self._times.noting(LazyBatch.of_splits(self._spark, splits, first, schema))
-        return self._root.through(replace(batch, large_rows=self._large_rows))
+        return self._stages.through(replace(batch, large_rows=self._large_rows))
 
     def _to_sink(self, work: Work, batch: LazyBatch, number: int) -> LazyBatch:
         """The batch into a sink, and what that refuses into the one for dead letters."""
@@ -288,13 +283,14 @@ class SparkPipeline:
 
     def _rows_of(self, number: int) -> str:
         """The statements before a sink, which alone make rows of their own."""
-        leaf = self._leaves[number].place if number < len(self._leaves) else ""
+        root = self.spec.stages[: len(self.spec.filters)]
+        before = (
+            leading_to(self.spec.stages, self._leaves[number])
+            if number < len(self._leaves)
+            else root
+        )
         places = [
-            f"{where.place}filters[{place}].{part.name}"
-            for where in Located(self.spec).walk()
-            if leaf.startswith(where.place)
-            for place, part in enumerate(where.segment.filters)
-            if part.name == "sql"
+            one.place for one in before if isinstance(one, FilterStage) and one.part.name == "sql"
         ]
         return " or ".join(places) or "filters"
 

@@ -12,7 +12,6 @@ import yaml
 
 from flumeng.agent.dryrun.moments import EXAMPLE, micros
 from flumeng.config import FlowSpec, document
-from flumeng.config.branch import Located
 from flumeng.config.decode import INVALID, Decoder
 from flumeng.config.flow_files import FlowFilesError, Unfit, content_of, read_flows
 from flumeng.platform.options.option import option
@@ -173,7 +172,7 @@ def _read(path: Path) -> Cases:
     if file.source >= len(flow.spec.sources):
         said = f"flow {flow.spec.flow} has {len(flow.spec.sources)} sources, numbered from 0"
         raise SpecError([Problem(decoder.lines["source"], "source", said)])
-    ends = [one.name for one in Located(flow.spec).walk() if one.segment.sinks]
+    ends = [leaf.branch for leaf in flow.spec.leaves]
     unknown = [
         Problem(decoder.lines[f"cases[{number}]"], f"cases[{number}]", _no_end(case.branch, ends))
         for number, case in enumerate(file.cases)

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from sqlglot import exp
 
-from flumeng.agent.dryrun.chain import FilterChain
-from flumeng.agent.dryrun.filter_tree import entering
-from flumeng.config import sql_text
-from flumeng.config.branch import Branch, Located, Segment
+from flumeng.agent.dryrun.filter_tree import batch_of, errors_in_one_line, events_of
+from flumeng.config import FlowSpec, sql_text
+from flumeng.config.branch import Branch
 from flumeng.config.component import KEEP, Component, FilterOptions
+from flumeng.config.stages import BranchStage, SinkStage
 from flumeng.config.summary import summary
 from flumeng.events import identity, json_text
-from flumeng.events.lazy_batch import Session
+from flumeng.events.lazy_batch import LazyBatch, Session
 from flumeng.events.reasons import PARSE_ERROR
 from flumeng.filters import on_error
+from flumeng.filters.stages import Segment, Step, Way, segments_of
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Step:
+class ExplainedStep:
     """What a filter made of an event, which was ``before``: as many ``rows`` as came out, without
     what is null. Or which events a branch takes; what follows with a greater ``depth`` is in it.
     ``why`` are the values of the columns that the condition names. ``lost``: nobody can tell which
@@ -45,7 +47,7 @@ class Explained:
     """An event before all filters, and each step that it reaches."""
 
     event: Row
-    steps: tuple[Step, ...]
+    steps: tuple[ExplainedStep, ...]
 
 
 @dataclass(frozen=True)
@@ -63,80 +65,83 @@ class _Stage:
 
 
 def explain(
-    flow: Segment, session: Session, events: Sequence[pa.RecordBatch]
+    spec: FlowSpec, session: Session, events: Sequence[pa.RecordBatch]
 ) -> Iterator[Explained]:
-    """For each of ``events``, which are one batch. Raises what a ``FilterChain`` raises."""
+    """For each of ``events``, which are one batch. Raises what a ``FilterTree`` raises."""
     known = [identity.identify(batch, 0) for batch in events]
     if not known:
         return
-    explaining = _Explaining(session, [])
-    explaining.segment(Located(flow), known, None, 0)
+    with errors_in_one_line():
+        stages = _explained(spec, session, known)
     for seq, (event,) in (_rows(known) or {}).items():
-        yield Explained(event, tuple(_steps(event, seq, explaining.stages)))
+        yield Explained(event, tuple(_steps(event, seq, stages)))
 
 
-@dataclass
-class _Explaining:
-    session: Session
-    stages: list[_Stage]
-
-    def segment(
-        self, located: Located, events: Sequence[pa.RecordBatch], parent: int | None, depth: int
-    ) -> None:
-        """Append the stages of a flow or a branch, and of all that it parts into."""
-        for part in located.segment.filters:
-            chain = FilterChain([part], self.session, events[0].schema)
-            found = _run(chain, events)
-            expression = getattr(part.options, "expression", None)
-            self.stages.append(
-                _Stage(
-                    _shown(part),
-                    (part.when, expression),
-                    parent,
-                    _rows(found),
-                    depth,
-                    failed=self._failed(part, events),
-                )
-            )
-            if found is None:
-                return
-            parent, events = len(self.stages) - 1, found
-        for number, below in enumerate(located.parts()):
-            branch = below.segment
-            assert isinstance(branch, Branch)
-            enter = entering(located.segment, number)
-            taken = _run(FilterChain((), self.session, events[0].schema, enter=enter), events)
-            assert taken is not None, "a branch keeps all columns"
-            self.stages.append(
-                _Stage(
-                    _shown_branch(branch), (branch.when,), parent, _rows(taken), depth, branch=True
-                )
-            )
-            self.segment(below, taken, len(self.stages) - 1, depth + 1)
-
-    def _failed(
-        self, part: Component[FilterOptions], events: Sequence[pa.RecordBatch]
-    ) -> Mapping[int, str]:
-        """Why events leave the flow at a filter that does not keep what it cannot process."""
-        if part.on_error == KEEP:
-            return {}
-        chain = FilterChain([part], self.session, events[0].schema, marks=True)
-        letters = FilterChain((), self.session, chain.schema, enter=on_error.failed)
-        return {
-            seq: rows[-1]["attrs"][PARSE_ERROR]
-            for seq, rows in (_rows(letters.run(chain.run(events))) or {}).items()
+def _explained(
+    spec: FlowSpec, session: Session, known: Sequence[pa.RecordBatch]
+) -> Mapping[int, _Stage]:
+    """The stages that events reach, by their numbers."""
+    segments = list(segments_of(spec.stages).walk())
+    steps = {step.place: step for one in segments for step in one.steps}
+    ways = {way.segment.entry: (one, way) for one in segments for way in one.ways if way.segment}
+    behind: dict[int | None, Sequence[pa.RecordBatch] | None] = {None: known}
+    found: dict[int, _Stage] = {}
+    for stage in spec.stages:
+        before = behind.get(stage.behind)
+        if before is None or isinstance(stage, SinkStage):
+            continue
+        failed: Sequence[pa.RecordBatch] | None = None
+        conditions: tuple[str | None, ...] = (stage.part.when,)
+        depth = stage.branch.count("/") + 1 if stage.branch else 0
+        if isinstance(stage, BranchStage):
+            name, depth = _shown_branch(stage.part), depth - 1
+            after = _through(session, before, partial(_entering, *ways[stage.number]))
+        else:
+            name, step = _shown(stage.part), steps[stage.place]
+            conditions = (*conditions, getattr(stage.part.options, "expression", None))
+            after = _through(session, before, step.mark, step)
+            if after is not None and step.marks_failures:
+                failed = _through(session, after, on_error.failed)
+                after = _through(session, after, on_error.processed)
+        behind[stage.number] = after
+        reasons = {
+            seq: rows[-1]["attrs"][PARSE_ERROR] for seq, rows in (_rows(failed) or {}).items()
         }
+        found[stage.number] = _Stage(
+            name,
+            conditions,
+            stage.behind,
+            _rows(after),
+            depth,
+            branch=isinstance(stage, BranchStage),
+            failed=reasons,
+        )
+    return found
 
 
-def _run(chain: FilterChain, events: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch] | None:
-    """At least one batch, perhaps without rows; None when events are not known behind it."""
-    if identity.SEQ not in chain.schema.names:
+def _entering(segment: Segment, way: Way, batch: LazyBatch) -> LazyBatch:
+    return segment.take(segment.marks.mark(batch), way)
+
+
+def _through(
+    session: Session,
+    events: Sequence[pa.RecordBatch],
+    apply: Callable[[LazyBatch], LazyBatch],
+    step: Step | None = None,
+) -> list[pa.RecordBatch] | None:
+    """At least one batch, perhaps without rows; None when events are not known behind it. The
+    tables of ``step`` are refreshed."""
+    schema = apply(batch_of(session, (), events[0].schema)).schema
+    if identity.SEQ not in schema.names:
         return None
-    return chain.run(events) or [pa.RecordBatch.from_pylist([], chain.schema)]
+    for table in step.tables if step is not None else ():
+        table.refresh()
+    found = events_of(apply(batch_of(session, events, events[0].schema)))
+    return found or [pa.RecordBatch.from_pylist([], schema)]
 
 
-def _steps(event: Row, seq: int, stages: Sequence[_Stage]) -> Iterator[Step]:
-    for stage in stages:
+def _steps(event: Row, seq: int, stages: Mapping[int, _Stage]) -> Iterator[ExplainedStep]:
+    for stage in stages.values():
         before = [event]
         if stage.parent is not None:
             before = (stages[stage.parent].rows or {}).get(seq, [])
@@ -145,7 +150,7 @@ def _steps(event: Row, seq: int, stages: Sequence[_Stage]) -> Iterator[Step]:
             why = _named(stage.conditions, before[-1])
             if seq in stage.failed:
                 why = {PARSE_ERROR: stage.failed[seq]}
-            yield Step(
+            yield ExplainedStep(
                 stage.name,
                 before[-1],
                 rows or (),

@@ -1,4 +1,4 @@
-"""The filters of a flow and of its branches: a tree of filter chains.
+"""The filters of a flow and of its branches, over batches in this process.
 
 What is behind the filters of the flow, or of a branch, is computed once, and goes on into each of
 its branches, as in a collector.
@@ -6,28 +6,39 @@ its branches, as in a collector.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from flumeng.agent.dryrun.chain import FilterChain
-from flumeng.config.branch import Located, Segment
-from flumeng.config.component import DEAD_LETTER
+from flumeng.config.stages import FlowStage
+from flumeng.events import identity
 from flumeng.events.lazy_batch import LazyBatch, Session
-from flumeng.filters import on_error
-from flumeng.filters.branch_router import BranchRouter
-from flumeng.filters.making import made
+from flumeng.filters.stages import Segment, segments_of
+from flumeng.platform.errors import FlumengError
+
+
+@dataclass(frozen=True)
+class Given:
+    """A first stage: these events, whatever it is asked for."""
+
+    batches: tuple[pa.RecordBatch, ...]
+
+    def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        deque(numbers, maxlen=0)  # else Spark's Python worker would not serve another task
+        yield from self.batches
 
 
 @dataclass(frozen=True)
 class Output:
-    """What comes out of a tree into the sinks of the flow, or of the branch of that name; or as
-    dead letters of the filter at ``failed``."""
+    """Events of ``schema`` that come out into the sinks of the flow, or of the branch of that name,
+    which has those that it is in before it; or as dead letters of the filter at ``failed``."""
 
     branch: str
     batches: list[pa.RecordBatch]
+    schema: pa.Schema
     failed: str = ""
 
     def combined(self) -> list[pa.RecordBatch]:
@@ -38,77 +49,74 @@ class Output:
         return list(pa.Table.from_batches(self.batches).combine_chunks().to_batches())
 
 
-@dataclass(frozen=True)
 class FilterTree:
-    """Of a flow, or of a branch, whose ``name`` has those that it is in before it; or of as much of
-    it as lies behind a filter that makes dead letters. ``ends``: it has sinks of its own.
-    ``failed``: it has the dead letters of the filter at that place."""
+    """For events of one schema. ``ends``: all its outputs, without events."""
 
-    name: str
-    chain: FilterChain
-    ends: bool
-    children: tuple[FilterTree, ...] = ()
-    failed: str = ""
+    def __init__(self, stages: tuple[FlowStage, ...], session: Session, schema: pa.Schema) -> None:
+        """Raises UserError when filters do not fit the events, or one another."""
+        self._root = segments_of(stages)
+        self._steps = [step for one in self._root.walk() for step in one.steps]
+        self._identified = any(step.identified for step in self._steps)
+        self._session = session
+        self._schema = identity.with_identity(schema) if self._identified else schema
+        self.ends = list(self._outputs((), tries=True))
 
     def run(self, batches: Sequence[pa.RecordBatch]) -> Iterator[Output]:
-        """What comes out of ``batches``, which are one batch of the flow's, at each end."""
-        behind = self.chain.run(batches)
-        if self.ends:
-            yield Output(self.name, behind, self.failed)
-        for child in self.children:
-            yield from child.run(behind)
+        """What comes out of ``batches``, which are one batch of the flow's, at each end.
 
-    def walk(self) -> Iterator[FilterTree]:
-        """Itself, and all below it."""
-        yield self
-        for child in self.children:
-            yield from child.walk()
+        Raises UserError, UnavailableError and whatever a filter raises in a collector.
+        """
+        for step in self._steps:
+            for table in step.tables:
+                table.refresh()
+        given = [identity.identify(batch, 0) for batch in batches] if self._identified else batches
+        yield from self._outputs(given, tries=False)
 
+    def _outputs(self, batches: Sequence[pa.RecordBatch], *, tries: bool) -> Iterator[Output]:
+        """One that ``tries`` computes nothing."""
+        with errors_in_one_line():
+            batch = batch_of(self._session, batches, self._schema)
+            yield from self._follow(self._root, "", batch, tries=tries)
 
-def filter_tree(flow: Segment, session: Session, schema: pa.Schema) -> FilterTree:
-    """For events of ``schema``. Raises UserError when filters do not fit them."""
-    identified = any(
-        made(part).identified for one in Located(flow).walk() for part in one.segment.filters
-    )
-    return _tree(Located(flow), session, schema, identified=identified)
-
-
-def entering(segment: Segment, number: int) -> Callable[[LazyBatch], LazyBatch]:
-    """Takes the events of the segment's branch of that number."""
-    return partial(_taken, BranchRouter(segment.branches), number)
-
-
-def _tree(
-    located: Located,
-    session: Session,
-    schema: pa.Schema,
-    *,
-    first: int = 0,
-    identified: bool = False,
-    enter: Callable[[LazyBatch], LazyBatch] | None = None,
-) -> FilterTree:
-    """From the filter with the number ``first`` on."""
-    segment = located.segment
-    filters = segment.filters[first:]
-    failing = next((n for n, part in enumerate(filters) if part.on_error == DEAD_LETTER), None)
-    if failing is not None:
-        filters = filters[: failing + 1]
-    marks = failing is not None
-    make = partial(FilterChain, identified=identified, enter=enter, marks=marks)
-    chain = make(filters, session, schema)
-    if failing is not None:
-        place = f"{located.place}filters[{first + failing}].{filters[-1].name}"
-        letters = FilterChain((), session, chain.schema, enter=on_error.failed)
-        behind = first + failing + 1
-        rest = _tree(located, session, chain.schema, first=behind, enter=on_error.processed)
-        failed = FilterTree(located.name, letters, ends=True, failed=place)
-        return FilterTree(located.name, chain, ends=False, children=(failed, rest))
-    children = tuple(
-        _tree(part, session, chain.schema, enter=entering(segment, number))
-        for number, part in enumerate(located.parts())
-    )
-    return FilterTree(located.name, chain, bool(segment.sinks), children)
+    def _follow(
+        self, segment: Segment, branch: str, batch: LazyBatch, *, tries: bool
+    ) -> Iterator[Output]:
+        branch = segment.branch or branch
+        marked = segment.marks.mark(segment.through(batch))
+        if not tries:
+            marked = batch_of(self._session, events_of(marked), marked.schema)
+        for way in segment.ways:
+            taken = segment.take(marked, way)
+            if way.segment is not None:
+                yield from self._follow(way.segment, branch, taken, tries=tries)
+            else:
+                found = [] if tries else events_of(taken)
+                yield Output(branch, found, taken.schema, way.letters)
 
 
-def _taken(router: BranchRouter, number: int, batch: LazyBatch) -> LazyBatch:
-    return router.branch_of(router.mark(batch), number)
+def batch_of(session: Session, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> LazyBatch:
+    """These events as one batch."""
+    first = Given(tuple(batches))
+    return replace(LazyBatch.of_splits(session, 1, first, schema), large_rows=True)
+
+
+def events_of(batch: LazyBatch) -> list[pa.RecordBatch]:
+    """The events of a batch, computed here; by Spark when it needs that."""
+    stage = batch.all_arrow
+    if stage is not None:
+        return [found for found in stage(iter(())) if found.num_rows]
+    found = batch.rows().toArrow().cast(batch.schema)
+    return [part for part in found.to_batches() if part.num_rows]
+
+
+@contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """Errors of Spark's as a collector reports them."""
+    try:
+        yield
+    except FlumengError:
+        raise
+    except Exception as error:
+        from flumeng.agent.collector.pipeline import one_line  # noqa: PLC0415  loads Spark
+
+        raise one_line(error) from error

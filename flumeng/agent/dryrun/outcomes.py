@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from flumeng.agent.dryrun.cases import Case, Cases, GivenEvent
 from flumeng.agent.dryrun.comparison import Difference, compare
-from flumeng.agent.dryrun.filter_tree import FilterTree, filter_tree
+from flumeng.agent.dryrun.filter_tree import FilterTree
 from flumeng.agent.dryrun.moments import micros
 from flumeng.agent.dryrun.received import ReceivedLines
 from flumeng.agent.dryrun.running import count, joined, not_parsed
@@ -36,7 +36,7 @@ class Outcome:
 
 
 def run_cases(cases: Cases, session: Session, chosen: Callable[[str], bool]) -> Iterator[Outcome]:
-    """Each case whose name is ``chosen``, as a batch of its own. Raises what ``filter_tree``
+    """Each case whose name is ``chosen``, as a batch of its own. Raises what ``FilterTree``
     raises."""
     tree: FilterTree | None = None
     for number, case in enumerate(cases.file.cases):
@@ -49,7 +49,7 @@ def run_cases(cases: Cases, session: Session, chosen: Callable[[str], bool]) -> 
             ts=micros(case.ts or cases.file.ts),
         )
         if tree is None:
-            tree = filter_tree(cases.spec, session, received.schema)
+            tree = FilterTree(cases.spec.stages, session, received.schema)
         begun = time.monotonic()
         differences: Sequence[Difference] = ()
         error = ""
@@ -78,13 +78,12 @@ def _given(case: Case, received: ReceivedLines) -> list[pa.RecordBatch]:
 
 def _run(case: Case, given: Sequence[pa.RecordBatch], tree: FilterTree) -> Iterator[Difference]:
     branch = case.branch or ""
-    ends = [part for part in tree.walk() if part.ends and not part.failed and part.name == branch]
     letters = 0
     for found in tree.run(given):
         if found.failed:
             letters += count(found.batches)
         elif found.branch == branch:
-            yield from _differences(case, found.batches, ends[0].chain.schema)
+            yield from _differences(case, found.batches, found.schema)
     if case.dead_letters not in (None, letters):
         yield Difference(None, f"dead_letters: expected {case.dead_letters}, found {letters}")
 

@@ -8,14 +8,12 @@ from importlib.machinery import ModuleSpec
 
 import pyarrow as pa
 
-from flumeng.config.branch import Located, Segment
+from flumeng.config import FlowSpec
 
 
-def calls_users_code(flow: Segment) -> bool:
+def calls_users_code(spec: FlowSpec) -> bool:
     """A function of a user is called by one thread, and may know pandas."""
-    return any(
-        part.name == "python" for one in Located(flow).walk() for part in one.segment.filters
-    )
+    return any(part.name == "python" for part in spec.all_filters)
 
 
 class _NoPandas:

@@ -1,0 +1,230 @@
+"""A flow's filters and outputs as a task runs them, with what it counts of their events.
+
+Executors count while events pass through Arrow stages that are there anyway; where there is none,
+nobody counts: events would have to leave the JVM for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.agent.collector.forks import Fork, Leaf
+from flumeng.agent.collector.work import Filtered
+from flumeng.connectors.ranged.accumulator import Accumulator, AccumulatorHandle
+from flumeng.events.lazy_batch import LazyBatch, Stage
+from flumeng.events.reasons import PARSE_ERROR
+from flumeng.filters import on_error
+from flumeng.filters.marks import Unmarked
+from flumeng.filters.refreshed_table import RefreshedTable
+from flumeng.filters.stages import Segment, Way
+
+COUNTED = READ, PASSED, ERRORS, UNTAKEN = "read", "passed", "errors", "untaken"
+FAILED = "failed at "
+"""And by the place of a filter, how many events it dropped since it could not process them."""
+ATTRS = "attrs"
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Of the events of a segment: how many came in, how many its filters dropped, None where nobody
+    has counted, and how many they could not process. ``failed``: of the dropped ones, by place, how
+    many a filter could not process."""
+
+    read: int
+    dropped: int | None
+    errors: int
+    failed: Mapping[str, int]
+
+
+class FilterCounts:
+    """Of one segment of a flow in a task. A segment that is not the first has what another one has
+    left it. One that reshapes events leaves another number of rows than there are events, so that
+    nobody can say how many were dropped."""
+
+    def __init__(self, counts: Accumulator[int], task: str, segment: Segment) -> None:
+        self._counts = counts
+        self._handle = AccumulatorHandle.of(counts)
+        self._inner = segment.entry is not None
+        self._key = f"{task}/{segment.entry}" if self._inner else task
+        self._steps = segment.steps
+        self._reshapes = any(step.reshapes for step in segment.steps)
+        self._failing = [step.place for step in segment.steps if step.drops]
+        self._counts_end = not segment.steps
+        self._before = self._values()
+
+    def through(self, batch: LazyBatch) -> LazyBatch:
+        """``batch`` through the steps, counted where it goes in, around what notes errors, and of
+        what is dropped. Events that a last step marks are still there."""
+        if self._steps or (self._inner and batch.pending):
+            batch = counted(batch, self._count(READ))
+        for step in self._steps:
+            if step.notes_errors and _has_attrs(batch):
+                batch = step.mark(counted(batch, self._count(ERRORS, _errors_before)))
+                batch = counted(batch, self._count(ERRORS, _errors))
+            else:
+                batch = step.mark(batch)
+            if step.drops:
+                dropping = self._count(FAILED + step.place, on_error.failures)
+                batch = on_error.processed(counted(batch, dropping))
+        return batch
+
+    def at_end(self, batch: LazyBatch) -> tuple[Stage, ...]:
+        """What counts ``batch``, which is through the filters. Not for events that are in Spark SQL
+        there, and stay there."""
+        if not self._steps:
+            return ()
+        self._counts_end = not (batch.shuffled or self._reshapes)
+        return (self._count(PASSED),)
+
+    def untaken(self, of: Callable[[pa.RecordBatch], int]) -> Stage:
+        """What counts events that no branch behind the segment takes."""
+        return self._count(UNTAKEN, of)
+
+    def take(self) -> Counted:
+        """Of the events since the last call. Rows that were grouped are not dropped ones."""
+        before, self._before = self._before, self._values()
+        counts = {what: now - before[what] for what, now in self._before.items()}
+        passed_by = max(0, counts[READ] - counts[PASSED]) if self._steps else 0
+        return Counted(
+            counts[READ],
+            passed_by + counts[UNTAKEN] if self._counts_end else None,
+            counts[ERRORS],
+            {place: counts[FAILED + place] for place in self._failing},
+        )
+
+    def _count(self, what: str, of: Callable[[pa.RecordBatch], int] | None = None) -> Stage:
+        return _Count(self._handle, (self._key, what), of or _rows)
+
+    def _values(self) -> Mapping[str, int]:
+        value = self._counts.value
+        kinds = (*COUNTED, *(FAILED + place for place in self._failing))
+        return {what: value.get((self._key, what), 0) for what in kinds}
+
+
+def counted(batch: LazyBatch, *stages: Stage) -> LazyBatch:
+    """``batch`` through stages that change nothing."""
+    for stage in stages:
+        batch = batch.arrow(stage, batch.schema)
+    return batch
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What ends a plan. ``sink``: a batch through the stage of the sink with a number; ``letters``:
+    events that the filter at a place could not process, as dead letters."""
+
+    sink: Callable[[LazyBatch, int], LazyBatch]
+    letters: Callable[[LazyBatch, str], Leaf]
+
+
+class Stages:
+    """The stages of a flow in a task, made once."""
+
+    def __init__(self, root: Segment, counts: Accumulator[int], task: str) -> None:
+        self._root = root
+        self._counts = {one: FilterCounts(counts, task, one) for one in root.walk()}
+        self.steps = [step for one in root.walk() for step in one.steps]
+
+    @property
+    def tables(self) -> list[RefreshedTable]:
+        """What its filters look things up in."""
+        return [table for step in self.steps for table in step.tables]
+
+    def behind(self, batch: LazyBatch) -> LazyBatch:
+        """What the filters leave of ``batch`` before the flow parts."""
+        return self._root.behind(batch)
+
+    def through(self, batch: LazyBatch) -> LazyBatch:
+        """``batch`` through the filters to the first place where events part."""
+        return self._counts[self._root].through(batch)
+
+    def fork(self, batch: LazyBatch, outputs: Outputs) -> Fork:
+        """What becomes of a batch that is ``through`` these filters."""
+        return self._fork(self._root, outputs, batch)
+
+    def filtered(self) -> Filtered:
+        """What became of the events of all segments since the last call."""
+        found = [(one.branch, counts.take()) for one, counts in self._counts.items()]
+        dropped = [counts.dropped for _, counts in found]
+        return Filtered(
+            None if None in dropped else sum(filter(None, dropped)),
+            sum(counts.errors for _, counts in found),
+            {branch: counts.read for branch, counts in found if branch},
+            {place: count for _, counts in found for place, count in counts.failed.items()},
+        )
+
+    def _fork(self, segment: Segment, outputs: Outputs, batch: LazyBatch) -> Fork:
+        counts = self._counts[segment]
+        in_arrow = bool(batch.pending)
+        if in_arrow:
+            batch = counted(batch, *counts.at_end(batch))
+        marked = segment.marks.mark(batch)
+        if segment.marks.conditions and not in_arrow:
+            marked = counted(marked, *counts.at_end(marked))
+        if segment.loses:
+            marked = counted(marked, counts.untaken(Unmarked(segment.columns)))
+        is_counted = in_arrow or bool(segment.marks.conditions)
+        return Fork.of(
+            marked,
+            lambda marked: tuple(
+                output
+                for way in segment.ways
+                for output in self._outputs(way, outputs, segment.take(marked, way))
+            ),
+            lambda: () if is_counted else counts.at_end(marked),
+        )
+
+    def _outputs(self, way: Way, outputs: Outputs, batch: LazyBatch) -> Iterator[Leaf | Fork]:
+        if way.segment is not None:
+            yield self._fork(way.segment, outputs, self._counts[way.segment].through(batch))
+        if way.letters:
+            yield outputs.letters(batch, way.letters)
+        for stage in way.sinks:
+            yield Leaf(stage.sink, outputs.sink(batch, stage.sink))
+
+
+@dataclass(frozen=True)
+class _Count:
+    """A stage that changes nothing; a split that fails is not counted."""
+
+    counts: AccumulatorHandle[int]
+    key: tuple[str, str]
+    of: Callable[[pa.RecordBatch], int]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        count = 0
+        for batch in batches:
+            count += self.of(batch)
+            yield batch
+        if count:
+            self.counts.add({self.key: count})
+
+
+def _rows(batch: pa.RecordBatch) -> int:
+    return int(batch.num_rows)
+
+
+def _errors(batch: pa.RecordBatch) -> int:
+    if not batch.num_rows:
+        return 0
+    attrs = batch[ATTRS]
+    first, last = attrs.offsets[0].as_py(), attrs.offsets[-1].as_py()
+    found = pc.sum(pc.equal(attrs.keys.slice(first, last - first), PARSE_ERROR))
+    return int(found.as_py() or 0)
+
+
+def _errors_before(batch: pa.RecordBatch) -> int:
+    """They are counted again behind the step."""
+    return -_errors(batch)
+
+
+def _has_attrs(batch: LazyBatch) -> bool:
+    """Whether the events still have their attributes."""
+    if ATTRS not in batch.schema.names:
+        return False
+    kind = batch.schema.field(ATTRS).type
+    return bool(pa.types.is_map(kind) and pa.types.is_string(kind.key_type))
