@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from flumeng.config import columns
-from flumeng.config.branch import Branch, Located
+from flumeng.config.branch import Branch
 from flumeng.config.component import Component, FilterOptions
 from flumeng.config.flow import FlowSpec
+from flumeng.config.stages import FilterStage
 from flumeng.connectors.console.options import Noop
 from flumeng.filters.options.where import Where
 from flumeng.platform.errors import UserError
@@ -34,13 +35,13 @@ def steps(spec: FlowSpec) -> Iterator[Step]:
     """What the sources received, what is behind each filter, what goes into each branch, and into
     the sinks."""
     yield Step(SOURCES, "", 0)
-    for one in Located(spec).walk():
-        filters = one.segment.filters
+    for one in spec.segments:
         if one.name:
             yield Step(one.place.removesuffix("."), one.name, 0)
-        for number, part in enumerate(filters):
-            place = f"{one.place}filters[{number}].{part.name}"
-            yield Step(place, one.name, number + 1, part.name)
+        own = [stage for stage in spec.stages if stage.branch == one.name]
+        filters = [stage for stage in own if isinstance(stage, FilterStage)]
+        for number, stage in enumerate(filters, 1):
+            yield Step(stage.place, one.name, number, stage.part.name)
         yield Step(f"{one.place}sinks", one.name, len(filters))
 
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flumeng.config import FlowSpec
-from flumeng.config.branch import Segment
-from flumeng.config.component import DEAD_LETTER, KEEP, Component, SinkOptions
+from flumeng.config.branch import Branch
+from flumeng.config.component import KEEP, Component, SinkOptions
 from flumeng.config.flow_names import part_name
+from flumeng.config.stages import FilterStage, SinkStage
 from flumeng.config.summary import summary
 from flumeng.control.queries.task_counts import TaskCounts
 
@@ -126,8 +127,7 @@ class _Building:
         self.failing: list[str] = []
 
     def build(self) -> None:
-        before = list(self._sources())
-        self._segment(self.spec, before, self.rates.processed, (self.spec.flow,))
+        self._stages(list(self._sources()))
         if self.spec.dead_letters is None:
             return
         letters = self._add("dead letters", summary(self.spec.dead_letters))
@@ -154,38 +154,35 @@ class _Building:
             self._join(journaled, journal)
             yield journal
 
-    def _segment(
-        self,
-        segment: Segment,
-        before: Sequence[str],
-        entering: float | None,
-        where: tuple[str, ...],
-    ) -> None:
-        """The filters of a flow or a branch, and what is behind them. ``where``: the names of the
-        flow and of the branches on the way."""
-        last, rate = list(before), entering
-        for part in segment.filters:
-            on_error = "" if part.on_error == KEEP else part.on_error
-            node = self._add("filter", summary(part), part.when or "", on_error)
-            if part.on_error == DEAD_LETTER:
-                self.failing.append(node)
-            self._join(last, node, rate)
-            last, rate = [node], None
-        if segment is self.spec:
-            rate = self.rates.kept if segment.filters else entering
-        for sink in segment.sinks:
-            apart = self._part(where, sink.name, isolated=sink.isolated)
-            self._sink(sink, last, None if sink.isolated else rate, apart)
-        for branch in segment.branches:
-            when = branch.when or ("no other branch takes it" if branch.otherwise else "")
-            named = branch.name + self._part(where, branch.name, isolated=branch.isolated)
-            node = self._add("branch", named, when)
-            self._join(last, node)
-            self._segment(branch, [node], None, (*where, branch.name))
+    def _stages(self, read: list[str]) -> None:
+        """The filters, branches and sinks behind the nodes ``read``."""
+        nodes: dict[int | None, list[str]] = {None: read}
+        for stage in self.spec.stages:
+            before = nodes[stage.behind]
+            names = stage.branch.split("/") if stage.branch else []
+            if isinstance(stage, SinkStage):
+                kept = self.rates.kept if self.spec.filters else self.rates.processed
+                rate = None if names or stage.part.isolated else kept
+                self._sink(
+                    stage.part, before, rate, self._alone(stage.part, *names, stage.part.name)
+                )
+                continue
+            if isinstance(stage, FilterStage):
+                on_error = "" if stage.part.on_error == KEEP else stage.part.on_error
+                node = self._add("filter", summary(stage.part), stage.part.when or "", on_error)
+                if stage.makes_letters:
+                    self.failing.append(node)
+                self._join(before, node, self.rates.processed if stage.behind is None else None)
+            else:
+                other = "no other branch takes it" if stage.part.otherwise else ""
+                named = stage.part.name + self._alone(stage.part, *names)
+                node = self._add("branch", named, stage.part.when or other)
+                self._join(before, node)
+            nodes[stage.number] = [node]
 
-    def _part(self, where: Sequence[str], name: str, *, isolated: bool) -> str:
+    def _alone(self, part: Component[SinkOptions] | Branch, *names: str) -> str:
         """What is isolated is said to be, with the flow as which it runs."""
-        return f" (isolated: flow {part_name(*where, name)})" if isolated else ""
+        return f" (isolated: flow {part_name(self.spec.flow, *names)})" if part.isolated else ""
 
     def _sink(
         self,
