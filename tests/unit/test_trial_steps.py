@@ -122,7 +122,9 @@ def test_a_few_of_many_are_from_all_places() -> None:
 
 
 def test_no_more_than_the_rate_may_be_shown() -> None:
-    pace = Pace(10)
+    slept = [0.0]
+    pace = Pace(10, lambda: sum(slept), slept.append)
     assert pace.room() == 10
     pace.shown(10)
     assert pace.room() == 1
+    assert sum(slept) == pytest.approx(0.1)

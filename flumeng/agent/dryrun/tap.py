@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from queue import Empty, Full, Queue
 
@@ -165,20 +165,27 @@ def shown(
 class Pace:
     """At most ``rate`` events a second are shown, and no more than that at once."""
 
-    def __init__(self, rate: int) -> None:
+    def __init__(
+        self,
+        rate: int,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._rate = rate
+        self._clock = clock
+        self._sleep = sleep
         self._room = float(rate)
-        self._at = time.monotonic()
+        self._at = clock()
 
     def room(self) -> int:
         """How many may be shown now; waits until it is one."""
         while True:
-            now = time.monotonic()
+            now = self._clock()
             self._room = min(float(self._rate), self._room + (now - self._at) * self._rate)
             self._at = now
             if self._room >= 1:
                 return int(self._room)
-            time.sleep((1 - self._room) / self._rate)
+            self._sleep((1 - self._room) / self._rate)
 
     def shown(self, events: int) -> None:
         self._room -= events
