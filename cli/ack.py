@@ -88,7 +88,7 @@ def advance(
                 f"journal {name} keeps everything from its ack on: nothing to pass over"
             )
     if not dry_run:
-        found = advance_acks(store, floors, **context.audit_fields(reason))
+        found = advance_acks(context.operator(store, reason), floors)
     if as_json:
         show_json(found.advanced)
         return
@@ -203,7 +203,7 @@ def _drop_batch(
             f"If the target has taken these {batch.events} events, they will be there twice. Go on?"
         )
         click.confirm(question, abort=True, err=True)
-    dropped = drop_batch(store, flow, task, **context.audit_fields(reason))
+    dropped = drop_batch(context.operator(store, reason), flow, task)
     if as_json:
         show_json({**asdict(dropped), "events": dropped.events})
         return
@@ -230,8 +230,8 @@ def _drop_commit(
         files = "\n".join(lost.missing) or "(which files it has cannot be read)"
         question = f"{files}\nThe events in these files are lost. Go on?"
         click.confirm(question, abort=True, err=True)
-    audit_fields = context.audit_fields(reason)
-    given_up = drop_commit(store, flow, commit, exists, **audit_fields).missing
+    operator = context.operator(store, reason)
+    given_up = drop_commit(operator, flow, commit, exists).missing
     if as_json:
         show_json({"flow": flow, "commit": commit, "given_up": given_up})
         return

@@ -112,16 +112,16 @@ def set_(
     """Change a setting; masters heed it at once."""
     if unset == (value is not None):
         raise UserError("give the setting a VALUE, or its default again with --unset")
-    fields = context.audit_fields(reason)
+    operator = context.operator(store, reason)
     if node is not None:
-        changed = set_on_node(store, node, key, value, **fields)
+        changed = set_on_node(operator, node, key, value)
         rows = on_node(store, node, settings(store)[0])
         (value,) = (shown(row.value) for row in rows if row.key == key)
     elif value is None:
-        changed = unset_setting(store, key, **fields)
+        changed = unset_setting(operator, key)
         value = shown(SETTINGS[key].get(records.Cluster()))
     else:
-        changed = set_setting(store, key, value, **fields)
+        changed = set_setting(operator, key, value)
     click.echo(f"{key} is {value}{'' if changed else ' already'}")
 
 
@@ -135,10 +135,10 @@ def maintenance(context: CliContext, store: Store, switch: str, reason: str) -> 
     Data flows meanwhile; tasks of nodes that go away wait for them.
     """
     if switch == "on":
-        begin_maintenance(store, **context.audit_fields(reason))
+        begin_maintenance(context.operator(store, reason))
         click.echo("maintenance mode is on: nothing is moved until it is off")
         return
-    ended = end_maintenance(store, **context.audit_fields(reason))
+    ended = end_maintenance(context.operator(store, reason))
     if ended is None:
         click.echo("maintenance mode is off already")
     else:

@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import click
 
 from cli import names
 from cli.options import zk_option
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import counters, journals, offsets, target_checks, waiting
 from flumeng.control.queries.acks import Ask, ask_worker
 from flumeng.control.zookeeper import Store
@@ -93,14 +94,6 @@ class ConnectionPool:
             store.close()
 
 
-class AuditFields(TypedDict):
-    """Who makes a change, why, and when: what every operation takes."""
-
-    author: str
-    reason: str
-    now: float
-
-
 @dataclass(frozen=True)
 class CliContext:
     """The world as a command sees it.
@@ -150,8 +143,8 @@ class CliContext:
         lookup.start()
         return lookup.wait(names.PATIENCE_SECONDS)
 
-    def audit_fields(self, reason: str) -> AuditFields:
-        return {"author": self.who(), "reason": reason, "now": self.clock()}
+    def operator(self, store: Store, reason: str) -> Operator:
+        return Operator(store, author=self.who(), reason=reason, now=self.clock())
 
     def wait_for(self, missing: Callable[[], Sequence[str]], timeout_seconds: float) -> None:
         """Until ``missing()`` names nothing more; exit code 1, and what it named, when in vain.

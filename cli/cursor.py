@@ -66,5 +66,5 @@ def delete(context: CliContext, store: Store, flow: str, name: str, reason: str)
 
     A reader that still runs fails with its next step. The cursor of a flow goes with that flow.
     """
-    delete_cursor(store, flow, name, **context.audit_fields(reason))
+    delete_cursor(context.operator(store, reason), flow, name)
     click.echo(f"cursor {name} of flow {flow} is gone: nothing is kept for it any more")

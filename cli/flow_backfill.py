@@ -78,7 +78,7 @@ def backfill(
         written = Written(_time(begin, ""), _time(end, _now(context)), globs)
         made = own_name or free_name(store, name, "backfill")
         if not dry_run:
-            start_objects_backfill(store, name, made, written, **context.audit_fields(reason))
+            start_objects_backfill(context.operator(store, reason), name, made, written)
         if as_json:
             show_json({"flow": made, "backfill_of": name, "written": written})
             return
@@ -93,7 +93,7 @@ def backfill(
     made = own_name or free_name(store, name, "backfill")
     if not dry_run:
         labels = {label_of(partition): ends for partition, ends in bounds.items()}
-        start_backfill(store, name, made, labels, **context.audit_fields(reason))
+        start_backfill(context.operator(store, reason), name, made, labels)
     if as_json:
         rows = [
             {"partition": partition, "start": start, "end": end, "events": end - start}

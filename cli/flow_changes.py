@@ -146,8 +146,8 @@ def apply(
             if dry_run:
                 show_preview(preview.apply(store, texts, if_revision), as_json=as_json)
                 return
-            audit_fields = context.audit_fields(reason)
-            for part in apply_flows(store, texts, expect_revision=if_revision, **audit_fields):
+            operator = context.operator(store, reason)
+            for part in apply_flows(operator, texts, expect_revision=if_revision):
                 outcome.add(part)
                 if not as_json:
                     for applied in part:
@@ -208,8 +208,8 @@ def rollback(
             click.echo(difference(store, name, current, number).diff)
         show_preview(found, as_json=as_json)
         return
-    audit_fields = context.audit_fields(reason)
-    applied = rollback_flow(store, name, number, expect_revision=if_revision, **audit_fields)
+    operator = context.operator(store, reason)
+    applied = rollback_flow(operator, name, number, expect_revision=if_revision)
     if as_json:
         show_json(applied)
     else:
@@ -253,11 +253,7 @@ def delete(
     if wait:
         context.wait_for(lambda: conditions.flow_unread(store, name), timeout)
     changed = delete_flow(
-        store,
-        name,
-        discard=discard,
-        expect_revision=if_revision,
-        **context.audit_fields(reason),
+        context.operator(store, reason), name, discard=discard, expect_revision=if_revision
     )
     if not changed:
         click.echo(f"flow {name} is being deleted already")

@@ -234,13 +234,12 @@ def replay(
             replay_lists.remove(letters.directory, name, unused)
         replay_lists.write(letters.directory, name, listed)
         operations.start_replay(
-            store,
+            context.operator(store, reason),
             letters.of,
             made,
             listed.name,
             listed.rows,
             chosen=f"{count(listed.chosen, 'letter')}{choice.words}",
-            **context.audit_fields(reason),
         )
     if as_json:
         found = asdict(listing)
@@ -303,10 +302,9 @@ def purge(
         if not yes:
             click.confirm(f"{what}{rest}. Delete them?", abort=True, err=True)
         operations.note_purge(
-            store,
+            context.operator(store, reason),
             letters.of,
             f"{count(counted.letters, 'letter')}{' replayed' if replayed else ''}{choice.words}",
-            **context.audit_fields(reason),
         )
         with progress("deleting", whole + parts) as tell:
             damaged = purging.delete(letters.directory, counted, wanted, tell)

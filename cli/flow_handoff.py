@@ -50,7 +50,7 @@ def handoff(
                     f"flumeng: nobody says how far {row.partition} reaches: it is not waited for",
                     err=True,
                 )
-    number = hand_off(store, name, expect_revision=if_revision, **context.audit_fields(reason))
+    number = hand_off(context.operator(store, reason), name, expect_revision=if_revision)
     if not as_json:
         click.echo(f"flow {name}: its tasks deliver now what has come")
     if wait:

@@ -31,7 +31,7 @@ def choke(
 
     Senders are held back as by a full journal; `flow counters` shows what is set.
     """
-    changed = set_choke(store, name, _rate(rate), node, **context.audit_fields(reason))
+    changed = set_choke(context.operator(store, reason), name, _rate(rate), node)
     place = f" on node {node}" if node else ""
     click.echo(f"choke of flow {name}{place} is {rate}{'' if changed else ' already'}")
 

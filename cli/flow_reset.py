@@ -80,11 +80,11 @@ def reset(
         _show(name, changes, found)
     if (changes or found.accepted) and not yes:
         click.confirm(f"{_total(changes)}. Go on?", abort=True, err=True)
-    audit_fields = context.audit_fields(reason)
+    operator = context.operator(store, reason)
     if changes:
-        changes = reset_acks(store, name, found.offsets, **audit_fields)
+        changes = reset_acks(operator, name, found.offsets)
     if found.accepted:
-        accept(store, name, found.accepted, **audit_fields)
+        accept(operator, name, found.accepted)
     if as_json:
         rows = [
             {**asdict(one), "skipped": one.skipped, "repeated": one.repeated} for one in changes

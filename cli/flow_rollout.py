@@ -49,8 +49,8 @@ def pause(
     context: CliContext, store: Store, name: str, reason: str, if_revision: int | None
 ) -> None:
     """Let no further task take the new revision; those that have it go on with it."""
-    audit_fields = context.audit_fields(reason)
-    changed = rollouts.pause_rollout(store, name, expect_revision=if_revision, **audit_fields)
+    operator = context.operator(store, reason)
+    changed = rollouts.pause_rollout(operator, name, expect_revision=if_revision)
     click.echo(f"flow {name}: its rollout stands still{'' if changed else ' already'}")
 
 
@@ -63,8 +63,8 @@ def resume(
     context: CliContext, store: Store, name: str, reason: str, if_revision: int | None
 ) -> None:
     """Go on with a rollout that stands still."""
-    audit_fields = context.audit_fields(reason)
-    changed = rollouts.resume_rollout(store, name, expect_revision=if_revision, **audit_fields)
+    operator = context.operator(store, reason)
+    changed = rollouts.resume_rollout(operator, name, expect_revision=if_revision)
     click.echo(f"flow {name}: its rollout goes on{'' if changed else ' already'}")
 
 
@@ -77,8 +77,8 @@ def promote(
     context: CliContext, store: Store, name: str, reason: str, if_revision: int | None
 ) -> None:
     """Give the new revision to all tasks now, proven or not."""
-    audit_fields = context.audit_fields(reason)
-    rollouts.promote_rollout(store, name, expect_revision=if_revision, **audit_fields)
+    operator = context.operator(store, reason)
+    rollouts.promote_rollout(operator, name, expect_revision=if_revision)
     click.echo(f"flow {name}: all tasks take its current revision now")
 
 
@@ -91,6 +91,6 @@ def abort(
     context: CliContext, store: Store, name: str, reason: str, if_revision: int | None
 ) -> None:
     """Go back to the revision that all tasks ran before."""
-    audit_fields = context.audit_fields(reason)
-    before = rollouts.abort_rollout(store, name, expect_revision=if_revision, **audit_fields)
+    operator = context.operator(store, reason)
+    before = rollouts.abort_rollout(operator, name, expect_revision=if_revision)
     click.echo(f"flow {name} goes back to revision {before}")

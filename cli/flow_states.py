@@ -144,14 +144,12 @@ def _set(
 ) -> None:
     """``told`` is said of a flow that changes."""
     names = chosen.flows(store)
-    audit_fields = context.audit_fields(reason)
+    operator = context.operator(store, reason)
     if len(names) == 1:
-        changed = set_flow_state(
-            store, names[0], state, expect_revision=chosen.if_revision, **audit_fields
-        )
+        changed = set_flow_state(operator, names[0], state, expect_revision=chosen.if_revision)
         outcomes = [StateOutcome(names[0], changed)]
     else:
-        outcomes = list(set_flow_states(store, names, state, **audit_fields))
+        outcomes = list(set_flow_states(operator, names, state))
     failed = [one for one in outcomes if one.error]
     if as_json:
         show_json([_row(one) for one in outcomes])

@@ -90,7 +90,7 @@ def tap(
     spark = LocalSpark(partial(click.echo, err=True), users_code=calls_users_code(spec))
     with quiet_end(spark):
         tree = FilterTree(wanted.stages, spark, READ_SCHEMA)
-        keep_tap(store, name, at=at, where=where, **context.audit_fields(reason))
+        keep_tap(context.operator(store, reason), name, at=at, where=where)
         for said in _partial(wanted, len(addresses), taps.MOST_SERVERS):
             click.echo(f"flumeng: {said}", err=True)
         tapped = taps.Tap(name, addresses)

@@ -54,14 +54,14 @@ def promote(
         given_up = _given_up(context, store, change, to)
         if not yes:
             click.confirm(f"{given_up} Go on?", abort=True, err=True)
-        copies.carry_out(store, change, **context.audit_fields(reason))
+        copies.carry_out(context.operator(store, reason), change)
         click.echo(f"node {to} leads journal {name} in another lineage, term {change.after.term}")
         return
     clean = copies.promote(store, name, to)
     if clean is None:
         click.echo(f"node {to} leads journal {name} already")
         return
-    copies.carry_out(store, clean, **context.audit_fields(reason))
+    copies.carry_out(context.operator(store, reason), clean)
     after = clean.after
     click.echo(f"node {after.primary} leads journal {name} in term {after.term} ({FOLLOW})")
 
@@ -112,7 +112,7 @@ def move(
 ) -> None:
     """Let another node hold a copy of JOURNAL; the one before it holds on until that is in sync."""
     change = copies.move(store, name, source, target)
-    copies.carry_out(store, change, **context.audit_fields(reason))
+    copies.carry_out(context.operator(store, reason), change)
     click.echo(f"the copy of {name} goes from {source} to {target} ({FOLLOW})")
 
 
@@ -127,7 +127,7 @@ def add_copy(context: CliContext, store: Store, *, name: str, node: str, reason:
     if change is None:
         click.echo(f"node {node} holds a copy of {name}, or is to, already")
         return
-    copies.carry_out(store, change, **context.audit_fields(reason))
+    copies.carry_out(context.operator(store, reason), change)
     click.echo(f"node {node} is to hold a copy of {name} ({FOLLOW})")
 
 
@@ -154,7 +154,7 @@ def drop_copy(
             abort=True,
             err=True,
         )
-    copies.carry_out(store, change, **context.audit_fields(reason))
+    copies.carry_out(context.operator(store, reason), change)
     click.echo(f"node {node} holds no copy of {name} any more")
 
 
@@ -203,7 +203,7 @@ def leave_to_others(context: CliContext, store: Store, directory: Path) -> LeftT
         if record.primary == node_of(own) and own in record.in_sync:
             change = copies.promote(store, name, None)
             assert change is not None
-            copies.carry_out(store, change, **context.audit_fields("its copy is damaged"))
+            copies.carry_out(context.operator(store, "its copy is damaged"), change)
             leads = change.after.primary
         began_here = directory.parent.parent.name == "journals"
         aside = None if began_here else str(replica.set_aside(directory))

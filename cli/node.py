@@ -167,7 +167,7 @@ def drain(
         planned = preview.drain(store, name)
         show_preview(planned, as_json=as_json)
         return
-    set_node_desired(store, name, "draining", **context.audit_fields(reason))
+    set_node_desired(context.operator(store, reason), name, "draining")
     if wait:
         context.wait_for(lambda: conditions.node_drained(store, name), timeout)
     found = details.node(store, positions(store, context.ask), name)
@@ -188,7 +188,7 @@ def drain(
 @with_store
 def undrain(context: CliContext, store: Store, name: str, reason: str) -> None:
     """Let a node get work again."""
-    changed = set_node_desired(store, name, "active", **context.audit_fields(reason))
+    changed = set_node_desired(context.operator(store, reason), name, "active")
     click.echo(f"node {name} may get work again" if changed else f"node {name} is active already")
 
 
@@ -206,9 +206,9 @@ def decommission(
     """Remove a node that is drained and stopped. Exit code 3 while it is not."""
     if discard:
         _confirm_loss(name, data_loss(store, name), yes=yes)
-        discard_node(store, name, **context.audit_fields(reason))
+        discard_node(context.operator(store, reason), name)
     else:
-        decommission_node(store, name, **context.audit_fields(reason))
+        decommission_node(context.operator(store, reason), name)
     click.echo(f"node {name} is gone")
 
 
@@ -222,7 +222,7 @@ def label(
 ) -> None:
     """Set labels with KEY=VALUE and remove labels with KEY-."""
     given, taken = key_values.changes(changes, "a label")
-    labels = label_node(store, name, given, taken, **context.audit_fields(reason))
+    labels = label_node(context.operator(store, reason), name, given, taken)
     shown = ", ".join(f"{key}={value}" for key, value in labels.items())
     click.echo(f"node {name} has {'labels ' + shown if shown else 'no labels'}")
 
@@ -241,7 +241,7 @@ def capacity(
     """
     given, taken = key_values.changes(changes, "a capacity")
     numbers = key_values.numbers(given, "capacity")
-    fits = resize_node(store, name, numbers, taken, **context.audit_fields(reason))
+    fits = resize_node(context.operator(store, reason), name, numbers, taken)
     click.echo(f"node {name} has {'capacity ' + _numbers(fits) if fits else 'no set capacity'}")
     known = overview.dimensions(store) | {"slots"}
     for dimension in sorted({*fits} - known):

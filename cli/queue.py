@@ -200,7 +200,7 @@ def retry(
     """
     _require_choice(items, every=every)
     require_flow(store, flow)
-    names = decide(store, flow, items, "retry", **context.audit_fields(reason))
+    names = decide(context.operator(store, reason), flow, items, "retry")
     click.echo(f"{count(len(names), 'item')} of flow {flow} will be read again")
 
 
@@ -218,7 +218,7 @@ def skip(
     """Give up items that failed: what was not read of them never is."""
     _require_choice(items, every=every)
     require_flow(store, flow)
-    names = decide(store, flow, items, "skip", **context.audit_fields(reason))
+    names = decide(context.operator(store, reason), flow, items, "skip")
     click.echo(f"{count(len(names), 'item')} of flow {flow} are given up")
 
 

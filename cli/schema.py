@@ -66,7 +66,7 @@ def show(as_json: bool) -> None:
 @with_store
 def init(context: CliContext, store: Store) -> None:
     """Create an empty cluster; what is there already stays as it is."""
-    created = init_cluster(store, **context.audit_fields(""))
+    created = init_cluster(context.operator(store, ""))
     if created:
         click.echo(f"created {len(created)} znodes, schema version {table.VERSION}")
     else:
@@ -128,8 +128,8 @@ def secure(
             "only an administrator with a certificate can secure a cluster: FLUMENG_IDENTITY has "
             "to name a directory with admin.pem and admin.key"
         )
-    who = context.audit_fields(reason)
-    count = secure_cluster(store, cluster=cluster, admit=admit, expel=expel, **who)
+    operator = context.operator(store, reason)
+    count = secure_cluster(operator, cluster=cluster, admit=admit, expel=expel)
     if admit and not expel:
         click.echo(f"{count} access lists set; admitted: {', '.join(admit)}")
         return
@@ -160,7 +160,7 @@ def import_(context: CliContext, store: Store, file: IO[str], reason: str) -> No
         document = json.loads(text)
     except ValueError as error:
         raise UserError(f"{file.name} is not JSON: {error}") from error
-    count = import_cluster(store, document, **context.audit_fields(reason))
+    count = import_cluster(context.operator(store, reason), document)
     click.echo(f"imported {count} znodes")
 
 
@@ -185,7 +185,7 @@ def migrate(
             if not yes:
                 question = f"{step}. Older flumengs cannot use it then. Go on?"
                 click.confirm(question, abort=True, err=True)
-            count = migrate_cluster(store, migration, **context.audit_fields(reason))
+            count = migrate_cluster(context.operator(store, reason), migration)
             click.echo(f"{step} ({count} znodes)", err=as_json)
         pending = []
     older = [process for process in live_processes(store) if process.schema < table.VERSION]
@@ -219,6 +219,6 @@ def _fix(context: CliContext, store: Store, yes: bool, reason: str) -> None:
         return
     if not yes:
         click.confirm(f"Carry out these {count} repairs?", abort=True, err=True)
-    done = len(repair_cluster(store, found, **context.audit_fields(reason)))
-    done += repair_access(store, **context.audit_fields(reason)) if lists else 0
+    done = len(repair_cluster(context.operator(store, reason), found))
+    done += repair_access(context.operator(store, reason)) if lists else 0
     click.echo(f"{done} of {count} repairs done", err=True)

@@ -109,7 +109,7 @@ def restart(
     if dry_run:
         show_preview(preview.restart(store, key), as_json=as_json)
         return
-    change = restart_task(store, key, **context.audit_fields(reason))
+    change = restart_task(context.operator(store, reason), key)
     if as_json:
         show_json({"task": key, "node": change.after.node, "epoch": change.after.epoch})
     else:
@@ -143,7 +143,7 @@ def move(
     if dry_run:
         show_preview(preview.move(store, key, node), as_json=as_json)
         return
-    change = move_task(store, key, node, **context.audit_fields(reason))
+    change = move_task(context.operator(store, reason), key, node)
     if as_json:
         show_json({"task": key, "node": node, "changed": change is not None})
     elif change is None:

@@ -23,6 +23,7 @@ from flumeng.agent.collector.acks import Acks
 from flumeng.agent.collector.publisher import FULL_ACKS, IN_FLIGHT, Publisher
 from flumeng.connectors.api.ranged import Range
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, Put, Store, tree
 from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform.errors import ConflictError
@@ -54,7 +55,7 @@ def run() -> dict[str, object]:
         store = connect(f"{server.address}/bench")
         try:
             tree.init(store)
-            apply_flow(store, FLOW, author="bench", reason="", now=time.time())
+            apply_flow(Operator(store, "bench", "", time.time()), FLOW)
             return {**_fastest(server, store), **_steady(server, store)}
         finally:
             store.close()

@@ -22,6 +22,7 @@ from statistics import median
 from typing import Any
 
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.zookeeper import ABSENT, Put, Store, tree
 from flumeng.control.zookeeper.kazoo_store import connect
@@ -159,7 +160,7 @@ def _prepare(store: Store) -> None:
     settings = replace(found.value if found else Cluster(), throttles={"balance": NODES})
     assert found is not None
     store.write(paths.cluster(), settings, found.version)
-    apply_flow(store, FLOW, author="bench", reason="", now=time.time())
+    apply_flow(Operator(store, "bench", "", time.time()), FLOW)
     journal = Journal(flow="bench", node="h", primary="h", term=1, in_sync=("h",))
     names = [new_id("bench", "h", 0) for _ in range(PARTITIONS)]
     for start in range(0, PARTITIONS, 100):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benches.processes import peak_rss_mb
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import tree
 from flumeng.control.zookeeper.kazoo_store import connect
 from tests.testkit.store import RealZooKeeper
@@ -31,7 +32,7 @@ def node_rss_mb() -> float:
         zookeeper.start()
         store = connect(f"{zookeeper.address}/bench")
         tree.init(store)
-        apply_flow(store, FLOW, author="bench", reason="", now=time.time())
+        apply_flow(Operator(store, "bench", "", time.time()), FLOW)
         hosts = f"{zookeeper.address}/bench"
         node = ["--zk", hosts, "--data", f"{folder}/node", "--name", "n1"]
         with Path(folder, "log").open("ab") as log:

@@ -15,6 +15,7 @@ from math import inf
 from statistics import median
 
 from benches.takeover import COLLECTORS, RATE, TASK, Cluster, cluster_of, until
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.tasks import move_task
 from flumeng.journal.serving.client import JournalClient
 from zkschema import paths
@@ -90,7 +91,7 @@ def _hand_over(cluster: Cluster, sampler: Sampler) -> tuple[list[float], float]:
     (other,) = {*COLLECTORS} - {node}
     until(lambda: cluster.stands_by(other), f"{other} to stand by")
     began = time.monotonic()
-    move_task(cluster.store, f"bench/{TASK}", other, author="bench", reason="", now=time.time())
+    move_task(Operator(cluster.store, "bench", "", time.time()), f"bench/{TASK}", other)
     until(lambda: cluster.ack().epoch > epoch, "a claim")
     claimed = cluster.ack().offset
     until(lambda: cluster.ack().offset > claimed, "a commit")

@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.master.daemon import Master, collect_garbage_rarely
 from flumeng.control.snapshot.reader import Reader
 from flumeng.control.zookeeper import ABSENT, ANY, Put, Store, tree
@@ -140,7 +141,7 @@ def _cluster(nodes: int) -> Iterator[tuple[Store, str]]:
                 found.value, maintenance_limits=limits, grace_seconds=0.0, throttles={"balance": 0}
             )
             store.write(paths.cluster(), settings, found.version)
-            apply_flow(store, FLOW.format(tasks=nodes), author="bench", reason="", now=0.0)
+            apply_flow(Operator(store, "bench", "", 0.0), FLOW.format(tasks=nodes))
             store.commit_each([_node(name) for name in _names(nodes)])
             yield store, hosts
         finally:

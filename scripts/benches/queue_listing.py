@@ -27,6 +27,7 @@ from flumeng.connectors.api.finding import Before, FindingTask
 from flumeng.connectors.objects.finder import ObjectsFinder
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, ANY, Expected, Put, Store, tree
@@ -124,7 +125,7 @@ def _zookeeper(place: Path) -> Iterator[tuple[RealZooKeeper, Store]]:
 def _listed(store: Store, source: str, objects: int) -> tuple[float, float]:
     """Seconds until all were appended, and CPU seconds of this process until the queue is empty."""
     text = f"{{flow: {FLOW}, sources: [objects: {source}], sinks: [noop]}}"
-    apply_flow(store, text, author="bench", reason="", now=time.time())
+    apply_flow(Operator(store, "bench", "", time.time()), text)
     (part,) = parse_flow(text).partitioned
     assert isinstance(part.options, ObjectsSource)
     finder = ObjectsFinder(part.options, store, FindingTask(FLOW, 1))

@@ -25,6 +25,7 @@ from benches.replication_rates import place
 from benches.senders import make_blocks
 from benches.takeover import FLUMENG, Cluster, until
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import tree
 from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.journal.serving.client import JournalClient
@@ -177,7 +178,7 @@ def _cluster() -> Iterator[tuple[Cluster, int]]:
             with socket.create_server(("127.0.0.1", 0)) as free:
                 port = free.getsockname()[1]
             text = FLOW.format(port=port)
-            apply_flow(store, text, author="bench", reason="", now=time.time())
+            apply_flow(Operator(store, "bench", "", time.time()), text)
             yield cluster, port
         except AssertionError:
             for log in folder.glob("*.log"):

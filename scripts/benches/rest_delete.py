@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flumeng.control.commands.flows import apply_flow, delete_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.assignment_pages import read_assignment
 from flumeng.control.zookeeper import ABSENT, ANY, Put, Store, tree
@@ -47,7 +48,7 @@ def _measure(hosts: str, acks: int) -> dict[str, float]:
     tree.init(store)
     nodes = {name: _node(hosts, name) for name in NODES}
     for flow in ("big", "small"):
-        apply_flow(store, FLOW.format(name=flow), author="bench", reason="", now=time.time())
+        apply_flow(Operator(store, "bench", "", time.time()), FLOW.format(name=flow))
     puts = [
         Put(paths.ack("big", "main", f"big.n1.0.{number:08x}"), Ack(epoch=1, offset=1), ABSENT)
         for number in range(acks)
@@ -61,7 +62,7 @@ def _measure(hosts: str, acks: int) -> dict[str, float]:
     thread.start()
     try:
         before = _recovery(store, hosts, nodes)
-        delete_flow(store, "big", author="bench", reason="", now=time.time(), discard=True)
+        delete_flow(Operator(store, "bench", "", time.time()), "big", discard=True)
         time.sleep(BEGUN_SECONDS)
         meanwhile = _recovery(store, hosts, nodes)
         assert store.exists(paths.flow("big")), "the flow was gone before recovery was measured"

@@ -17,6 +17,7 @@ from flumeng.agent.node.events import Event, Said
 from flumeng.agent.node.home import Home
 from flumeng.agent.node.settings import Settings
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import ABSENT, Found, tree
 from flumeng.control.zookeeper import Path as Znode
@@ -170,7 +171,7 @@ def _flows() -> list[str]:
 
 def _add_flows(store: FakeStore) -> None:
     for name in _flows():
-        apply_flow(store, FLOW.format(name=name), author="bench", reason="", now=0.0)
+        apply_flow(Operator(store, "bench", "", 0.0), FLOW.format(name=name))
 
 
 def _add_node(store: FakeStore, name: str, *, live: bool = True) -> None:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.kazoo_store import connect
@@ -47,7 +48,7 @@ def _measured(store: Store, members: int) -> dict[str, float]:
     admitted = _seconds(store, names)
     one_more = _seconds(store, ["node:one-more"])
     started = time.perf_counter()
-    apply_flow(store, FLOW, author="bench", reason="", now=time.time())
+    apply_flow(Operator(store, "bench", "", time.time()), FLOW)
     applied = time.perf_counter() - started
     return {
         f"members_{members}_apply_seconds": applied,
@@ -58,5 +59,5 @@ def _measured(store: Store, members: int) -> dict[str, float]:
 
 def _seconds(store: Store, names: list[str]) -> float:
     started = time.perf_counter()
-    secure_cluster(store, cluster=CLUSTER, admit=names, author="bench", reason="", now=time.time())
+    secure_cluster(Operator(store, "bench", "", time.time()), cluster=CLUSTER, admit=names)
     return time.perf_counter() - started

@@ -17,6 +17,7 @@ from typing import Any
 from benches import acks, ingest
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.kazoo_store import connect
@@ -107,13 +108,7 @@ def _secured_cluster(
         admin = as_role("admin", "root")
         _prepare(admin)
         secure_cluster(
-            admin,
-            cluster=CLUSTER,
-            admit=["node:n1"],
-            expel=[],
-            author="bench",
-            reason="",
-            now=time.time(),
+            Operator(admin, "bench", "", time.time()), cluster=CLUSTER, admit=["node:n1"], expel=[]
         )
         acks.register(as_role("node", "n1"), shares)
         yield as_role("collector", "n1")
@@ -125,7 +120,7 @@ def _secured_cluster(
 
 def _prepare(store: Store) -> None:
     tree.init(store)
-    apply_flow(store, acks.FLOW, author="bench", reason="", now=time.time())
+    apply_flow(Operator(store, "bench", "", time.time()), acks.FLOW)
 
 
 def _ratio(secure: list[float], plain: list[float]) -> float:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from benches.server import transactions
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.kazoo_store import connect
 from tests.testkit.counting import PING, Counts
@@ -149,7 +150,7 @@ def _prepare(store: Store) -> None:
     limits = MaintenanceLimits(enter=1.0, leave=1.0)
     settings = replace(found.value, maintenance_limits=limits, throttles={"balance": TASKS})
     store.write(paths.cluster(), settings, found.version)
-    apply_flow(store, FLOW, author="bench", reason="", now=time.time())
+    apply_flow(Operator(store, "bench", "", time.time()), FLOW)
 
 
 def _join(world: World) -> float:

@@ -26,6 +26,7 @@ from statistics import median
 
 from benches.processes import Processes, family
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.kazoo_store import connect
@@ -181,7 +182,7 @@ def cluster_of(replicas: int, batch_seconds: float = 0.3) -> Iterator[Cluster]:
             text = FLOW.format(
                 replicas=replicas, lake=folder / "lake", rate=RATE, batch_seconds=batch_seconds
             )
-            apply_flow(store, text, author="bench", reason="", now=time.time())
+            apply_flow(Operator(store, "bench", "", time.time()), text)
             until(lambda: cluster.ack().offset > 0, "the first commit")
             yield cluster
         except AssertionError:

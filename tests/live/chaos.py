@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow import fs
 
+from flumeng.control.commands import operator
 from flumeng.control.commands.tasks import restart_task
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.kazoo_store import connect
@@ -69,7 +70,7 @@ class Operator(threading.Thread):
             ):
                 while not self.enough.wait(LOOK_SECONDS):
                     for task in self._set_aside(store):
-                        restart_task(store, task, author="test", reason="", now=0.0)
+                        restart_task(operator.Operator(store, "test", "", 0.0), task)
 
     @staticmethod
     def _set_aside(store: Store) -> list[str]:

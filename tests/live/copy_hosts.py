@@ -23,6 +23,7 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.zookeeper import Versioned, tree
 from flumeng.control.zookeeper.kazoo_store import connect
@@ -229,9 +230,7 @@ class Hosts:
 
     def _secure(self, count: int) -> None:
         members = ["node:collector", *(f"node:n{number}" for number in range(1, count + 1))]
-        secure_cluster(
-            self.store, cluster=CLUSTER, admit=members, author="test", reason="", now=1.0
-        )
+        secure_cluster(Operator(self.store, "test", "", 1.0), cluster=CLUSTER, admit=members)
 
     def _identity(self, *roles: Role, name: str = "", address: str = "") -> Path | None:
         if self.certificates is None:

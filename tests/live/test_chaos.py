@@ -22,6 +22,7 @@ import pytest
 
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.journal.log.journal import ROLL_WORTH_BYTES
 from flumeng.platform.errors import FlumengError
@@ -139,7 +140,7 @@ def test_every_accepted_event_is_in_the_lake_exactly_once(
     logs.mkdir()
     text = FLOW_TEXT.format(port=port, logs=logs, lake=target.lake.options)
     store = connect(cluster.hosts)
-    apply_flow(store, text, author="test", reason="", now=0.0)
+    apply_flow(Operator(store, "test", "", 0.0), text)
     watcher = LakeWatcher(store, target.lake)
     events = round(target.seconds * PER_SECOND)
     lines = events // (2 * CHUNK) * CHUNK

@@ -17,6 +17,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from flumeng.control.commands.flows import apply_flows
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper.kazoo_store import connect
 from tests.live.chaos import (
     CHUNK,
@@ -81,7 +82,7 @@ def test_each_line_is_where_it_belongs_once(cluster: Cluster, tmp_path: Path) ->
         "chaos": TEXT.format(folder=tmp_path, pattern=BY_TEN),
         "copy": READER.format(folder=tmp_path),
     }
-    list(apply_flows(store, texts, author="test", reason="", now=0.0))
+    list(apply_flows(Operator(store, "test", "", 0.0), texts))
     seconds = max(25.0, chaos_seconds())
     lines = round(seconds / (2 * PACE_SECONDS)) * CHUNK
     writer = threading.Thread(target=write_rotating, args=(tmp_path / "logs", lines), daemon=True)

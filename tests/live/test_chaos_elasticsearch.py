@@ -24,6 +24,7 @@ from elasticsearch import ApiError, Elasticsearch
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.connectors.elasticsearch.template import PROPERTIES
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform.errors import UnavailableError, UserError
 from tests.live.chaos import CHUNK, Cluster, Watcher, chaos_seconds, chaos_seed, kill_at_random
@@ -146,7 +147,7 @@ def test_every_accepted_event_is_a_document_once_or_a_dead_letter(
     port, letters = free_port(), tmp_path / "letters"
     store = connect(cluster.hosts)
     text = FLOW_TEXT.format(port=port, address=proxy.address, letters=letters)
-    apply_flow(store, text, author="test", reason="", now=0.0)
+    apply_flow(Operator(store, "test", "", 0.0), text)
     watcher = Watcher(store)
     sender, blocker = Sender(port), Blocker(client, random.Random(chance.random()))
     sender.start()

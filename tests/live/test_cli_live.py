@@ -17,11 +17,11 @@ from typing import Any, cast
 import pytest
 from kazoo.client import KazooClient
 
-from cli.context import AuditFields
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.migration import migrate_cluster
 from flumeng.control.commands.nodes import decommission_node
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, Store, Version, Write, tree
 from flumeng.platform.errors import ConflictError
 from tests.testkit.store import RealZooKeeper
@@ -85,7 +85,6 @@ def test_a_node_that_is_live_is_not_decommissioned(hosts: str, store: Store) -> 
     tree.init(store)
     store.write(paths.node("n1"), records.Node(uuid="u", roles=("ingest",)), ABSENT)
     live = records.LiveNode(uuid="u", incarnation="i", pid=1, version="0", since=0.0)
-    audit_fields: AuditFields = {"author": "a", "reason": "", "now": 0.0}
 
     class Late:
         """The node comes live after it was looked at and before the transaction."""
@@ -98,7 +97,7 @@ def test_a_node_that_is_live_is_not_decommissioned(hosts: str, store: Store) -> 
             return store.commit(writes)
 
     with pytest.raises(ConflictError, match="/live/nodes/n1 exists already"):
-        decommission_node(cast(Store, Late()), "n1", **audit_fields)
+        decommission_node(Operator(cast(Store, Late()), "a", "", 0.0), "n1")
     assert flumeng("node", "decommission", "n1", zk=hosts).returncode == 3
     store.remove(paths.live_node("n1"), ANY)
     done = flumeng("node", "decommission", "n1", zk=hosts)
@@ -126,7 +125,7 @@ def test_a_cluster_moves_to_another_chroot(hosts: str, tmp_path: Path) -> None:
 def test_a_migration_on_a_real_server(store: Store) -> None:
     """A folder becomes a record, a record goes, and the version is raised in one transaction."""
     tree.init(store)
-    apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    apply_flow(Operator(store, "a", "", 0.0), FLOW)
     ack = paths.ack("web", "main", "p")
     store.write(ack, records.Ack(epoch=1, offset=7), ABSENT)
     cursor = str(paths.cursor("web", "main"))
@@ -134,7 +133,7 @@ def test_a_migration_on_a_real_server(store: Store) -> None:
     migration = Migration(
         table.VERSION, "example", lambda before: changes if str(ack) in before else []
     )
-    migrate_cluster(store, migration, author="a", reason="", now=0.0)
+    migrate_cluster(Operator(store, "a", "", 0.0), migration)
     found = store.dump()
     assert json.loads(found[cursor]) == {"v": 2, "acks": {"p": 7}}
     assert str(ack) not in found

@@ -30,6 +30,7 @@ from flumeng.connectors.journals.positions import PositionWatcher, WatchedJourna
 from flumeng.connectors.journals.probes import Probes
 from flumeng.connectors.journals.reader import READ_SECONDS, JournalReader
 from flumeng.control.commands.acks import advance_acks
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import journals
 from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
 from flumeng.events.journal_names import node_of
@@ -219,7 +220,7 @@ def test_a_journal_whose_ack_was_lost_goes_on_from_what_it_keeps(cluster: Cluste
     cluster.task.start()
     until(lambda: cluster.acks() == (0, EVENTS), "all of the other")
     until(lambda: f"keeps nothing below seq {floor}, and only 0 is acked" in cluster.said(), "it")
-    advance_acks(cluster.store, {BAD: floor}, author="ann", reason="", now=0.0)
+    advance_acks(Operator(cluster.store, "ann", "", 0.0), {BAD: floor})
     until(lambda: cluster.acks() == (EVENTS, EVENTS), "what is left")
     until(lambda: cluster.statuses[-1].error is None, "the status")
     assert {status.state for status in cluster.statuses} == {"running"}

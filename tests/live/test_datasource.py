@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +23,7 @@ from flumeng.agent.pyspark import FlumengDataSource, commit, next_offsets
 from flumeng.agent.pyspark.cursor import Cursor
 from flumeng.control.commands.cursors import delete_cursor
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.journal import Journal
@@ -35,7 +35,7 @@ from zkschema import paths, records
 
 PATIENCE_SECONDS = 180.0
 SEGMENT_BYTES = 20_000
-SIGN: dict[str, Any] = {"author": "a", "reason": "", "now": 0.0}
+SIGN = ("a", "", 0.0)
 TEXT = flow_text("web", 'syslog: {listen: "127.0.0.1:0"}')
 Event = tuple[str, int]
 
@@ -48,7 +48,7 @@ class Flow:
         self.journals: dict[str, Journal] = {}
         self.servers: dict[str, JournalServer] = {}
         tree.init(store)
-        apply_flow(store, TEXT, **SIGN)
+        apply_flow(Operator(store, *SIGN), TEXT)
 
     def journal(self, node: str) -> str:
         name = f"web.{node}.0.{len(self.journals):08x}"
@@ -330,7 +330,7 @@ def test_two_readers_do_not_share_a_cursor_and_one_that_is_gone_is_said(
     reader.wait_for(3000)
     with pytest.raises(ConflictError, match="was taken by"):
         other.commit({a: 3000})
-    delete_cursor(flow.store, "web", "report", **SIGN)
+    delete_cursor(Operator(flow.store, *SIGN), "web", "report")
     flow.append(a, 1000)
     assert "was removed" in error_of(query)
     for _ in range(5):

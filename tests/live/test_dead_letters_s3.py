@@ -20,6 +20,7 @@ from flumeng.connectors.dead_letters.options import LettersSource
 from flumeng.connectors.dead_letters.reader import LettersReader
 from flumeng.connectors.files import formats
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import tree
 from flumeng.platform.file_store import open_store
 from flumeng.platform.options.locations import Credentials, located
@@ -70,7 +71,7 @@ dead_letters:
 """
     cluster = FakeStore()
     tree.init(cluster)
-    apply_flow(cluster, text, author="", reason="", now=0.0)
+    apply_flow(Operator(cluster, "", "", 0.0), text)
     store, root = open_store(located(path, KEYS))
     for first in (0, 4):
         name = f"part-{uuid.uuid4().hex}{formats.ending(form, 'zstd')}"

@@ -25,6 +25,7 @@ from flumeng.agent.standalone.embedded import free_port
 from flumeng.control import planner as plan
 from flumeng.control.commands.cluster import verify_cluster
 from flumeng.control.commands.flows import apply_flow, delete_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import overview
 from flumeng.control.snapshot.reader import Reader
 from flumeng.control.zookeeper import ANY, Store, tree
@@ -262,7 +263,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         )
         port = cluster.sender._port
         text = FLOW_TEXT.format(port=port, lake=folder / "lake")
-        apply_flow(cluster.store, text, author="test", reason="", now=0.0)
+        apply_flow(Operator(cluster.store, "test", "", 0.0), text)
         until(lambda: listens(port), "the node to listen")
         cluster.sender.start()
         cluster.flows_on()
@@ -354,7 +355,7 @@ def test_all_masters_are_away(cluster: Cluster) -> None:
     masters = [name for name in cluster.processes if name.startswith("master")]
     for name in masters:
         cluster.kill(name)
-    apply_flow(cluster.store, LATER_TEXT, author="test", reason="", now=0.0)
+    apply_flow(Operator(cluster.store, "test", "", 0.0), LATER_TEXT)
     ends = time.monotonic() + AWAY_SECONDS
     while time.monotonic() < ends:
         cluster.flows_on()
@@ -363,13 +364,13 @@ def test_all_masters_are_away(cluster: Cluster) -> None:
         cluster.run_master(name)
     until(lambda: any(t.flow == "later" for t in overview.tasks(cluster.store)), "a plan")
     cluster.converges()
-    delete_flow(cluster.store, "later", author="test", reason="", now=0.0, discard=True)
+    delete_flow(Operator(cluster.store, "test", "", 0.0), "later", discard=True)
     until(lambda: cluster.store.read(paths.flow("later")) is None, "the flow to go")
     cluster.flows_on()
 
 
 def test_200_nodes_join_at_once_and_half_of_them_are_killed(cluster: Cluster) -> None:
-    apply_flow(cluster.store, LIGHT_TEXT, author="test", reason="", now=0.0)
+    apply_flow(Operator(cluster.store, "test", "", 0.0), LIGHT_TEXT)
     staying = LIGHT_NODES - LIGHT_KILLED
     cluster.run_light_nodes("light-staying", 0, staying)
     cluster.run_light_nodes("light-killed", staying, LIGHT_KILLED)

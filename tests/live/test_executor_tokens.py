@@ -32,6 +32,7 @@ from flumeng.connectors.journals.reader import JournalReader
 from flumeng.connectors.ranged.reading import Reader
 from flumeng.connectors.ranged.routing import RoutedReader
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot.partitions import FLOW, JOURNAL, subscribed
 from flumeng.control.zookeeper import ABSENT, Store, tree
 from flumeng.control.zookeeper.kazoo_store import connect
@@ -190,9 +191,7 @@ def options(
 
 def register(store: Store, guarded: Guarded) -> None:
     tree.init(store)
-    apply_flow(
-        store, flow_text("web", 'syslog: {listen: "127.0.0.1:0"}'), author="a", reason="", now=0.0
-    )
+    apply_flow(Operator(store, "a", "", 0.0), flow_text("web", 'syslog: {listen: "127.0.0.1:0"}'))
     record = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
     store.write(paths.journal(WEB), record, ABSENT)
     live = records.LiveNode(

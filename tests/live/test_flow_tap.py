@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.journal.log.errors import TapsBusyError
@@ -93,7 +94,7 @@ def tapped(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     sources = [f"generate: {{events_per_second: {RATE // 2}, seed: {seed}}}" for seed in (0, 1)]
     opened = flow_text("open", *sources).replace("sinks:", f"{FILTERS}sinks:")
     for text in (opened, flow_text("closed", *sources)):
-        apply_flow(store, text, author="test", reason="", now=0.0)
+        apply_flow(Operator(store, "test", "", 0.0), text)
     master = subprocess.Popen([sys.executable, "-m", "flumeng.control.master", hosts])
     command = [sys.executable, "-m", "cli.main", "node", "run", "--zk", hosts, "--name", "n"]
     command += ["--data", str(folder / "data"), "--role", "ingest", "--policy", str(policy)]

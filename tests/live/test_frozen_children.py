@@ -16,6 +16,7 @@ from pathlib import Path
 
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import details
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.kazoo_store import connect
@@ -95,7 +96,7 @@ def test_what_is_frozen_is_started_again_and_no_event_is_lost_or_doubled(tmp_pat
     try:
         lake, port = on_disk(tmp_path / "lake"), free_port()
         text = FLOW_TEXT.format(port=port, logs=tmp_path / "logs", lake=lake.options)
-        apply_flow(store, text, author="test", reason="", now=0.0)
+        apply_flow(Operator(store, "test", "", 0.0), text)
         eventually(lambda: runs(store), "the flow does not run")
         watcher, node = LakeWatcher(store, lake), cluster.tops["node"].pid
         sent = 0

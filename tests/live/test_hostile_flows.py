@@ -17,6 +17,7 @@ import pytest
 
 from flumeng.agent.node.suspects import ENDS
 from flumeng.control.commands.flows import apply_flows
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.tasks import restart_task
 from flumeng.control.zookeeper import Store, tree
 from zkschema import paths
@@ -57,7 +58,7 @@ class Host:
     def apply(self, name: str, expression: str = "upper(host) AS h", path: str = "lake") -> None:
         """As somebody would who writes into ZooKeeper what no command lets through."""
         text = TEXT.format(name=name, expression=expression, path=self.folder / path / name)
-        list(apply_flows(self.store, {name: text}, author="test", reason="", now=0.0))
+        list(apply_flows(Operator(self.store, "test", "", 0.0), {name: text}))
 
     def tasks(self) -> dict[str, TaskStatus]:
         status = self.store.read(paths.status("n"))
@@ -132,7 +133,7 @@ def test_a_flow_that_takes_the_collector_down_is_set_aside_by_name(host: Host) -
     before = host.files("good")
     eventually(lambda: host.files("good") > before)
     assert host.tasks()["good/collect.0"].error is None
-    restart_task(host.store, TASK, author="test", reason="", now=0.0)
+    restart_task(Operator(host.store, "test", "", 0.0), TASK)
     before = host.files("bad")
     eventually(lambda: host.files("bad") > before)
     assert host.failure(TASK) == ""

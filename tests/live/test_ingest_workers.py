@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries.acks import ask_worker, positions
 from flumeng.control.zookeeper import tree
 from flumeng.control.zookeeper.kazoo_store import connect
@@ -95,7 +96,7 @@ def test_a_node_with_fewer_workers_than_before_serves_and_drains_all_journals(
     store = connect(hosts)
     tree.init(store)
     text = flow_text("f", f'tcp: {{listen: "{place}"}}')
-    apply_flow(store, text, author="test", reason="", now=0.0)
+    apply_flow(Operator(store, "test", "", 0.0), text)
     master = subprocess.Popen([sys.executable, "-m", "flumeng.control.master", hosts])
     node: subprocess.Popen[bytes] | None = None
 

@@ -29,6 +29,7 @@ from deltalake import DeltaTable
 
 from flumeng.connectors.kafka import names
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot import discovered
 from flumeng.control.zookeeper import Store, Versioned
 from flumeng.control.zookeeper.kazoo_store import connect
@@ -161,7 +162,7 @@ def test_each_message_is_in_files_and_in_delta_once(
     kafka.create_topic("again")
     store = connect(two_nodes.hosts)
     text = FLOW_TEXT.format(broker=kafka.address, folder=tmp_path)
-    apply_flow(store, text, author="test", reason="", now=0.0)
+    apply_flow(Operator(store, "test", "", 0.0), text)
     eyes = Eyes(store, kafka, tmp_path)
     seconds = max(SECONDS, chaos_seconds())
     messages = Messages(kafka, "orders", range(EVENTS), seconds)

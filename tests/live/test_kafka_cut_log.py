@@ -25,6 +25,7 @@ from flumeng.connectors.kafka.positions import source_of
 from flumeng.connectors.ranged.routing import Inputs
 from flumeng.control.commands import resets
 from flumeng.control.commands.flows import apply_flow, set_flow_state
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ANY, tree
 from flumeng.platform.errors import UnavailableError, UserError
 from tests.live.own_server import need_own
@@ -95,7 +96,7 @@ class Collector:
             f"topics: [{TOPIC}], on_gone: {on_gone}}}]\ndelivery: exactly-once\n"
             "sinks: [{files: {path: /lake}}]\n"
         )
-        apply_flow(self.store, text, author="test", reason="", now=0.0)
+        apply_flow(Operator(self.store, "test", "", 0.0), text)
         self._spec = parse_flow(text)
         source = source_of(self._spec)
         assert source is not None
@@ -208,10 +209,8 @@ def test_partition_whose_log_was_cut_stands_still_until_an_operator_says_from_wh
         )
         assert (len(collector.read), collector.ack.offset) == (60, 60)
         task.close()
-        set_flow_state(collector.store, "web", "suspended", author="t", reason="", now=0.0)
-        resets.reset_acks(
-            collector.store, "web", {collector.partition: 40}, author="t", reason="", now=0.0
-        )
+        set_flow_state(Operator(collector.store, "t", "", 0.0), "web", "suspended")
+        resets.reset_acks(Operator(collector.store, "t", "", 0.0), "web", {collector.partition: 40})
         task = collector.claim()
         collector.until(task, lambda: collector.ack.offset == 100)
         assert collector.read[60:] == numbered("new", 60)

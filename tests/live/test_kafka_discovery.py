@@ -23,6 +23,7 @@ import pytest
 
 from flumeng.connectors.kafka.names import parse
 from flumeng.control.commands.flows import apply_flows
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.resets import accept
 from flumeng.control.queries.acks import acks_of, ask_worker, positions
 from flumeng.control.queries.offsets import ask_discovery, offsets
@@ -243,9 +244,7 @@ def test_a_topic_made_anew_waits_for_an_operators_word(
     eventually(lambda: "made anew" in process.error)
     assert process.state == "running"
     assert record(store).partitions.keys() == old
-    accept(
-        store, "web", dict.fromkeys(record(store).held, "latest"), author="t", reason="", now=0.0
-    )
+    accept(Operator(store, "t", "", 0.0), "web", dict.fromkeys(record(store).held, "latest"))
     eventually(lambda: not record(store).partitions.keys() <= old)
     eventually(lambda: not process.error)
     new = {name: one for name, one in record(store).partitions.items() if name not in old}
@@ -386,7 +385,7 @@ def test_killed_processes_and_lost_nodes_are_made_up_for(
 ) -> None:
     kafka.create_topic(f"{topic}-a")
     spec = of(kafka, f'pattern: "{topic}-.*"')
-    list(apply_flows(store, {"web": spec}, author="t", reason="", now=0.0))
+    list(apply_flows(Operator(store, "t", "", 0.0), {"web": spec}))
     found = store.read(paths.flow("web"))
     assert found is not None
     suspended = Flow(revision=found.value.revision, state="suspended")

@@ -21,6 +21,7 @@ import pytest
 
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.nodes import label_node
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import overview
 from flumeng.control.snapshot import journal_registry, partitions
 from flumeng.control.snapshot.task_map import read_plans
@@ -68,7 +69,7 @@ def nodes(tmp_path: Path) -> Iterator[TwoNodes]:
     cluster.start("node2")
     store = connect(cluster.hosts)
     wait_until(lambda: store.exists(paths.node("n1")), lambda: "n1 does not register")
-    label_node(store, "n1", {"logs": "here"}, (), author="test", reason="", now=0.0)
+    label_node(Operator(store, "test", "", 0.0), "n1", {"logs": "here"}, ())
     store.close()
     yield cluster
     cluster.stop()
@@ -82,7 +83,7 @@ def test_each_event_of_each_kind_is_in_files_once(
     kafka.create_topic("orders", partitions=PARTITIONS)
     store = connect(nodes.hosts)
     text = FLOW_TEXT.format(folder=tmp_path, broker=kafka.address, lanes=LANES)
-    apply_flow(store, text, author="test", reason="", now=0.0)
+    apply_flow(Operator(store, "test", "", 0.0), text)
     writers = [
         Messages(kafka, "orders", range(MESSAGES), SECONDS),
         threading.Thread(target=write_log, args=[tmp_path / "logs" / "app.log"], daemon=True),

@@ -24,6 +24,7 @@ import pytest
 from deltalake import DeltaTable
 
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper.kazoo_store import connect
 from tests.live.chaos import (
     CHUNK,
@@ -112,7 +113,7 @@ def test_every_event_is_in_both_tables_once(
     logs.mkdir()
     store = connect(cluster.hosts)
     text = FLOW_TEXT.format(logs=logs, folder=tmp_path)
-    apply_flow(store, text, author="test", reason="", now=0.0)
+    apply_flow(Operator(store, "test", "", 0.0), text)
     watcher = Watcher(store)
     writer = threading.Thread(target=write_rotating, args=(logs, lines), daemon=True)
     writer.start()

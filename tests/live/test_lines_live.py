@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper.kazoo_store import connect
 from tests.live.chaos import (
     FLOW,
@@ -82,7 +83,7 @@ def test_each_trace_is_in_the_lake_whole_and_once(cluster: Cluster, tmp_path: Pa
     lake = on_disk(tmp_path / "lake")
     store = connect(cluster.hosts)
     text = TEXT.format(flow=FLOW, logs=logs, lake=lake.options)
-    apply_flow(store, text, author="test", reason="", now=0.0)
+    apply_flow(Operator(store, "test", "", 0.0), text)
     programs = [Program(logs / f"app{n}.log", seed + n) for n in range(PROGRAMS)]
     for program in programs:
         program.start()

@@ -18,6 +18,7 @@ import pytest
 from flumeng.agent.node.children import UNLIMITED
 from flumeng.agent.node.settings import Settings
 from flumeng.control.commands.flows import apply_flow, set_flow_state
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.snapshot.assignment_pages import read_assignment
 from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
@@ -52,14 +53,11 @@ class Cluster:
         self.admin = self.session("admin", "root")
         tree.init(self.admin)
         secure_cluster(
-            self.admin,
+            Operator(self.admin, "test", "", 1.0),
             cluster=CLUSTER,
             admit=["node:n1", "node:n2", "operator:al"],
-            author="test",
-            reason="",
-            now=1.0,
         )
-        apply_flow(self.admin, FLOW, author="al", reason="", now=0.0)
+        apply_flow(Operator(self.admin, "al", "", 0.0), FLOW)
         self.thief = self.session("node", "n2")
 
     def identify(self, role: Role, name: str) -> None:
@@ -215,7 +213,7 @@ def test_journals_that_are_done_with_leave_nothing_behind(cluster: Cluster) -> N
     until(lambda: cluster.admin.exists(journal))
     ack = paths.ack("web", "main", journal.name)
     cluster.session("collector", "n1").write(ack, records.Ack(epoch=9, offset=0), ABSENT)
-    set_flow_state(cluster.admin, "web", "stopped", author="al", reason="", now=0.0)
+    set_flow_state(Operator(cluster.admin, "al", "", 0.0), "web", "stopped")
     until(lambda: not cluster.admin.exists(journal), 60)
     assert not cluster.admin.exists(ack)
     until(lambda: "removed the registration of journal web.n1.0.light" in cluster.log)

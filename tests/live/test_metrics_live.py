@@ -24,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import tree
 from flumeng.control.zookeeper.kazoo_store import connect
 from tests.testkit.ingest_worker import flow_text
@@ -114,11 +115,8 @@ def test_a_node_tells_what_its_workers_took_and_who_is_frozen(tmp_path: Path, po
     with cluster(tmp_path, "--workers", "1") as (server, master, node):
         store = connect(f"{server.address}/metrics")
         apply_flow(
-            store,
+            Operator(store, "test", "", 0.0),
             flow_text("web", f'tcp: {{listen: "127.0.0.1:{port}"}}'),
-            author="test",
-            reason="",
-            now=0.0,
         )
         eventually(lambda: node.scrape().get("flumeng_node_tasks"), "nothing runs")
         eventually(lambda: node.get("readyz") == (200, "ok\n"), node.get("readyz")[1])

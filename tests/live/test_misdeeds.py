@@ -17,6 +17,7 @@ from typing import Final
 
 import pytest
 
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.zookeeper import ABSENT, Store, tree
 from flumeng.control.zookeeper.kazoo_store import connect
@@ -91,7 +92,7 @@ def hosts(
     monkeypatch.setenv(DIRECTORY, str(certificates.folder("admin", name="root")))
     admin = connect(hosts, roles=["admin"])
     tree.init(admin)
-    secure_cluster(admin, cluster=CLUSTER, admit=MEMBERS, author="a", reason="", now=1.0)
+    secure_cluster(Operator(admin, "a", "", 1.0), cluster=CLUSTER, admit=MEMBERS)
     fill(admin)
     yield hosts
     admin.close()

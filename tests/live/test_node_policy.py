@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import Store, tree
 from tests.testkit.ingest_worker import flow_text
 from zkschema import paths
@@ -41,7 +42,7 @@ def test_a_flow_beyond_the_policy_is_failed_with_the_reason_and_others_run(
     tree.init(store)
     for name, command in (("good", '["/bin/date"]'), ("bad", '["/bin/sh", "-c", "date"]')):
         text = flow_text(name, f"exec: {{command: {command}, mode: once}}")
-        apply_flow(store, text, author="test", reason="", now=0.0)
+        apply_flow(Operator(store, "test", "", 0.0), text)
     master = subprocess.Popen([sys.executable, "-m", "flumeng.control.master", hosts])
     node = subprocess.Popen(node_run(hosts, tmp_path / "data", policy))
 

@@ -25,6 +25,7 @@ from pathlib import Path
 import pytest
 
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries.lanes import ItemRow, lanes_of, listed_items
 from flumeng.control.queries.reading import Reading
 from flumeng.control.zookeeper import Store
@@ -137,7 +138,7 @@ def test_each_line_of_each_good_object_is_in_files_once(
     store = connect(two_nodes.hosts)
     lake = tmp_path / "lake"
     text = FLOW.format(paths=place.paths, move_to=place.move_to, lake=lake, lanes=16 if LONG else 6)
-    apply_flow(store, text, author="test", reason="", now=0.0)
+    apply_flow(Operator(store, "test", "", 0.0), text)
     trouble = Trouble(
         place, seed, objects=OBJECTS, seconds=SECONDS, huge=HUGE, huge_bytes=HUGE_BYTES
     )

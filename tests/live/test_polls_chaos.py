@@ -26,6 +26,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import set_setting
 from flumeng.control.queries.lanes import lanes_of, listed_items
 from flumeng.control.queries.reading import Reading
@@ -129,7 +130,7 @@ def nodes(
     cluster = PolledNodes(tmp_path)
     cluster.start_all()
     store = connect(cluster.hosts)
-    set_setting(store, "spark.jars", f"[{jar}]", author="test", reason="", now=0.0)
+    set_setting(Operator(store, "test", "", 0.0), "spark.jars", f"[{jar}]")
     store.close()
     cluster.start("node2")
     cluster.start("master2")
@@ -179,7 +180,7 @@ def test_each_due_time_and_each_row_is_there_once(
             command=COMMAND,
         )
         text = FLOW.format(flow=flow, source=whole, folder=tmp_path)
-        apply_flow(store, text, author="test", reason="", now=0.0)
+        apply_flow(Operator(store, "test", "", 0.0), text)
     chance = random.Random(chaos_seed())
     until = time.monotonic() + max(SECONDS, chaos_seconds())
     writers = [Writer(postgres, chance.randrange(10**6), until) for _ in range(WRITERS)]

@@ -27,6 +27,7 @@ import pytest
 
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import set_setting
 from flumeng.control.queries import overview
 from flumeng.control.zookeeper import Store, tree
@@ -190,7 +191,7 @@ class Sites:
         }
 
     def by_hand(self, name: str, flow: str, text: str) -> None:
-        apply_flow(self.stores[name], text, author="hand", reason="", now=0.0)
+        apply_flow(Operator(self.stores[name], "hand", "", 0.0), text)
         assert self.text(name, flow) == text
 
 
@@ -413,14 +414,7 @@ def test_killed_at_a_transaction_the_same_command_goes_on(sites: Sites, number: 
     ended(processes[0], -signal.SIGKILL)
     other = random.Random(SEED + number).choice(NAMES)
     sites.by_hand(other, f"own-{number}", BY_HAND.format(name=f"own-{number}"))
-    set_setting(
-        sites.stores[other],
-        "grace_seconds",
-        str(number + 1),
-        author="hand",
-        reason="",
-        now=0.0,
-    )
+    set_setting(Operator(sites.stores[other], "hand", "", 0.0), "grace_seconds", str(number + 1))
     sites.push("apply", "--yes", expect=DONE)
     sites.is_as_the_inventory()
     assert sites.revisions() == {name: before[name] + 1 for name in NAMES}

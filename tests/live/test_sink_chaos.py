@@ -22,6 +22,7 @@ import pytest
 
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform.errors import UserError
 from tests.live.chaos import (
@@ -169,7 +170,7 @@ def test_every_event_is_in_the_targets_once_or_a_dead_letter(
     store = connect(cluster.hosts)
     url = f"http://127.0.0.1:{receiver.port}/"
     text = FLOW_TEXT.format(logs=logs, url=postgres.url, receiver=url, dead=dead)
-    apply_flow(store, text, author="test", reason="", now=0.0)
+    apply_flow(Operator(store, "test", "", 0.0), text)
     writer, trouble = Lines(logs / "app.log"), Trouble(cluster, postgres)
     writer.start()
     assert until(lambda: bool(postgres.run("SELECT 1 FROM events LIMIT 1")), 180)

@@ -25,6 +25,7 @@ import pytest
 
 from flumeng.agent.node.protocol import decode
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import set_setting
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.kazoo_store import connect
@@ -104,7 +105,7 @@ def set_on_spark(store: Store, spark: StandaloneCluster) -> None:
         ("spark.executor_memory", "512m"),
         ("spark.conf", CONF),
     ):
-        set_setting(store, key, text, author="test", reason="", now=0.0)
+        set_setting(Operator(store, "test", "", 0.0), key, text)
 
 
 def test_each_event_is_in_the_lake_once_whatever_of_spark_is_killed(
@@ -129,7 +130,7 @@ def test_each_event_is_in_the_lake_once_whatever_of_spark_is_killed(
     text = FLOW_TEXT.format(events=EVENTS, rate=rate, lake=lake, teams=teams)
     if elasticsearch is not None:
         text += SEARCH_SINK.format(address=elasticsearch.address)
-    apply_flow(store, text, author="test", reason="", now=0.0)
+    apply_flow(Operator(store, "test", "", 0.0), text)
     watcher = Watcher(store)
     wait_for_files(lake)
 

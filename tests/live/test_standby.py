@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-from cli.context import AuditFields
 from flumeng.control.commands.flows import apply_flow, set_flow_state
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import overview
 from flumeng.control.queries.task_status import TaskRow
 from flumeng.control.snapshot.task_map import read_plan
@@ -99,8 +99,8 @@ def test_a_standby_takes_over_and_each_event_is_in_the_lake_once(cluster: Cluste
     lake = cluster.folder / "lake"
     nodes = [paths.live_node(name) for name in ("i0", "c0", "c1")]
     until(lambda: all(map(cluster.store.exists, nodes)), "the nodes")
-    sign: AuditFields = {"author": "a", "reason": "", "now": 0.0}
-    apply_flow(cluster.store, FLOW.format(lake=lake), **sign)
+    operator = Operator(cluster.store, "a", "", 0.0)
+    apply_flow(operator, FLOW.format(lake=lake))
 
     def task() -> TaskRow | None:
         return next((row for row in overview.tasks(cluster.store) if row.kind == "collect"), None)
@@ -127,7 +127,7 @@ def test_a_standby_takes_over_and_each_event_is_in_the_lake_once(cluster: Cluste
     ]
     log = (cluster.folder / f"{standby}.log").read_text()
     assert log.count("collect started") == 1, "Spark was there before it was needed"
-    set_flow_state(cluster.store, "web", "stopped", **sign)
+    set_flow_state(operator, "web", "stopped")
     until(lambda: task() is None, "the end of all that was received")
     plan = read_plan(cluster.store, "web")
     assert plan is not None

@@ -46,6 +46,7 @@ from flumeng.connectors.polls.input import PollsInput
 from flumeng.connectors.polls.poll_maker import poll_maker
 from flumeng.connectors.ranged.routing import Inputs
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot.partitions import OBJECTS, POLLS
 from flumeng.control.zookeeper import tree
 from tests.live.test_kafka_reader import delete_below, produce, values
@@ -83,7 +84,7 @@ class Flow:
         self.folder = folder
         self.store = FakeStore()
         tree.init(self.store)
-        apply_flow(self.store, text, author="test", reason="", now=0.0)
+        apply_flow(Operator(self.store, "test", "", 0.0), text)
         self.spec = parse_flow(text)
         finders = [
             registry.get("source", part.name).finder_class().of(

@@ -16,11 +16,11 @@ import pytest
 from click.testing import CliRunner
 from kazoo.exceptions import NoAuthError
 
-from cli.context import AuditFields
 from cli.main import tree as commands
 from flumeng.control.commands import audit
 from flumeng.control.commands.cluster import verify_cluster
 from flumeng.control.commands.flows import apply_flow, delete_flow, rollback_flow, set_flow_state
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.queues import decide
 from flumeng.control.commands.resets import reset_acks
 from flumeng.control.commands.securing import acl_mismatches, secure_cluster, set_access
@@ -63,7 +63,7 @@ NEW_FLOW = "{flow: new, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop
 Opener = Callable[..., Store]
 
 
-SAID: AuditFields = {"author": "test", "reason": "", "now": 1.0}
+SAID = ("test", "", 1.0)
 
 
 class Sessions:
@@ -131,7 +131,7 @@ def admin(sessions: Sessions) -> Store:
 
 def secure(store: Store, admit: Sequence[str] = (), expel: Sequence[str] = ()) -> int:
     return secure_cluster(
-        store, cluster=CLUSTER, admit=admit, expel=expel, author="test", reason="", now=1.0
+        Operator(store, "test", "", 1.0), cluster=CLUSTER, admit=admit, expel=expel
     )
 
 
@@ -263,13 +263,14 @@ def test_an_operator_changes_flows_and_not_what_masters_and_nodes_say(
     admin: Store, sessions: Sessions
 ) -> None:
     """A plan he changes as a reset and a restart of a task do: under a higher epoch."""
-    operator = sessions.of("operator", "al")
-    audit.commit(operator, [Put(paths.cluster(), records.Cluster(grace_seconds=5), ANY)], ENTRY)
-    set_flow_state(operator, "web", "stopped", **SAID)
-    assert [one.after for one in reset_acks(operator, "web", {JOURNAL: 2}, **SAID)] == [2]
+    store = sessions.of("operator", "al")
+    operator = Operator(store, *SAID)
+    operator.commit([Put(paths.cluster(), records.Cluster(grace_seconds=5), ANY)], "cluster set")
+    set_flow_state(operator, "web", "stopped")
+    assert [one.after for one in reset_acks(operator, "web", {JOURNAL: 2})] == [2]
     assert admin.read(paths.plan("web")).value.epoch == 2  # type: ignore[union-attr]
-    forbidden(operator, paths.assignment("n1"), records.Assignment())
-    forbidden(operator, paths.schema(), admin.read(paths.schema()).value)  # type: ignore[union-attr]
+    forbidden(store, paths.assignment("n1"), records.Assignment())
+    forbidden(store, paths.schema(), admin.read(paths.schema()).value)  # type: ignore[union-attr]
 
 
 def two_flows(admin: Store, sessions: Sessions) -> tuple[Store, Store]:
@@ -293,14 +294,14 @@ def test_an_operator_of_some_flows_changes_these_and_says_so_in_the_audit(
     admin: Store, sessions: Sessions
 ) -> None:
     operator, bob = two_flows(admin, sessions)
-    apply_flow(operator, NEW_FLOW, **SAID)
+    apply_flow(Operator(operator, *SAID), NEW_FLOW)
     secure(admin, admit=["operator:bob@web,new"])
     entries = len(admin.children(paths.audits()))
-    set_flow_state(bob, "web", "stopped", **SAID)
-    assert [one.after for one in reset_acks(bob, "web", {JOURNAL: 2}, **SAID)] == [2]
-    assert decide(bob, "web", [], "retry", **SAID) == ["0.1"]
-    assert apply_flow(bob, f"{NEW_FLOW} # changed", **SAID).revision == 2
-    assert rollback_flow(bob, "new", 1, **SAID).revision == 3
+    set_flow_state(Operator(bob, *SAID), "web", "stopped")
+    assert [one.after for one in reset_acks(Operator(bob, *SAID), "web", {JOURNAL: 2})] == [2]
+    assert decide(Operator(bob, *SAID), "web", [], "retry") == ["0.1"]
+    assert apply_flow(Operator(bob, *SAID), f"{NEW_FLOW} # changed").revision == 2
+    assert rollback_flow(Operator(bob, *SAID), "new", 1).revision == 3
     assert admin.read(ACK).value.offset == 2  # type: ignore[union-attr]
     assert len(admin.children(paths.audits())) == entries + 5
     assert not bob._expelled, "he reads who belongs here before each write"  # type: ignore[attr-defined]
@@ -314,10 +315,10 @@ def test_an_operator_of_some_flows_changes_no_other_and_makes_and_deletes_none(
     operator, bob = two_flows(admin, sessions)
     refused = pytest.raises(ForbiddenError, match="operator:bob may change no flows but web, and")
     for attempt in (
-        lambda: set_flow_state(bob, "other", "stopped", **SAID),
-        lambda: decide(bob, "other", [], "retry", **SAID),
-        lambda: delete_flow(bob, "web", **SAID),
-        lambda: apply_flow(bob, NEW_FLOW, **SAID),
+        lambda: set_flow_state(Operator(bob, *SAID), "other", "stopped"),
+        lambda: decide(Operator(bob, *SAID), "other", [], "retry"),
+        lambda: delete_flow(Operator(bob, *SAID), "web"),
+        lambda: apply_flow(Operator(bob, *SAID), NEW_FLOW),
         lambda: bob.write(paths.cluster(), records.Cluster(grace_seconds=5), ANY),
         lambda: bob.write(OTHER_ACK, records.Ack(epoch=1, offset=9), ANY),
         lambda: bob.write(paths.node("n1"), records.Node(uuid="n1", roles=()), ANY),
@@ -337,10 +338,10 @@ def test_an_operator_of_some_flows_changes_no_other_and_makes_and_deletes_none(
         if "web" not in path.rpartition("/")[0].split("/"):
             with pytest.raises(NoAuthError):
                 client.delete(path)
-    set_flow_state(operator, "other", "stopped", **SAID)
-    assert decide(operator, "other", [], "retry", **SAID) == ["0.1"]
-    assert delete_flow(operator, "other", **SAID)
-    apply_flow(operator, NEW_FLOW, **SAID)
+    set_flow_state(Operator(operator, *SAID), "other", "stopped")
+    assert decide(Operator(operator, *SAID), "other", [], "retry") == ["0.1"]
+    assert delete_flow(Operator(operator, *SAID), "other")
+    apply_flow(Operator(operator, *SAID), NEW_FLOW)
 
 
 def test_the_flows_of_an_operator_change_in_the_middle_of_his_session(
@@ -348,10 +349,10 @@ def test_the_flows_of_an_operator_change_in_the_middle_of_his_session(
 ) -> None:
     _, bob = two_flows(admin, sessions)
     secure(admin, admit=["operator:bob@oth*"])
-    set_flow_state(bob, "other", "stopped", **SAID)
+    set_flow_state(Operator(bob, *SAID), "other", "stopped")
     forbidden(bob, paths.flow("web"), records.Flow(revision=2))
     secure(admin, admit=["operator:bob"])
-    set_flow_state(bob, "web", "stopped", **SAID)
+    set_flow_state(Operator(bob, *SAID), "web", "stopped")
     bob.write(paths.cluster(), records.Cluster(grace_seconds=5), ANY)
     secure(admin, admit=["operator:bob@web"])
     forbidden(bob, paths.cluster(), records.Cluster())
@@ -388,7 +389,7 @@ def test_viewer_adds_its_taps_to_the_audit_and_changes_no_entry(
 ) -> None:
     viewer = sessions.of("viewer")
     before = admin.children(paths.audits())
-    keep_tap(viewer, "web", at=None, where=None, **SAID)
+    keep_tap(Operator(viewer, *SAID), "web", at=None, where=None)
     (added,) = set(admin.children(paths.audits())) - set(before)
     entry = admin.read(paths.audit(added))
     assert entry is not None

@@ -13,11 +13,11 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
 
 import pytest
 
 from flumeng.control.commands import discarding, flows, nodes
+from flumeng.control.commands.operator import Operator
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.assignment_pages import read_assignment
 from flumeng.control.snapshot.task_map import read_plan
@@ -52,7 +52,6 @@ sources: [{{syslog: {{listen: "127.0.0.1:{port}"}}}}]
 place: {{ingest: {{labels: {{pool: "{pool}"}}}}, collect: {{tasks: {tasks}, spread: zone}}}}
 sinks: [{{console: {{}}}}]
 """
-AUTHOR: dict[str, Any] = {"author": "ann", "reason": ""}
 
 
 @dataclass
@@ -120,13 +119,12 @@ class Fleet:
         self.live[name] = Host(name, store)
         self._announce(self.live[name])
 
+    def signed(self) -> Operator:
+        return Operator(self.operator, "ann", "", self.wall())
+
     def drain(self, host: Host) -> None:
         host.draining = True
-        self._command(
-            lambda: nodes.set_node_desired(
-                self.operator, host.name, "draining", now=self.wall(), **AUTHOR
-            )
-        )
+        self._command(lambda: nodes.set_node_desired(self.signed(), host.name, "draining"))
 
     def die(self, host: Host, returns: float | None) -> None:
         del self.live[host.name]
@@ -145,9 +143,7 @@ class Fleet:
                 self._discard(host)
 
     def _discard(self, host: Host) -> None:
-        if self._command(
-            lambda: discarding.discard_node(self.operator, host.name, now=self.wall(), **AUTHOR)
-        ):
+        if self._command(lambda: discarding.discard_node(self.signed(), host.name)):
             del self.dead[host.name]
 
     def make_flow(self) -> None:
@@ -158,10 +154,10 @@ class Fleet:
             pool=self.random.choice("xy"),
             tasks=self.random.randint(1, 12),
         )
-        flows.apply_flow(self.operator, text, now=self.wall(), **AUTHOR)
+        flows.apply_flow(self.signed(), text)
 
     def delete_flow(self, name: str) -> None:
-        self._command(lambda: flows.delete_flow(self.operator, name, now=self.wall(), **AUTHOR))
+        self._command(lambda: flows.delete_flow(self.signed(), name))
 
     def damage(self) -> None:
         """Some record is none for some hours; then it is restored, if it is still the same."""

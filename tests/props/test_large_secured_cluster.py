@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flumeng.control.commands.flows import apply_flows
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.zookeeper import tree
 from tests.testkit.store import FakeStore
@@ -17,7 +18,7 @@ def text(name: str) -> str:
 
 
 def secure(store: FakeStore, *members: str) -> int:
-    return secure_cluster(store, cluster="c", admit=members, author="a", reason="", now=1.0)
+    return secure_cluster(Operator(store, "a", "", 1.0), cluster="c", admit=members)
 
 
 def test_members_and_flows_of_a_large_secured_cluster_are_made() -> None:
@@ -25,7 +26,7 @@ def test_members_and_flows_of_a_large_secured_cluster_are_made() -> None:
     tree.init(store)
     secure(store, *(f"node:ingest-{number:05}.fra1.example.net" for number in range(MEMBERS)))
     texts = {name: text(name) for name in (f"f{number}" for number in range(FLOWS))}
-    made = apply_flows(store, texts, author="a", reason="", now=1.0)
+    made = apply_flows(Operator(store, "a", "", 1.0), texts)
     assert sum(one.changed for part in made for one in part) == FLOWS
     assert len(store.children(paths.flows())) == FLOWS
     assert secure(store, "node:one-more") == 0

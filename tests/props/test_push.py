@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import set_setting
 from flumeng.control.zookeeper import ABSENT
 from flumeng.fleet import planning, rollback
@@ -70,8 +71,8 @@ class Tool:
         self.sites = FakeSites(SITES)
         for name in self.sites.trees:  # what no push knows, and none may touch
             store = self.sites.store(name)
-            apply_flow(store, text("own", 0), author="hand", reason="", now=NOON)
-            set_setting(store, "drain_limit_seconds", "77", author="hand", reason="", now=NOON)
+            apply_flow(Operator(store, "hand", "", NOON), text("own", 0))
+            set_setting(Operator(store, "hand", "", NOON), "drain_limit_seconds", "77")
 
     def plan(self, wanted: Mapping[str, Resources], *, prune: bool = True) -> PushPlan:
         inventory = replace(self.sites.inventory(), digest=str(hash(str(wanted))))
@@ -241,7 +242,7 @@ def test_what_somebody_changes_meanwhile_is_not_lost() -> None:
     tool.push({name: {"flow/a": text("a", 0)} for name in tool.sites.trees})
     wanted = {name: {"flow/a": text("a", 1)} for name in tool.sites.trees}
     plan = tool.plan(wanted)
-    apply_flow(tool.sites.store("s1"), text("a", 2), author="hand", reason="", now=NOON)
+    apply_flow(Operator(tool.sites.store("s1"), "hand", "", NOON), text("a", 2))
     outcome = tool.carry_out(plan, tool.source(plan), "apply", None)
     assert (outcome.done, list(outcome.failed)) == (("s0",), ["s1"])
     assert tool.resources()["s1"]["flow/a"] == text("a", 2)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from flumeng.control.commands.flows import apply_flow, set_flow_state
+from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot.reader import WATCHED, Reader
 from flumeng.control.snapshot.task_map import BUCKETS, INLINE_TASKS, Tasks, plan_writes, read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Path, tree
@@ -21,7 +21,7 @@ from zkschema.records import Plan, PlannedTask, Record
 FLOWS = st.sampled_from(["a", "b"])
 NODES = st.sampled_from(["n1", "n2", "n3"])
 PARTITION = "p0@broker"
-SIGN: dict[str, Any] = {"author": "t", "reason": "", "now": 0.0}
+SIGN = ("t", "", 0.0)
 TEXT = "flow: {}\nsources: [syslog: {{listen: '{}'}}]\nsinks: [noop]\n"
 
 
@@ -50,12 +50,12 @@ class Following(RuleBasedStateMachine):
 
     @rule(flow=FLOWS, port=st.integers(1000, 1003))
     def apply(self, flow: str, port: int) -> None:
-        apply_flow(self.store, TEXT.format(flow, f"0.0.0.0:{port}"), **SIGN)
+        apply_flow(Operator(self.store, *SIGN), TEXT.format(flow, f"0.0.0.0:{port}"))
 
     @rule(flow=FLOWS, state=st.sampled_from(["running", "suspended", "stopped"]))
     def want(self, flow: str, state: str) -> None:
         if self.store.exists(paths.flow(flow)):
-            set_flow_state(self.store, flow, state, **SIGN)
+            set_flow_state(Operator(self.store, *SIGN), flow, state)
 
     @rule(flow=FLOWS)
     def break_revision(self, flow: str) -> None:

@@ -12,6 +12,7 @@ from flumeng.agent.node.home import Home
 from flumeng.agent.node.protocol import Message
 from flumeng.agent.node.settings import Settings
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ANY, Found, tree
 from tests.testkit.light_nodes import ScriptedChild
 from tests.testkit.simulation.stepped_node import SteppedNode
@@ -105,7 +106,7 @@ class Bench:
 
     def apply(self, *flows: str) -> None:
         for flow in flows:
-            apply_flow(self.store, TEXT.format(flow), author="a", reason="", now=0.0)
+            apply_flow(Operator(self.store, "a", "", 0.0), TEXT.format(flow))
 
     def assign(self, *tasks: AssignedTask) -> None:
         self.store.write(paths.assignment("n1"), Assignment(tasks=tasks), ANY)

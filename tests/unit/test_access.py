@@ -18,6 +18,7 @@ from flumeng.control.commands.cluster import (
 )
 from flumeng.control.commands.flows import apply_flows
 from flumeng.control.commands.migration import migrate_cluster, pending_migrations
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import repair_access, secure_cluster, set_access
 from flumeng.control.zookeeper import (
     ABSENT,
@@ -170,8 +171,8 @@ def store() -> FakeStore:
 
 
 def secure(store: FakeStore, *admit: str, expel: tuple[str, ...] = (), cluster: str = "c") -> int:
-    said = {"author": "a", "reason": "r"}
-    return secure_cluster(store, cluster=cluster, admit=admit, expel=expel, now=1.0, **said)
+    operator = Operator(store, "a", "r", 1.0)
+    return secure_cluster(operator, cluster=cluster, admit=admit, expel=expel)
 
 
 def test_what_is_there_and_what_comes_has_its_list(store: FakeStore) -> None:
@@ -454,9 +455,9 @@ def test_tree_of_an_older_version_lists_names_until_its_lists_are_repaired() -> 
     secure(store, *MEMBERS)
     assert "x509:CN=node:n1,O=c" in dict(store.tree.znodes["/flows"].access)
     (migration,) = pending_migrations(store)
-    migrate_cluster(store, migration, author="a", reason="", now=1.0)
+    migrate_cluster(Operator(store, "a", "", 1.0), migration)
     assert [one.path for one in access_problems(store)] == ["/schema"]
-    repair_access(store, author="a", reason="", now=1.0)
+    repair_access(Operator(store, "a", "", 1.0))
     assert "x509:CN=node:n1,O=c" not in dict(store.tree.znodes["/flows"].access)
     assert set(membership.members(store, tree.require(store))) == {*MEMBERS}
     assert (access_problems(store), verify_cluster(store)) == ([], [])
@@ -469,7 +470,7 @@ def test_export_has_no_secret_and_its_import_has_new_ones(store: FakeStore) -> N
     assert before is not None
     assert not [one for own in before.value.secrets.values() for one in own if one in text]
     other = FakeStore()
-    import_cluster(other, json.loads(text), author="a", reason="", now=1.0)
+    import_cluster(Operator(other, "a", "", 1.0), json.loads(text))
     assert set(other.children(paths.members())) == {*MEMBERS}
     assert shown(other, "node:n1") == {group(other, "node")} != {group(store, "node")}
     assert set_access(other) > 0 or access_problems(other) == []
@@ -484,7 +485,7 @@ def test_flows_and_members_of_a_large_secured_cluster_fit() -> None:
         f"f{number}": f"flow: f{number}\nsources: [generate: {{}}]\nsinks: [noop]\n"
         for number in range(200)
     }
-    made = apply_flows(store, texts, author="a", reason="", now=1.0)
+    made = apply_flows(Operator(store, "a", "", 1.0), texts)
     assert sum(one.changed for part in made for one in part) == 200
     assert secure(store, "node:one-more") == 0
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cli.context import AuditFields
 from flumeng.agent.collector.acks import Acks
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.control.commands.acks import advance_acks
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, Path, transaction, tree
 from flumeng.platform.errors import ConflictError
 from tests.testkit.command_line import Reached, Shell
@@ -16,7 +16,7 @@ from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
-SIGN: AuditFields = {"author": "ann", "reason": "", "now": 0.0}
+SIGN = ("ann", "", 0.0)
 KEPT = {"lost": Reached(500, 900), "anew": Reached(70, 80), "sound": Reached(40, 60)}
 ACKED = {"lost": 100, "sound": 40}
 
@@ -30,7 +30,7 @@ def store() -> FakeStore:
     """Flow web with journals on n1, which is live and answers, and one on n2, which is away."""
     store = FakeStore()
     tree.init(store)
-    apply_flow(store, FLOW, **SIGN)
+    apply_flow(Operator(store, *SIGN), FLOW)
     live = records.LiveNode(
         uuid="n1", incarnation="i", pid=1, version="0", since=0.0, addresses=("n1:1",)
     )
@@ -181,7 +181,7 @@ def test_an_ack_that_moves_meanwhile_is_not_overwritten(store: FakeStore) -> Non
             return super().commit(writes)
 
     with pytest.raises(ConflictError):
-        advance_acks(Claimed(store.tree), {name_of("lost"): 500}, **SIGN)
+        advance_acks(Operator(Claimed(store.tree), *SIGN), {name_of("lost"): 500})
     assert acks(store)["lost"] == (3, 100)
 
 
@@ -191,6 +191,6 @@ def test_thousands_are_moved_in_bounded_transactions(
     monkeypatch.setattr(transaction, "MOST_WRITES", 1)
     floors = {name_of(what): kept.floor for what, kept in KEPT.items()}
     before = len(store.children(paths.audits()))
-    assert len(advance_acks(store, floors, **SIGN).advanced) == 2
+    assert len(advance_acks(Operator(store, *SIGN), floors).advanced) == 2
     assert len(store.children(paths.audits())) == before + 2
     assert acks(store)["lost"] == (3, 500)

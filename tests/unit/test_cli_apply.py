@@ -11,11 +11,11 @@ from random import Random
 
 import pytest
 
-from cli.context import AuditFields
 from flumeng.config.document import MAX_BYTES
 from flumeng.config.flow_files import FlowFilesError, read_flows
 from flumeng.control.commands.flows import apply_flow, apply_flows, delete_flow, rollback_flow
 from flumeng.control.commands.next_revision import RefusedError
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, Store, Version, Write, tree
 from flumeng.control.zookeeper import Path as ZPath
 from flumeng.platform.errors import ConflictError
@@ -24,7 +24,7 @@ from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 FLOW = "flow: {name}\nsources: [tail: {{paths: [/a]}}]\nsinks: [noop]\n"
-SIGN: AuditFields = {"author": "ann", "reason": "", "now": NOON}
+SIGN = ("ann", "", NOON)
 
 
 class Counting(FakeStore):
@@ -80,11 +80,11 @@ def padded(name: str) -> str:
 
 
 def test_files_of_one_command_are_one_transaction_with_one_audit_entry(store: FakeStore) -> None:
-    apply_flow(store, text("f0"), **SIGN)
+    apply_flow(Operator(store, *SIGN), text("f0"))
     counting = Counting(store)
     audits = len(store.children(paths.audits()))
     texts = {f"f{number}": text(f"f{number}") for number in range(50)}
-    unchanged, applied = apply_flows(counting, texts, **SIGN)
+    unchanged, applied = apply_flows(Operator(counting, *SIGN), texts)
     assert [one.flow for one in unchanged] == ["f0"]
     assert [one.flow for one in applied] == [f"f{number}" for number in range(1, 50)]
     assert counting.commits == 1
@@ -95,7 +95,7 @@ def test_files_of_one_command_are_one_transaction_with_one_audit_entry(store: Fa
 def test_a_thousand_flows_cost_few_transactions_and_few_looks(store: FakeStore) -> None:
     counting = Counting(store)
     texts = {f"f{number}": text(f"f{number}") for number in range(1000)}
-    assert sum(map(len, apply_flows(counting, texts, **SIGN))) == 1000
+    assert sum(map(len, apply_flows(Operator(counting, *SIGN), texts))) == 1000
     assert counting.commits <= 10
     assert counting.reads <= 20
 
@@ -103,12 +103,12 @@ def test_a_thousand_flows_cost_few_transactions_and_few_looks(store: FakeStore) 
 def test_what_may_not_be_applied_keeps_all_from_being_written(
     store: FakeStore, tmp_path: Path
 ) -> None:
-    apply_flow(store, text("b"), **SIGN)
-    delete_flow(store, "b", **SIGN)
+    apply_flow(Operator(store, *SIGN), text("b"))
+    delete_flow(Operator(store, *SIGN), "b")
     journal = records.Journal(flow="c", node="n1", primary="n1", term=1, in_sync=("n1",))
     store.write(paths.journal("c.n1.0.aa"), journal, ABSENT)
     with pytest.raises(RefusedError) as refused:
-        list(apply_flows(store, {name: text(name) for name in "abcd"}, **SIGN))
+        list(apply_flows(Operator(store, *SIGN), {name: text(name) for name in "abcd"}))
     assert set(refused.value.refused) == {"b", "c"}
     assert store.children(paths.flows()) == ["b"]
     shell = Shell(store.tree)
@@ -177,13 +177,13 @@ def test_json_lists_the_files_whatever_ended_the_command(store: FakeStore, tmp_p
 def test_a_flow_with_a_damaged_text_gets_the_new_one_and_a_damaged_flow_is_refused(
     store: FakeStore,
 ) -> None:
-    apply_flow(store, text("a"), **SIGN)
-    apply_flow(store, text("b"), **SIGN)
+    apply_flow(Operator(store, *SIGN), text("a"))
+    apply_flow(Operator(store, *SIGN), text("b"))
     spoil(store, "/flows/a/revisions/1")
-    assert apply_flow(store, text("a"), **SIGN).revision == 2
+    assert apply_flow(Operator(store, *SIGN), text("a")).revision == 2
     spoil(store, "/flows/b")
     with pytest.raises(RefusedError, match="flow b cannot be read"):
-        apply_flow(store, text("b"), **SIGN)
+        apply_flow(Operator(store, *SIGN), text("b"))
 
 
 def spoil(store: FakeStore, path: str) -> None:
@@ -231,21 +231,21 @@ def add_node(store: FakeStore, name: str, roles: tuple[str, ...] = ("collect",))
 def test_a_local_path_is_refused_where_several_hosts_may_collect(store: FakeStore) -> None:
     add_node(store, "n1")
     add_node(store, "n2", roles=("ingest",))
-    apply_flow(store, lake(), **SIGN)
+    apply_flow(Operator(store, *SIGN), lake())
     add_node(store, "n3")
-    assert not apply_flow(store, lake(), **SIGN).changed
+    assert not apply_flow(Operator(store, *SIGN), lake()).changed
     with pytest.raises(RefusedError, match=r"/l on the disk .* 2 hosts may \(n1, n3\).*shared"):
-        apply_flow(store, f"{lake()}# changed\n", **SIGN)
+        apply_flow(Operator(store, *SIGN), f"{lake()}# changed\n")
     for allowed in (
         lake(more=", shared: true"),
         lake(path="s3://b/l"),
         lake(delivery="at-least-once"),
         lake(labels="{host: n3}"),
     ):
-        assert apply_flow(store, allowed, **SIGN).changed
+        assert apply_flow(Operator(store, *SIGN), allowed).changed
     with pytest.raises(RefusedError, match=r"/l on the disk .* 2 hosts may \(n1, n3\)"):
-        rollback_flow(store, "web", 1, **SIGN)
-    assert rollback_flow(store, "web", 2, **SIGN).changed
+        rollback_flow(Operator(store, *SIGN), "web", 1)
+    assert rollback_flow(Operator(store, *SIGN), "web", 2).changed
 
 
 def test_local_path_with_two_collectors_is_wrong_input(store: FakeStore, tmp_path: Path) -> None:
@@ -260,8 +260,8 @@ def test_local_path_with_two_collectors_is_wrong_input(store: FakeStore, tmp_pat
 
 def test_rollback_is_refused_when_the_tree_is_upgraded_meanwhile(store: FakeStore) -> None:
     """The new tree may want folders of a flow that the rollback does not make."""
-    apply_flow(store, lake(), **SIGN)
-    apply_flow(store, f"{lake()}# changed\n", **SIGN)
+    apply_flow(Operator(store, *SIGN), lake())
+    apply_flow(Operator(store, *SIGN), f"{lake()}# changed\n")
 
     class Upgraded(FakeStore):
         def commit(self, writes: Sequence[Write]) -> list[Version]:
@@ -271,7 +271,7 @@ def test_rollback_is_refused_when_the_tree_is_upgraded_meanwhile(store: FakeStor
             return super().commit(writes)
 
     with pytest.raises(ConflictError, match="/schema"):
-        rollback_flow(Upgraded(store.tree), "web", 1, **SIGN)
+        rollback_flow(Operator(Upgraded(store.tree), *SIGN), "web", 1)
     found = store.read(paths.flow("web"))
     assert found is not None
     assert found.value.revision == 2
@@ -279,7 +279,7 @@ def test_rollback_is_refused_when_the_tree_is_upgraded_meanwhile(store: FakeStor
 
 def test_status_names_a_local_path_that_several_hosts_write_to(store: FakeStore) -> None:
     add_node(store, "n1")
-    apply_flow(store, lake(), **SIGN)
+    apply_flow(Operator(store, *SIGN), lake())
     planned = {
         f"collect.{n}": records.PlannedTask(
             kind="collect", node=f"n{n}", epoch=1, state="assigned", partitions=()
@@ -289,7 +289,7 @@ def test_status_names_a_local_path_that_several_hosts_write_to(store: FakeStore)
     store.write(paths.plan("web"), records.Plan(tasks=planned), ABSENT)
     said = [cause["what"] for cause in Shell(store.tree).json("status")["causes"]]
     assert any("web is collected on n1, n2 into /l" in one for one in said)
-    apply_flow(store, lake(more=", shared: true"), **SIGN)
+    apply_flow(Operator(store, *SIGN), lake(more=", shared: true"))
     said = [cause["what"] for cause in Shell(store.tree).json("status")["causes"]]
     assert not any("into /l" in one for one in said)
 
@@ -297,8 +297,8 @@ def test_status_names_a_local_path_that_several_hosts_write_to(store: FakeStore)
 def test_objects_on_a_hosts_own_disk_are_read_by_one_host(store: FakeStore) -> None:
     text = "flow: web\nsources: [objects: {{paths: [/in/*]{more}}}]\nsinks: [noop]\n"
     add_node(store, "n1")
-    apply_flow(store, text.format(more=""), **SIGN)
+    apply_flow(Operator(store, *SIGN), text.format(more=""))
     add_node(store, "n2")
     with pytest.raises(RefusedError, match=r"reads /in/\* on the disk .* 2 hosts may \(n1, n2\)"):
-        apply_flow(store, text.format(more=", lanes: 2"), **SIGN)
-    apply_flow(store, text.format(more=", shared: true"), **SIGN)
+        apply_flow(Operator(store, *SIGN), text.format(more=", lanes: 2"))
+    apply_flow(Operator(store, *SIGN), text.format(more=", shared: true"))

@@ -10,11 +10,11 @@ from pathlib import Path
 import click
 import pytest
 
-from cli.context import AuditFields
 from cli.main import tree as commands
 from flumeng.control.commands.cluster import export_cluster
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.commands.nodes import set_node_desired
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.rollouts import pause_rollout
 from flumeng.control.commands.settings import begin_maintenance
 from flumeng.control.zookeeper import ABSENT, ANY, tree
@@ -31,7 +31,7 @@ KAFKA = (
     "sinks: [noop]\n"
 )
 PARTITION = "orders.0.MkTRfQ2n@kafka"
-SIGN: AuditFields = {"author": "a", "reason": "", "now": 0.0}
+SIGN = ("a", "", 0.0)
 PROCESSES = {"standalone", "zookeeper", "master", "node:run", "shell"}
 READS = {
     "flow:validate", "flow:list", "flow:show", "flow:history", "flow:diff", "flow:wait",
@@ -74,12 +74,12 @@ def drained(store: FakeStore) -> None:
 
 
 def text_of(store: FakeStore) -> None:
-    apply_flow(store, FLOW + "# 2\n", **SIGN)
+    apply_flow(Operator(store, *SIGN), FLOW + "# 2\n")
 
 
 def rolling(store: FakeStore) -> None:
     """Revision 2 is being rolled out; all tasks have run revision 1."""
-    apply_flow(store, FLOW + "rollout: {canary: 1}\n", **SIGN)
+    apply_flow(Operator(store, *SIGN), FLOW + "rollout: {canary: 1}\n")
     plan = store.read(paths.plan("web"))
     assert plan is not None
     store.write(paths.plan("web"), replace(plan.value, revision=1), plan.version)
@@ -87,18 +87,18 @@ def rolling(store: FakeStore) -> None:
 
 def paused(store: FakeStore) -> None:
     rolling(store)
-    pause_rollout(store, "web", **SIGN)
+    pause_rollout(Operator(store, *SIGN), "web")
 
 
 def resting(store: FakeStore) -> None:
     """It has been paused, and its tasks have let go."""
-    set_flow_state(store, "web", "suspended", **SIGN)
+    set_flow_state(Operator(store, *SIGN), "web", "suspended")
     store.write(paths.plan("web"), records.Plan(epoch=1), ANY)
 
 
 def of_kafka(store: FakeStore) -> None:
     """A flow orders, whose discovery task runs on n1."""
-    apply_flow(store, KAFKA, **SIGN)
+    apply_flow(Operator(store, *SIGN), KAFKA)
     live = store.read(paths.live_node("n1"))
     assert live is not None
     store.write(paths.live_node("n1"), replace(live.value, discovery="n1:2"), ANY)
@@ -135,7 +135,7 @@ def apply_dying(store: FakeStore, folder: Path) -> None:
     folder.mkdir()
     (folder / f"part-{'0' * 32}.json").write_text(json.dumps(letter) + "\n")
     sinks = f"dead_letters: {{files: {{path: {folder}, format: json, shared: true}}}}\n"
-    apply_flow(store, FLOW.replace("flow: web", "flow: dying") + sinks, **SIGN)
+    apply_flow(Operator(store, *SIGN), FLOW.replace("flow: web", "flow: dying") + sinks)
 
 
 def nobody_live(store: FakeStore) -> None:
@@ -188,7 +188,7 @@ CHANGES = {
     "flow:apply": Change("{dir}/web.yaml"),
     "flow:rollback": Change("web 1", text_of),
     "flow:pause": Change("web"),
-    "flow:resume": Change("web", lambda s: set_flow_state(s, "web", "stopped", **SIGN)),
+    "flow:resume": Change("web", lambda s: set_flow_state(Operator(s, *SIGN), "web", "stopped")),
     "flow:stop": Change("web"),
     "flow:choke": Change("web 10MB"),
     "flow:handoff": Change("web"),
@@ -202,7 +202,7 @@ CHANGES = {
     "flow:rollout:promote": Change("web", rolling),
     "flow:rollout:abort": Change("web", rolling),
     "node:drain": Change("n1"),
-    "node:undrain": Change("n1", lambda s: set_node_desired(s, "n1", "draining", **SIGN)),
+    "node:undrain": Change("n1", lambda s: set_node_desired(Operator(s, *SIGN), "n1", "draining")),
     "node:decommission": Change("n1", drained),
     "node:decommission --discard": Change("n1 --yes", die),
     "node:label": Change("n1 role=web"),
@@ -220,9 +220,7 @@ CHANGES = {
     "journal:drop-copy": Change("web.n1.0.aa n2 --yes", replicated),
     "cluster:set": Change("grace_seconds 5"),
     "cluster:maintenance on": Change(""),
-    "cluster:maintenance off": Change(
-        "", lambda s: begin_maintenance(s, author="a", reason="r", now=0.0)
-    ),
+    "cluster:maintenance off": Change("", lambda s: begin_maintenance(Operator(s, "a", "r", 0.0))),
     "schema:init": Change("", lambda s: s.tree.znodes.pop("/queues")),
     "schema:verify --fix": Change("--yes", orphan),
     "schema:secure": Change("--member node:n1", nobody_live),
@@ -238,7 +236,7 @@ def store(tmp_path: Path) -> FakeStore:
     """Flow web with its collect task on n1, and flow dying; n2 is free."""
     store = FakeStore()
     tree.init(store)
-    apply_flow(store, FLOW, **SIGN)
+    apply_flow(Operator(store, *SIGN), FLOW)
     apply_dying(store, tmp_path / "dead")
     for name in ("n1", "n2"):
         store.write(paths.node(name), records.Node(uuid=name, roles=("collect",)), ABSENT)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from cli.context import AuditFields
 from flumeng.control.commands import documents
 from flumeng.control.commands.cluster import export_cluster, import_cluster
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.tombstones import tombstone_writes
 from flumeng.control.snapshot.task_map import INLINE_TASKS, Tasks, plan_writes, read_plan
 from flumeng.control.zookeeper import ABSENT, Version, Write, tree
@@ -24,7 +24,7 @@ from tests.testkit.store import FakeStore, FakeTree
 from zkschema import bootstrap, paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
-SIGN: AuditFields = {"author": "ann", "reason": "", "now": NOON}
+SIGN = ("ann", "", NOON)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def store() -> FakeStore:
     """A cluster with everything in it: flow, plan, ack, node, journal, and live processes."""
     store = FakeStore()
     tree.init(store)
-    apply_flow(store, FLOW, **SIGN)
+    apply_flow(Operator(store, *SIGN), FLOW)
     task = records.PlannedTask(kind="collect", node="n1", epoch=3, state="assigned")
     store.write(paths.plan("web"), records.Plan(epoch=3, tasks={"collect.0": task}), ABSENT)
     store.write(paths.node("n1"), records.Node(uuid="u", roles=("ingest",)), ABSENT)
@@ -113,7 +113,7 @@ def test_a_plan_in_buckets_and_large_values_come_back_byte_for_byte(store: FakeS
     store.write(paths.partitions("web"), records.Partitions(partitions=partitions), ABSENT)
     assert store.children(paths.plan("web"))
     other = FakeStore()
-    import_cluster(other, json.loads(json.dumps(export_cluster(store))), **SIGN)
+    import_cluster(Operator(other, *SIGN), json.loads(json.dumps(export_cluster(store))))
     mine, theirs = persistent(store), other.dump()
     mine.pop("/schema")  # with another generation
     assert {path: theirs[path] for path in mine} == mine
@@ -131,12 +131,12 @@ def test_after_an_import_no_copy_is_in_sync_but_the_one_that_leads(store: FakeSt
     )
     store.write(paths.journal(name), led, ABSENT)
     other = FakeStore()
-    import_cluster(other, export_cluster(store), **SIGN)
+    import_cluster(Operator(other, *SIGN), export_cluster(store))
     found = other.read(paths.journal(name))
     assert found is not None
     assert found.value == replace(led, in_sync=("n1/b",))
     again = FakeStore()
-    import_cluster(again, export_cluster(other), **SIGN)
+    import_cluster(Operator(again, *SIGN), export_cluster(other))
     assert again.dump()[str(paths.journal(name))] == other.dump()[str(paths.journal(name))]
 
 
@@ -145,13 +145,13 @@ def test_each_import_gives_the_tree_a_higher_generation(store: FakeStore) -> Non
     exported, generations = export_cluster(store), [tree.require(store).generation]
     for now in (NOON, NOON + 60):
         other = FakeStore()
-        import_cluster(other, exported, author="a", reason="", now=now)
+        import_cluster(Operator(other, "a", "", now), exported)
         schema = tree.require(other)
         assert schema.cluster == tree.require(store).cluster
         generations.append(schema.generation)
     exported = export_cluster(other)
     other = FakeStore()
-    import_cluster(other, exported, author="a", reason="", now=0.0)  # a clock that went back
+    import_cluster(Operator(other, "a", "", 0.0), exported)  # a clock that went back
     generations.append(tree.require(other).generation)
     assert sorted(set(generations)) == generations
 
@@ -184,12 +184,12 @@ def test_half_an_import_is_no_cluster_and_can_be_repeated(store: FakeStore) -> N
 
     failing = Failing()
     with pytest.raises(UnavailableError):
-        import_cluster(failing, exported, **SIGN)
+        import_cluster(Operator(failing, *SIGN), exported)
     half = len(failing.dump())
     assert 0 < half < len(exported["znodes"])
     with pytest.raises(UserError, match="no flumeng cluster"):
         tree.require(failing)
-    import_cluster(failing, exported, **SIGN)
+    import_cluster(Operator(failing, *SIGN), exported)
     tree.require(failing)
     assert set(exported["znodes"]) <= set(failing.dump())
 
@@ -211,7 +211,7 @@ def test_a_document_that_is_no_cluster_is_refused(store: FakeStore, change: Any,
     change(document)
     empty = FakeStore()
     with pytest.raises(UserError, match=said):
-        import_cluster(empty, document, **SIGN)
+        import_cluster(Operator(empty, *SIGN), document)
     assert empty.dump() == {}
 
 
@@ -230,7 +230,7 @@ def test_a_file_without_an_end_is_wrong_input() -> None:
 def test_an_empty_cluster_survives_export_and_import() -> None:
     store, other = FakeStore(), FakeStore()
     tree.init(store)
-    import_cluster(other, export_cluster(store), **SIGN)
+    import_cluster(Operator(other, *SIGN), export_cluster(store))
     assert len(other.dump()) == len(bootstrap.initial()) + 1
 
 
@@ -238,9 +238,9 @@ def test_flow_that_an_import_lacks_is_applied_again(store: FakeStore) -> None:
     """Its nodes kept its journals, and deliver them once it is there."""
     older = export_cluster(store)
     other = FakeStore()
-    import_cluster(other, older, **SIGN)
+    import_cluster(Operator(other, *SIGN), older)
     add_journal(other, "new.n1.0.bb", "new")
-    assert apply_flow(other, FLOW.replace("web", "new"), **SIGN).changed
+    assert apply_flow(Operator(other, *SIGN), FLOW.replace("web", "new")).changed
 
 
 def test_name_of_a_flow_that_was_deleted_after_an_import_is_free_once_its_journals_are_gone(
@@ -248,15 +248,15 @@ def test_name_of_a_flow_that_was_deleted_after_an_import_is_free_once_its_journa
 ) -> None:
     """Also where an earlier flow of that name was deleted before the export."""
 
-    apply_flow(store, FLOW.replace("web", "new"), **SIGN)
+    apply_flow(Operator(store, *SIGN), FLOW.replace("web", "new"))
     clear(store, "new")
-    store.commit(tombstone_writes(store, "new", **SIGN))
+    store.commit(tombstone_writes(Operator(store, *SIGN), "new"))
     other = FakeStore()
-    import_cluster(other, export_cluster(store), **SIGN)
+    import_cluster(Operator(other, *SIGN), export_cluster(store))
     add_journal(other, "new.n1.0.bb", "new")
     text = FLOW.replace("web", "new")
-    assert apply_flow(other, text, **SIGN).changed
-    other.commit(tombstone_writes(other, "new", **SIGN))
+    assert apply_flow(Operator(other, *SIGN), text).changed
+    other.commit(tombstone_writes(Operator(other, *SIGN), "new"))
     clear(other, "new")
     with pytest.raises(ConflictError, match="still has journals of a flow new that was deleted"):
-        apply_flow(other, text, **SIGN)
+        apply_flow(Operator(other, *SIGN), text)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.context import AuditFields
 from flumeng.agent.collector.commit import Commits
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.platform.errors import CorruptError
 from tests.testkit.command_line import NOON, Shell
@@ -17,7 +17,7 @@ from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
-SIGN: AuditFields = {"author": "ann", "reason": "", "now": NOON}
+SIGN = ("ann", "", NOON)
 NAME = "collect.0@u1"
 
 
@@ -25,7 +25,7 @@ NAME = "collect.0@u1"
 def store() -> FakeStore:
     store = FakeStore()
     tree.init(store)
-    apply_flow(store, FLOW, **SIGN)
+    apply_flow(Operator(store, *SIGN), FLOW)
     return store
 
 

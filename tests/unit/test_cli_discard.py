@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from cli.context import AuditFields
 from flumeng.control.commands.cluster import verify_cluster
 from flumeng.control.commands.discarding import discard_node
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
@@ -22,7 +22,7 @@ from zkschema import paths, records
 from zkschema.table import ZPath
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
-SIGN: AuditFields = {"author": "ann", "reason": "", "now": 0.0}
+SIGN = ("ann", "", 0.0)
 ROLES = ("ingest", "collect")
 
 
@@ -31,7 +31,7 @@ def store() -> FakeStore:
     """Flow web over n1, which is dead and has three journals, and n2, which is live."""
     store = FakeStore()
     tree.init(store)
-    apply_flow(store, FLOW, **SIGN)
+    apply_flow(Operator(store, *SIGN), FLOW)
     for name in ("n1", "n2"):
         store.write(paths.node(name), records.Node(uuid=name, roles=ROLES), ABSENT)
         come_live(store, name)
@@ -161,7 +161,7 @@ def test_a_node_that_comes_back_meanwhile_keeps_everything(store: FakeStore) -> 
 
     before = set(store.dump())
     with pytest.raises(ConflictError, match="/live/nodes/n1 exists already"):
-        discard_node(Late(store.tree), "n1", **SIGN)
+        discard_node(Operator(Late(store.tree), *SIGN), "n1")
     assert before <= set(store.dump())
 
 
@@ -169,7 +169,7 @@ def test_a_node_with_very_many_journals_goes_in_several_transactions(store: Fake
     count = MOST_WRITES
     for number in range(count):
         add_journal(store, f"web.n1.1.{number}", "n1", number, None)
-    lost = discard_node(store, "n1", **SIGN)
+    lost = discard_node(Operator(store, *SIGN), "n1")
     assert len(lost) == count + 3
     assert not [path for path in store.dump() if "n1" in path]
 

@@ -12,6 +12,7 @@ from flumeng.connectors.kafka.source_options import KafkaSource
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.control.commands.derived_flows import free_name
 from flumeng.control.commands.flows import apply_flow, apply_flows, set_flow_state
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from tests.testkit.command_line import Shell
 from tests.testkit.store import FakeStore
@@ -62,7 +63,7 @@ def shell(store: FakeStore) -> Shell:
 
 
 def apply(store: FakeStore, text: str) -> None:
-    apply_flow(store, text, author="ann", reason="", now=0.0)
+    apply_flow(Operator(store, "ann", "", 0.0), text)
 
 
 def options(store: FakeStore, flow: str) -> KafkaSource:
@@ -207,7 +208,7 @@ def test_list_and_show_tell_what_it_is_and_when_it_is_done(shell: Shell, store: 
         paths.ack(name, "main", "orders.1.MkTRfQ2n@kafka"), records.Ack(epoch=1, offset=80), ABSENT
     )
     assert shell.json("flow", "show", name)["backfill"]["done"] is False
-    set_flow_state(store, name, "stopped", author="discovery", reason="all is read", now=0.0)
+    set_flow_state(Operator(store, "discovery", "all is read", 0.0), name, "stopped")
     shown = shell.run("flow", "show", name).stdout
     assert f"flow {name} is stopped\n" in shown
     assert "it is a backfill of flow orders: it is done" in shown
@@ -243,7 +244,7 @@ def test_exit_codes_and_many_flows(shell: Shell, store: FakeStore) -> None:
     range_ = ("--from", "earliest", "--to", "latest")
     texts = {f"f{n}": f"flow: f{n}\nsources: [tail: {{paths: [/a]}}]\nsinks: [noop]\n"
              for n in range(1000)}  # fmt: skip
-    list(apply_flows(store, texts, author="a", reason="", now=0.0))
+    list(apply_flows(Operator(store, "a", "", 0.0), texts))
     store.tree.znodes[str(paths.flow("f7"))].data = b"{"
     assert start(shell, *range_).exit_code == 0
     assert shell.run("flow", "backfill", "order", *range_).exit_code == 2

@@ -26,6 +26,7 @@ from flumeng.connectors.dead_letters.reader import LettersReader
 from flumeng.connectors.files import formats
 from flumeng.control.commands import replays
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import tree
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import ConflictError
@@ -72,7 +73,7 @@ filters: [parse: {{format: json, schema: "count BIGINT"}}]
 sinks: [noop]
 dead_letters: {{files: {{path: "{self.root}/dt=%Y-%m-%d", format: {form}}}}}
 """
-        apply_flow(self.store, self.text, author="ann", reason="", now=0.0)
+        apply_flow(Operator(self.store, "ann", "", 0.0), self.text)
         self.shell = Shell(self.store.tree)
         self.location = f"{self.root}/dt=%Y-%m-%d"
         self.bury()
@@ -261,16 +262,16 @@ def test_two_replays_at_once_do_not_take_the_same_letters(flow: Flow) -> None:
     assert flow.run("replay").exit_code == 0
     with pytest.raises(ConflictError):
         replays.start_replay(
-            flow.store, stale, "other", "other-1", [1], chosen="", author="", reason="", now=0.0
+            Operator(flow.store, "", "", 0.0), stale, "other", "other-1", [1], chosen=""
         )
     with pytest.raises(ConflictError):
-        replays.note_purge(flow.store, stale, "", author="", reason="", now=0.0)
+        replays.note_purge(Operator(flow.store, "", "", 0.0), stale, "")
 
 
 def test_the_replay_is_a_flow_of_its_own_with_the_current_text(flow: Flow) -> None:
     flow.bury(letter(1))
     mended = flow.text.replace("BIGINT", "STRING")
-    apply_flow(flow.store, mended, author="ann", reason="", now=0.0)
+    apply_flow(Operator(flow.store, "ann", "", 0.0), mended)
     done = flow.run("replay", "--reason", "mended")
     assert done.stdout.splitlines()[-1] == "flow web-replay-1 replays 1 letter of 1 file"
     record = flow.store.read(paths.flow("web-replay-1"))
@@ -297,7 +298,7 @@ def test_it_is_said_when_other_sinks_have_the_events(flow: Flow) -> None:
     flow.bury(letter(1), letter(2, place=SINK))
     assert "once more" not in flow.run("replay", "--dry-run").stderr
     several = flow.text.replace("sinks: [noop]", "sinks: [noop, console]")
-    apply_flow(flow.store, several, author="ann", reason="", now=0.0)
+    apply_flow(Operator(flow.store, "ann", "", 0.0), several)
     assert "1 letter of sinks: the other sinks" in flow.run("replay", "--dry-run").stderr
     assert "once more" not in flow.run("replay", "--dry-run", "--place", FILTER).stderr
 
@@ -467,7 +468,7 @@ def test_letters_elsewhere_are_to_be_read_there(flow: Flow, sink: str, complaint
     text = flow.text[: flow.text.index("dead_letters")] + (
         f"dead_letters: {{{sink}}}\n" if sink else ""
     )
-    apply_flow(flow.store, text, author="ann", reason="", now=0.0)
+    apply_flow(Operator(flow.store, "ann", "", 0.0), text)
     for command in ("list", "show", "replay", "purge"):
         done = flow.run(command)
         assert (done.exit_code, complaint in done.stderr) == (2, True), done.stderr
@@ -478,9 +479,7 @@ def test_what_makes_no_sense_is_wrong_input(flow: Flow) -> None:
     assert "a time with its zone" in flow.run("list", "--since", "monday").stderr
     assert flow.run("replay", "--as", "web").exit_code == 3
     assert flow.run("replay", "--as", "Web").exit_code == 2
-    apply_flow(
-        flow.store, flow.text.replace("flow: web", "flow: other"), author="", reason="", now=0
-    )
+    apply_flow(Operator(flow.store, "", "", 0), flow.text.replace("flow: web", "flow: other"))
     assert "flow other are in" in flow.run("replay").stderr
     assert flow.run("purge", "--yes").exit_code == 2
     assert flow.left() == [1]
@@ -501,8 +500,8 @@ def test_what_others_have_there_is_no_letter(flow: Flow) -> None:
 
 
 def test_a_directory_that_is_not_here_is_said_so(flow: Flow) -> None:
-    apply_flow(flow.store, flow.text.replace(str(flow.root), "/nowhere/dead"), author="", reason="",
-               now=0)  # fmt: skip
+    text = flow.text.replace(str(flow.root), "/nowhere/dead")
+    apply_flow(Operator(flow.store, "", "", 0), text)
     done = flow.run("list")
     assert (done.exit_code, "is not on this host" in done.stderr) == (2, True)
 

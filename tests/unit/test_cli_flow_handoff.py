@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flumeng.control.commands.flows import apply_flow, delete_flow, set_flow_state
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from tests.testkit.command_line import Reached, Shell
 from tests.testkit.store import FakeStore
@@ -19,7 +20,7 @@ def store() -> FakeStore:
     """Two journals, acked up to 10 of 50."""
     store = FakeStore()
     tree.init(store)
-    apply_flow(store, TEXT, author="ann", reason="", now=0.0)
+    apply_flow(Operator(store, "ann", "", 0.0), TEXT)
     live = records.LiveNode(
         uuid="n1", incarnation="i", pid=1, version="0", since=0.0, addresses=("n1:1",)
     )
@@ -51,7 +52,7 @@ def test_each_one_has_a_number_of_its_own(shell: Shell, store: FakeStore) -> Non
     assert (done.exit_code, done.stdout) == (0, "flow web: its tasks deliver now what has come\n")
     assert shell.json("flow", "handoff", "web") == {"flow": "web", "handoff": 2, "partitions": 0}
     assert handoffs(store) == 2
-    apply_flow(store, TEXT + "# 2\n", author="ann", reason="", now=0.0)
+    apply_flow(Operator(store, "ann", "", 0.0), TEXT + "# 2\n")
     assert handoffs(store) == 2, "a new revision asks for nothing"
 
 
@@ -105,19 +106,17 @@ def test_what_goes_meanwhile_was_delivered(shell: Shell, store: FakeStore) -> No
 
 
 def test_a_flow_that_nobody_collects_is_refused(shell: Shell, store: FakeStore) -> None:
-    set_flow_state(store, "web", "suspended", author="ann", reason="", now=0.0)
+    set_flow_state(Operator(store, "ann", "", 0.0), "web", "suspended")
     paused = shell.run("flow", "handoff", "web")
     assert (paused.exit_code, "flumeng flow resume web" in paused.stderr) == (3, True)
-    set_flow_state(store, "web", "stopped", author="ann", reason="", now=0.0)
+    set_flow_state(Operator(store, "ann", "", 0.0), "web", "stopped")
     assert shell.run("flow", "handoff", "web").exit_code == 0, "it is collected to its end"
-    delete_flow(store, "web", author="ann", reason="", now=0.0)
+    delete_flow(Operator(store, "ann", "", 0.0), "web")
     assert shell.run("flow", "handoff", "web").exit_code == 3
 
 
 def test_a_pause_meanwhile_ends_the_wait(shell: Shell, store: FakeStore) -> None:
-    shell.meanwhile = lambda: set_flow_state(
-        store, "web", "suspended", author="ann", reason="", now=0.0
-    )
+    shell.meanwhile = lambda: set_flow_state(Operator(store, "ann", "", 0.0), "web", "suspended")
     done = shell.run("flow", "handoff", "web", "--wait")
     assert (done.exit_code, "was paused meanwhile" in done.stderr) == (1, True)
 

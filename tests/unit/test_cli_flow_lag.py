@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flumeng.control.commands.flows import apply_flows
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import UnavailableError
@@ -58,7 +59,7 @@ def shell(store: FakeStore) -> Cluster:
 
 def apply(store: FakeStore, *flows: str) -> None:
     texts = {flow: TEXT.format(flow) for flow in flows}
-    list(apply_flows(store, texts, author="a", reason="", now=0.0))
+    list(apply_flows(Operator(store, "a", "", 0.0), texts))
 
 
 def add(store: FakeStore, journal: str, acked: int | None, node: str = "n1") -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from tests.testkit.command_line import NOON, Shell
 from tests.testkit.store import FakeStore
@@ -20,7 +21,7 @@ FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 def store() -> FakeStore:
     store = FakeStore()
     tree.init(store)
-    apply_flow(store, FLOW, author="ann", reason="", now=NOON)
+    apply_flow(Operator(store, "ann", "", NOON), FLOW)
     for name, addresses in (("n1", ("n1:1", "n1:2")), ("n2", ("n2:1",))):
         store.write(paths.node(name), records.Node(uuid=name, roles=("ingest",)), ABSENT)
         live = records.LiveNode(
@@ -67,7 +68,7 @@ def test_a_choke_is_set_for_all_nodes_or_one_and_taken_away(shell: Shell, store:
 
 def test_a_choke_goes_with_its_flow(shell: Shell, store: FakeStore) -> None:
     """The next flow of that name is not held back by what nobody remembers."""
-    apply_flow(store, FLOW.replace("web", "app"), author="ann", reason="", now=NOON)
+    apply_flow(Operator(store, "ann", "", NOON), FLOW.replace("web", "app"))
     for words in (("web", "10MB"), ("web", "1MB", "--node", "n1"), ("app", "2MB")):
         shell.run("flow", "choke", *words)
     assert shell.run("flow", "delete", "web").exit_code == 0

@@ -14,6 +14,7 @@ from flumeng.agent.collector.publisher import Publisher
 from flumeng.connectors.api.ranged import Range
 from flumeng.control.commands import resets
 from flumeng.control.commands.flows import apply_flow, set_flow_state
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, Versioned, tree
 from flumeng.platform.errors import ConflictError
 from tests.testkit.command_line import NOON, Reached, Shell
@@ -33,7 +34,7 @@ def store() -> FakeStore:
     """Flow web, paused: two journals and a discovered partition, acked up to 100, 200 and 5000."""
     store = FakeStore()
     tree.init(store)
-    apply_flow(store, TEXT, author="ann", reason="", now=0.0)
+    apply_flow(Operator(store, "ann", "", 0.0), TEXT)
     live = records.LiveNode(
         uuid="n1", incarnation="i", pid=1, version="0", since=0.0, addresses=(ADDRESS,),
         discovery="n1:2",
@@ -49,7 +50,7 @@ def store() -> FakeStore:
     for name, offset in ((A, 100), (B, 200), (ORDERS, 5000)):
         ack = records.Ack(epoch=7, offset=offset)
         store.write(paths.ack("web", "main", name), ack, ABSENT)
-    set_flow_state(store, "web", "suspended", author="ann", reason="", now=0.0)
+    set_flow_state(Operator(store, "ann", "", 0.0), "web", "suspended")
     return store
 
 
@@ -239,7 +240,7 @@ def test_one_that_nobody_tells_of_is_named_and_all_stay(shell: Shell, store: Fak
 
 
 def test_a_flow_that_runs_is_not_reset(shell: Shell, store: FakeStore) -> None:
-    set_flow_state(store, "web", "running", author="ann", reason="", now=0.0)
+    set_flow_state(Operator(store, "ann", "", 0.0), "web", "running")
     done = to(shell, "earliest")
     assert (done.exit_code, "`flumeng flow pause web` first" in done.stderr) == (3, True)
     assert acks(store)[A] == (7, 100)
@@ -315,23 +316,22 @@ def test_an_owner_of_before_loses_and_the_next_one_takes_what_is_written_here(
 
 def test_what_happens_between_the_look_and_the_write_loses_nothing(store: FakeStore) -> None:
     def reset() -> None:
-        resets.reset_acks(store, "web", {A: 50}, author="ann", reason="", now=NOON)
+        resets.reset_acks(Operator(store, "ann", "", NOON), "web", {A: 50})
 
     for path, meanwhile in (
         (paths.ack("web", "main", A), lambda: store.write(
             paths.ack("web", "main", A), records.Ack(epoch=7, offset=150), ANY)),
-        (paths.flow("web"), lambda: set_flow_state(
-            store, "web", "running", author="b", reason="", now=0.0)),
+        (paths.flow("web"), lambda: set_flow_state(Operator(store, "b", "", 0), "web", "running")),
     ):  # fmt: skip
         before = read(store, A).value.offset
         racing = Racing(store.tree, str(path), meanwhile)
         with pytest.raises(ConflictError):
-            resets.reset_acks(racing, "web", {A: 50}, author="ann", reason="", now=NOON)
+            resets.reset_acks(Operator(racing, "ann", "", NOON), "web", {A: 50})
         assert read(store, A).value.offset in (before, 150)
-        set_flow_state(store, "web", "suspended", author="b", reason="", now=0.0)
+        set_flow_state(Operator(store, "b", "", 0.0), "web", "suspended")
     racing = Racing(store.tree, str(paths.ack("web", "main", A)), lambda: plan_task(store))
     with pytest.raises(ConflictError):
-        resets.reset_acks(racing, "web", {A: 50}, author="ann", reason="", now=NOON)
+        resets.reset_acks(Operator(racing, "ann", "", NOON), "web", {A: 50})
     assert read(store, A).value.offset == 150
     plan = store.read(paths.plan("web"))
     assert plan is not None
@@ -393,7 +393,7 @@ def test_an_intent_that_is_written_meanwhile_refuses_it(store: FakeStore) -> Non
         store.tree, str(paths.ack("web", "main", A)), lambda: store.write(path, decided, ANY)
     )
     with pytest.raises(ConflictError):
-        resets.reset_acks(racing, "web", {A: 50}, author="ann", reason="", now=NOON)
+        resets.reset_acks(Operator(racing, "ann", "", NOON), "web", {A: 50})
     assert read(store, A).value.offset == 100
 
 
@@ -430,7 +430,7 @@ def test_exit_codes(shell: Shell, store: FakeStore) -> None:
     assert (unknown.exit_code, "web" in unknown.stderr) == (2, True)
     assert shell.run("flow", "reset", "web").exit_code == 2
     assert to(shell, "latest", "--if-revision", "5").exit_code == 3
-    set_flow_state(store, "web", "stopped", author="ann", reason="", now=0.0)
+    set_flow_state(Operator(store, "ann", "", 0.0), "web", "stopped")
     assert to(shell, "latest").exit_code == 0
     shell.cut = True
     assert to(shell, "latest").exit_code == 4

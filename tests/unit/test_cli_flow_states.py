@@ -6,6 +6,7 @@ import pytest
 
 from flumeng.control.commands import tombstones
 from flumeng.control.commands.flows import apply_flows, delete_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from tests.testkit.command_line import Shell
 from tests.testkit.store import FakeStore
@@ -31,7 +32,7 @@ def shell(store: FakeStore) -> Shell:
 
 def apply(store: FakeStore, team: str, *flows: str) -> None:
     texts = {flow: TEXT.format(flow, team) for flow in flows}
-    list(apply_flows(store, texts, author="ann", reason="first", now=0.0))
+    list(apply_flows(Operator(store, "ann", "first", 0.0), texts))
 
 
 def states(store: FakeStore) -> dict[str, str]:
@@ -68,7 +69,7 @@ def test_it_says_where_what_comes_waits(shell: Shell, store: FakeStore) -> None:
             ("both", "{tail: {paths: [/a]}}, {" + kafka + "}"),
         )
     }
-    list(apply_flows(store, texts, author="ann", reason="", now=0.0))
+    list(apply_flows(Operator(store, "ann", "", 0.0), texts))
     assert shell.run("flow", "pause", "disk", "topic", "both").stdout.splitlines()[:3] == [
         "flow disk: collecting stops now, its sources go on into the journals",
         "flow topic: collecting stops now, what comes waits in Kafka",
@@ -87,7 +88,7 @@ def test_a_stopped_flow_is_stopped_while_its_topics_are_looked_at(
 ) -> None:
     """That nobody can look at them then is no trouble: nothing waits for it."""
     text = "flow: topic\nsources: [kafka: {brokers: ['b:1'], topics: [t]}]\nsinks: [noop]\n"
-    list(apply_flows(store, {"topic": text}, author="ann", reason="", now=0.0))
+    list(apply_flows(Operator(store, "ann", "", 0.0), {"topic": text}))
     tasks = {
         name: PlannedTask(kind=name.partition(".")[0], node="n1", epoch=1, state="assigned")
         for name in ("discover.0", "collect.0")
@@ -146,7 +147,7 @@ def test_all_are_a_thousand_in_few_transactions_and_one_that_is_unreadable_is_to
 def test_the_exit_code_is_that_of_the_worst(shell: Shell, store: FakeStore) -> None:
     apply(store, "a", "one", "two")
     assert shell.run("flow", "pause", "one", "gone").exit_code == 2
-    delete_flow(store, "two", author="ann", reason="", now=0.0)
+    delete_flow(Operator(store, "ann", "", 0.0), "two")
     done = shell.run("flow", "stop", "one", "two", "gone")
     assert (done.exit_code, states(store)["one"]) == (3, "stopped")
     assert done.stdout.splitlines()[-1] == "1 flow changed, 2 failed, 3 in all"
@@ -215,7 +216,7 @@ def test_tombstones_are_bounded(store: FakeStore, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(tombstones, "KEEP_TOMBSTONES", 3)
     for number in range(5):
         apply(store, "a", f"f{number}")
-        delete_flow(store, f"f{number}", author="ann", reason="", now=float(9 - number))
+        delete_flow(Operator(store, "ann", "", float(9 - number)), f"f{number}")
     assert len(store.children(paths.tombstones())) == 3
     assert "f4" in store.children(paths.tombstones())
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 import pytest
 
 from flumeng.control.commands.flows import rollback_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, Found, tree
 from flumeng.platform.errors import ConflictError
 from tests.testkit.command_line import NOON, Shell
@@ -135,7 +136,7 @@ def test_rollback_does_not_bring_back_a_flow_that_goes_meanwhile(store: FakeStor
             return found
 
     with pytest.raises(ConflictError, match="web was deleted meanwhile"):
-        rollback_flow(Going(store.tree), "web", 1, author="a", reason="", now=NOON)
+        rollback_flow(Operator(Going(store.tree), "a", "", NOON), "web", 1)
     assert "web" not in store.children(paths.flows())
 
 

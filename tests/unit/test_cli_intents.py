@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from cli.context import AuditFields
 from flumeng.agent.collector.acks import Acks
 from flumeng.agent.collector.intents import Intents
 from flumeng.agent.collector.publisher import Publisher
@@ -15,6 +14,7 @@ from flumeng.control.commands.cluster import export_cluster, import_cluster
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.intents import decided_batches
 from flumeng.control.commands.next_revision import RefusedError
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.revisions import KEEP_REVISIONS
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.platform.errors import ConflictError, CorruptError
@@ -24,7 +24,7 @@ from zkschema import paths, records
 from zkschema.records import Ack
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\nlag: {seconds: %d}\n"
-SIGN: AuditFields = {"author": "ann", "reason": "", "now": NOON}
+SIGN = ("ann", "", NOON)
 A, B = "web.n1.0.aaaaaaaa", "web.n1.0.bbbbbbbb"
 
 
@@ -33,7 +33,7 @@ def store() -> FakeStore:
     """Flow web, with two journals on n1, which is live and answers."""
     store = FakeStore()
     tree.init(store)
-    apply_flow(store, FLOW % 1, **SIGN)
+    apply_flow(Operator(store, *SIGN), FLOW % 1)
     live = records.LiveNode(
         uuid="n1", incarnation="i", pid=1, version="0", since=0.0, addresses=("n1:1",)
     )
@@ -148,7 +148,7 @@ def test_one_of_a_newer_flumeng_is_not_dropped(shell: Shell, store: FakeStore) -
 @pytest.mark.usefixtures("decided")
 def test_the_revision_of_a_decided_batch_is_kept(store: FakeStore) -> None:
     for seconds in range(2, KEEP_REVISIONS + 4):
-        apply_flow(store, FLOW % seconds, **SIGN)
+        apply_flow(Operator(store, *SIGN), FLOW % seconds)
     kept = sorted(map(int, store.children(paths.revisions("web"))))
     assert kept == [1, *range(4, KEEP_REVISIONS + 4)]
     store.remove(paths.revision("web", "1"), ANY)
@@ -161,7 +161,7 @@ def test_an_import_begins_another_series(store: FakeStore) -> None:
     """The targets may have taken batches since the export."""
     exported = export_cluster(store)
     anew = FakeStore()
-    import_cluster(anew, exported, **SIGN)
+    import_cluster(Operator(anew, *SIGN), exported)
     assert decided_batches(anew) == []
     first, second = owner(store, 2).last, owner(anew, 2).last
     assert (first.series != second.series, second.number) == (True, 0)
@@ -178,4 +178,4 @@ def test_a_tree_without_a_place_for_intents_takes_no_flow_that_needs_them(
     )
     monkeypatch.setattr("flumeng.connectors.files.options.Files.exactly_once", "by batch")
     with pytest.raises(RefusedError, match="takes a tree of version 2"):
-        apply_flow(store, text, **SIGN)
+        apply_flow(Operator(store, *SIGN), text)

@@ -8,6 +8,7 @@ import pytest
 
 from flumeng.config import parts_of
 from flumeng.control.commands.flows import delete_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from tests.testkit.command_line import Shell
@@ -101,7 +102,7 @@ def test_a_delete_may_wait_for_readers_and_for_the_end(
         """What an operator and masters do meanwhile, a step each time that somebody sleeps."""
         found = store.read(paths.flow("web"))
         if store.exists(paths.flow("copy")):
-            delete_flow(store, "copy", author="a", reason="", now=0.0)
+            delete_flow(Operator(store, "a", "", 0.0), "copy")
             store.remove(paths.cursor("web", "copy"), ANY)
             del store.tree.znodes[str(paths.flow("copy"))]
         elif found and found.value.state == "deleted":

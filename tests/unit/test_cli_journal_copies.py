@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cli.context import AuditFields
 from cli.main import tree as cli_tree
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.next_revision import RefusedError
+from flumeng.control.commands.operator import Operator
 from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.journal.log import directory as directories
@@ -30,7 +30,7 @@ sources: [{syslog: {listen: "127.0.0.1:5514"}}]
 durability: replicated
 sinks: [noop]
 """
-SIGN: AuditFields = {"author": "ann", "reason": "", "now": 0.0}
+SIGN = ("ann", "", 0.0)
 J = "web.n1.0.00000000"
 ROLES = {"n5": ("ingest", "collect")}
 
@@ -45,7 +45,7 @@ def store() -> FakeStore:
         store.write(paths.node(name), node, ABSENT)
         live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
         store.write(paths.live_node(name), live, ABSENT)
-    apply_flow(store, FLOW, **SIGN)
+    apply_flow(Operator(store, *SIGN), FLOW)
     register(store)
     return store
 
@@ -109,9 +109,9 @@ def test_an_older_tree_has_no_journals_with_copies(store: FakeStore) -> None:
     store.write(paths.schema(), records.Schema(version=6), ANY)
     before = store.dump()
     with pytest.raises(RefusedError, match=r"`durability: replicated`.*version 7, and this one"):
-        apply_flow(store, FLOW.replace("web", "other"), **SIGN)
+        apply_flow(Operator(store, *SIGN), FLOW.replace("web", "other"))
     assert store.dump() == before
-    apply_flow(store, FLOW.replace("replicated", "disk"), **SIGN)
+    apply_flow(Operator(store, *SIGN), FLOW.replace("replicated", "disk"))
 
 
 def test_the_list_tells_who_holds_what_is_replicated(shell: Shell, store: FakeStore) -> None:
@@ -286,7 +286,7 @@ def test_status_tells_how_few_are_in_sync_and_why(shell: Shell, store: FakeStore
     die(store, "n2", "n3")
     register(store)
     assert wrong(shell) == [told.format(below, "in sync: n1; n2 is not live, n3 is not live")]
-    apply_flow(store, FLOW + "replicas: {copies: 3, min_in_sync: 1}\n", **SIGN)
+    apply_flow(Operator(store, *SIGN), FLOW + "replicas: {copies: 3, min_in_sync: 1}\n")
     register(store, copies=("n1", "n2"))
     why = "in sync: n1; n2 is not live, no other node may hold a copy"
     assert wrong(shell) == [told.format("at the minimum in sync", why)]

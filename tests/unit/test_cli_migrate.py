@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from cli.context import AuditFields
 from flumeng.control.commands import documents
 from flumeng.control.commands.cluster import export_cluster, import_cluster
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.migration import migrate_cluster, pending_migrations
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
 from flumeng.control.zookeeper.transaction import MOST_WRITES
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
@@ -26,7 +26,7 @@ from zkschema import bootstrap, codec, paths, records, table
 from zkschema.migrations import MIGRATIONS, Change, Delete, Migration, Set, Tree, path_to
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
-SIGN: AuditFields = {"author": "ann", "reason": "", "now": NOON}
+SIGN = ("ann", "", NOON)
 TO_2, TO_3, TO_4, TO_5, *_ = MIGRATIONS
 NEXT = table.VERSION + 1
 
@@ -62,7 +62,7 @@ def shell(old: FakeStore) -> Shell:
 
 
 def fill(store: FakeStore) -> None:
-    apply_flow(store, FLOW, **SIGN)
+    apply_flow(Operator(store, *SIGN), FLOW)
     ack = records.Ack(epoch=3, offset=40, extra={"later": [1]})
     store.write(paths.ack("web", "main", "web.n1.0.aa"), ack, ABSENT)
     journal = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
@@ -83,7 +83,7 @@ def test_this_flumeng_uses_a_tree_of_the_version_before_as_that_one_does(old: Fa
     assert tree.verify(old) == []
     assert not [path for path in old.dump() if table.find(path, 1) is None], "rows of version 2"
     other = FakeStore()
-    import_cluster(other, export_cluster(old), **SIGN)
+    import_cluster(Operator(other, *SIGN), export_cluster(old))
     assert tree.require(other).version == 1
 
 
@@ -136,11 +136,11 @@ def test_a_flow_that_is_applied_meanwhile_gets_its_folder_too(old: FakeStore) ->
     class Late(FakeStore):
         def commit(self, writes: Sequence[Write]) -> list[Version]:
             if any(write.path.path == "/schema" for write in writes) and not done:
-                done.append(apply_flow(old, FLOW.replace("web", "late"), **SIGN))
+                done.append(apply_flow(Operator(old, *SIGN), FLOW.replace("web", "late")))
             return super().commit(writes)
 
     done: list[object] = []
-    migrate_cluster(Late(old.tree), TO_2, **SIGN)
+    migrate_cluster(Operator(Late(old.tree), *SIGN), TO_2)
     assert done
     assert tree.verify(old) == []
     assert old.exists(paths.intents("late"))
@@ -150,12 +150,12 @@ def test_an_apply_that_saw_the_older_version_does_not_land_in_the_newer(old: Fak
     class Slow(FakeStore):
         def commit(self, writes: Sequence[Write]) -> list[Version]:
             if not done:
-                done.append(migrate_cluster(old, TO_2, **SIGN))
+                done.append(migrate_cluster(Operator(old, *SIGN), TO_2))
             return super().commit(writes)
 
     done: list[object] = []
     with pytest.raises(ConflictError, match="/schema"):
-        apply_flow(Slow(old.tree), FLOW.replace("web", "slow"), **SIGN)
+        apply_flow(Operator(Slow(old.tree), *SIGN), FLOW.replace("web", "slow"))
     assert not old.exists(paths.flow("slow"))
 
 
@@ -253,7 +253,7 @@ def test_a_migration_leads_to_the_same_tree_from_every_prefix_of_its_writes(
 def test_a_cluster_is_migrated(store: FakeStore) -> None:
     expected = after(documents_of(store), _acks_in_one_znode(documents_of(store)))
     (pending,) = pending_migrations(store, NEXT, [MIGRATION])
-    assert migrate_cluster(store, pending, **SIGN) == 2, "a folder and its ack"
+    assert migrate_cluster(Operator(store, *SIGN), pending) == 2, "a folder and its ack"
     found = documents_of(store)
     audits = {path for path in found if path.startswith("/audit/")} - set(expected)
     assert {path: doc for path, doc in found.items() if path not in audits} == expected
@@ -281,9 +281,9 @@ def test_an_interrupted_migration_is_gone_on_with(store: FakeStore) -> None:
 
     failing = Failing(store.tree)
     with pytest.raises(UnavailableError):
-        migrate_cluster(failing, MIGRATION, **SIGN)
+        migrate_cluster(Operator(failing, *SIGN), MIGRATION)
     tree.require(store)
-    migrate_cluster(failing, MIGRATION, **SIGN)
+    migrate_cluster(Operator(failing, *SIGN), MIGRATION)
     found = documents_of(store)
     assert {path: found[path] for path in expected} == expected
     with pytest.raises(UserError):
@@ -300,7 +300,7 @@ def test_a_migration_heeds_a_change_that_it_did_not_see_at_first(store: FakeStor
             store.write(ack, records.Ack(epoch=3, offset=99), ANY)
         return _acks_in_one_znode(before)
 
-    migrate_cluster(store, Migration(table.VERSION, "", late), **SIGN)
+    migrate_cluster(Operator(store, *SIGN), Migration(table.VERSION, "", late))
     found = documents_of(store)["/acks/web/main"]
     assert found["acks"]["web.n1.0.aa"]["offset"] == 99
 

@@ -14,6 +14,7 @@ from click.testing import Result
 
 from flumeng.control.commands.chokes import set_choke
 from flumeng.control.commands.flows import apply_flow, set_flow_state
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import begin_maintenance, set_setting
 from flumeng.control.zookeeper import ABSENT, ANY
 from flumeng.platform import processes
@@ -71,7 +72,7 @@ class Pushing:
         return text.value.text if text else None
 
     def by_hand(self, site: str, text: str) -> None:
-        apply_flow(self.sites.store(site), text, author="hand", reason="", now=NOON)
+        apply_flow(Operator(self.sites.store(site), "hand", "", NOON), text)
 
     def audits(self, site: str) -> list[str]:
         store = self.sites.store(site)
@@ -193,7 +194,7 @@ def test_the_chokes_of_a_flow_go_and_come_back_with_it(pushing: Pushing) -> None
     """Also one that somebody has set by hand."""
     pushing.applied()
     store = pushing.sites.store("s1")
-    set_choke(store, "web", 5000.0, None, author="hand", reason="", now=NOON)
+    set_choke(Operator(store, "hand", "", NOON), "web", 5000.0, None)
     (pushing.directory / "base/flows/web.yaml").unlink()
     pushing.write("base/cluster.yaml", "settings: {grace_seconds: 3}\n")
     assert "- choke/web: 5000 -> unset" in pushing.applied("--prune").stdout
@@ -212,7 +213,7 @@ def test_a_kept_plan_is_applied_or_says_what_has_moved(pushing: Pushing, tmp_pat
     kept = tmp_path / "plan.json"
     assert pushing.run("plan", "--out", kept).exit_code == 5
     assert kept.stat().st_mode & 0o077 == 0
-    set_setting(pushing.sites.store("s1"), "grace_seconds", "9", author="hand", reason="", now=NOON)
+    set_setting(Operator(pushing.sites.store("s1"), "hand", "", NOON), "grace_seconds", "9")
     pushing.applied("--plan", kept)
     assert pushing.flow("s2") == WEB
     moved = pushing.run("apply", "--yes", "--plan", kept)
@@ -321,7 +322,7 @@ def test_a_site_whose_window_is_shut_is_left_for_later(pushing: Pushing) -> None
 
 
 def test_a_plan_tells_of_maintenance(pushing: Pushing) -> None:
-    begin_maintenance(pushing.sites.store("s1"), author="ann", reason="a new switch", now=NOON)
+    begin_maintenance(Operator(pushing.sites.store("s1"), "ann", "a new switch", NOON))
     planned = pushing.run("plan")
     assert planned.exit_code == 1
     assert "cannot be pushed to: maintenance mode, by ann: a new switch" in planned.stdout
@@ -374,7 +375,7 @@ def test_pushing_the_running_text_ends_the_state_went_back(
 
 def test_a_flow_that_is_paused_is_said_not_to_be_seen(pushing: Pushing) -> None:
     pushing.applied()
-    set_flow_state(pushing.sites.store("s1"), "web", "suspended", author="ann", reason="", now=NOON)
+    set_flow_state(Operator(pushing.sites.store("s1"), "ann", "", NOON), "web", "suspended")
     pushing.write("base/flows/web.yaml", WEB + "# 2\n")
     told = pushing.applied().stderr
     assert "site s1: flow web is suspended: nobody sees whether it runs" in told
@@ -436,7 +437,7 @@ def test_sites_that_an_older_push_did_not_change_go_back_with_the_others(pushing
 def test_an_export_of_running_sites_leaves_nothing_to_do(pushing: Pushing, tmp_path: Path) -> None:
     pushing.by_hand("s0", WEB)
     pushing.by_hand("s1", WEB + "# other ${x}\n")
-    set_setting(pushing.sites.store("s1"), "grace_seconds", "9", author="hand", reason="", now=NOON)
+    set_setting(Operator(pushing.sites.store("s1"), "hand", "", NOON), "grace_seconds", "9")
     made = tmp_path / "made"
     clusters = [word for n in range(3) for word in ("--cluster", f"s{n}=s{n}:1/c")]
     exported = pushing.shell.run("push", "export", made, *clusters)

@@ -11,6 +11,7 @@ from flumeng.connectors.api.finding import Before, FindingTask
 from flumeng.connectors.objects.finder import ObjectsFinder
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, tree
@@ -59,8 +60,7 @@ def shell(store: FakeStore, tmp_path: Path) -> Cluster:
 
 
 def fill(store: FakeStore, flow: str, folder: Path) -> None:
-    by = {"author": "test", "reason": "", "now": 0.0}
-    apply_flow(store, TEXT.format(flow, folder), **by)  # type: ignore[arg-type]
+    apply_flow(Operator(store, "test", "", 0.0), TEXT.format(flow, folder))
     source = ObjectsSource(paths=(f"{folder}/*",), settle_seconds=0.0, lanes=2)
     ObjectsFinder(source, store, FindingTask(flow, 1)).find(Before())
 

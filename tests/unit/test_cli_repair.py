@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import pytest
 
-from cli.context import AuditFields
 from flumeng.control.commands.cluster import repair_cluster, repairs, verify_cluster
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
 from flumeng.control.zookeeper.transaction import MOST_WRITES
@@ -27,7 +27,7 @@ from zkschema.repair import EPOCH_GAP
 from zkschema.table import ZPath
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
-SIGN: AuditFields = {"author": "ann", "reason": "", "now": NOON}
+SIGN = ("ann", "", NOON)
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def store() -> FakeStore:
     """Flow web at revision 2, planned on node n1 with one journal that is acked; a live master."""
     store = FakeStore()
     tree.init(store)
-    apply_flow(store, FLOW, **SIGN)
-    apply_flow(store, FLOW + "# 2\n", **SIGN)
+    apply_flow(Operator(store, *SIGN), FLOW)
+    apply_flow(Operator(store, *SIGN), FLOW + "# 2\n")
     store.write(paths.node("n1"), records.Node(uuid="u", roles=("ingest",)), ABSENT)
     add_journal(store, "web.n1.0.aa", "web")
     task = records.PlannedTask(
@@ -197,7 +197,7 @@ def test_what_is_no_orphan_any_more_stays(store: FakeStore) -> None:
     _ack_of_a_gone_journal(store)
     wanted = repairs(store)
     store.write(paths.flow("old"), records.Flow(revision=1), ABSENT)
-    done = repair_cluster(store, wanted, **SIGN)
+    done = repair_cluster(Operator(store, *SIGN), wanted)
     assert [repair.path for repair in done] == ["/acks/web/main/web.n1.0.gone"]
     assert store.exists(paths.journal("old.n1.0.bb"))
     assert not store.exists(paths.ack("web", "main", "web.n1.0.gone"))
@@ -212,7 +212,7 @@ def test_an_orphan_that_changes_meanwhile_stays(store: FakeStore) -> None:
 
     _ack_of_a_gone_journal(store)
     with pytest.raises(ConflictError, match=r"web\.n1\.0\.gone was changed"):
-        repair_cluster(Meddler(store.tree), repairs(store), **SIGN)
+        repair_cluster(Operator(Meddler(store.tree), *SIGN), repairs(store))
     assert store.exists(paths.ack("web", "main", "web.n1.0.gone"))
 
 
@@ -244,7 +244,7 @@ def test_a_flow_without_any_text_is_left_to_a_person(shell: Shell, store: FakeSt
         store.remove(paths.revision("web", number), ANY)
     assert found(shell) == [("/flows/web", "")]
     assert shell.run("schema", "verify", "--fix", "--yes").exit_code == 1
-    apply_flow(store, FLOW, **SIGN)
+    apply_flow(Operator(store, *SIGN), FLOW)
     assert found(shell) == []
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from cli.context import AuditFields
 from flumeng.control.commands import preview
 from flumeng.control.commands.flows import apply_flow, rollback_flow, set_flow_state
 from flumeng.control.commands.nodes import label_node, set_node_desired
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.revisions import KEEP_REVISIONS
 from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import ABSENT, ANY, tree
@@ -27,7 +27,7 @@ rollout: {canary: 1, max_parallel: 2, settle_seconds: 0}
 """
 NEWER = f"{FLOW}# newer\n"
 SLOW = FLOW.replace("settle_seconds: 0}", "settle_seconds: 3600}\n# slow")
-SIGN: AuditFields = {"author": "ann", "reason": "", "now": 0.0}
+SIGN = ("ann", "", 0.0)
 NODES = ("n1", "n2", "n3")
 
 
@@ -52,7 +52,7 @@ class Cluster:
             live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
             self.store.write(paths.live_node(name), live, ABSENT)
         self.master = Master(FakeStore(self.store.tree), "m")
-        apply_flow(self.store, FLOW, **SIGN)
+        apply_flow(Operator(self.store, *SIGN), FLOW)
         self.settle()
 
     def plan(self) -> str:
@@ -104,7 +104,7 @@ def test_every_task_tells_which_revision_it_is_to_run_and_which_it_runs(cluster:
     shell = cluster.shell
     assert set(revisions(shell).values()) == {(1, 1)}
     assert shell.json("flow", "show", "web")["rollout"] is None
-    apply_flow(cluster.store, NEWER, **SIGN)
+    apply_flow(Operator(cluster.store, *SIGN), NEWER)
     cluster.plan()
     seen = revisions(shell)
     canary = [name for name, (wanted, _) in seen.items() if wanted == 2]
@@ -119,7 +119,7 @@ def test_every_task_tells_which_revision_it_is_to_run_and_which_it_runs(cluster:
 
 def test_the_progress_of_a_rollout_is_shown_until_it_is_done(cluster: Cluster) -> None:
     shell = cluster.shell
-    apply_flow(cluster.store, NEWER, **SIGN)
+    apply_flow(Operator(cluster.store, *SIGN), NEWER)
     cluster.plan()
     assert (
         "rollout: revision 2 runs in 0 of 6 tasks, the others stay with 1 (canary of 1, 2 let on)\n"
@@ -147,7 +147,7 @@ def test_the_progress_of_a_rollout_is_shown_until_it_is_done(cluster: Cluster) -
 
 def test_a_flow_that_went_back_says_so_and_why_until_it_is_applied_anew(cluster: Cluster) -> None:
     shell = cluster.shell
-    apply_flow(cluster.store, NEWER, **SIGN)
+    apply_flow(Operator(cluster.store, *SIGN), NEWER)
     cluster.failing = {(name, 2): "no such table" for name in NODES}
     cluster.settle()
     assert set(revisions(shell).values()) == {(1, 1)}
@@ -166,7 +166,7 @@ def test_a_flow_that_went_back_says_so_and_why_until_it_is_applied_anew(cluster:
     entries = [cluster.store.read(paths.audit(n)) for n in cluster.store.children(paths.audits())]
     assert any(e and "rollout of revision 2 goes back to 1" in e.value.command for e in entries)
     cluster.failing = {}
-    assert apply_flow(cluster.store, f"{FLOW}# right\n", **SIGN).revision == 3
+    assert apply_flow(Operator(cluster.store, *SIGN), f"{FLOW}# right\n").revision == 3
     cluster.settle()
     assert shell.run("flow", "wait", "web", "--rolled-out", "--timeout", 1).exit_code == 0
     assert "went back" not in shell.run("flow", "show", "web").stdout
@@ -177,13 +177,13 @@ def test_a_flow_that_went_back_says_so_and_why_until_it_is_applied_anew(cluster:
 def test_asking_for_the_revision_after_a_way_back_clears_the_cause(
     cluster: Cluster, again: str
 ) -> None:
-    apply_flow(cluster.store, NEWER, **SIGN)
+    apply_flow(Operator(cluster.store, *SIGN), NEWER)
     cluster.failing = {(name, 2): "no such table" for name in NODES}
     cluster.settle()
     if again == "apply":
-        assert not apply_flow(cluster.store, FLOW, **SIGN).changed
+        assert not apply_flow(Operator(cluster.store, *SIGN), FLOW).changed
     else:
-        assert not rollback_flow(cluster.store, "web", 1, **SIGN).changed
+        assert not rollback_flow(Operator(cluster.store, *SIGN), "web", 1).changed
     cluster.settle()
     assert "went back" not in cluster.shell.run("flow", "show", "web").stdout
     assert not [c for c in cluster.shell.json("status")["causes"] if "went back" in c["what"]]
@@ -203,12 +203,12 @@ def test_a_dry_run_of_a_rollout_shows_that_all_tasks_take_it(cluster: Cluster) -
 def test_what_nobody_has_run_is_not_proven_when_the_flow_runs_again(
     cluster: Cluster, state: str
 ) -> None:
-    set_flow_state(cluster.store, "web", state, **SIGN)
+    set_flow_state(Operator(cluster.store, *SIGN), "web", state)
     cluster.settle()
-    apply_flow(cluster.store, NEWER, **SIGN)
+    apply_flow(Operator(cluster.store, *SIGN), NEWER)
     cluster.failing = {(node, 2): "it is broken" for node in NODES}
     cluster.settle()
-    set_flow_state(cluster.store, "web", "running", **SIGN)
+    set_flow_state(Operator(cluster.store, *SIGN), "web", "running")
     cluster.settle()
     assert set(revisions(cluster.shell).values()) == {(1, 1)}
     assert "it is broken" in cluster.shell.json("flow", "show", "web")["went_back"]
@@ -219,7 +219,7 @@ def test_what_nobody_has_run_is_not_proven_when_the_nodes_come_back(cluster: Clu
     assert live is not None
     for node in NODES:
         cluster.store.remove(paths.live_node(node), ANY)
-    apply_flow(cluster.store, NEWER, **SIGN)
+    apply_flow(Operator(cluster.store, *SIGN), NEWER)
     cluster.plan()
     cluster.plan()
     cluster.failing = {(node, 2): "it is broken" for node in NODES}
@@ -235,7 +235,7 @@ def test_the_text_to_go_back_to_is_kept_however_many_revisions_come_after_it(
 ) -> None:
     store = cluster.store
     for number in range(KEEP_REVISIONS + 5):
-        apply_flow(store, f"{FLOW}# {number}\n", **SIGN)
+        apply_flow(Operator(store, *SIGN), f"{FLOW}# {number}\n")
     cluster.plan()
     for node in NODES:
         told = store.read(paths.assignment(node))
@@ -243,7 +243,7 @@ def test_the_text_to_go_back_to_is_kept_however_many_revisions_come_after_it(
         for task in told.value.tasks:
             assert store.exists(paths.revision("web", str(task.revision))), task
     cluster.settle()
-    apply_flow(store, NEWER, **SIGN)
+    apply_flow(Operator(store, *SIGN), NEWER)
     assert len(store.children(paths.revisions("web"))) == KEEP_REVISIONS
 
 
@@ -252,14 +252,14 @@ def test_what_nobody_may_run_any_more_keeps_no_rollout(cluster: Cluster) -> None
     place = "place: {collect: {tasks: 2, labels: {disk: ssd}, per_node: 1}}"
     text = FLOW.replace("place: {collect: {tasks: 3}}", place)
     for node in ("n1", "n2"):
-        label_node(cluster.store, node, {"disk": "ssd"}, (), **SIGN)
-    apply_flow(cluster.store, text, **SIGN)
+        label_node(Operator(cluster.store, *SIGN), node, {"disk": "ssd"}, ())
+    apply_flow(Operator(cluster.store, *SIGN), text)
     cluster.settle()
-    set_node_desired(cluster.store, "n1", "draining", **SIGN)
+    set_node_desired(Operator(cluster.store, *SIGN), "n1", "draining")
     cluster.settle()
     rows = {row["task"]: row["state"] for row in cluster.shell.json("task", "list")}
     assert (rows["collect.0"], rows["collect.1"]) == ("draining", "running")
-    apply_flow(cluster.store, f"{text}# newer\n", **SIGN)
+    apply_flow(Operator(cluster.store, *SIGN), f"{text}# newer\n")
     cluster.settle()
     assert revisions(cluster.shell)["collect.1"] == (3, 3)
     assert cluster.shell.json("flow", "show", "web")["rollout"] is None
@@ -268,9 +268,9 @@ def test_what_nobody_may_run_any_more_keeps_no_rollout(cluster: Cluster) -> None
 def test_a_flow_that_was_resumed_runs_only_when_it_is_collected_again(cluster: Cluster) -> None:
     """Until a master has looked, its sources are all that is planned, and they run."""
     waiting = ("flow", "wait", "web", "--running", "--timeout", 1)
-    set_flow_state(cluster.store, "web", "suspended", **SIGN)
+    set_flow_state(Operator(cluster.store, *SIGN), "web", "suspended")
     cluster.settle()
-    set_flow_state(cluster.store, "web", "running", **SIGN)
+    set_flow_state(Operator(cluster.store, *SIGN), "web", "running")
     early = cluster.shell.run(*waiting)
     assert early.exit_code == 1
     assert "- flow web is planned with 0 of 3 collect tasks yet" in early.stderr
@@ -281,7 +281,7 @@ def test_a_flow_that_was_resumed_runs_only_when_it_is_collected_again(cluster: C
 def test_a_rollout_stands_still_goes_on_and_is_aborted(cluster: Cluster) -> None:
     shell = cluster.shell
     assert shell.run("flow", "rollout", "pause", "web").exit_code == 3, "none is under way"
-    apply_flow(cluster.store, SLOW, **SIGN)
+    apply_flow(Operator(cluster.store, *SIGN), SLOW)
     cluster.settle()
     assert "stands still" in shell.run("flow", "rollout", "pause", "web").stdout
     cluster.settle()
@@ -302,7 +302,7 @@ def test_a_rollout_stands_still_goes_on_and_is_aborted(cluster: Cluster) -> None
 
 
 def test_a_rollout_that_is_promoted_is_over(cluster: Cluster) -> None:
-    apply_flow(cluster.store, SLOW, **SIGN)
+    apply_flow(Operator(cluster.store, *SIGN), SLOW)
     cluster.settle()
     assert cluster.shell.run("flow", "rollout", "promote", "web").exit_code == 0
     cluster.settle()
@@ -316,7 +316,7 @@ def test_a_rollout_without_progress_goes_back_and_says_why() -> None:
     cluster.master = Master(FakeStore(cluster.store.tree), "m", clock)
     late = FLOW.replace("tasks: 3", "tasks: 3, labels: {role: nobody}")
     late = late.replace("settle_seconds: 0", "settle_seconds: 0, deadline_seconds: 60")
-    apply_flow(cluster.store, late, **SIGN)
+    apply_flow(Operator(cluster.store, *SIGN), late)
     cluster.settle()
     clock.now += 50.0
     cluster.settle()

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from cli.context import AuditFields
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import begin_maintenance, end_maintenance, set_setting
 from flumeng.control.zookeeper import ABSENT, ANY, Version, tree
 from flumeng.platform.errors import ConflictError
@@ -16,7 +16,7 @@ from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
-SIGN: AuditFields = {"author": "ann", "reason": "", "now": NOON}
+SIGN = ("ann", "", NOON)
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_a_setting_loses_to_a_change_that_was_first(store: FakeStore) -> None:
             return super().commit(*words)  # type: ignore[arg-type]
 
     with pytest.raises(ConflictError, match="/cluster was changed"):
-        set_setting(Meddler(store.tree), "balance", "2", **SIGN)
+        set_setting(Operator(Meddler(store.tree), *SIGN), "balance", "2")
     assert cluster(store) == records.Cluster(grace_seconds=5.0)
 
 
@@ -217,12 +217,8 @@ def test_maintenance_mode_that_began_by_itself_says_so(shell: Shell, store: Fake
 
 def test_the_audit_tells_the_newest_changes_oldest_first(shell: Shell, store: FakeStore) -> None:
     for number in range(30):
-        audit_fields: AuditFields = {
-            "author": "ann",
-            "reason": f"why {number}",
-            "now": NOON + number,
-        }
-        set_setting(store, "balance", str(number + 2), **audit_fields)
+        operator = Operator(store, "ann", f"why {number}", NOON + number)
+        set_setting(operator, "balance", str(number + 2))
     rows = shell.json("cluster", "audit", "--last", 3)
     assert [(row["time"], row["who"], row["reason"]) for row in rows] == [
         (NOON + number, "ann", f"why {number}") for number in (27, 28, 29)
@@ -233,7 +229,7 @@ def test_the_audit_tells_the_newest_changes_oldest_first(shell: Shell, store: Fa
 
 
 def test_no_task_is_moved_by_command_in_maintenance_mode(shell: Shell, store: FakeStore) -> None:
-    apply_flow(store, FLOW, **SIGN)
+    apply_flow(Operator(store, *SIGN), FLOW)
     for name in ("n1", "n2"):
         node = records.Node(uuid=name, roles=("collect",))
         store.write(paths.node(name), node, ABSENT)
@@ -241,11 +237,11 @@ def test_no_task_is_moved_by_command_in_maintenance_mode(shell: Shell, store: Fa
         store.write(paths.live_node(name), live, ABSENT)
     task = records.PlannedTask(kind="collect", node="n1", epoch=1, state="assigned")
     store.write(paths.plan("web"), records.Plan(epoch=1, tasks={"collect.0": task}), ABSENT)
-    begin_maintenance(store, author="ann", reason="switches", now=NOON)
+    begin_maintenance(Operator(store, "ann", "switches", NOON))
     for words in ((), ("--dry-run",)):
         refused = shell.run("task", "move", "web/collect.0", "n2", *words)
         assert (refused.exit_code, "maintenance mode, by ann: switches" in refused.stderr) == (
             3, True,
         )  # fmt: skip
-    end_maintenance(store, **SIGN)
+    end_maintenance(Operator(store, *SIGN))
     assert shell.run("task", "move", "web/collect.0", "n2").exit_code == 0

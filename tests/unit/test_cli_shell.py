@@ -26,6 +26,7 @@ from cli.main import tree as commands
 from cli.prompt import TreeCompleter, ask, history
 from cli.top_screen import View, picture
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries.flow_rates import RateMeter
 from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
 from tests.testkit.command_line import NOON, Reached, Shell
@@ -41,7 +42,7 @@ def store() -> FakeStore:
     """Flow web with one task on node n1, which is live and has not started it."""
     store = FakeStore()
     tree.init(store)
-    apply_flow(store, FLOW, author="a", reason="", now=NOON)
+    apply_flow(Operator(store, "a", "", NOON), FLOW)
     task = records.PlannedTask(
         kind="collect", node="n1", epoch=3, state="assigned", partitions=("web.n1.0.aa",)
     )
@@ -120,7 +121,7 @@ def test_a_wait_in_vain_fails_and_says_what_is_missing(
 
 def test_what_runs_an_old_revision_is_not_running(shell: Shell, store: FakeStore) -> None:
     run_task(store)
-    apply_flow(store, FLOW + "#\n", author="a", reason="", now=NOON)
+    apply_flow(Operator(store, "a", "", NOON), FLOW + "#\n")
     result = shell.run("flow", "wait", "web", "--running", "--timeout", 1)
     assert "runs revision 1, 2 is wanted" in result.stderr
 

@@ -10,6 +10,7 @@ import pytest
 
 from cli.context import open_site
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.fleet.inventory import Site
 from flumeng.platform.errors import UserError
@@ -31,7 +32,7 @@ def cluster(site: str) -> FakeTree:
     task is planned."""
     store = FakeStore()
     tree.init(store)
-    apply_flow(store, FLOW.format(f"{site}-web"), author="a", reason="", now=NOON)
+    apply_flow(Operator(store, "a", "", NOON), FLOW.format(f"{site}-web"))
     master = records.LiveMaster(host="h", pid=1, version="0", since=NOON)
     store.write(paths.live_master("m"), master, ABSENT)
     store.write(paths.node(f"{site}1"), records.Node(uuid=site, roles=("ingest",)), ABSENT)

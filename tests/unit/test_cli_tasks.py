@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from cli.context import AuditFields
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.commands.nodes import set_node_desired
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.tasks import move_task, restart_task
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.task_map import read_plan
@@ -26,7 +26,7 @@ sources: [{syslog: {listen: "127.0.0.1:5514"}}]
 place: {collect: {tasks: 2, labels: {role: spark}}}
 sinks: [noop]
 """
-SIGN: AuditFields = {"author": "ann", "reason": "", "now": 0.0}
+SIGN = ("ann", "", 0.0)
 NODES = ("n1", "n2", "n3", "n4")
 
 
@@ -40,7 +40,7 @@ def store() -> FakeStore:
         node = records.Node(uuid=name, roles=("ingest", "collect"), labels=labels)
         store.write(paths.node(name), node, ABSENT)
         come_live(store, name)
-    apply_flow(store, FLOW, **SIGN)
+    apply_flow(Operator(store, *SIGN), FLOW)
     settle(store)
     assert [owner(store, "collect.0"), owner(store, "collect.1")] == ["n1", "n2"]
     return store
@@ -138,7 +138,7 @@ def test_a_restart_loses_to_a_master_that_was_first(store: FakeStore) -> None:
 
     before = planned(store, "collect.0")
     with pytest.raises(ConflictError, match="/flows/web/plan was changed"):
-        restart_task(Meddler(store.tree), "web/collect.0", **SIGN)
+        restart_task(Operator(Meddler(store.tree), *SIGN), "web/collect.0")
     assert planned(store, "collect.0") == before
 
 
@@ -182,7 +182,7 @@ def test_a_task_that_is_sent_elsewhere_meanwhile_has_no_more_time_to_be_let_go(
 def test_a_task_goes_where_it_was_sent_also_when_others_have_less_to_do(
     shell: Shell, store: FakeStore
 ) -> None:
-    apply_flow(store, FLOW.replace("flow: web", "flow: other"), **SIGN)
+    apply_flow(Operator(store, *SIGN), FLOW.replace("flow: web", "flow: other"))
     settle(store)
     shell.run("task", "move", "web/collect.0", "n2")
     settled = shell.json("task", "list")
@@ -247,7 +247,7 @@ def test_a_node_that_has_no_room_left_is_refused(shell: Shell, store: FakeStore)
 
 def test_a_flow_that_keeps_its_tasks_apart_is_heeded(shell: Shell, store: FakeStore) -> None:
     apart = FLOW.replace("tasks: 2,", "tasks: 2, per_node: 1,")
-    apply_flow(store, apart, **SIGN)
+    apply_flow(Operator(store, *SIGN), apart)
     settle(store)
     refused = shell.run("task", "move", "web/collect.0", "n2")
     assert (refused.exit_code, "it has 1 tasks of the flow, which allows 1" in refused.stderr) == (
@@ -265,7 +265,7 @@ def test_a_source_is_not_moved(shell: Shell, store: FakeStore) -> None:
 def test_a_task_that_its_node_must_give_up_is_left_to_the_masters(
     shell: Shell, store: FakeStore
 ) -> None:
-    set_node_desired(store, "n1", "draining", **SIGN)
+    set_node_desired(Operator(store, *SIGN), "n1", "draining")
     Master(FakeStore(store.tree), "m").tick()
     refused = shell.run("task", "move", "web/collect.0", "n3")
     assert (refused.exit_code, "is taken from n1 already" in refused.stderr) == (3, True)
@@ -274,12 +274,12 @@ def test_a_task_that_its_node_must_give_up_is_left_to_the_masters(
 def test_a_move_loses_when_the_flow_changes_meanwhile(store: FakeStore) -> None:
     class Late(FakeStore):
         def commit(self, writes: Sequence[Write]) -> list[Version]:
-            set_flow_state(store, "web", "suspended", **SIGN)
+            set_flow_state(Operator(store, *SIGN), "web", "suspended")
             return super().commit(writes)
 
     late: Store = Late(store.tree)
     with pytest.raises(ConflictError, match="/flows/web was changed"):
-        move_task(late, "web/collect.0", "n3", **SIGN)
+        move_task(Operator(late, *SIGN), "web/collect.0", "n3")
     assert planned(store, "collect.0").state == "assigned"
 
 
@@ -290,11 +290,11 @@ def test_how_tasks_ended_is_listed_also_by_masters_that_came_later(
     store: FakeStore, shell: Shell
 ) -> None:
     """Each ``settle`` is another master; the one before has no memory that would be missed."""
-    restart_task(store, "web/collect.0", author="ann", reason="it hung", now=60.0)
+    restart_task(Operator(store, "ann", "it hung", 60.0), "web/collect.0")
     settle(store)
-    move_task(store, "web/collect.1", "n3", **SIGN)
+    move_task(Operator(store, *SIGN), "web/collect.1", "n3")
     settle(store)
-    set_flow_state(store, "web", "suspended", **SIGN)
+    set_flow_state(Operator(store, *SIGN), "web", "suspended")
     settle(store)
     rows = shell.json("task", "list", "--ended", "web")
     assert [(r["task"], r["node"], r["epoch"], r["how"], r["why"]) for r in rows] == [
@@ -313,7 +313,7 @@ def test_how_tasks_ended_is_listed_also_by_masters_that_came_later(
 
 
 def test_tasks_of_one_flow_are_listed(store: FakeStore, shell: Shell) -> None:
-    apply_flow(store, FLOW.replace("web", "log").replace("5514", "5515"), **SIGN)
+    apply_flow(Operator(store, *SIGN), FLOW.replace("web", "log").replace("5514", "5515"))
     settle(store)
     assert {row["flow"] for row in shell.json("task", "list")} == {"web", "log"}
     assert {row["flow"] for row in shell.json("task", "list", "log")} == {"log"}

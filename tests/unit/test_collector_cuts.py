@@ -22,6 +22,7 @@ from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import CutError, Gone, Range, Reach, Standstill
 from flumeng.connectors.api.sink import Written
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ANY, tree
 from flumeng.events import identity
 from flumeng.platform.errors import UnavailableError
@@ -86,7 +87,7 @@ class World:
             "flow: web\nsources: [kafka: {brokers: ['a:1'], topics: [orders]}]\n"
             f"delivery: {delivery}\nsinks: [files: {{path: /lake}}]\n"
         )
-        apply_flow(self.store, text, author="test", reason="", now=0.0)
+        apply_flow(Operator(self.store, "test", "", 0.0), text)
         found = Registered(partitions={A: Partition(), B: Partition()})
         self.store.write(paths.partitions("web"), found, ANY)
         self.spec = parse_flow(text)

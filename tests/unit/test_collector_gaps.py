@@ -16,6 +16,7 @@ from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import DELETED, Gone, Range, Reach
 from flumeng.connectors.api.sink import Written
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ANY, Put, tree
 from tests.testkit.collector import ScriptedPipeline, StillPositions, register
 from tests.testkit.store import FakeStore
@@ -64,7 +65,7 @@ def test_a_gap_is_acked_and_read_on_behind_it(delivery: str) -> None:
         f"flow: web\nsources: [{{syslog: {{listen: '127.0.0.1:0'}}}}]\ndelivery: {delivery}\n"
         "sinks: [{files: {path: /lake}}]\n"
     )
-    apply_flow(store, text, author="test", reason="", now=0.0)
+    apply_flow(Operator(store, "test", "", 0.0), text)
     register(store, "web", A, B)
     spec = parse_flow(text)
     told = Put(paths.cluster(), Cluster(grace_seconds=3.0), ANY)

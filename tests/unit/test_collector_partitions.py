@@ -28,6 +28,7 @@ from flumeng.agent.collector.status import Status
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range, Reach, UnreadableError
 from flumeng.control.commands.acks import advance_acks
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.platform.errors import CorruptError, UnavailableError
 from tests.testkit.collector import (
@@ -363,7 +364,7 @@ def test_an_ack_that_an_operator_has_moved_on_is_noticed(
     world.runner.start()
     until(lambda: world.ack(GOOD) == 50 and world.statuses[-1].error)
     assert "keeps nothing below seq 30" in str(world.statuses[-1].error)
-    advance_acks(world.store, {BAD: 30}, author="ann", reason="", now=0.0)
+    advance_acks(Operator(world.store, "ann", "", 0.0), {BAD: 30})
     until(lambda: world.ack(BAD) == 100)
     until(lambda: world.statuses[-1].error is None)
     read = [piece for batch in world.pipeline.batches for piece in batch if piece.partition == BAD]

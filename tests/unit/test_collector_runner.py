@@ -22,6 +22,7 @@ from flumeng.agent.collector.work import Filtered, HungError
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import BatchTooWideError
 from flumeng.control.commands.cluster import export_cluster, import_cluster
+from flumeng.control.commands.operator import Operator
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.metrics import table
 from flumeng.platform.scrubbing import Secret
@@ -382,6 +383,6 @@ def test_task_claims_again_where_an_export_is_imported_while_it_runs(
         world.safe[JOURNAL] = 150
     turns = world.scheduler.turns
     until(lambda: world.scheduler.turns > turns + 5)
-    import_cluster(world.store, exported, author="a", reason="", now=1.0)
+    import_cluster(Operator(world.store, "a", "", 1.0), exported)
     world.safe[JOURNAL] = 200
     until(lambda: world.ack() == 200)

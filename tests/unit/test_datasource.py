@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.context import AuditFields
 from flumeng.agent.pyspark import offsets
 from flumeng.agent.pyspark.cursor import Cursor
 from flumeng.agent.pyspark.options import NAMES, Options
 from flumeng.control.commands.cursors import delete_cursor
 from flumeng.control.commands.flows import apply_flow, delete_flow
 from flumeng.control.commands.next_revision import RefusedError
+from flumeng.control.commands.operator import Operator
 from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
@@ -23,7 +23,7 @@ from tests.testkit.command_line import Reached, Shell
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
-BY: AuditFields = {"author": "a", "reason": "", "now": 0.0}
+BY = ("a", "", 0.0)
 WEB = "flow: web\nsources: [{syslog: {listen: '127.0.0.1:5514'}}]\nsinks: [noop]\n"
 COPY = "flow: copy\nsources: [{flow: {name: web}}]\nsinks: [noop]\n"
 A, B = "web.n1.0.aa", "web.n1.0.bb"
@@ -97,7 +97,7 @@ def store() -> FakeStore:
     store = FakeStore()
     store.tree.clock = lambda: NOON
     tree.init(store)
-    apply_flow(store, WEB, **BY)
+    apply_flow(Operator(store, *BY), WEB)
     for name in (A, B):
         journal(store, name)
     return store
@@ -190,7 +190,7 @@ def test_a_cursor_of_many_journals_is_made_in_parts(store: FakeStore) -> None:
     assert cursor.offsets() == begin
     cursor.commit({name: offset + 1 for name, offset in begin.items()})
     assert sum(cursor.offsets().values()) == sum(begin.values()) + 2500
-    delete_cursor(store, "web", "report", **BY)
+    delete_cursor(Operator(store, *BY), "web", "report")
     assert store.children(paths.acks("web")) == ["main"]
 
 
@@ -198,7 +198,7 @@ def test_what_was_interrupted_when_it_was_made_is_begun_anew_or_deleted(store: F
     for _ in range(2):
         store.write(paths.cursor("web", "report"), None, ABSENT)
         store.write(paths.ack("web", "report", A), records.Ack(epoch=0, offset=3), ABSENT)
-        delete_cursor(store, "web", "report", **BY)
+        delete_cursor(Operator(store, *BY), "web", "report")
     store.write(paths.cursor("web", "report"), None, ABSENT)
     store.write(paths.ack("web", "report", A), records.Ack(epoch=0, offset=3), ABSENT)
     assert take(store, {A: 8}).offsets() == {A: 8}
@@ -208,24 +208,24 @@ def test_no_flow_has_the_name_of_a_cursor_nor_the_other_way(store: FakeStore) ->
     take(store)
     report = COPY.replace("flow: copy", "flow: report")
     with pytest.raises(RefusedError, match="`flumeng cursor delete web report`"):
-        apply_flow(store, report, **BY)
-    delete_cursor(store, "web", "report", **BY)
-    apply_flow(store, report, **BY)
+        apply_flow(Operator(store, *BY), report)
+    delete_cursor(Operator(store, *BY), "web", "report")
+    apply_flow(Operator(store, *BY), report)
     with pytest.raises(UserError, match="there is a flow report"):
         take(store)
     with pytest.raises(UserError, match="`flumeng flow delete report`"):
-        delete_cursor(store, "web", "report", **BY)
+        delete_cursor(Operator(store, *BY), "web", "report")
 
 
 def test_a_flow_that_is_read_is_not_deleted_and_says_what_to_do(store: FakeStore) -> None:
     cursor = take(store)
-    apply_flow(store, COPY, **BY)
+    apply_flow(Operator(store, *BY), COPY)
     with pytest.raises(ConflictError) as refused:
-        delete_flow(store, "web", **BY)
+        delete_flow(Operator(store, *BY), "web")
     assert "is read by copy, report" in str(refused.value)
     assert "(`flumeng cursor delete web report`)" in str(refused.value)
-    delete_flow(store, "copy", **BY)
-    delete_cursor(store, "web", "report", **BY)
+    delete_flow(Operator(store, *BY), "copy")
+    delete_cursor(Operator(store, *BY), "web", "report")
     with pytest.raises(ConflictError, match="was removed"):
         cursor.commit({A: 1})
 
@@ -281,7 +281,7 @@ def shell(store: FakeStore) -> Shell:
 
 
 def test_an_operator_sees_who_reads_and_ends_it(store: FakeStore) -> None:
-    apply_flow(store, COPY, **BY)
+    apply_flow(Operator(store, *BY), COPY)
     take(store, {A: 5})
     at = shell(store)
     lines = at.run("cursor", "list").stdout.splitlines()

@@ -9,6 +9,7 @@ import pytest
 
 from flumeng.control.commands import flows
 from flumeng.control.commands.nodes import set_node_desired
+from flumeng.control.commands.operator import Operator
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.reader import WATCHED, Reader
 from flumeng.control.snapshot.task_map import read_plan
@@ -89,7 +90,7 @@ class World:
 
     def apply(self, path: str) -> None:
         text = FLOW.format(path=path)
-        flows.apply_flow(self.store, text, author="a", reason="", now=self.clock.now)
+        flows.apply_flow(Operator(self.store, "a", "", self.clock.now), text)
 
     @property
     def owner(self) -> str | None:
@@ -122,7 +123,7 @@ def world(request: pytest.FixtureRequest) -> World:
 def test_task_that_its_owner_keeps_is_taken_at_the_drain_limit(world: World) -> None:
     first = world.owner
     assert first is not None
-    set_node_desired(world.store, first, "draining", author="a", reason="", now=1.0)
+    set_node_desired(Operator(world.store, "a", "", 1.0), first, "draining")
     seconds = world.seconds_until(lambda: world.owner not in (first, None))
     assert LIMIT_SECONDS <= seconds <= LIMIT_SECONDS + LOOK_SECONDS
 

@@ -16,6 +16,7 @@ from flumeng.agent.discovery.worker import Worker
 from flumeng.agent.node.protocol import Message
 from flumeng.config.flow import FlowSpec
 from flumeng.connectors.api.finding import Before, Bounds, Findings, FindingTask, Offer
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.resets import accept
 from flumeng.control.snapshot import discovered
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Versioned, Write, tree
@@ -207,7 +208,7 @@ def test_an_operators_word_changes_nothing_else(
     finder.findings = offers(*names, held={"t.B": "made anew"})
     task.look()
     before = record(store)
-    accept(store, "web", {"t.B": "latest"}, author="a", reason="", now=0.0)
+    accept(Operator(store, "a", "", 0.0), "web", {"t.B": "latest"})
     assert record(store) == replace(before, accepted={"t.B": "latest"})
 
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from cli.main import tree
 from flumeng.config import parse_flow
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import graph_text
 from flumeng.control.queries.flow_graph import Rates, graph_of, rates_of
 from flumeng.control.queries.task_counts import TaskCounts, TaskCountsRow
@@ -153,9 +154,7 @@ def test_a_file_needs_no_cluster_and_a_name_does(tmp_path: Path) -> None:
 def test_a_flow_of_the_cluster_has_its_rates() -> None:
     store = FakeStore()
     zk_tree.init(store)
-    apply_flow(
-        store, FLOW.replace("exactly-once", "at-least-once"), author="a", reason="", now=NOON
-    )
+    apply_flow(Operator(store, "a", "", NOON), FLOW.replace("exactly-once", "at-least-once"))
     task = PlannedTask(kind=COLLECT, node="n1", epoch=2, state="assigned", partitions=())
     found = store.read(paths.plan("web"))
     plan = records.Plan(revision=1, tasks={"collect.0": task})

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 import pytest
 import yaml
 
-from cli.context import AuditFields
 from flumeng.config import SpecError, check_flow
 from flumeng.config.chain import chain_of, composed
 from flumeng.config.guarantees import promise
 from flumeng.control.commands import preview
 from flumeng.control.commands.flows import apply_flow, apply_flows, delete_flow, rollback_flow
 from flumeng.control.commands.next_revision import RefusedError
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.revisions import next_revisions
 from flumeng.control.queries.flow_graph import graph_of
 from flumeng.control.queries.overview import flow as flow_detail
@@ -44,7 +44,7 @@ filters: [{where: "team = 'web'"}]
 sinks: [noop]
 """
 NEXT = "flow: next\nsources: [{flow: {name: copy}}]\nsinks: [noop]\n"
-BY: AuditFields = {"author": "ann", "reason": "asked for", "now": 0.0}
+BY = ("ann", "asked for", 0.0)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def filters(store: FakeStore, flow: str) -> list[str]:
 
 def test_it_runs_the_filters_of_the_other_before_its_own(store: FakeStore) -> None:
     text = COPY + "dead_letters: noop\n"
-    list(apply_flows(store, {"web": WEB, "copy": text}, **BY))
+    list(apply_flows(Operator(store, *BY), {"web": WEB, "copy": text}))
     kept = revision(store, "copy")
     assert kept.text == text
     assert flow_detail(store, "copy").text == text
@@ -109,15 +109,15 @@ def test_it_runs_the_filters_of_the_other_before_its_own(store: FakeStore) -> No
 
 def test_a_change_of_the_other_changes_both_in_one_transaction() -> None:
     store = new_store()
-    list(apply_flows(store, {"web": WEB, "copy": COPY}, **BY))
+    list(apply_flows(Operator(store, *BY), {"web": WEB, "copy": COPY}))
     before = store.commits
-    made = list(apply_flows(store, {"web": WEB.replace("'web'", "'new'")}, **BY))
+    made = list(apply_flows(Operator(store, *BY), {"web": WEB.replace("'web'", "'new'")}))
     assert store.commits - before == 1
     assert [(one.flow, one.revision) for part in made for one in part] == [("web", 2), ("copy", 2)]
     found = revision(store, "copy")
     assert "'new'" in found.effective
     assert (found.text, found.author, found.reason) == (COPY, "ann", "filters of web changed")
-    rollback_flow(store, "web", 1, **BY)
+    rollback_flow(Operator(store, *BY), "web", 1)
     assert store.commits - before == 2
     assert "'new'" not in revision(store, "copy").effective
     assert store.read(paths.flow("copy")).value.revision == 3  # type: ignore[union-attr]
@@ -125,57 +125,59 @@ def test_a_change_of_the_other_changes_both_in_one_transaction() -> None:
 
 def test_what_does_not_change_it_writes_nothing() -> None:
     store = new_store()
-    list(apply_flows(store, {"web": WEB, "copy": COPY}, **BY))
+    list(apply_flows(Operator(store, *BY), {"web": WEB, "copy": COPY}))
     before = store.commits
-    made = list(apply_flows(store, {"web": WEB, "copy": COPY}, **BY))
+    made = list(apply_flows(Operator(store, *BY), {"web": WEB, "copy": COPY}))
     assert (store.commits, [one.changed for part in made for one in part]) == (before, [False] * 2)
-    list(apply_flows(store, {"web": WEB.replace("severity < 3", "severity < 4")}, **BY))
+    list(apply_flows(Operator(store, *BY), {"web": WEB.replace("severity < 3", "severity < 4")}))
     assert store.read(paths.flow("copy")).value.revision == 1  # type: ignore[union-attr]
 
 
 def test_a_change_that_a_reader_cannot_run_is_refused_as_a_whole() -> None:
     store = new_store()
-    list(apply_flows(store, {"web": WEB, "copy": COPY}, **BY))
+    list(apply_flows(Operator(store, *BY), {"web": WEB, "copy": COPY}))
     before = store.commits
     wrong = WEB.replace("team:", "crew:")
     with pytest.raises(RefusedError, match=r"flow copy reads web.*filters\[2\].*team") as refused:
-        apply_flow(store, wrong, **BY)
+        apply_flow(Operator(store, *BY), wrong)
     assert list(refused.value.refused) == ["web"]
     rolling = WEB + "rollout: {}\n"
     with pytest.raises(RefusedError, match=r"flow copy reads web.*may go back by itself"):
-        apply_flow(store, rolling, **BY)
+        apply_flow(Operator(store, *BY), rolling)
     assert store.commits == before
     with pytest.raises(RefusedError, match="flow lines: multiline: it joins lines"):
         text = COPY.replace("copy", "lines") + "multiline: {starts: '^a'}\n"
-        apply_flow(store, text, **BY)
+        apply_flow(Operator(store, *BY), text)
 
 
 def test_two_who_change_both_at_once_are_told() -> None:
     changed = WEB.replace("'web'", "'new'")
     store = new_store()
-    apply_flow(store, WEB, **BY)
-    store.before = lambda: apply_flow(store, COPY, **BY)
+    apply_flow(Operator(store, *BY), WEB)
+    store.before = lambda: apply_flow(Operator(store, *BY), COPY)
     with pytest.raises(ConflictError):
-        apply_flow(store, changed, **BY)
+        apply_flow(Operator(store, *BY), changed)
     store = new_store()
-    apply_flow(store, WEB, **BY)
-    store.before = lambda: apply_flow(store, changed, **BY)
+    apply_flow(Operator(store, *BY), WEB)
+    store.before = lambda: apply_flow(Operator(store, *BY), changed)
     with pytest.raises(ConflictError):
-        apply_flow(store, COPY, **BY)
+        apply_flow(Operator(store, *BY), COPY)
 
 
 def test_a_flow_may_read_one_that_reads_a_flow(store: FakeStore) -> None:
     last = NEXT.replace("next", "last").replace("name: copy", "name: next, after: filters")
-    list(apply_flows(store, {"last": last, "next": NEXT, "copy": COPY, "web": WEB}, **BY))
+    list(apply_flows(Operator(store, *BY), {"last": last, "next": NEXT, "copy": COPY, "web": WEB}))
     assert filters(store, "next") == ["parse", "set"]
     assert filters(store, "last") == ["parse", "set"]
     assert store.children(paths.acks("web")) == ["copy", "last", "main", "next"]
-    apply_flow(store, NEXT.replace("name: copy", "name: copy, after: filters"), **BY)
+    apply_flow(Operator(store, *BY), NEXT.replace("name: copy", "name: copy, after: filters"))
     assert filters(store, "next") == ["parse", "set", "where"]
-    apply_flow(store, NEXT.replace("sinks", "filters: [{rename: {host: at}}]\nsinks"), **BY)
+    apply_flow(
+        Operator(store, *BY), NEXT.replace("sinks", "filters: [{rename: {host: at}}]\nsinks")
+    )
     assert filters(store, "last") == ["parse", "set", "rename"]
     with pytest.raises(ConflictError, match="flow copy is read by last, next"):
-        delete_flow(store, "copy", **BY)
+        delete_flow(Operator(store, *BY), "copy")
 
 
 @pytest.mark.parametrize("after", ["sources", "filters"])
@@ -185,24 +187,24 @@ def test_flows_that_read_each_other_are_refused(store: FakeStore, after: str) ->
         for name, of in {"a": "b", "b": "c", "c": "a"}.items()
     }
     with pytest.raises(RefusedError, match="flows read each other: a reads b reads c reads a"):
-        list(apply_flows(store, texts, **BY))
-    list(apply_flows(store, {**texts, "c": WEB.replace("flow: web", "flow: c")}, **BY))
+        list(apply_flows(Operator(store, *BY), texts))
+    list(apply_flows(Operator(store, *BY), {**texts, "c": WEB.replace("flow: web", "flow: c")}))
     with pytest.raises(RefusedError, match="flows read each other: c reads a reads b reads c"):
-        apply_flow(store, texts["c"], **BY)
+        apply_flow(Operator(store, *BY), texts["c"])
     with pytest.raises(SpecError, match="cannot read itself"):
         check_flow(texts["a"].replace("name: b", "name: a"))
 
 
 def test_isolated_parts_are_made_of_what_runs(store: FakeStore) -> None:
     text = COPY.replace("[noop]", "[noop, {console: {}, isolated: true}]")
-    list(apply_flows(store, {"web": WEB, "copy": text}, **BY))
+    list(apply_flows(Operator(store, *BY), {"web": WEB, "copy": text}))
     assert filters(store, "copy~console") == ["parse", "set", "where"]
-    apply_flow(store, WEB.replace("'web'", "'new'"), **BY)
+    apply_flow(Operator(store, *BY), WEB.replace("'web'", "'new'"))
     assert "'new'" in revision(store, "copy~console").effective
 
 
 def test_a_push_changes_both(store: FakeStore) -> None:
-    list(apply_flows(store, {"web": WEB, "copy": COPY}, **BY))
+    list(apply_flows(Operator(store, *BY), {"web": WEB, "copy": COPY}))
     web, copy = next_revisions(copy_site(store), {"web": WEB.replace("'web'", "'new'")})
     assert (web.flow, copy.flow, copy.because) == ("web", "copy", "filters of web changed")
     assert "'new'" in copy.runs
@@ -212,11 +214,11 @@ def test_so_many_change_together_as_fit_into_a_transaction() -> None:
     store = new_store()
     many = {f"copy{n}": COPY.replace("copy", f"copy{n}") for n in range(1000)}
     with pytest.raises(RefusedError, match=r"1001 flows.* fit into a transaction"):
-        list(apply_flows(store, {"web": WEB} | many, **BY))
+        list(apply_flows(Operator(store, *BY), {"web": WEB} | many))
     some = dict(list(many.items())[:200])
-    list(apply_flows(store, {"web": WEB} | some, **BY))
+    list(apply_flows(Operator(store, *BY), {"web": WEB} | some))
     before = store.commits
-    apply_flow(store, WEB.replace("'web'", "'new'"), **BY)
+    apply_flow(Operator(store, *BY), WEB.replace("'web'", "'new'"))
     assert store.commits - before == 1
     assert all("'new'" in revision(store, flow).effective for flow in some)
 
@@ -232,24 +234,24 @@ def test_an_older_tree_has_no_composed_texts_and_the_processes_that_are_too_old_
     )
     store.write(paths.live_node("n1"), node, ABSENT)
     plain = "flow: plain\nsources: [{flow: {name: web}}]\nsinks: [noop]\n"
-    list(apply_flows(store, {"web": WEB, "plain": plain}, **BY))
+    list(apply_flows(Operator(store, *BY), {"web": WEB, "plain": plain}))
     before = store.dump()
     why = (
         r"flow copy .* takes a tree of version 6, and this one has 5 \(node n1 \(flumeng 0.1\) "
         r"cannot use that version: upgrade and restart, then `flumeng schema migrate --finish`\)"
     )
     with pytest.raises(RefusedError, match=why):
-        apply_flow(store, COPY, **BY)
+        apply_flow(Operator(store, *BY), COPY)
     with pytest.raises(RefusedError, match=why):
         preview.apply(store, {"copy": COPY})
     change = Change("flow/copy", "make", None, COPY, None, "digest")
     assert list(refused_flows(copy_site(store), [change])) == ["flow/copy"]
     with pytest.raises(RefusedError, match=why.replace("copy", "next")):
-        apply_flow(store, NEXT.replace("copy", "plain"), **BY)
+        apply_flow(Operator(store, *BY), NEXT.replace("copy", "plain"))
     assert store.dump() == before
     store.remove(paths.live_node("n1"), ANY)
     with pytest.raises(RefusedError, match=r"this one has 5 \(`flumeng schema migrate --finish`\)"):
-        apply_flow(store, COPY, **BY)
+        apply_flow(Operator(store, *BY), COPY)
 
 
 def test_it_is_told() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from cli.context import AuditFields
 from flumeng.agent.node.claim import Claim
 from flumeng.agent.node.registration import Identity, Registration
 from flumeng.config import SpecError, parse_flow
@@ -13,6 +12,7 @@ from flumeng.connectors.flows.finder import FlowFinder
 from flumeng.connectors.flows.options import FlowSource
 from flumeng.control.commands.flows import apply_flow, apply_flows, delete_flow
 from flumeng.control.commands.next_revision import RefusedError
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.revisions import next_revisions
 from flumeng.control.master.execution import carry_out
 from flumeng.control.planner.actions import Drop
@@ -32,7 +32,7 @@ COPY = "flow: copy\nsources: [{flow: {name: web}}]\nsinks: [noop]\n"
 KAFKA = "flow: kafka\nsources: [{kafka: {brokers: ['k:9092'], topics: [t]}}]\nsinks: [noop]\n"
 JOURNAL = "web.n1.0.ab"
 OTHER = "web.n2.0.cd"
-BY: AuditFields = {"author": "a", "reason": "", "now": 0.0}
+BY = ("a", "", 0.0)
 
 
 @pytest.fixture
@@ -55,18 +55,18 @@ def journal(store: FakeStore, name: str = JOURNAL, end: int | None = None) -> No
 
 
 def test_a_cursor_is_made_with_the_flow_and_goes_with_it(store: FakeStore) -> None:
-    list(apply_flows(store, {"copy": COPY, "web": WEB}, **BY))
+    list(apply_flows(Operator(store, *BY), {"copy": COPY, "web": WEB}))
     assert store.children(paths.acks("web")) == ["copy", "main"]
     with pytest.raises(ConflictError, match="web is read by copy"):
-        delete_flow(store, "web", **BY)
+        delete_flow(Operator(store, *BY), "web")
     with pytest.raises(ConflictError, match="web is read by copy"):
-        delete_flow(store, "web", discard=True, **BY)
+        delete_flow(Operator(store, *BY), "web", discard=True)
     store.write(ack_path("copy", f"{JOURNAL}@flow"), records.Ack(epoch=1, offset=3), ABSENT)
-    delete_flow(store, "copy", **BY)
+    delete_flow(Operator(store, *BY), "copy")
     nothing = Snapshot({}, {}, {}, frozenset(), frozenset())
     carry_out(store, [Drop("copy", ("it is drained",))], nothing)
     assert store.children(paths.acks("web")) == ["main"]
-    delete_flow(store, "web", **BY)
+    delete_flow(Operator(store, *BY), "web")
 
 
 @pytest.mark.parametrize(
@@ -77,21 +77,21 @@ def test_a_cursor_is_made_with_the_flow_and_goes_with_it(store: FakeStore) -> No
     ],
 )
 def test_what_cannot_be_read_is_refused(store: FakeStore, text: str, why: str) -> None:
-    list(apply_flows(store, {"web": WEB, "kafka": KAFKA}, **BY))
+    list(apply_flows(Operator(store, *BY), {"web": WEB, "kafka": KAFKA}))
     with pytest.raises(RefusedError, match=why):
-        apply_flow(store, text.replace("flow: copy", "flow: again"), **BY)
+        apply_flow(Operator(store, *BY), text.replace("flow: copy", "flow: again"))
 
 
 def test_a_flow_goes_on_reading_what_it_has_read(store: FakeStore) -> None:
-    list(apply_flows(store, {"web": WEB, "copy": COPY}, **BY))
-    apply_flow(store, WEB.replace("web", "other").replace("5514", "5515"), **BY)
+    list(apply_flows(Operator(store, *BY), {"web": WEB, "copy": COPY}))
+    apply_flow(Operator(store, *BY), WEB.replace("web", "other").replace("5514", "5515"))
     with pytest.raises(RefusedError, match="reads the flow web, which keeps for it"):
-        apply_flow(store, COPY.replace("web", "other"), **BY)
-    assert apply_flow(store, COPY.replace("noop", "console"), **BY).revision == 2
+        apply_flow(Operator(store, *BY), COPY.replace("web", "other"))
+    assert apply_flow(Operator(store, *BY), COPY.replace("noop", "console")).revision == 2
 
 
 def test_a_site_that_is_pushed_to_knows_the_cursors(store: FakeStore) -> None:
-    list(apply_flows(store, {"web": WEB, "copy": COPY}, **BY))
+    list(apply_flows(Operator(store, *BY), {"web": WEB, "copy": COPY}))
     changed, other = COPY.replace("noop", "console"), COPY.replace("copy", "other")
     one, two = next_revisions(copy_site(store), {"copy": changed, "other": other})
     assert (one.number, one.cursors) == (2, ())
@@ -109,7 +109,7 @@ def test_a_flow_that_reads_a_flow_has_no_other_source() -> None:
 
 
 def test_a_journal_is_kept_for_the_slowest_of_those_who_read_it(store: FakeStore) -> None:
-    list(apply_flows(store, {"web": WEB, "copy": COPY}, **BY))
+    list(apply_flows(Operator(store, *BY), {"web": WEB, "copy": COPY}))
     claims = ClaimsInMemory()
     claims.kept, claims.full = Claim(), False
     node = Registration(store, Identity("n1", "u1", ("ingest",), "", {}), claims)
@@ -149,7 +149,7 @@ def finder(store: FakeStore, silent: str = "", **options: str) -> FlowFinder:
 
 
 def test_journals_begin_where_they_can_be_read(store: FakeStore) -> None:
-    apply_flow(store, WEB, **BY)
+    apply_flow(Operator(store, *BY), WEB)
     journal(store)
     journal(store, OTHER, end=7)
     found = finder(store).find(Before())
@@ -162,7 +162,7 @@ def test_journals_begin_where_they_can_be_read(store: FakeStore) -> None:
 
 
 def test_a_journal_whose_server_is_silent_waits(store: FakeStore) -> None:
-    apply_flow(store, WEB, **BY)
+    apply_flow(Operator(store, *BY), WEB)
     journal(store)
     journal(store, OTHER)
     found = finder(store, "n2:1").find(Before())
@@ -175,7 +175,7 @@ def test_a_journal_whose_server_is_silent_waits(store: FakeStore) -> None:
 
 
 def test_a_journal_that_cannot_be_read_is_read_on_and_harms_no_other(store: FakeStore) -> None:
-    apply_flow(store, WEB, **BY)
+    apply_flow(Operator(store, *BY), WEB)
     journal(store)
     journal(store, OTHER)
     store.tree.znodes[str(paths.journal(OTHER))].data = b"{"
@@ -195,7 +195,7 @@ def test_many_flows_list_the_journals_once() -> None:
 
     store = CountingStore()
     tree.init(store)
-    apply_flow(store, WEB, **BY)
+    apply_flow(Operator(store, *BY), WEB)
     journal(store)
     before = store.listed
     for one in [finder(store) for _ in range(1000)]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from cli.context import AuditFields
 from flumeng.config import Place, SpecError, check_flow, parse_flow, parse_written, parts_of
 from flumeng.config.component import Upstream
 from flumeng.config.replay import replay_text
@@ -20,6 +19,7 @@ from flumeng.control.commands.flows import (
     set_flow_states,
 )
 from flumeng.control.commands.next_revision import RefusedError
+from flumeng.control.commands.operator import Operator
 from flumeng.control.planner.drops import drop_of
 from flumeng.control.queries import kept_journals, overview
 from flumeng.control.queries.reading import Reading
@@ -33,7 +33,7 @@ from flumeng.platform.errors import ConflictError, UserError
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
-BY: AuditFields = {"author": "a", "reason": "", "now": 0.0}
+BY = ("a", "", 0.0)
 HEAD = "flow: web\nsources: [{syslog: {listen: '127.0.0.1:5514'}}]\n"
 SIMPLE = HEAD + "sinks:\n  - noop\n"
 WITH = SIMPLE + "  - {files: {path: /data/web}, isolated: true}\n"
@@ -219,7 +219,7 @@ def test_a_part_of_a_flow_that_reads_a_flow_reads_the_same_one() -> None:
 
 
 def test_parts_are_made_with_their_flow(store: FakeStore) -> None:
-    made = [one for part in apply_flows(store, {"web": WITH}, **BY) for one in part]
+    made = [one for part in apply_flows(Operator(store, *BY), {"web": WITH}) for one in part]
     assert [(one.flow, one.revision) for one in made] == [("web", 1), ("web~files", 1)]
     assert store.children(paths.acks("web")) == ["main", "web~files"]
     assert store.read(paths.partitions("web~files")) is None
@@ -230,14 +230,14 @@ def test_parts_are_made_with_their_flow(store: FakeStore) -> None:
 
 
 def test_a_part_cannot_be_applied_rolled_back_or_deleted_alone(store: FakeStore) -> None:
-    apply_flow(store, WITH, **BY)
+    apply_flow(Operator(store, *BY), WITH)
     (part,) = parts_of(WITH).values()
     with pytest.raises(RefusedError, match="web~files is an isolated part of flow web: apply that"):
-        apply_flow(store, part, **BY)
+        apply_flow(Operator(store, *BY), part)
     with pytest.raises(UserError, match="goes back as a whole"):
-        rollback_flow(store, "web~files", 1, **BY)
+        rollback_flow(Operator(store, *BY), "web~files", 1)
     with pytest.raises(UserError, match="apply that without it"):
-        delete_flow(store, "web~files", **BY)
+        delete_flow(Operator(store, *BY), "web~files")
 
 
 def acked(store: FakeStore, flow: str, partition: str, offset: int, **more: object) -> None:
@@ -252,15 +252,15 @@ A, B = "web.n1.0.aa", "web.n2.0.bb"
 
 def test_a_new_part_begins_where_its_flow_is(store: FakeStore) -> None:
     """And behind the batch that is decided, which goes into all sinks of before."""
-    apply_flow(store, SIMPLE, **BY)
+    apply_flow(Operator(store, *BY), SIMPLE)
     acked(store, "web", A, 700)
     acked(store, "web", B, 20)
     decided = records.Intent(
         epoch=3, series="s", number=4, revision=1, splits=1, ranges={A: (700, 900)}
     )
     store.write(paths.intent("web", "collect.0"), decided, ABSENT)
-    set_flow_state(store, "web", "suspended", **BY)
-    apply_flow(store, WITH, **BY)
+    set_flow_state(Operator(store, *BY), "web", "suspended")
+    apply_flow(Operator(store, *BY), WITH)
     (found,) = discovered.read(store, ["web~files"])
     assert isinstance(found, Versioned)
     starts = {name: one.start for name, one in found.value.partitions.items()}
@@ -271,54 +271,54 @@ def test_a_new_part_begins_where_its_flow_is(store: FakeStore) -> None:
 
 def test_of_lines_that_are_joined_a_part_begins_with_those_in_no_sink(store: FakeStore) -> None:
     lines = "multiline: {preset: java}\n"
-    apply_flow(store, SIMPLE + lines, **BY)
+    apply_flow(Operator(store, *BY), SIMPLE + lines)
     joined = records.Joined(offset=700, emitted=720, rules="r")
     acked(store, "web", A, 700, joined=joined)
-    apply_flow(store, WITH + lines, **BY)
+    apply_flow(Operator(store, *BY), WITH + lines)
     ack = store.read(ack_path("web~files", f"{A}@flow"))
     assert ack is not None
     assert (ack.value.epoch, ack.value.offset, ack.value.emitted) == (0, 700, 720)
 
 
 def test_parts_change_with_their_flow_and_go_back_with_it(store: FakeStore) -> None:
-    apply_flow(store, WITH, **BY)
+    apply_flow(Operator(store, *BY), WITH)
     other = WITH + "filters: [where: \"host = 'a'\"]\n"
-    apply_flow(store, other, **BY)
+    apply_flow(Operator(store, *BY), other)
     assert parse_flow(text_of(store, "web~files")).filters
-    rollback_flow(store, "web", 1, **BY)
+    rollback_flow(Operator(store, *BY), "web", 1)
     assert not parse_flow(text_of(store, "web~files")).filters
     before = store.children(paths.revisions("web~files"))
-    apply_flow(store, WITH.replace("noop", "console"), **BY)
+    apply_flow(Operator(store, *BY), WITH.replace("noop", "console"))
     assert store.children(paths.revisions("web~files")) == before == ["1", "2", "3"]
 
 
 def test_a_part_that_is_no_more_is_deleted_and_what_it_had_not_read_is_told(
     store: FakeStore,
 ) -> None:
-    apply_flow(store, WITH, **BY)
+    apply_flow(Operator(store, *BY), WITH)
     acked(store, "web", A, 700)
     acked(store, "web", B, 20)
     acked(store, "web~files", f"{A}@flow", 650)
     acked(store, "web~files", f"{B}@flow", 25)
-    applied = apply_flow(store, SIMPLE, **BY)
+    applied = apply_flow(Operator(store, *BY), SIMPLE)
     assert [str(one) for one in applied.left] == [
         "flow web~files is deleted; it had not read 50 events that flow web has delivered, and "
         "nobody delivers them in its place; it had read 5 events that flow web has yet to deliver"
     ]
     assert states(store) == {"web": "running", "web~files": "deleted"}
     with pytest.raises(RefusedError, match="web~files is being deleted") as caught:
-        apply_flow(store, WITH, **BY)
+        apply_flow(Operator(store, *BY), WITH)
     assert caught.value.refused.keys() == {"web"}
 
 
 def test_a_flow_is_deleted_with_its_parts_and_for_no_reader(store: FakeStore) -> None:
-    apply_flow(store, WITH, **BY)
+    apply_flow(Operator(store, *BY), WITH)
     copy = "flow: copy\nsources: [{flow: {name: web}}]\nsinks: [noop]\n"
-    apply_flow(store, copy, **BY)
+    apply_flow(Operator(store, *BY), copy)
     with pytest.raises(ConflictError, match="flow web is read by copy: delete"):
-        delete_flow(store, "web", **BY)
+        delete_flow(Operator(store, *BY), "web")
     store.remove(paths.cursor("web", "copy"), store.read(paths.flow("copy")).version)  # type: ignore[union-attr]
-    delete_flow(store, "web", discard=True, **BY)
+    delete_flow(Operator(store, *BY), "web", discard=True)
     assert states(store) == {"copy": "running", "web": "deleted", "web~files": "deleted"}
     record = store.read(paths.flow("web~files"))
     assert record is not None
@@ -326,18 +326,18 @@ def test_a_flow_is_deleted_with_its_parts_and_for_no_reader(store: FakeStore) ->
 
 
 def test_states_are_of_the_flow_with_its_parts_or_of_one_part_alone(store: FakeStore) -> None:
-    apply_flow(store, WITH, **BY)
-    assert set_flow_state(store, "web", "suspended", **BY)
+    apply_flow(Operator(store, *BY), WITH)
+    assert set_flow_state(Operator(store, *BY), "web", "suspended")
     assert states(store) == {"web": "suspended", "web~files": "suspended"}
-    assert set_flow_state(store, "web~files", "running", **BY)
+    assert set_flow_state(Operator(store, *BY), "web~files", "running")
     assert states(store) == {"web": "suspended", "web~files": "running"}
-    assert set_flow_state(store, "web", "running", **BY)
+    assert set_flow_state(Operator(store, *BY), "web", "running")
     assert states(store) == {"web": "running", "web~files": "running"}
-    assert not set_flow_state(store, "web", "running", **BY)
-    (outcome,) = set_flow_states(store, ["web"], "stopped", **BY)
+    assert not set_flow_state(Operator(store, *BY), "web", "running")
+    (outcome,) = set_flow_states(Operator(store, *BY), ["web"], "stopped")
     assert outcome.changed
     assert states(store) == {"web": "stopped", "web~files": "stopped"}
-    both = list(set_flow_states(store, ["web", "web~files"], "running", **BY))
+    both = list(set_flow_states(Operator(store, *BY), ["web", "web~files"], "running"))
     assert [one.changed for one in both] == [True, True]
 
 
@@ -346,7 +346,7 @@ def test_an_older_tree_has_no_parts(store: FakeStore) -> None:
     assert schema is not None
     store.write(paths.schema(), records.Schema(version=3), schema.version)
     with pytest.raises(RefusedError, match="takes a tree of version 4, and this one has 3"):
-        apply_flow(store, WITH, **BY)
+        apply_flow(Operator(store, *BY), WITH)
     assert not store.children(paths.flows())
 
 
@@ -357,15 +357,17 @@ def test_a_thousand_flows_with_parts_are_applied(store: FakeStore) -> None:
     }
     for text in texts.values():
         check_flow(text)
-    made = [one for part in apply_flows(store, texts, **BY) for one in part]
+    made = [one for part in apply_flows(Operator(store, *BY), texts) for one in part]
     assert len(made) == 2000
-    assert not [one for part in apply_flows(store, texts, **BY) for one in part if one.changed]
+    assert not [
+        one for part in apply_flows(Operator(store, *BY), texts) for one in part if one.changed
+    ]
 
 
 def test_status_names_the_reader_that_fills_a_journal_before_it_is_full(store: FakeStore) -> None:
     """The slowest, once it keeps half of what the journal may hold, with what to do."""
-    apply_flow(store, WITH, **BY)
-    set_flow_state(store, "web~files", "suspended", **BY)
+    apply_flow(Operator(store, *BY), WITH)
+    set_flow_state(Operator(store, *BY), "web~files", "suspended")
     flows = overview.flows(store)
     acked(store, "web", A, 900)
     acked(store, "web~files", f"{A}@flow", 390)
@@ -460,20 +462,20 @@ def test_a_flow_and_its_parts_change_in_one_transaction() -> None:
     store = NotingStore()
     tree.init(store)
     other = "filters: [where: \"host = 'a'\"]\n"
-    apply_flow(store, WITH, **BY)
-    apply_flow(store, WITH + other, **BY)
-    rollback_flow(store, "web", 1, **BY)
-    set_flow_state(store, "web", "suspended", **BY)
-    list(set_flow_states(store, ["web"], "running", **BY))
-    apply_flow(store, SIMPLE, **BY)
+    apply_flow(Operator(store, *BY), WITH)
+    apply_flow(Operator(store, *BY), WITH + other)
+    rollback_flow(Operator(store, *BY), "web", 1)
+    set_flow_state(Operator(store, *BY), "web", "suspended")
+    list(set_flow_states(Operator(store, *BY), ["web"], "running"))
+    apply_flow(Operator(store, *BY), SIMPLE)
     assert store.written == [["web", "web~files"]] * 6
 
 
 def test_parts_are_deleted_in_the_transaction_of_their_flow() -> None:
     store = NotingStore()
     tree.init(store)
-    apply_flow(store, WITH, **BY)
-    delete_flow(store, "web", **BY)
+    apply_flow(Operator(store, *BY), WITH)
+    delete_flow(Operator(store, *BY), "web")
     assert store.written == [["web", "web~files"]] * 2
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import secure_cluster, set_access
 from flumeng.control.master import journal_access
 from flumeng.control.master.journal_access import ACKS_AGAIN_SECONDS, AGAIN_SECONDS, JournalAccess
@@ -59,7 +60,7 @@ class World:
         self.lists = JournalAccess(store, lambda: self.now)
 
     def secure(self, members: list[str]) -> None:
-        secure_cluster(self.store, cluster="c", admit=members, author="a", reason="", now=1.0)
+        secure_cluster(Operator(self.store, "a", "", 1.0), cluster="c", admit=members)
 
     def follow(self, *actions: Replicate, mine: bool = True) -> Mapping[str, str]:
         return self.lists.follow(Secured.of(tree.require(self.store)), self._seen(mine), actions)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flumeng.control.commands import flows
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.journal.log.past import AGO_SECONDS, Past
 from flumeng.journal.serving.account import Account
@@ -73,7 +74,7 @@ def shell() -> Cluster:
 
 
 def apply(shell: Shell, text: str) -> None:
-    flows.apply_flow(FakeStore(shell.tree), text, author="a", reason="", now=0.0)
+    flows.apply_flow(Operator(FakeStore(shell.tree), "a", "", 0.0), text)
 
 
 def say(shell: Shell, state: str, error: str = "") -> None:

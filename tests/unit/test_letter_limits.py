@@ -16,6 +16,7 @@ from flumeng.config.component import Keep
 from flumeng.connectors.dead_letters.directory import LetterFile
 from flumeng.connectors.dead_letters.limits import DAY_SECONDS, MOST_FILES, outdated
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import tree
 from flumeng.platform.errors import UserError
 from flumeng.platform.metrics import table
@@ -77,7 +78,7 @@ sources: [tail: {{paths: [/a]}}]
 sinks: [noop]
 dead_letters: {{files: {{path: {self.root}, format: json}}, keep: {{days: 30}}}}
 """
-        apply_flow(self.store, text, author="", reason="", now=0.0)
+        apply_flow(Operator(self.store, "", "", 0.0), text)
         self.spec = check_flow(text)
         self.measures = Measures()
         self.limits = LetterLimits(self.store, self.measures, lambda: NOW)

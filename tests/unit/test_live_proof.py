@@ -14,6 +14,7 @@ import pytest
 
 from flumeng.agent.node.registration import Identity, Registration
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.assignment_pages import read_assignment
@@ -151,19 +152,13 @@ class Secured:
         self.store = FakeStore(self.tree)
         tree.init(self.store)
         self.admit("node:n1", "node:n2")
-        apply_flow(self.store, FLOW, author="a", reason="", now=0.0)
+        apply_flow(Operator(self.store, "a", "", 0.0), FLOW)
         self.identify("master", "m1")
         self.master = Master(FakeStore(self.tree), "m1")
 
     def admit(self, *members: str, expel: Sequence[str] = ()) -> None:
         secure_cluster(
-            self.store,
-            cluster=CLUSTER,
-            admit=members,
-            expel=expel,
-            author="a",
-            reason="",
-            now=0.0,
+            Operator(self.store, "a", "", 0.0), cluster=CLUSTER, admit=members, expel=expel
         )
 
     def identify(self, role: Role, name: str) -> None:
@@ -340,7 +335,7 @@ def test_in_an_open_cluster_nobody_has_to_prove_anything_until_it_is_secured(
     cluster = FakeTree(clock=time.time)
     store = FakeStore(cluster)
     tree.init(store)
-    apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    apply_flow(Operator(store, "a", "", 0.0), FLOW)
     store.write(paths.node("n1"), records.Node(uuid="u", roles=("ingest",)), ABSENT)
     store.write(paths.live_node("n1"), LIVE, ABSENT)
     monkeypatch.setenv(DIRECTORY, str(certificates.folder("master", name="m1")))
@@ -349,7 +344,7 @@ def test_in_an_open_cluster_nobody_has_to_prove_anything_until_it_is_secured(
         master.tick()
     assert read_assignment(store, "n1") is not None
     assert store.exists(paths.live_node("n1"))
-    secure_cluster(store, cluster=CLUSTER, admit=["node:n1"], author="a", reason="", now=0.0)
+    secure_cluster(Operator(store, "a", "", 0.0), cluster=CLUSTER, admit=["node:n1"])
     assert "removed /live/nodes/n1" in master.tick()
 
 

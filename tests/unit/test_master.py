@@ -11,6 +11,7 @@ import pytest
 
 from flumeng.control.commands.flows import apply_flow, delete_flow, set_flow_state
 from flumeng.control.commands.nodes import set_node_desired
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import set_setting
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.assignment_pages import read_assignment
@@ -47,12 +48,12 @@ def add_node(store: Store, name: str) -> None:
 
 
 def apply(store: Store, name: str) -> None:
-    apply_flow(store, FLOW.format(name=name), author="a", reason="", now=0.0)
+    apply_flow(Operator(store, "a", "", 0.0), FLOW.format(name=name))
 
 
 def apply_text(store: Store, name: str, more: str) -> None:
     text = f"{FLOW.format(name=name)}{more}\n"
-    apply_flow(store, text, author="a", reason="", now=0.0)
+    apply_flow(Operator(store, "a", "", 0.0), text)
 
 
 def assignment(store: Store, node: str) -> tuple[records.AssignedTask, ...]:
@@ -168,7 +169,7 @@ def test_a_deleted_flow_leaves_nothing_behind(cluster: FakeTree) -> None:
         tasks={"a/ingest.n1": records.TaskStatus(epoch=1, revision=1, state="running")},
     )
     store.write(paths.status("n1"), status, ABSENT)
-    delete_flow(store, "a", author="a", reason="", now=0.0)
+    delete_flow(Operator(store, "a", "", 0.0), "a")
     settle([master])
     assert store.children(paths.flows()) == ["a"], "its source still runs"
     store.write(paths.status("n1"), records.NodeStatus(assignment_version=1), ANY)
@@ -190,7 +191,7 @@ def drained_flow(cluster: FakeTree) -> Store:
     )
     store.write(paths.journal("a.n1.0"), journal, ABSENT)
     store.write(paths.ack("a", "main", "a.n1.0"), records.Ack(epoch=1, offset=7), ABSENT)
-    delete_flow(store, "a", author="a", reason="", now=0.0)
+    delete_flow(Operator(store, "a", "", 0.0), "a")
     ending_store = FakeStore(cluster)
     settle([Master(ending_store, "m1")])
     ending_store.close()
@@ -302,7 +303,7 @@ def test_a_plan_too_large_for_one_znode_is_written_read_and_followed(cluster: Fa
     for number in range(3):
         add_node(store, f"n{number}")
     text = FLOW.format(name="big") + "place: {collect: {tasks: 2000}}\n"
-    apply_flow(store, text, author="a", reason="", now=0.0)
+    apply_flow(Operator(store, "a", "", 0.0), text)
     settle([master])
     found = read_plan(store, "big")
     assert found is not None
@@ -352,11 +353,11 @@ def test_a_node_with_very_many_journals_is_told_of_all(cluster: FakeTree) -> Non
     told = assignment(store, "n1")
     assert sum(len(task.partitions) for task in told) == 5 * 6000
     store.write(paths.node("n2"), records.Node(uuid="n2", roles=("collect",)), ABSENT)
-    set_node_desired(store, "n1", "draining", author="a", reason="", now=0.0)
+    set_node_desired(Operator(store, "a", "", 0.0), "n1", "draining")
     settle([master, Master(FakeStore(cluster), "m2")])
     assert {task.state for task in assignment(store, "n1")} == {"running"}, "nobody else may run it"
-    set_flow_state(store, "f0", "stopped", author="a", reason="", now=0.0)
-    delete_flow(store, "f1", author="a", reason="", now=0.0, discard=True)
+    set_flow_state(Operator(store, "a", "", 0.0), "f0", "stopped")
+    delete_flow(Operator(store, "a", "", 0.0), "f1", discard=True)
     settle([master, Master(FakeStore(cluster), "m2")])
     assert {task.flow for task in assignment(store, "n1")} == {f"f{n}" for n in range(5)} - {"f1"}
 
@@ -367,7 +368,7 @@ def test_moves_are_counted_by_their_kinds(cluster: FakeTree) -> None:
     add_node(doomed, "n2")
     for name in "abcd":
         apply(store, name)
-    set_setting(store, "grace_seconds", "0", author="a", reason="", now=0.0)
+    set_setting(Operator(store, "a", "", 0.0), "grace_seconds", "0")
     master = Master(FakeStore(cluster), "m1")
     settle([master])
     collected = len({key for key in tasks(store, "n2") if key.endswith("/collect.0")})

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from flumeng.control.commands.flows import apply_flow, delete_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.master.daemon import Master
 from flumeng.control.master.execution import carry_out
 from flumeng.control.master.removals import PORTION, Removals
@@ -74,7 +75,7 @@ def add_acks(store: Store, flow: str, cursor: str, count: int) -> None:
 
 
 def apply(store: Store, name: str) -> None:
-    apply_flow(store, FLOW.format(name=name), author="a", reason="", now=0.0)
+    apply_flow(Operator(store, "a", "", 0.0), FLOW.format(name=name))
 
 
 def collectors(store: Store, flow: str) -> list[str]:
@@ -103,7 +104,7 @@ def test_recovery_does_not_wait_for_large_deleted_flow(cluster: FakeTree) -> Non
     add_acks(store, "big", "main", ACKS)
     master = Master(counting, "m1")
     settle(master)
-    delete_flow(store, "big", author="a", reason="", now=0.0, discard=True)
+    delete_flow(Operator(store, "a", "", 0.0), "big", discard=True)
     ticks = listings = 0
     (owner,) = collectors(store, "small")
     while store.exists(paths.flow("big")):
@@ -130,7 +131,7 @@ def test_flow_applied_again_meanwhile_keeps_its_znodes(cluster: FakeTree) -> Non
     store = FakeStore(cluster)
     apply(store, "big")
     add_acks(store, "big", "main", 3 * PORTION // 2)
-    delete_flow(store, "big", author="a", reason="", now=0.0, discard=True)
+    delete_flow(Operator(store, "a", "", 0.0), "big", discard=True)
     removals = Removals(store)
     assert not removals.carry_out(Drop("big", ()))
     assert removals.unfinished
@@ -148,7 +149,7 @@ def test_ack_written_meanwhile_is_removed_too(cluster: FakeTree) -> None:
     store = FakeStore(cluster)
     apply(store, "big")
     add_acks(store, "big", "main", 3 * PORTION // 2)
-    delete_flow(store, "big", author="a", reason="", now=0.0, discard=True)
+    delete_flow(Operator(store, "a", "", 0.0), "big", discard=True)
     removals, drop = Removals(store), Drop("big", ())
     assert carry_out(store, [drop], NOTHING, removals).unfinished
     store.write(paths.ack("big", "main", "late"), records.Ack(epoch=1, offset=1), ABSENT)

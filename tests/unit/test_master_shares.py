@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import set_setting
 from flumeng.control.master import daemon
 from flumeng.control.master.daemon import Master
@@ -171,7 +172,7 @@ def test_lost_compare_and_set_is_no_trouble(store: FakeStore) -> None:
     master = Master(overtaken, "m1", clock)
     settle(master)
     overtaken.times = 1
-    set_setting(store, "grace_seconds", "1", author="a", reason="", now=0.0)
+    set_setting(Operator(store, "a", "", 0.0), "grace_seconds", "1")
     apply(store, "f0")
     reported = []
     for _ in range(6):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import set_setting
 from flumeng.control.master.daemon import CONFLICTS, Master
 from flumeng.control.planner.placement_index import ASSIGNED, DRAINING
@@ -113,7 +114,7 @@ def test_balance_moves_under_way_never_exceed_the_throttle(
     store: FakeStore, names: Sequence[str]
 ) -> None:
     """With a master that dies and one that hangs meanwhile; all moves are made in the end."""
-    set_setting(store, "balance", str(LIMIT), author="a", reason="", now=0.0)
+    set_setting(Operator(store, "a", "", 0.0), "balance", str(LIMIT))
     seen: set[int] = set()
 
     def check() -> None:
@@ -150,7 +151,7 @@ def test_balance_moves_under_way_never_exceed_the_throttle(
 def test_lost_tasks_that_start_never_exceed_the_throttle(
     store: FakeStore, names: Sequence[str]
 ) -> None:
-    set_setting(store, "recovery", str(LIMIT), author="a", reason="", now=0.0)
+    set_setting(Operator(store, "a", "", 0.0), "recovery", str(LIMIT))
     seen: set[int] = set()
     lost = False
 

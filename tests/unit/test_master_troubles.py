@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flumeng.control.commands import flows
+from flumeng.control.commands.operator import Operator
 from flumeng.control.master import daemon
 from flumeng.control.master.daemon import Master
 from flumeng.control.master.sayings import QUIET_SECONDS, Sayings
@@ -51,7 +52,7 @@ def add_node(store: FakeStore, name: str) -> None:
 
 def apply(store: FakeStore, name: str, more: str = "") -> None:
     text = FLOW.format(name=name) + more
-    flows.apply_flow(store, text, author="a", reason="", now=0.0)
+    flows.apply_flow(Operator(store, "a", "", 0.0), text)
 
 
 def told(store: FakeStore, node: str) -> set[str]:
@@ -218,7 +219,7 @@ def test_a_stray_znode_keeps_its_own_flow_only_from_being_removed(store: FakeSto
     settle(master)
     stray = "/flows/a/made by hand"
     store.tree.znodes[stray] = store.tree.znodes["/flows"]
-    flows.delete_flow(store, "a", author="a", reason="", now=0.0, discard=True)
+    flows.delete_flow(Operator(store, "a", "", 0.0), "a", discard=True)
     apply(store, "b")
     for _ in range(10):
         master.tick()
@@ -300,7 +301,7 @@ def test_flows_at_rest_cost_an_idle_tick_nothing(store: FakeStore, state: str) -
     assert len(telling.looked_at) in (0, 30)
     if state != "running":
         for number in range(30):
-            flows.set_flow_state(store, f"f{number}", state, author="a", reason="", now=0.0)
+            flows.set_flow_state(Operator(store, "a", "", 0.0), f"f{number}", state)
     settle(master)
     counting.waits = 0
     assert master.tick() == "nothing to do"
@@ -313,7 +314,7 @@ def test_a_stopped_flow_is_collected_until_its_commits_are_finished(store: FakeS
     settle(master)
     commit = records.Commit(epoch=1, staging=(), files=())
     store.write(paths.commit("a", "collect.0@u"), commit, ABSENT)
-    flows.set_flow_state(store, "a", "stopped", author="a", reason="", now=0.0)
+    flows.set_flow_state(Operator(store, "a", "", 0.0), "a", "stopped")
     settle(master)
     assert "a/collect.0" in told(store, "n1") | told(store, "n2")
     store.remove(paths.commit("a", "collect.0@u"), ANY)

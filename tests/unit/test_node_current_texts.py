@@ -9,6 +9,7 @@ import pytest
 from cli.journal import _state
 from flumeng.agent.node.current_texts import CurrentTexts
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries.journals import JournalRow
 from flumeng.control.zookeeper import ABSENT, tree
 from tests.testkit.command_line import Shell
@@ -41,7 +42,7 @@ def store() -> FakeStore:
 
 def apply(store: FakeStore, flow: str, port: int) -> str:
     text = FLOW.format(flow=flow, port=port)
-    apply_flow(store, text, author="a", reason="", now=0.0)
+    apply_flow(Operator(store, "a", "", 0.0), text)
     return text
 
 

@@ -18,6 +18,7 @@ from flumeng.agent.node.process import ChildProcess
 from flumeng.agent.node.protocol import Message
 from flumeng.agent.node.settings import Settings
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from tests.testkit.light_nodes import ScriptedChild
 from tests.testkit.simulation.stepped_node import SteppedNode
@@ -37,7 +38,7 @@ def test_a_full_disk_keeps_no_node_from_working(
     now = [100.0]
     store, home = FakeStore(), Home(tmp_path)
     tree.init(store)
-    apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    apply_flow(Operator(store, "a", "", 0.0), FLOW)
 
     def start(child: str) -> ScriptedChild:
         return ScriptedChild(child, "n1", node.hear)
@@ -74,7 +75,7 @@ def test_journals_go_with_their_flow_but_not_with_their_cluster(
     now, told = [100.0], []
     store = FakeStore()
     tree.init(store)
-    apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    apply_flow(Operator(store, "a", "", 0.0), FLOW)
 
     class Child:
         def tell(self, message: Message) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from flumeng.control.commands.cluster import export_cluster, import_cluster
+from flumeng.control.commands.operator import Operator
 from tests.unit.node_bench import TEXT, Bench, task
 from zkschema import paths
 
@@ -99,7 +100,7 @@ def test_what_an_import_lacks_is_kept(bench: Bench) -> None:
     assert "new.n1.0.light" in bench.store.children(paths.journals())
     for path in [path for path in bench.store.tree.znodes if path != "/"]:
         del bench.store.tree.znodes[path]
-    import_cluster(bench.store, older, author="a", reason="", now=1.0)
+    import_cluster(Operator(bench.store, "a", "", 1.0), older)
     bench.told.clear()
     bench.turns()
     assert bench.states() == {"web": "running", "app": "running"}

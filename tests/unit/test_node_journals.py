@@ -11,6 +11,7 @@ from flumeng.agent.node.daemon import ALL_SECONDS
 from flumeng.agent.node.events import Said
 from flumeng.agent.node.protocol import Message
 from flumeng.control.commands.cluster import export_cluster, import_cluster
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY
 from tests.unit.node_bench import Bench, task
 from zkschema import paths, records
@@ -50,7 +51,7 @@ def test_an_import_that_knows_neither_node_nor_journal_gets_both(tmp_path: Path)
     for path in [path for path in bench.store.tree.znodes if path != "/"]:
         del bench.store.tree.znodes[path]
     older["znodes"] = {p: z for p, z in older["znodes"].items() if not p.startswith("/nodes/")}
-    import_cluster(bench.store, older, author="a", reason="", now=1.0)
+    import_cluster(Operator(bench.store, "a", "", 1.0), older)
     bench.turns()
     assert bench.store.exists(paths.node("n1"))
     assert bench.store.children(paths.journals()) == [JOURNAL]

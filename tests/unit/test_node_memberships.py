@@ -16,6 +16,7 @@ import pytest
 from flumeng.agent.node.memberships import ABANDONED_SECONDS, Memberships
 from flumeng.agent.node.registration import Identity, Registration
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.master.tidying import remove_gone
 from flumeng.control.snapshot.reader import Reader
 from flumeng.control.zookeeper import (
@@ -107,7 +108,7 @@ def created(store: FakeStore, name: str) -> int:
 
 def acked(store: FakeStore, name: str, offset: int) -> Path:
     """All of the flow's events are delivered up to there."""
-    apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    apply_flow(Operator(store, "a", "", 0.0), FLOW)
     ack = paths.ack("web", "main", name)
     store.write(ack, records.Ack(epoch=1, offset=offset), ABSENT)
     return ack

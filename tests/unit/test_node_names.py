@@ -9,6 +9,7 @@ import pytest
 from flumeng.agent.node.claim import SupplantedError
 from flumeng.agent.node.events import Said
 from flumeng.control.commands.discarding import discard_node
+from flumeng.control.commands.operator import Operator
 from tests.testkit.store import FakeStore
 from tests.unit.node_bench import Bench, task
 from zkschema import paths
@@ -25,7 +26,7 @@ def given_away(tmp_path: Path) -> tuple[Bench, Bench]:
     old.turns()
     old.store.cut()
     old.store.expire()
-    discard_node(FakeStore(old.store.tree), "n1", author="o", reason="", now=0.0)
+    discard_node(Operator(FakeStore(old.store.tree), "o", "", 0.0), "n1")
     new = Bench(tmp_path / "new", old.store.tree)
     new.turns()
     assert new.live_uuid == new.home.identity()
@@ -74,7 +75,7 @@ def test_a_node_that_was_discarded_while_it_was_away_registers_anew(tmp_path: Pa
     bench.store.cut()
     bench.store.expire()
     bench.store.connected = True
-    discard_node(bench.store, "n1", author="o", reason="", now=0.0)
+    discard_node(Operator(bench.store, "o", "", 0.0), "n1")
     bench.store.heal()
     bench.turns()
     assert bench.live_uuid == bench.home.identity()

@@ -14,6 +14,7 @@ import pytest
 from flumeng.agent.node.claim import Claim, SupplantedError
 from flumeng.agent.node.registration import HeldError, Identity, Registration
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
 from tests.testkit.light_nodes import ClaimsInMemory
@@ -103,7 +104,7 @@ def test_after_an_expiry_the_node_is_live_again(cluster: FakeTree) -> None:
 
 def test_a_journal_is_needed_until_it_is_closed_and_acked_to_its_end(cluster: FakeTree) -> None:
     store = FakeStore(cluster)
-    apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    apply_flow(Operator(store, "a", "", 0.0), FLOW)
     registration = Registration(store, identity(), DISK)
     ack = paths.ack("web", "main", JOURNAL)
 
@@ -158,7 +159,7 @@ class LosesReplies(FakeStore):
 def test_writes_whose_replies_are_lost_are_recognised(cluster: FakeTree) -> None:
     """As the node does: after a conflict it looks anew, and else it tries again."""
     store = LosesReplies(cluster)
-    apply_flow(FakeStore(cluster), FLOW, author="a", reason="", now=0.0)
+    apply_flow(Operator(FakeStore(cluster), "a", "", 0.0), FLOW)
     node = Registration(store, identity(), DISK)
     told = records.NodeStatus(assignment_version=1)
     steps: list[Callable[[], object]] = [
@@ -225,7 +226,7 @@ def test_a_node_reads_the_journals_that_it_made_and_no_others(cluster: FakeTree)
 def test_journals_go_with_their_disk_when_its_node_gets_another_name(cluster: FakeTree) -> None:
     """Such as that of a host that is called anew. Two that run are two copies of one disk."""
     before, store = FakeStore(cluster), FakeStore(cluster)
-    apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    apply_flow(Operator(store, "a", "", 0.0), FLOW)
     old = Registration(before, identity(), DISK)
     old.announce(("h:1",))
     old.enter_journals(local())
@@ -311,7 +312,7 @@ def test_a_journal_or_an_ack_that_cannot_be_read_harms_no_other(
 ) -> None:
     """It is neither written over nor taken for drained."""
     store, other = FakeStore(cluster), "web.n1.0.cd"
-    apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    apply_flow(Operator(store, "a", "", 0.0), FLOW)
     closed = {name: local(closed=True, end=5)[JOURNAL] for name in (JOURNAL, other)}
     Registration(store, identity(), DISK).enter_journals(closed)
     for name in (JOURNAL, other):
@@ -366,7 +367,7 @@ def test_a_copy_of_a_data_directory_is_refused_when_another_process_has_gone_on(
 def test_who_was_supplanted_writes_nothing_any_more(cluster: FakeTree) -> None:
     """It finds out at its next look, and until then each of its writes is refused."""
     store = FakeStore(cluster)
-    apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    apply_flow(Operator(store, "a", "", 0.0), FLOW)
     first = Registration(store, identity(), DISK)
     first.register()
     first.announce(("h:1",))
@@ -464,7 +465,7 @@ def test_journal_is_seen_as_far_as_its_fastest_reader_has_come(cluster: FakeTree
     store = FakeStore(cluster)
     registration = Registration(store, identity(), DISK)
     for flow in ("web", "other"):
-        apply_flow(store, FLOW.replace("web", flow), author="a", reason="", now=0.0)
+        apply_flow(Operator(store, "a", "", 0.0), FLOW.replace("web", flow))
     decided, unread = "web.n1.0.cd", "other.n1.0.ef"
     store.write(paths.cursor("web", "slow"), None, ABSENT)
     store.write(paths.ack("web", "main", JOURNAL), records.Ack(epoch=1, offset=70), ABSENT)
@@ -480,7 +481,7 @@ def test_journal_is_seen_as_far_as_its_fastest_reader_has_come(cluster: FakeTree
 def test_journal_whose_ack_cannot_be_read_is_not_known_to_be_seen(cluster: FakeTree) -> None:
     store = FakeStore(cluster)
     registration = Registration(store, identity(), DISK)
-    apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    apply_flow(Operator(store, "a", "", 0.0), FLOW)
     path = paths.ack("web", "main", JOURNAL)
     store.write(path, records.Ack(epoch=1, offset=70), ABSENT)
     store.tree.znodes[str(path)].data = b"garbage"

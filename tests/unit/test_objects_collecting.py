@@ -28,6 +28,7 @@ from flumeng.connectors.objects.finder import ObjectsFinder
 from flumeng.connectors.objects.input import ObjectsInput, source_of
 from flumeng.connectors.ranged.routing import Inputs
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot import items
 from flumeng.control.zookeeper import Put, tree
 from flumeng.platform.errors import CorruptError
@@ -56,7 +57,7 @@ class World:
         self.store = FakeStore()
         tree.init(self.store)
         text = flow.format(directory=directory)
-        apply_flow(self.store, text, author="test", reason="", now=0.0)
+        apply_flow(Operator(self.store, "test", "", 0.0), text)
         self.text = text
         self.spec = parse_flow(text)
         self.now = 0.0

@@ -13,6 +13,7 @@ from flumeng.connectors.objects.listed import Listed
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.queue_log import QueueLog
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
 from flumeng.control.zookeeper import tree
@@ -92,7 +93,7 @@ def test_counts_of_a_lane_are_those_of_its_items(steps: list[tuple[str, int]]) -
 def test_an_append_to_a_queue_does_not_count_its_items_again() -> None:
     store = FakeStore(FakeTree())
     tree.init(store)
-    apply_flow(store, FLOW, author="test", reason="", now=0.0)
+    apply_flow(Operator(store, "test", "", 0.0), FLOW)
     weighed: list[str] = []
 
     def counting(location: str, size: int) -> int:

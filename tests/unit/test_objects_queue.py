@@ -20,6 +20,7 @@ from flumeng.connectors.objects.finder import (
 )
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.control.commands.flows import apply_flow, delete_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.queues import decide
 from flumeng.control.queries.lanes import lanes_of
 from flumeng.control.queries.queues import overview
@@ -39,7 +40,7 @@ flow: web
 sources: [objects: {{paths: ["{directory}/*"], settle_seconds: 0}}]
 sinks: [noop]
 """
-BY = {"author": "test", "reason": "", "now": 0.0}
+BY = ("test", "", 0.0)
 
 
 class Queue:
@@ -50,7 +51,7 @@ class Queue:
         self.tree = FakeTree()
         self.store = FakeStore(self.tree)
         tree.init(self.store)
-        apply_flow(self.store, FLOW.format(directory=directory), **BY)  # type: ignore[arg-type]
+        apply_flow(Operator(self.store, *BY), FLOW.format(directory=directory))
 
     def finder(self, store: FakeStore | None = None, epoch: int = 1, **more: Any) -> ObjectsFinder:
         most = more.pop("most_waiting", 1000)
@@ -210,7 +211,7 @@ def test_an_item_is_tried_again_from_where_it_could_not_be_read(queue: Queue) ->
     finder = queue.finder(rewritten="ignore", discovery_seconds=0.0)
     finder.find(Before())
     queue.fail("bad")
-    assert decide(queue.store, "web", [], "retry", **BY) == ["0.0"]  # type: ignore[arg-type]
+    assert decide(Operator(queue.store, *BY), "web", [], "retry") == ["0.0"]
     finder.find(Before())
     assert not any(item.first for item in queue.items()), "its segment still says that it failed"
     queue.ack("0", items.offset_of(1))
@@ -243,8 +244,8 @@ def test_an_item_that_is_tried_again_is_done_once(queue: Queue) -> None:
     for lane in ("0", "1", "2"):
         queue.ack(lane, items.offset_of(1))
     assert done(queue) == (0, 1, 2)
-    assert decide(queue.store, "web", ["0.0"], "retry", **BY) == ["0.0"]  # type: ignore[arg-type]
-    assert decide(queue.store, "web", ["2.0"], "skip", **BY) == ["2.0"]  # type: ignore[arg-type]
+    assert decide(Operator(queue.store, *BY), "web", ["0.0"], "retry") == ["0.0"]
+    assert decide(Operator(queue.store, *BY), "web", ["2.0"], "skip") == ["2.0"]
     finder.find(Before())
     finder.find(Before())
     assert done(queue) == (1, 2, 0)
@@ -259,11 +260,11 @@ def test_an_item_that_is_tried_again_is_done_once(queue: Queue) -> None:
 def test_only_what_failed_is_tried_again_or_given_up(queue: Queue) -> None:
     queue.finder().find(Before())
     with pytest.raises(UserError, match=r'no item "0.7" that failed; none has failed'):
-        decide(queue.store, "web", ["0.7"], "retry", **BY)  # type: ignore[arg-type]
+        decide(Operator(queue.store, *BY), "web", ["0.7"], "retry")
     queue.fail("bad")
     with pytest.raises(UserError, match=r'no item "0.7" that failed'):
-        decide(queue.store, "web", ["0.7"], "skip", **BY)  # type: ignore[arg-type]
-    assert decide(queue.store, "web", ["0.0"], "skip", **BY) == ["0.0"]  # type: ignore[arg-type]
+        decide(Operator(queue.store, *BY), "web", ["0.7"], "skip")
+    assert decide(Operator(queue.store, *BY), "web", ["0.0"], "skip") == ["0.0"]
     queue.finder(epoch=2).find(Before())
     assert queue.store.children(paths.queue_failures("web")) == []
 
@@ -507,7 +508,7 @@ def test_a_flow_without_a_last_time_has_no_end(queue: Queue) -> None:
 
 def test_a_discovery_task_that_outlives_its_flow_makes_no_queue_of_it(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
-    delete_flow(queue.store, "web", **BY)  # type: ignore[arg-type]
+    delete_flow(Operator(queue.store, *BY), "web")
     with pytest.raises(ConflictError, match="flow web is gone"):
         queue.finder().find(Before())
     assert queue.store.read(paths.queue("web")) is None

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from flumeng.control.commands import audit
+from flumeng.control.commands import operator
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import Store, Version, Write, tree
 from flumeng.platform.errors import UnavailableError
 from tests.testkit.store import FakeStore
@@ -44,7 +45,7 @@ def silent(*, does: bool) -> Silent:
 
 
 def apply(store: Store) -> None:
-    apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    apply_flow(Operator(store, "a", "", 0.0), FLOW)
 
 
 def test_what_was_done_is_known_to_be_done() -> None:
@@ -54,6 +55,6 @@ def test_what_was_done_is_known_to_be_done() -> None:
 
 
 def test_what_is_not_seen_is_not_called_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "SETTLE_SECONDS", 0.5)
+    monkeypatch.setattr(operator, "SETTLE_SECONDS", 0.5)
     with pytest.raises(UnavailableError, match="not known whether it was done"):
         apply(silent(does=False))

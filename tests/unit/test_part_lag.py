@@ -12,6 +12,7 @@ from flumeng.agent.discovery.task import DiscoveryTask
 from flumeng.connectors.flows.finder import FlowFinder
 from flumeng.connectors.flows.options import FlowSource
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries.partition_lag import LagOfFlow, lag_of_flow
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, ANY, tree
@@ -34,7 +35,7 @@ AWAY_SECONDS = 190.0
 def store() -> FakeStore:
     store = FakeStore()
     tree.init(store)
-    apply_flow(store, WEB, author="a", reason="", now=0.0)
+    apply_flow(Operator(store, "a", "", 0.0), WEB)
     return store
 
 

@@ -25,6 +25,7 @@ from flumeng.connectors.polls.options import Answers, Schedule
 from flumeng.connectors.polls.poll import MOST_STATE_BYTES, Answer
 from flumeng.connectors.polls.reader import PollsReader
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.queues import decide
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.partitions import ack_path
@@ -36,7 +37,7 @@ from zkschema import paths
 from zkschema.records import Ack, Polls
 
 FLOW = "flow: tickets\nsources: [generate: {}]\nsinks: [noop]\n"
-BY: dict[str, Any] = {"author": "test", "reason": "", "now": 0.0}
+BY = ("test", "", 0.0)
 NOON = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
 
 
@@ -58,7 +59,7 @@ class World:
     def __post_init__(self) -> None:
         self.store = FakeStore(self.tree)
         tree.init(self.store)
-        apply_flow(self.store, FLOW, **BY)
+        apply_flow(Operator(self.store, *BY), FLOW)
 
     def finder(self, store: FakeStore | None = None, **options: Any) -> ScheduleFinder:
         """A discovery task of its own."""
@@ -368,7 +369,7 @@ def test_what_asking_again_does_not_help_fails_and_the_next_one_is_asked(world: 
     failure = world.store.read(paths.queue_failure("tickets", "0.0"))
     assert failure is not None and failure.value.why == "404: no such page"
     world.ack(2)
-    decide(world.store, "tickets", ["0.0"], "retry", **BY)
+    decide(Operator(world.store, *BY), "tickets", ["0.0"], "retry")
     finder.find(Before())
     finder.find(Before())
     assert world.due()[-1] == "12:00:00", "it is due once more"

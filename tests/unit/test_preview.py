@@ -7,6 +7,7 @@ import pytest
 from flumeng.control.commands import preview
 from flumeng.control.commands.flows import apply_flow, delete_flow
 from flumeng.control.commands.nodes import set_node_desired
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.platform.errors import ConflictError, UserError
 from tests.testkit.command_line import Shell
@@ -43,7 +44,7 @@ def text(name: str, tasks: int) -> str:
 
 
 def apply(store: FakeStore, name: str, tasks: int) -> None:
-    apply_flow(store, text(name, tasks), author="a", reason="", now=0.0)
+    apply_flow(Operator(store, "a", "", 0.0), text(name, tasks))
 
 
 def where(store: FakeStore) -> dict[str, tuple[str | None, int]]:
@@ -77,7 +78,7 @@ def test_a_drain_moves_what_its_preview_says(store: FakeStore, node: str) -> Non
     before, data = where(store), dict(store.dump())
     found = preview.drain(store, node)
     assert store.dump() == data, "a preview wrote something"
-    set_node_desired(store, node, "draining", author="a", reason="", now=0.0)
+    set_node_desired(Operator(store, "a", "", 0.0), node, "draining")
     settle(store)
     assert moves(found) == expected_moves(before, where(store))
     assert {move.before for move in found.moves} == {node}
@@ -106,7 +107,7 @@ def test_an_apply_moves_what_its_preview_says(
 def test_a_change_that_is_rolled_out_is_told_to_its_end(store: FakeStore) -> None:
     """Tasks take it one by one, in many more rounds than are looked at."""
     slowly = "rollout: {max_parallel: 1}\n"
-    apply_flow(store, text("c", 130) + slowly, author="a", reason="", now=0.0)
+    apply_flow(Operator(store, "a", "", 0.0), text("c", 130) + slowly)
     settle(store)
     found = preview.apply(store, {"c": text("c", 130) + slowly + "batch: {seconds: 3}\n"})
     taken = [move.task for move in found.moves if move.what == "takes revision 2"]
@@ -143,7 +144,7 @@ def test_what_happens_in_any_case_is_not_told(store: FakeStore) -> None:
 
 def test_a_drain_of_the_last_node_says_that_tasks_wait(store: FakeStore) -> None:
     for name in ("n2", "n3"):
-        set_node_desired(store, name, "draining", author="a", reason="", now=0.0)
+        set_node_desired(Operator(store, "a", "", 0.0), name, "draining")
     settle(store)
     found = preview.drain(store, "n1")
     stay = {move.task: move.what for move in found.moves if "collect" in move.task}
@@ -163,7 +164,7 @@ def test_a_preview_checks_what_the_change_would_check(store: FakeStore) -> None:
 
 
 def test_an_apply_that_is_refused_has_no_preview(store: FakeStore) -> None:
-    delete_flow(store, "a", author="a", reason="", now=0.0)
+    delete_flow(Operator(store, "a", "", 0.0), "a")
     journal = records.Journal(flow="c", node="n1", primary="n1", term=1, in_sync=("n1",))
     store.write(paths.journal("c.n1.0.ab"), journal, ABSENT)
     for name, said in (("a", "is being deleted"), ("c", "still has journals")):

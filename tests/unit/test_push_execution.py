@@ -11,6 +11,7 @@ from typing import Literal
 import pytest
 
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.fleet import execution, planning, writes
 from flumeng.fleet.comparison import BEING_DELETED
 from flumeng.fleet.execution import Manner
@@ -87,7 +88,7 @@ def rolled_back(meanwhile: Callable[[FakeSites], object]) -> tuple[FakeSites, Ou
 def test_a_site_that_cannot_be_reverted_is_let_go() -> None:
     text = flow("a", 9)["flow/a"]
     sites, outcome = rolled_back(
-        lambda sites: apply_flow(sites.store("s0"), text, author="hand", reason="", now=NOON)
+        lambda sites: apply_flow(Operator(sites.store("s0"), "hand", "", NOON), text)
     )
     said = "flow/a: it was changed by hand since the last push"
     assert (outcome.reverted, outcome.not_reverted) == (("s1",), {"s0": said})
@@ -218,7 +219,7 @@ def test_a_push_deletes_no_flow_that_others_read() -> None:
     sites = FakeSites(1)
     pushed(sites, sites.inventory(), {"s0": flow("a")})
     reader = "flow: copy\nsources: [flow: {name: a}]\nsinks: [noop]\n"
-    apply_flow(sites.store("s0"), reader, author="hand", reason="", now=NOON)
+    apply_flow(Operator(sites.store("s0"), "hand", "", NOON), reader)
     plan = planning.plan_push(sites.inventory(), {"s0": {}}, sites.connect(), prune=True)
     said = "flow a is read by copy: delete those first, and when they are gone this one"
     assert plan.sites["s0"].comparison.conflicts == {"flow/a": said}

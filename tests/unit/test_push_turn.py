@@ -8,6 +8,7 @@ from typing import TypeVar
 import pytest
 
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import queues
 from flumeng.control.queries.reading import Reading
 from flumeng.control.zookeeper import ABSENT, ANY, Found, Path, Put, Version, Write
@@ -57,7 +58,7 @@ class Meddled(FakeStore):
 
 
 def by_hand(text: str) -> Callable[[FakeStore], object]:
-    return lambda store: apply_flow(store, text, author="hand", reason="", now=NOON)
+    return lambda store: apply_flow(Operator(store, "hand", "", NOON), text)
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])

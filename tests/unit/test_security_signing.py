@@ -9,6 +9,7 @@ import pytest
 
 from flumeng.config import policy
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ANY
 from flumeng.platform.errors import UserError
 from flumeng.platform.security.signing import KEY, is_signed, make_key, signature
@@ -78,7 +79,7 @@ def test_an_unsigned_revision_does_not_take_the_place_of_a_signed_one(
     assert bench.states() == {"web": "running"}
     monkeypatch.delenv(KEY)
     text = TEXT.format("web").replace(":0", ":1")
-    apply_flow(bench.store, text, author="a", reason="", now=0.0)
+    apply_flow(Operator(bench.store, "a", "", 0.0), text)
     bench.assign(task("web", revision=2))
     bench.turns()
     assert all(text not in str(message) for message in bench.told)

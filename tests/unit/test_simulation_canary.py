@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, tree
 from tests.testkit.simulation.canary import BROKEN, Canary
 from tests.testkit.simulation.ensemble import Ensemble
@@ -20,7 +21,7 @@ def canary() -> Canary:
     ensemble = Ensemble()
     store = Session(ensemble)
     tree.init(store)
-    apply_flow(store, TEXT, author="a", reason="", now=0.0)
+    apply_flow(Operator(store, "a", "", 0.0), TEXT)
     for node in ("n0", "n1"):
         live = LiveNode(uuid=node, incarnation="i", pid=1, version="0", since=0.0)
         store.write(paths.live_node(node), live, ABSENT)

@@ -10,6 +10,7 @@ import pytest
 from flumeng.agent.standalone.standalone import NODE, Daemon, Progress, Standalone
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.membership import names
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.platform.errors import UserError
@@ -34,7 +35,7 @@ class Cluster:
         tree.init(self.store)
         self.store.write(paths.node(NODE), records.Node(uuid="u", roles=("ingest",)), ABSENT)
         for flow in ("web", "app"):
-            apply_flow(self.store, TEXT.format(flow), author="a", reason="", now=0.0)
+            apply_flow(Operator(self.store, "a", "", 0.0), TEXT.format(flow))
             self.store.write(paths.plan(flow), records.Plan(tasks={"ingest.0": INGEST}), ANY)
 
     def live(self, pid: int, *addresses: str) -> None:
@@ -132,6 +133,6 @@ def test_who_was_admitted_to_some_flows_stays_so_over_a_restart(
     standalone._secure(store)
     assert names(store, tree.require(store)) == ["node:n1", "operator:bob"]
     limited = ["operator:bob@web"]
-    secure_cluster(store, cluster=CLUSTER, admit=limited, author="a", reason="", now=1.0)
+    secure_cluster(Operator(store, "a", "", 1.0), cluster=CLUSTER, admit=limited)
     standalone._secure(store)
     assert names(store, tree.require(store)) == ["node:n1", "operator:bob@web"]

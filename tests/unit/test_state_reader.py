@@ -10,6 +10,7 @@ import pytest
 
 from flumeng.config import TaskRange
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot import journal_registry
 from flumeng.control.snapshot.reader import WATCHED, Reader
 from flumeng.control.snapshot.resync import Round
@@ -61,7 +62,7 @@ def store() -> FakeStore:
 
 
 def apply(store: FakeStore, tasks: int, more: str = "") -> None:
-    apply_flow(store, FLOW.format(tasks=tasks) + more, author="a", reason="", now=0.0)
+    apply_flow(Operator(store, "a", "", 0.0), FLOW.format(tasks=tasks) + more)
 
 
 def remove(store: FakeStore) -> None:
@@ -240,7 +241,7 @@ def test_a_flow_that_is_made_again_rolls_out_anew(store: FakeStore) -> None:
 
     def begin() -> None:
         for text in (FLOW.format(tasks=1), rollout):
-            apply_flow(store, text, author="a", reason="", now=0.0)
+            apply_flow(Operator(store, "a", "", 0.0), text)
         plan = Plan(epoch=1, tasks={"collect.0": task}, revision=1)
         store.write(paths.plan("web"), plan, ABSENT)
 

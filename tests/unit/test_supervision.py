@@ -13,7 +13,6 @@ from threading import Event
 
 import pytest
 
-from cli.context import AuditFields
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.jobs import Jobs
 from flumeng.agent.collector.publisher import Publisher
@@ -23,6 +22,7 @@ from flumeng.agent.collector.status import Status
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range, Reach
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.tasks import move_task, restart_task
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.endings import MOST
@@ -37,7 +37,7 @@ from zkschema.records import PlannedTask
 
 JOURNAL = "web.h.0.00000000"
 TASK = "web/collect.0"
-SIGN: AuditFields = {"author": "ann", "reason": "", "now": 0.0}
+SIGN = ("ann", "", 0.0)
 PATIENCE_SECONDS = 60.0
 TEXT = """
 flow: web
@@ -175,7 +175,7 @@ class World:
         tree.init(self.store)
         self.hosts = {name: Host(self, name) for name in ("n1", "n2")}
         self.master = Master(FakeStore(self.store.tree), "m")
-        apply_flow(self.store, TEXT, **SIGN)
+        apply_flow(Operator(self.store, *SIGN), TEXT)
         register(self.store, "web", JOURNAL)
         self.until(self.at_rest)
 
@@ -340,7 +340,7 @@ def test_a_task_goes_on_when_masters_are_killed_in_every_step_of_a_handover(worl
     """Nothing stays paused: the next master finds in the plan how far it is."""
     for transactions in range(8):
         other = world.other.name
-        move_task(world.store, TASK, other, **SIGN)
+        move_task(Operator(world.store, *SIGN), TASK, other)
         dying = DyingStore(world.store.tree)
         dying.left = transactions
         world.master = Master(dying, "m")
@@ -388,7 +388,7 @@ def test_an_unchanged_spec_restarts_nothing(world: World) -> None:
     before, epoch = world.versions(), world.acked.epoch
     world.append(50)
     for _ in range(3):
-        assert not apply_flow(world.store, TEXT, **SIGN).changed
+        assert not apply_flow(Operator(world.store, *SIGN), TEXT).changed
         world.turn()
     may_end.set()
     world.until(world.at_rest)
@@ -411,7 +411,7 @@ def test_a_changed_spec_takes_over_at_the_end_of_a_batch(world: World) -> None:
     world.append(100)
     world.until(lambda: seen)
     epoch = world.acked.epoch
-    assert apply_flow(world.store, TEXT.replace("100", "90"), **SIGN).changed
+    assert apply_flow(Operator(world.store, *SIGN), TEXT.replace("100", "90")).changed
     for _ in range(20):
         world.append(5)
         world.turn()
@@ -441,7 +441,7 @@ def test_what_is_kept_does_not_grow_with_every_change_of_owner(world: World) -> 
 
     before = kept(world.store)
     for _ in range(MOST + 20):
-        restart_task(world.store, TASK, **SIGN)
+        restart_task(Operator(world.store, *SIGN), TASK)
         world.master.tick()
     world.until(world.at_rest)
     assert kept(world.store) == before

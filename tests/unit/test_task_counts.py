@@ -12,6 +12,7 @@ import pytest
 
 from flumeng.agent.collector.task_counts import TaskCounts
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.journal.serving.action_server import ActionServer
 from flumeng.journal.serving.client import JournalClient
@@ -137,7 +138,7 @@ def test_a_collector_answers_whoever_asks() -> None:
 def store() -> FakeStore:
     store = FakeStore()
     tree.init(store)
-    apply_flow(store, FLOW, author="ann", reason="", now=NOON)
+    apply_flow(Operator(store, "ann", "", NOON), FLOW)
     tasks = {
         f"collect.{number}": PlannedTask(
             kind=COLLECT, node=node, epoch=2, state="assigned", partitions=()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from flumeng.control.commands import chokes, flows
+from flumeng.control.commands.operator import Operator
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Path, tree
@@ -95,7 +96,7 @@ class Cluster:
 
     def apply(self, name: str, tasks: int = 1) -> None:
         text = FLOW.format(name=name, tasks=tasks, port=5000 + ord(name))
-        flows.apply_flow(self.store, text, author="a", reason="", now=0.0)
+        flows.apply_flow(Operator(self.store, "a", "", 0.0), text)
 
     def say(self, node: str) -> None:
         """The node runs what it is told to."""
@@ -238,7 +239,7 @@ def test_without_a_readable_schema_everything_is_shown(data: bytes) -> None:
 
 def test_chokes_stay_while_the_settings_of_the_cluster_cannot_be_read() -> None:
     there = cluster()
-    chokes.set_choke(there.store, "a", 1e6, None, author="a", reason="", now=0.0)
+    chokes.set_choke(Operator(there.store, "a", "", 0.0), "a", 1e6, None)
     there.settle()
     there.damage(paths.cluster(), DAMAGE["garbage"])
     there.apply("c")
@@ -260,7 +261,7 @@ def test_a_deleted_flow_is_not_dropped_while_nobody_knows_that_it_is_done(path: 
                 flow="a", node=node, primary=node, term=1, in_sync=(), closed=True, end=5
             )
             there.store.write(paths.journal(name), journal, ANY)
-    flows.delete_flow(there.store, "a", author="a", reason="", now=0.0)
+    flows.delete_flow(Operator(there.store, "a", "", 0.0), "a")
     there.damage(path, DAMAGE["garbage"])
     for _ in range(3):
         there.settle()
@@ -285,7 +286,7 @@ def test_a_deleted_flow_is_not_dropped_while_nobody_knows_that_it_is_done(path: 
 def test_a_discarded_flow_waits_for_a_node_of_which_nobody_knows_what_it_runs() -> None:
     there = cluster()
     there.damage(paths.status("n1"), DAMAGE["newer"])
-    flows.delete_flow(there.store, "a", author="a", reason="", now=0.0, discard=True)
+    flows.delete_flow(Operator(there.store, "a", "", 0.0), "a", discard=True)
     for _ in range(3):
         there.settle()
         there.say("n2")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries.progress import Progress, progress
 from flumeng.control.snapshot import items
 from flumeng.control.zookeeper import ABSENT, tree
@@ -23,7 +24,7 @@ LANES = [f"lane.{number}.5f2a90c1@objects" for number in (0, 1)]
 def store() -> FakeStore:
     store = FakeStore()
     tree.init(store)
-    apply_flow(store, TEXT, author="a", reason="", now=0.0)
+    apply_flow(Operator(store, "a", "", 0.0), TEXT)
     live = records.LiveNode(
         uuid="n1", incarnation="i", addresses=("n1:1",), pid=1, version="0", since=0.0
     )

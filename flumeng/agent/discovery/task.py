@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from flumeng.agent.discovery import changes
 from flumeng.agent.discovery.changes import Known
 from flumeng.connectors.api.finding import Before, Bounds, Finder, Findings
-from flumeng.control.commands import audit
+from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot import discovered
 from flumeng.control.snapshot.partitions import FLOW, POLLS, ack_path, input_of, step_of
 from flumeng.control.snapshot.task_map import read_plans
@@ -33,7 +33,7 @@ from flumeng.control.zookeeper.transaction import singly
 from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import ConflictError, UnavailableError
 from zkschema import paths
-from zkschema.records import Audit, Partition, Partitions
+from zkschema.records import Partition, Partitions
 
 log = logging.getLogger(__name__)
 
@@ -251,17 +251,13 @@ class DiscoveryTask:
             return
         for finder in self._finders:
             finder.finished()
-        entry = Audit(
-            who=AUTHOR,
-            command=f"flow stop {self._flow}",
-            reason="it has read all of its partitions up to their end offsets",
-            time=time.time(),
-        )
+        why = "it has read all of its partitions up to their end offsets"
         stopped = replace(found.value, state="stopped")
         still = Check(paths.partitions(self._flow), version)
         change = Put(paths.flow(self._flow), stopped, found.version)
-        audit.commit(self._store, [still, change], entry)
-        log.info("flow %s: %s; it is stopped", self._flow, entry.reason)
+        operator = Operator(self._store, author=AUTHOR, reason=why, now=time.time())
+        operator.commit([still, change], f"flow stop {self._flow}")
+        log.info("flow %s: %s; it is stopped", self._flow, why)
 
     def _log(self, before: Partitions, after: Partitions) -> None:
         came = after.partitions.keys() - before.partitions.keys()

@@ -21,6 +21,7 @@ from flumeng.agent.standalone import embedded
 from flumeng.config import check_flow
 from flumeng.control.commands import membership
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import Store, Versioned, tree
@@ -168,12 +169,9 @@ class Standalone:
             known = membership.members(store, tree.require(store))
             members = {f"node:{self.node}", *process.operators()}.difference(known)
             secure_cluster(
-                store,
+                Operator(store, author=_author(), reason="standalone", now=time.time()),
                 cluster=cluster,
                 admit=sorted(members),
-                author=_author(),
-                reason="standalone",
-                now=time.time(),
             )
 
     def wait_running(self, store: Store, given: Collection[str]) -> None:
@@ -274,7 +272,9 @@ def run(
     try:
         store = standalone.start()
         for text in flows:
-            apply_flow(store, text, author=_author(), reason="standalone --flow", now=time.time())
+            apply_flow(
+                Operator(store, author=_author(), reason="standalone --flow", now=time.time()), text
+            )
         standalone.wait_running(store, given)
         store.close()
         print(f"ready zk={standalone.hosts} metrics={endpoint.url}", flush=True)

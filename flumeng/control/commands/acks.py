@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from flumeng.control.commands import audit
 from flumeng.control.commands.intents import refuse_decided
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, Put, Store, Unreadable, Versioned
 from flumeng.control.zookeeper.transaction import singly
 from zkschema import paths, records
@@ -47,22 +48,20 @@ def behind(store: Store, floors: Mapping[str, int]) -> Advances:
     return Advances(tuple(advanced for advanced, _ in found), unreadable)
 
 
-def advance_acks(
-    store: Store, floors: Mapping[str, int], *, author: str, reason: str, now: float
-) -> Advances:
+def advance_acks(operator: Operator, floors: Mapping[str, int]) -> Advances:
     """Move every ack that lies below its journal's floor to it; gives those that were moved.
 
     In transactions of many acks each, without what cannot be read; interrupted, it is gone on with
     by calling it again. Raises ``ConflictError`` when an ack changes meanwhile, or is in a batch
     that a task has decided to write, ``UnavailableError``.
     """
+    store = operator.store
     found, unreadable = _found(store, floors)
     refuse_decided(store, ((advanced.flow, advanced.journal) for advanced, _ in found))
     puts = (put for _, put in found)
     for part in singly(store.scale, puts, room_bytes=audit.room_bytes(store.scale)):
         command = " ".join(["ack advance", *(write.path.name for write in part)])
-        entry = records.Audit(who=author, command=command, reason=reason, time=now)
-        audit.commit(store, part, entry)
+        operator.commit(part, command)
     return Advances(tuple(advanced for advanced, _ in found), unreadable)
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import textwrap
-import time
 import uuid
-from collections.abc import Sequence
 from dataclasses import replace
 
-from flumeng.control.zookeeper import ABSENT, ANY, Put, Remove, Store, Write
+from flumeng.control.zookeeper import ABSENT, ANY, Put, Remove, Store
 from flumeng.control.zookeeper.transaction import Scale
-from flumeng.platform.errors import ForbiddenError, UnavailableError
+from flumeng.platform.errors import ForbiddenError
 from zkschema import paths, records
 
 KEEP_AUDIT = 500
@@ -20,28 +17,6 @@ COMMAND_CHARACTERS = 8192
 NAME_CHARACTERS = 60
 MOST_LOOKS = 2000
 """So many entries are looked at in one portion."""
-SETTLE_SECONDS = 8.0
-LOOK_SECONDS = 0.1
-
-
-def commit(store: Store, writes: Sequence[Write], entry: records.Audit) -> None:
-    """All of ``writes`` and the entry, or nothing.
-
-    When no answer comes, the entry tells whether it was done. Raises ConflictError, TooLargeError
-    for what no server takes, and UnavailableError when the outcome is not known in time.
-    """
-    with contextlib.suppress(ForbiddenError):  # in a secured cluster only masters may
-        trim(store)
-    own = put(entry)
-    try:
-        store.commit([*writes, own])
-    except ForbiddenError:
-        raise
-    except UnavailableError as error:
-        if not _appears(store, own):
-            raise UnavailableError(
-                f"{error}: it is not known whether it was done; look, and repeat the command"
-            ) from error
 
 
 def room_bytes(scale: Scale) -> int:
@@ -63,17 +38,6 @@ def trim(store: Store) -> None:
     for refused in store.commit_each(removals):
         if isinstance(refused, ForbiddenError):
             raise refused
-
-
-def _appears(store: Store, own: Put) -> bool:
-    """Whether the entry is seen in time. A server may lag: not to see it proves nothing."""
-    deadline = time.monotonic() + SETTLE_SECONDS
-    while time.monotonic() < deadline:
-        with contextlib.suppress(UnavailableError):
-            if store.exists(own.path):
-                return True
-        time.sleep(LOOK_SECONDS)
-    return False
 
 
 def put(entry: records.Audit) -> Put:

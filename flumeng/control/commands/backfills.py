@@ -11,9 +11,9 @@ from flumeng.config.backfill import bounded_by, offsets_text, require_offsets, t
 from flumeng.config.component import OffsetBounds, TimeBounds
 from flumeng.control.commands import derived_flows
 from flumeng.control.commands.flow_records import require_flow, require_revision
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
-from zkschema import records
 
 NAMED = 100
 """So many partitions are named in the audit."""
@@ -51,35 +51,26 @@ def backfills_objects(store: Store, flow: str, paths: Collection[str]) -> bool:
     return objects and (bool(paths) or not bounded_by(spec, OffsetBounds))
 
 
-def start_objects_backfill(
-    store: Store, flow: str, name: str, written: Written, *, author: str, reason: str, now: float
-) -> None:
+def start_objects_backfill(operator: Operator, flow: str, name: str, written: Written) -> None:
     """Make the flow ``name``, which runs at once. Raises as ``start_backfill``."""
+    store = operator.store
     text = require_revision(store, flow, require_flow(store, flow).value.revision).effective
     wanted = times_text(text, name, written.paths, written.start, written.end)
     said = f"written from {written.start or 'ever'} before {written.end}"
     where = f" at {', '.join(written.paths)}" if written.paths else ""
-    entry = records.Audit(
-        who=author,
-        command=f"flow backfill {flow} as {name}: {said}{where}",
-        reason=reason,
-        time=now,
-    )
-    derived_flows.start(store, wanted, name, of=flow, kind="backfill", entry=entry)
+    command = f"flow backfill {flow} as {name}: {said}{where}"
+    derived_flows.start(operator, wanted, name, of=flow, kind="backfill", command=command)
 
 
-def start_backfill(
-    store: Store, flow: str, name: str, bounds: Bounds, *, author: str, reason: str, now: float
-) -> None:
+def start_backfill(operator: Operator, flow: str, name: str, bounds: Bounds) -> None:
     """Make the flow ``name``, which runs at once.
 
     Raises ``UserError`` when there is nothing to read, or for a flow that has no such source,
     ``SpecError``, ``ConflictError`` when there is a flow of that name, ``UnavailableError``.
     """
-    text = offsets_text(current_text(store, flow), name, bounds)
+    text = offsets_text(current_text(operator.store, flow), name, bounds)
     command = f"flow backfill {flow} as {name}: {_said(bounds.items())}"
-    entry = records.Audit(who=author, command=command, reason=reason, time=now)
-    derived_flows.start(store, text, name, of=flow, kind="backfill", entry=entry)
+    derived_flows.start(operator, text, name, of=flow, kind="backfill", command=command)
 
 
 def within(starts: Mapping[str, int], ends: Mapping[str, int]) -> dict[str, tuple[int, int]]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from flumeng.control.commands import audit
 from flumeng.control.commands.flow_records import refuse_deleted, require_flow
 from flumeng.control.commands.nodes import require_node
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import Check, Put, Store, Write
 from flumeng.platform.errors import UserError
-from zkschema import paths, records
+from zkschema import paths
 
 
 def chokes(store: Store, flow: str) -> Mapping[str | None, float]:
@@ -22,22 +22,14 @@ def chokes(store: Store, flow: str) -> Mapping[str | None, float]:
     return {node or None: rate for name, _, node, rate in named if name == flow}
 
 
-def set_choke(
-    store: Store,
-    flow: str,
-    rate: float | None,
-    node: str | None,
-    *,
-    author: str,
-    reason: str,
-    now: float,
-) -> bool:
+def set_choke(operator: Operator, flow: str, rate: float | None, node: str | None) -> bool:
     """Limit a flow to ``rate`` bytes per second on each node, or on ``node``; None sets no limit.
 
     What is set for one node counts before what is set for all. Gives whether that is a change.
     Raises ``UserError`` without such a flow or node or for a rate that is not above 0,
     ``ConflictError``, also when one of them goes meanwhile, ``UnavailableError``.
     """
+    store = operator.store
     current = require_flow(store, flow)
     refuse_deleted(flow, current.value, "its sources stop, there is nothing to choke")
     there: list[Write] = [Check(paths.flow(flow), current.version)]
@@ -57,7 +49,6 @@ def set_choke(
         return False
     what = "off" if rate is None else f"{rate:g}"
     command = f"flow choke {flow} {what}" + (f" --node {node}" if node else "")
-    entry = records.Audit(who=author, command=command, reason=reason, time=now)
     record = replace(found.value, chokes=wanted)
-    audit.commit(store, [*there, Put(paths.cluster(), record, found.version)], entry)
+    operator.commit([*there, Put(paths.cluster(), record, found.version)], command)
     return True

@@ -8,6 +8,7 @@ from typing import Any
 
 from flumeng.control.commands import audit, membership
 from flumeng.control.commands.documents import AnyRecord, at, documents, encoded
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import acl_mismatches, lacks_groups
 from flumeng.control.zookeeper import ABSENT, ANY, Put, Remove, Store, Version, Write, tree
 from flumeng.control.zookeeper.transaction import singly
@@ -21,12 +22,11 @@ from zkschema.verify import Problem, verify
 SCHEMA = str(paths.schema())
 
 
-def init_cluster(store: Store, *, author: str, reason: str, now: float) -> list[str]:
+def init_cluster(operator: Operator) -> list[str]:
     """Create what an empty cluster has; gives the paths that were missing. Safe to repeat."""
-    created = tree.init(store)
+    created = tree.init(operator.store)
     if created:
-        entry = records.Audit(who=author, command="schema init", reason=reason, time=now)
-        audit.commit(store, [], entry)
+        operator.commit([], "schema init")
     return created
 
 
@@ -41,7 +41,7 @@ def export_cluster(store: Store) -> dict[str, Any]:
     return {"schema": version, "znodes": dict(sorted(membership.without_secrets(found).items()))}
 
 
-def import_cluster(store: Store, exported: object, *, author: str, reason: str, now: float) -> int:
+def import_cluster(operator: Operator, exported: object) -> int:
     """Write an exported document into an empty chroot; gives how many znodes it has.
 
     The schema's znode comes last, so that nothing takes half an import for a cluster; one that was
@@ -53,6 +53,7 @@ def import_cluster(store: Store, exported: object, *, author: str, reason: str, 
     Raises ``UserError`` when the document is none, is of another version, or the chroot is not
     empty.
     """
+    store = operator.store
     wanted = {p: doc for p, doc in _exported(exported).items() if not table.intent.matches(p)}
     problems = verify({path: encoded(doc) for path, doc in wanted.items()})
     if problems:
@@ -71,10 +72,9 @@ def import_cluster(store: Store, exported: object, *, author: str, reason: str, 
     missing = [path for path in sorted(wanted) if path != SCHEMA and path not in there]
     for part in singly(store.scale, (Put(*at(path, wanted[path]), ABSENT) for path in missing)):
         store.commit(part)
-    entry = records.Audit(who=author, command="schema import", reason=reason, time=now)
     schema = codec.decode(records.Schema, data[SCHEMA])
-    begun = replace(schema, generation=max(schema.generation + 1, int(now)))
-    audit.commit(store, [Put(paths.schema(), begun, ABSENT)], entry)
+    begun = replace(schema, generation=max(schema.generation + 1, int(operator.now)))
+    operator.commit([Put(paths.schema(), begun, ABSENT)], "schema import")
     return len(wanted)
 
 
@@ -100,14 +100,13 @@ def access_problems(store: Store) -> list[Problem]:
     return [*found, *lacks_groups(store)]
 
 
-def repair_cluster(
-    store: Store, wanted: Sequence[Repair], *, author: str, reason: str, now: float
-) -> list[Repair]:
+def repair_cluster(operator: Operator, wanted: Sequence[Repair]) -> list[Repair]:
     """Carry out those of ``wanted`` that are needed still; gives them.
 
     Everything is looked at once more, and each write expects what was there before that look: what
     changes meanwhile is left alone. Raises ``ConflictError``, ``UnavailableError``.
     """
+    store = operator.store
     before = store.dump()
     versions = _versions(store, {str(c.path) for r in wanted for c in r.changes}, before)
     dump = store.dump()
@@ -127,8 +126,7 @@ def repair_cluster(
             writes.append(Put(path, value, expect))
     for part in singly(store.scale, writes, room_bytes=audit.room_bytes(store.scale)):
         command = f"schema verify --fix: {', '.join(str(write.path) for write in part)}"
-        entry = records.Audit(who=author, command=command[:8192], reason=reason, time=now)
-        audit.commit(store, part, entry)
+        operator.commit(part, command[:8192])
     return done
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flumeng.control.commands import audit
 from flumeng.control.commands.flow_records import require_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import Remove, Store, Unreadable, Version, Versioned
 from flumeng.platform.errors import ConflictError, UserError
 from flumeng.platform.options.problems import nearest
@@ -100,23 +100,15 @@ def require_lost(
 
 
 def drop_commit(
-    store: Store,
-    flow: str,
-    name: str,
-    exists: Callable[[str], bool],
-    *,
-    author: str,
-    reason: str,
-    now: float,
+    operator: Operator, flow: str, name: str, exists: Callable[[str], bool]
 ) -> Whereabouts:
     """Give up the commit's files that are nowhere, so that the flow goes on.
 
     Raises as ``require_lost``, and ``UnavailableError``.
     """
-    found, version = require_lost(store, flow, name, exists)
+    found, version = require_lost(operator.store, flow, name, exists)
     command = f"ack drop {flow} {name}: gave up {len(found.missing)} files"
-    entry = records.Audit(who=author, command=command, reason=reason, time=now)
-    audit.commit(store, [Remove(paths.commit(flow, name), version)], entry)
+    operator.commit([Remove(paths.commit(flow, name), version)], command)
     return found
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from flumeng.config import SpecError, parse_flow
 from flumeng.config.replicas import Replicas
-from flumeng.control.commands import audit
 from flumeng.control.commands.nodes import require_node
+from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot.journal_registry import Source, as_named
 from flumeng.control.snapshot.rendezvous import chosen
 from flumeng.control.zookeeper import (
@@ -30,7 +30,7 @@ from flumeng.journal.replication.membership import Membership, node_of
 from flumeng.platform.errors import ConflictError, UserError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths
-from zkschema.records import COPY, Audit, Journal
+from zkschema.records import COPY, Journal
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,9 @@ class Change:
         return self.before is not None and len(self.after.in_sync) < len(self.before.in_sync)
 
 
-def carry_out(store: Store, change: Change, *, author: str, reason: str, now: float) -> None:
+def carry_out(operator: Operator, change: Change) -> None:
     """Raises ``ConflictError`` when the record is another one meanwhile, ``UnavailableError``."""
-    entry = Audit(who=author, command=change.command, reason=reason, time=now)
-    audit.commit(store, [Put(paths.journal(change.name), change.after, change.version)], entry)
+    operator.commit([Put(paths.journal(change.name), change.after, change.version)], change.command)
 
 
 def promote(store: Store, name: str, to: str | None) -> Change | None:

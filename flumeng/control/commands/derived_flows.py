@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flumeng.config import check_flow
-from flumeng.control.commands import audit
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.revisions import next_revisions, revision_writes
 from flumeng.control.zookeeper import ReadableStore, Store, Write, tree
-from zkschema import paths, records
+from zkschema import paths
 
 NAME_CHARACTERS = 63
 SUFFIX_CHARACTERS = 16
@@ -36,13 +36,13 @@ def require_allowed(store: Store, text: str, name: str) -> None:
 
 
 def start(
-    store: Store,
+    operator: Operator,
     text: str,
     name: str,
     *,
     of: str,
     kind: str,
-    entry: records.Audit,
+    command: str,
     others: Sequence[Write] = (),
 ) -> None:
     """Make the flow ``name`` of this text, in which nothing is isolated: a ``kind`` of the flow
@@ -50,8 +50,8 @@ def start(
     ``require_allowed``, and ``ConflictError`` when there is a flow of that name or ``others``
     fail."""
     check_flow(text)
-    schema = tree.require_versioned(store)
-    wanted = next_revisions(store, {name: text}, 0)
-    why = f"{kind} of {of}: {entry.reason}" if entry.reason else f"{kind} of {of}"
-    writes = revision_writes(wanted, schema, entry.who, why, entry.time, backfill_of=of)
-    audit.commit(store, [*others, *writes], entry)
+    schema = tree.require_versioned(operator.store)
+    wanted = next_revisions(operator.store, {name: text}, 0)
+    why = f"{kind} of {of}: {operator.reason}" if operator.reason else f"{kind} of {of}"
+    writes = revision_writes(wanted, schema, operator.author, why, operator.now, backfill_of=of)
+    operator.commit([*others, *writes], command)

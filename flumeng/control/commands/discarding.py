@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from flumeng.control.commands import audit
 from flumeng.control.commands.nodes import absent, below, require_node
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import without_chokes
 from flumeng.control.snapshot import journal_registry
 from flumeng.control.zookeeper import ANY, Path, Remove, Store, Unreadable, Write
@@ -61,14 +62,13 @@ def data_loss(store: Store, node: str) -> list[DataLoss]:
     return found
 
 
-def discard_node(
-    store: Store, node: str, *, author: str, reason: str, now: float
-) -> list[DataLoss]:
+def discard_node(operator: Operator, node: str) -> list[DataLoss]:
     """Remove the node with all that it still holds; gives what is given up by that.
 
     Interrupted, it is gone on with by calling it again. Raises ``UserError`` for an unknown node,
     ``ConflictError`` when it is live or something of it changes meanwhile, ``UnavailableError``.
     """
+    store = operator.store
     current = require_node(store, node)
     if store.exists(paths.live_node(node)):
         raise ConflictError(f"node {node} is live: its host is not gone; drain it instead")
@@ -84,8 +84,7 @@ def discard_node(
     said = _said(node, lost)
     room_bytes, each = audit.room_bytes(store.scale), absent(node)
     for part in singly(store.scale, writes, each=each, room_bytes=room_bytes):
-        entry = records.Audit(who=author, command=said, reason=reason, time=now)
-        audit.commit(store, [*each, *part], entry)
+        operator.commit([*each, *part], said)
     return lost
 
 

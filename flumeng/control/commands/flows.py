@@ -16,12 +16,13 @@ from flumeng.control.commands.flow_records import (
     require_revision,
 )
 from flumeng.control.commands.next_revision import Applied, NextRevision
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.revision_groups import groups
 from flumeng.control.commands.revisions import next_revisions, revision_writes
 from flumeng.control.commands.settings import without_chokes
 from flumeng.control.commands.subscriptions import why_not_deleted
 from flumeng.control.commands.tombstones import tombstone_writes
-from flumeng.control.zookeeper import Check, Put, ReadableStore, Store, Versioned, Write, tree
+from flumeng.control.zookeeper import Check, Put, ReadableStore, Versioned, Write, tree
 from flumeng.control.zookeeper.transaction import portions
 from flumeng.platform.errors import ConflictError, FlumengError, UserError
 from zkschema import paths, records
@@ -31,31 +32,15 @@ FLOWS_AT_ONCE = 50
 VERBS = {"running": "resume", "suspended": "pause", "stopped": "stop"}
 
 
-def apply_flow(
-    store: Store,
-    text: str,
-    *,
-    author: str,
-    reason: str,
-    now: float,
-    expect_revision: int | None = None,
-) -> Applied:
+def apply_flow(operator: Operator, text: str, *, expect_revision: int | None = None) -> Applied:
     """``apply_flows`` for one. Raises ``SpecError`` too."""
     name = check_flow(text).flow
-    made = apply_flows(
-        store, {name: text}, author=author, reason=reason, now=now, expect_revision=expect_revision
-    )
+    made = apply_flows(operator, {name: text}, expect_revision=expect_revision)
     return next(one for one in chain.from_iterable(made) if one.flow == name)
 
 
 def apply_flows(
-    store: Store,
-    texts: Mapping[str, str],
-    *,
-    author: str,
-    reason: str,
-    now: float,
-    expect_revision: int | None = None,
+    operator: Operator, texts: Mapping[str, str], *, expect_revision: int | None = None
 ) -> Iterator[list[Applied]]:
     """Make each text, which is valid, the current revision of its flow; a new flow starts to run.
 
@@ -71,13 +56,14 @@ def apply_flows(
     ``RefusedError`` before anything is written, ``ConflictError`` and ``UnavailableError`` for the
     transaction that failed.
     """
+    store = operator.store
     schema = tree.require_versioned(store)
     wanted = next_revisions(store, texts, expect_revision)
     unchanged = Check(paths.schema(), schema.version)  # it tells which folders a flow has
-    _confirm(store, [unchanged], wanted, "flow apply", author=author, reason=reason, now=now)
+    _confirm(operator, [unchanged], wanted, "flow apply")
     yield [one.applied for one in wanted if not one.changed]
     prepared = [
-        (group, revision_writes(group, schema, author, reason, now))
+        (group, revision_writes(group, schema, operator.author, operator.reason, operator.now))
         for group in groups(one for one in wanted if one.changed)
     ]
     room_bytes = audit.room_bytes(store.scale)
@@ -86,25 +72,19 @@ def apply_flows(
     ):
         revisions = [one for group, _ in part for one in group]
         said = ", ".join(f"{one.flow} (revision {one.number})" for one in revisions)
-        entry = records.Audit(who=author, command=f"flow apply {said}", reason=reason, time=now)
-        audit.commit(store, [unchanged, *chain.from_iterable(one for _, one in part)], entry)
+        writes = chain.from_iterable(one for _, one in part)
+        operator.commit([unchanged, *writes], f"flow apply {said}")
         yield [one.applied for one in revisions]
 
 
 def rollback_flow(
-    store: Store,
-    flow: str,
-    number: int,
-    *,
-    author: str,
-    reason: str,
-    now: float,
-    expect_revision: int | None = None,
+    operator: Operator, flow: str, number: int, *, expect_revision: int | None = None
 ) -> Applied:
     """Make a new revision with the text of revision ``number``; its reason says so.
 
     Raises as ``apply_flow``, and ``UserError`` when the flow or that revision is not there.
     """
+    store = operator.store
     text = rollback_text(store, flow, number)
     why = f"rollback to revision {number}"
     schema = tree.require_versioned(store)
@@ -114,12 +94,11 @@ def rollback_flow(
     if whole.current is None:
         raise ConflictError(f"flow {flow} was deleted meanwhile")
     if any(one.changed for one in wanted):
-        because = f"{why}: {reason}" if reason else why
+        because = f"{why}: {operator.reason}" if operator.reason else why
         command = f"flow rollback {flow} {number} (revision {whole.number})"
-        entry = records.Audit(who=author, command=command, reason=because, time=now)
-        writes = revision_writes(wanted, schema, author, because, now)
-        audit.commit(store, [unchanged, *writes], entry)
-    _confirm(store, [unchanged], wanted, "flow rollback", author=author, reason=reason, now=now)
+        writes = revision_writes(wanted, schema, operator.author, because, operator.now)
+        replace(operator, reason=because).commit([unchanged, *writes], command)
+    _confirm(operator, [unchanged], wanted, "flow rollback")
     return whole.applied
 
 
@@ -138,14 +117,7 @@ def rollback_text(store: ReadableStore, flow: str, number: int) -> str:
 
 
 def _confirm(
-    store: Store,
-    checks: Sequence[Write],
-    wanted: Sequence[NextRevision],
-    command: str,
-    *,
-    author: str,
-    reason: str,
-    now: float,
+    operator: Operator, checks: Sequence[Write], wanted: Sequence[NextRevision], command: str
 ) -> None:
     """An operator asks for the revision to which a flow went back by itself: it no longer counts
     as a rollout that failed."""
@@ -153,20 +125,12 @@ def _confirm(
     back = {flow: found for flow, found in kept.items() if found.value.went_back}
     for flow, found in back.items():
         said = f"{command} {flow} (stays at revision {found.value.revision})"
-        entry = records.Audit(who=author, command=said, reason=reason, time=now)
         settled = Put(paths.flow(flow), replace(found.value, went_back=""), found.version)
-        audit.commit(store, [*checks, settled], entry)
+        operator.commit([*checks, settled], said)
 
 
 def set_flow_state(
-    store: Store,
-    flow: str,
-    state: str,
-    *,
-    author: str,
-    reason: str,
-    now: float,
-    expect_revision: int | None = None,
+    operator: Operator, flow: str, state: str, *, expect_revision: int | None = None
 ) -> bool:
     """Want the flow ``running``, ``suspended`` or ``stopped``, and its isolated parts too; gives
     whether that is a change.
@@ -175,6 +139,7 @@ def set_flow_state(
     sources stop, what they accepted is collected to its end. Raises ``UserError`` for a flow that
     does not exist, ``ConflictError``, ``UnavailableError``.
     """
+    store = operator.store
     current = require_flow(store, flow)
     expect_current(flow, current, expect_revision)
     refuse_deleted(flow, current.value, f"it cannot become {state} any more")
@@ -185,10 +150,7 @@ def set_flow_state(
         if found.value.state != state
     ]
     if writes:
-        command = f"flow {VERBS[state]} {flow}"
-        audit.commit(
-            store, writes, records.Audit(who=author, command=command, reason=reason, time=now)
-        )
+        operator.commit(writes, f"flow {VERBS[state]} {flow}")
     return bool(writes)
 
 
@@ -201,35 +163,27 @@ class StateOutcome:
     error: FlumengError | None = None
 
 
-def set_flow_states(
-    store: Store, flows: Sequence[str], state: str, *, author: str, reason: str, now: float
-) -> Iterator[StateOutcome]:
+def set_flow_states(operator: Operator, flows: Sequence[str], state: str) -> Iterator[StateOutcome]:
     """As ``set_flow_state`` for each, one in turn after the other; what is wrong with one ends
     nothing. Those that nothing stands in the way of share transactions and their audit entry.
     """
     for start in range(0, len(flows), FLOWS_AT_ONCE):
         some = flows[start : start + FLOWS_AT_ONCE]
         try:
-            entry = records.Audit(
-                who=author, command=f"flow {VERBS[state]}", reason=reason, time=now
-            )
-            yield from _set_together(store, some, state, entry)
+            yield from _set_together(operator, some, state)
         except FlumengError:
             for flow in some:
                 try:
-                    changed = set_flow_state(
-                        store, flow, state, author=author, reason=reason, now=now
-                    )
+                    changed = set_flow_state(operator, flow, state)
                 except FlumengError as error:
                     yield StateOutcome(flow, changed=False, error=error)
                 else:
                     yield StateOutcome(flow, changed)
 
 
-def _set_together(
-    store: Store, flows: Sequence[str], state: str, entry: records.Audit
-) -> list[StateOutcome]:
+def _set_together(operator: Operator, flows: Sequence[str], state: str) -> list[StateOutcome]:
     """All or none. Raises as ``set_flow_state``."""
+    store = operator.store
     currents = dict(zip(flows, store.read_each([paths.flow(flow) for flow in flows]), strict=True))
     there: dict[str, Versioned[records.Flow]] = {}
     for flow, current in {**parts.parts_there(store, flows), **currents}.items():
@@ -246,19 +200,12 @@ def _set_together(
             for flow, found in changed.items()
         ]
         named = " ".join(one.flow for one in outcomes if one.changed)
-        audit.commit(store, writes, replace(entry, command=f"{entry.command} {named}"))
+        operator.commit(writes, f"flow {VERBS[state]} {named}")
     return outcomes
 
 
 def delete_flow(
-    store: Store,
-    flow: str,
-    *,
-    author: str,
-    reason: str,
-    now: float,
-    discard: bool = False,
-    expect_revision: int | None = None,
+    operator: Operator, flow: str, *, discard: bool = False, expect_revision: int | None = None
 ) -> bool:
     """Want the flow gone, and its isolated parts with it; masters drain it first, or with
     ``discard`` drop what is not collected.
@@ -268,6 +215,7 @@ def delete_flow(
     Gives whether this call changed anything. Raises ``UserError`` for a flow that does not exist,
     ``ConflictError``, ``UnavailableError``.
     """
+    store = operator.store
     current = require_flow(store, flow)
     expect_current(flow, current, expect_revision)
     if is_part(flow) and store.exists(paths.flow(whole_of(flow))):
@@ -281,12 +229,11 @@ def delete_flow(
     if wanted == current.value and not others:
         return False
     command = f"flow delete {flow}{' --discard' if discard else ''}"
-    entry = records.Audit(who=author, command=command, reason=reason, time=now)
     writes = [
         Put(paths.flow(flow), wanted, current.version),
         *parts.deletion(others, discard=wanted.discard),
         *without_chokes(store, flow=flow),
-        *tombstone_writes(store, flow, author=author, reason=reason, now=now),
+        *tombstone_writes(operator, flow),
     ]
-    audit.commit(store, writes, entry)
+    operator.commit(writes, command)
     return True

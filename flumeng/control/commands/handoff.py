@@ -10,28 +10,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flumeng.control.commands import audit
 from flumeng.control.commands.flow_records import expect_current, refuse_deleted, require_flow
-from flumeng.control.zookeeper import Put, Store
+from flumeng.control.commands.operator import Operator
+from flumeng.control.zookeeper import Put
 from flumeng.platform.errors import ConflictError
-from zkschema import paths, records
+from zkschema import paths
 
 
-def hand_off(
-    store: Store,
-    flow: str,
-    *,
-    author: str,
-    reason: str,
-    now: float,
-    expect_revision: int | None = None,
-) -> int:
+def hand_off(operator: Operator, flow: str, *, expect_revision: int | None = None) -> int:
     """Ask for it; gives the number of the handoff.
 
     Raises ``UserError`` for a flow that does not exist, ``ConflictError`` for one that nobody
     collects, ``UnavailableError``.
     """
-    current = require_flow(store, flow)
+    current = require_flow(operator.store, flow)
     expect_current(flow, current, expect_revision)
     refuse_deleted(flow, current.value, "what it accepted is delivered anyway")
     if current.value.state == "suspended":
@@ -40,6 +32,5 @@ def hand_off(
             f"{flow}` first"
         )
     wanted = replace(current.value, handoff=current.value.handoff + 1)
-    entry = records.Audit(who=author, command=f"flow handoff {flow}", reason=reason, time=now)
-    audit.commit(store, [Put(paths.flow(flow), wanted, current.version)], entry)
+    operator.commit([Put(paths.flow(flow), wanted, current.version)], f"flow handoff {flow}")
     return wanted.handoff

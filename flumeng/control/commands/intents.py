@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from flumeng.control.commands import audit
 from flumeng.control.commands.flow_records import require_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot import partitions
-from flumeng.control.zookeeper import Put, ReadableStore, Store, Unreadable, Version, Versioned
+from flumeng.control.zookeeper import Put, ReadableStore, Unreadable, Version, Versioned
 from flumeng.platform.errors import ConflictError, UserError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
@@ -91,22 +91,20 @@ def require_decided(store: ReadableStore, flow: str, task: str) -> tuple[Decided
     return known[task], found.version
 
 
-def drop_batch(
-    store: Store, flow: str, task: str, *, author: str, reason: str, now: float
-) -> DecidedBatch:
+def drop_batch(operator: Operator, flow: str, task: str) -> DecidedBatch:
     """Give the batch up: its acks stay, and its events are delivered again in other batches.
 
     Raises as ``require_decided``, ``ConflictError`` when it is finished meanwhile, and
     ``UnavailableError``.
     """
+    store = operator.store
     batch, version = require_decided(store, flow, task)
     path = paths.intent(flow, task)
     (found,) = store.read_each([path])
     record = found.value if isinstance(found, Versioned) else UNKNOWN
     read = ", ".join(f"{name} {start}-{end}" for name, (start, end) in batch.ranges.items())
     command = f"ack drop {flow} {task}: gave up batch {batch.number} ({read or 'unreadable'})"
-    entry = records.Audit(who=author, command=command, reason=reason, time=now)
-    audit.commit(store, [Put(path, replace(record, ranges={}), version)], entry)
+    operator.commit([Put(path, replace(record, ranges={}), version)], command)
     return batch
 
 

@@ -13,10 +13,11 @@ from dataclasses import replace
 from flumeng.control.commands import audit
 from flumeng.control.commands.documents import at, documents
 from flumeng.control.commands.live_processes import live_processes
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, Put, Remove, Store, Versioned, Write
 from flumeng.control.zookeeper.transaction import singly
 from flumeng.platform.errors import ConflictError, UserError
-from zkschema import migrations, paths, records, table
+from zkschema import migrations, paths, table
 from zkschema.migrations import MIGRATIONS, Delete, Migration
 from zkschema.records import Schema
 
@@ -34,9 +35,7 @@ def pending_migrations(
         raise UserError(f"{error}: use the flumeng that matches") from error
 
 
-def migrate_cluster(
-    store: Store, migration: Migration, *, author: str, reason: str, now: float
-) -> int:
+def migrate_cluster(operator: Operator, migration: Migration) -> int:
     """Bring the tree to the version after ``migration.before``; gives how many znodes it wrote.
 
     Every write expects the version that the migration saw, and what changed meanwhile is looked at
@@ -44,6 +43,7 @@ def migrate_cluster(
     calling it again. Raises ``ConflictError``, also while a process of an older version is live,
     ``UnavailableError``, ``CorruptError``.
     """
+    store = operator.store
     target = migration.before + 1
     older = [str(process) for process in live_processes(store) if process.schema < target]
     if older:
@@ -56,10 +56,9 @@ def migrate_cluster(
         raise ConflictError(f"the cluster does not have schema version {migration.before} any more")
     raised = Put(paths.schema(), replace(schema.value, version=target), schema.version)
     command = f"schema migrate {migration.before} -> {target}"
-    entry = records.Audit(who=author, command=command, reason=reason, time=now)
 
     def end(last: list[Write]) -> None:
-        audit.commit(store, [*last, raised], entry)
+        operator.commit([*last, raised], command)
 
     count = _carry_out(store, migration, raised, end)
     # What was written just before the tree was raised may be what the migration did not see.

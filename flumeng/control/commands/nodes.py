@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from flumeng.control.commands import audit
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import without_chokes
 from flumeng.control.snapshot import journal_registry
 from flumeng.control.snapshot.assignment_pages import read_assignment
@@ -100,81 +100,63 @@ def left(store: Store, node: str) -> Left:
     return Left(tuple(sorted(tasks)), kept, held, tuple(unreadable))
 
 
-def set_node_desired(
-    store: Store, node: str, desired: str, *, author: str, reason: str, now: float
-) -> bool:
+def set_node_desired(operator: Operator, node: str, desired: str) -> bool:
     """Want the node ``draining`` or ``active``; gives whether that is a change.
 
     Draining: its collect tasks go to other nodes, its sources stop, its journals are closed and
     collected to their end. Raises ``UserError`` for an unknown node, ``ConflictError``,
     ``UnavailableError``.
     """
-    current = require_node(store, node)
+    current = require_node(operator.store, node)
     if current.value.desired == desired:
         return False
     command = f"node {VERBS[desired]} {node}"
-    entry = records.Audit(who=author, command=command, reason=reason, time=now)
     wanted = replace(current.value, desired=desired)
-    audit.commit(store, [Put(paths.node(node), wanted, current.version)], entry)
+    operator.commit([Put(paths.node(node), wanted, current.version)], command)
     return True
 
 
 def label_node(
-    store: Store,
-    node: str,
-    given: Mapping[str, str],
-    taken: Collection[str],
-    *,
-    author: str,
-    reason: str,
-    now: float,
+    operator: Operator, node: str, given: Mapping[str, str], taken: Collection[str]
 ) -> Mapping[str, str]:
     """Set the labels in ``given`` and remove those in ``taken``; gives the labels that it has now.
 
     Raises as ``set_node_desired``.
     """
-    current = require_node(store, node)
+    current = require_node(operator.store, node)
     labels = _changed(current.value.labels, given, taken)
     if labels != dict(current.value.labels):
         command = f"node label {node} {_words(given, taken)}"
-        entry = records.Audit(who=author, command=command, reason=reason, time=now)
         wanted = replace(current.value, labels=labels)
-        audit.commit(store, [Put(paths.node(node), wanted, current.version)], entry)
+        operator.commit([Put(paths.node(node), wanted, current.version)], command)
     return labels
 
 
 def resize_node(
-    store: Store,
-    node: str,
-    given: Mapping[str, float],
-    taken: Collection[str],
-    *,
-    author: str,
-    reason: str,
-    now: float,
+    operator: Operator, node: str, given: Mapping[str, float], taken: Collection[str]
 ) -> Mapping[str, float]:
     """Set how much fits on the node in each dimension in ``given``, and remove the bounds in
     ``taken``; gives the capacity that it has now.
 
     Raises as ``set_node_desired``.
     """
-    current = require_node(store, node)
+    current = require_node(operator.store, node)
     capacity = _changed(current.value.capacity, given, taken)
     if capacity != dict(current.value.capacity):
         words = _words({key: f"{number:g}" for key, number in given.items()}, taken)
         command = f"node capacity {node} {words}"
-        entry = records.Audit(who=author, command=command, reason=reason, time=now)
         wanted = replace(current.value, capacity=capacity)
-        audit.commit(store, [Put(paths.node(node), wanted, current.version)], entry)
+        operator.commit([Put(paths.node(node), wanted, current.version)], command)
     return capacity
 
 
-def decommission_node(store: Store, node: str, *, author: str, reason: str, now: float) -> None:
+def decommission_node(operator: Operator, node: str) -> None:
     """Remove all znodes of a node that is not live and on which nothing is left, and its chokes.
 
     Raises ``UserError`` for an unknown node, ``ConflictError`` while it is live, while something is
     left, or when either changes meanwhile, and ``UnavailableError``.
     """
+    store = operator.store
     current = require_node(store, node)
     own = removal(store, node, current.version)
     if store.exists(paths.live_node(node)):
@@ -185,8 +167,7 @@ def decommission_node(store: Store, node: str, *, author: str, reason: str, now:
             f"node {node} still has {remains}: drain it first (`flumeng node drain {node}`), or, "
             "when its host is gone for good, give up what only it held with --discard"
         )
-    entry = records.Audit(who=author, command=f"node decommission {node}", reason=reason, time=now)
-    audit.commit(store, own, entry)
+    operator.commit(own, f"node decommission {node}")
 
 
 def require_node(store: ReadableStore, node: str) -> Versioned[records.Node]:

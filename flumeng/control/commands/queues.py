@@ -7,31 +7,24 @@ from dataclasses import replace
 from typing import Literal
 
 from flumeng.control.commands import audit
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import Put, Store, Versioned, readable
 from flumeng.control.zookeeper.transaction import singly
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.problems import nearest
-from zkschema import paths, records
+from zkschema import paths
 from zkschema.records import QueueFailure
 
 Decision = Literal["retry", "skip"]
 
 
-def decide(
-    store: Store,
-    flow: str,
-    names: Collection[str],
-    wanted: Decision,
-    *,
-    author: str,
-    reason: str,
-    now: float,
-) -> list[str]:
+def decide(operator: Operator, flow: str, names: Collection[str], wanted: Decision) -> list[str]:
     """Have these items read again from where they could not be read, or have them given up; all
     that failed when none is named. The discovery task carries it out. Gives their names.
 
     Raises UserError for one that has not failed, ConflictError, UnavailableError.
     """
+    store = operator.store
     failed = _failed(store, flow, names)
     writes = (
         Put(paths.queue_failure(flow, name), replace(one.value, wanted=wanted), one.version)
@@ -39,8 +32,7 @@ def decide(
     )
     for part in singly(store.scale, writes, room_bytes=audit.room_bytes(store.scale)):
         command = f"queue {wanted} {flow} {' '.join(write.path.name for write in part)}"
-        entry = records.Audit(who=author, command=command, reason=reason, time=now)
-        audit.commit(store, part, entry)
+        operator.commit(part, command)
     return list(failed)
 
 

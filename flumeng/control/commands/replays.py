@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.config.flow_names import is_part, whole_of
 from flumeng.config.replay import replay_text, require_files
-from flumeng.control.commands import audit, derived_flows
+from flumeng.control.commands import derived_flows
 from flumeng.control.commands.flow_records import require_flow, require_revision
 from flumeng.control.commands.local_files import collecting_hosts
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import Put, ReadableStore, Store, Unreadable, Versioned
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.locations import InStore, place_of
@@ -108,16 +109,13 @@ def check_replay(store: Store, letters: LettersOf, name: str) -> None:
 
 
 def start_replay(
-    store: Store,
+    operator: Operator,
     letters: LettersOf,
     name: str,
     replay: str,
     rows: Sequence[int],
     *,
     chosen: str,
-    author: str,
-    reason: str,
-    now: float,
 ) -> None:
     """Make the flow ``name``, which reads the list ``replay`` of so many ``rows`` at once.
     ``chosen`` is what the audit says of the letters.
@@ -127,28 +125,22 @@ def start_replay(
     """
     flow = letters.flow
     text = replay_text(flow, letters.text, name, replay, rows)
-    entry = records.Audit(
-        who=author, command=f"flow dead replay {flow} as {name}: {chosen}", reason=reason, time=now
-    )
     derived_flows.start(
-        store,
+        operator,
         text,
         name,
         of=flow,
         kind="replay of dead letters",
-        entry=entry,
+        command=f"flow dead replay {flow} as {name}: {chosen}",
         others=[_unchanged(letters)],
     )
 
 
-def note_purge(
-    store: Store, letters: LettersOf, purged: str, *, author: str, reason: str, now: float
-) -> None:
+def note_purge(operator: Operator, letters: LettersOf, purged: str) -> None:
     """Before anything is deleted. Raises ``ConflictError`` when the flow has changed since it was
     looked at, ``UnavailableError``."""
     command = f"flow dead purge {letters.flow}: {purged}"
-    entry = records.Audit(who=author, command=command, reason=reason, time=now)
-    audit.commit(store, [_unchanged(letters)], entry)
+    operator.commit([_unchanged(letters)], command)
 
 
 def _unchanged(letters: LettersOf) -> Put:

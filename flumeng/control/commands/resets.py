@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from flumeng.control.commands import audit
 from flumeng.control.commands.flow_records import require_flow
 from flumeng.control.commands.intents import decided_batches, intents_of, refuse_decided, unfinished
+from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot import partitions
 from flumeng.control.snapshot.assignment_pages import read_assignment
 from flumeng.control.snapshot.task_map import Tasks, next_version, plan_writes, read_plan
@@ -101,9 +102,7 @@ def resets(store: Store, flow: str, offsets: Mapping[str, int]) -> tuple[Reset, 
     return tuple(move.reset for move in _moves(store, flow, offsets))
 
 
-def reset_acks(
-    store: Store, flow: str, offsets: Mapping[str, int], *, author: str, reason: str, now: float
-) -> tuple[Reset, ...]:
+def reset_acks(operator: Operator, flow: str, offsets: Mapping[str, int]) -> tuple[Reset, ...]:
     """Let the flow go on at these ``offsets`` by partition; gives what has changed.
 
     In transactions of many acks each; interrupted, it is gone on with by calling it again. Raises
@@ -111,6 +110,7 @@ def reset_acks(
     one of the partitions is in a decided batch, also when that changes meanwhile,
     ``UnavailableError``.
     """
+    store = operator.store
     current = require_resting(store, flow)
     plan = read_plan(store, flow)
     if still := still_collected(store, flow):
@@ -135,29 +135,25 @@ def reset_acks(
         fresh = {move.registered: None for move in part if move.ack is None}
         said = ", ".join(str(move.reset) for move in part)
         command = f"flow reset {flow}: {said}"
-        entry = records.Audit(who=author, command=command, reason=reason, time=now)
         puts = [move.put(epoch) for move in part]
-        audit.commit(store, [*guards, *unchanged, *fresh, *puts], entry)
+        operator.commit([*guards, *unchanged, *fresh, *puts], command)
         guards = [Check(paths.plan(flow), next_version(plan.version if plan else ABSENT))]
     return tuple(move.reset for move in moves)
 
 
-def accept(
-    store: Store, flow: str, to: Mapping[str, str], *, author: str, reason: str, now: float
-) -> None:
+def accept(operator: Operator, flow: str, to: Mapping[str, str]) -> None:
     """Let the discovery task go on with what it holds back, each from where ``to`` says.
 
     Raises ``ConflictError``, also when it has just written what it found, ``UnavailableError``.
     """
-    record = store.read(paths.partitions(flow))
+    record = operator.store.read(paths.partitions(flow))
     if record is None:
         raise ConflictError(f"flow {flow} has no partitions any more: look again")
     accepted = {**record.value.accepted, **to}
     said = ", ".join(f"{what} from {where}" for what, where in to.items())
     command = f"flow reset {flow}: accepted {said}"
-    entry = records.Audit(who=author, command=command, reason=reason, time=now)
     wanted = replace(record.value, accepted=accepted)
-    audit.commit(store, [Put(paths.partitions(flow), wanted, record.version)], entry)
+    operator.commit([Put(paths.partitions(flow), wanted, record.version)], command)
 
 
 def _on_nodes(store: Store, flow: str) -> Iterator[str]:

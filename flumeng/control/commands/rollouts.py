@@ -9,87 +9,54 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flumeng.config import SpecError, parse_flow
-from flumeng.control.commands import audit
 from flumeng.control.commands.flow_records import expect_current, refuse_deleted, require_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import Check, Put, Store, Versioned, Write
 from flumeng.platform.errors import ConflictError
 from zkschema import paths, records
 from zkschema.records import Flow, Plan
 
 
-def pause_rollout(
-    store: Store,
-    flow: str,
-    *,
-    author: str,
-    reason: str,
-    now: float,
-    expect_revision: int | None = None,
-) -> bool:
+def pause_rollout(operator: Operator, flow: str, *, expect_revision: int | None = None) -> bool:
     """No further task takes the revision until ``resume_rollout``; gives whether that is a change.
 
     Tasks that have taken it go on with it, and one that fails still takes the flow back. Raises
     ``UserError`` for a flow that does not exist, ``ConflictError`` when no rollout is under way.
     """
-    current, _ = _under_way(store, flow, expect_revision)
+    current, _ = _under_way(operator.store, flow, expect_revision)
     wanted = replace(current.value, rollout_paused=current.value.revision)
-    return _write(store, flow, current, wanted, "pause", author=author, reason=reason, now=now)
+    return _write(operator, flow, current, wanted, "pause")
 
 
-def resume_rollout(
-    store: Store,
-    flow: str,
-    *,
-    author: str,
-    reason: str,
-    now: float,
-    expect_revision: int | None = None,
-) -> bool:
+def resume_rollout(operator: Operator, flow: str, *, expect_revision: int | None = None) -> bool:
     """Go on with a rollout that stands still; raises as ``pause_rollout``."""
-    current, _ = _under_way(store, flow, expect_revision)
+    current, _ = _under_way(operator.store, flow, expect_revision)
     wanted = replace(current.value, rollout_paused=0)
-    return _write(store, flow, current, wanted, "resume", author=author, reason=reason, now=now)
+    return _write(operator, flow, current, wanted, "resume")
 
 
-def promote_rollout(
-    store: Store,
-    flow: str,
-    *,
-    author: str,
-    reason: str,
-    now: float,
-    expect_revision: int | None = None,
-) -> bool:
+def promote_rollout(operator: Operator, flow: str, *, expect_revision: int | None = None) -> bool:
     """All tasks take the revision now, proven or not; raises as ``pause_rollout``."""
-    current, _ = _under_way(store, flow, expect_revision)
+    current, _ = _under_way(operator.store, flow, expect_revision)
     wanted = replace(current.value, rollout_promoted=current.value.revision, rollout_paused=0)
-    return _write(store, flow, current, wanted, "promote", author=author, reason=reason, now=now)
+    return _write(operator, flow, current, wanted, "promote")
 
 
-def abort_rollout(
-    store: Store,
-    flow: str,
-    *,
-    author: str,
-    reason: str,
-    now: float,
-    expect_revision: int | None = None,
-) -> int:
+def abort_rollout(operator: Operator, flow: str, *, expect_revision: int | None = None) -> int:
     """Go back to the revision that all tasks ran before; gives its number.
 
     Raises as ``pause_rollout``, and ``ConflictError`` when the rollout ends meanwhile.
     """
-    current, plan = _under_way(store, flow, expect_revision)
+    current, plan = _under_way(operator.store, flow, expect_revision)
     before = plan.value.revision
-    why = f"{records.ABORTED} {author}{f': {reason}' if reason else ''}"
+    why = f"{records.ABORTED} {operator.author}{f': {operator.reason}' if operator.reason else ''}"
     wanted = replace(current.value, revision=before, went_back=why)
     command = f"flow rollout abort {flow} (revision {current.value.revision}, back to {before})"
-    entry = records.Audit(who=author, command=command, reason=reason, time=now)
     writes: list[Write] = [
         Put(paths.flow(flow), wanted, current.version),
         Check(paths.plan(flow), plan.version),
     ]
-    audit.commit(store, writes, entry)
+    operator.commit(writes, command)
     return before
 
 
@@ -120,19 +87,10 @@ def _rolls(store: Store, flow: str, record: Flow, plan: Plan) -> bool:
 
 
 def _write(
-    store: Store,
-    flow: str,
-    current: Versioned[Flow],
-    wanted: Flow,
-    verb: str,
-    *,
-    author: str,
-    reason: str,
-    now: float,
+    operator: Operator, flow: str, current: Versioned[Flow], wanted: Flow, verb: str
 ) -> bool:
     if wanted == current.value:
         return False
     command = f"flow rollout {verb} {flow} (revision {current.value.revision})"
-    entry = records.Audit(who=author, command=command, reason=reason, time=now)
-    audit.commit(store, [Put(paths.flow(flow), wanted, current.version)], entry)
+    operator.commit([Put(paths.flow(flow), wanted, current.version)], command)
     return True

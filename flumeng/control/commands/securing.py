@@ -13,9 +13,10 @@ import contextlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from flumeng.control.commands import audit, membership
+from flumeng.control.commands import membership
 from flumeng.control.commands.live_processes import live_processes
 from flumeng.control.commands.membership import Change
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import (
     ANY,
     AccessList,
@@ -60,14 +61,7 @@ class AclMismatch:
 
 
 def secure_cluster(
-    store: Store,
-    *,
-    cluster: str,
-    admit: Sequence[str] = (),
-    expel: Sequence[str] = (),
-    author: str,
-    reason: str,
-    now: float,
+    operator: Operator, *, cluster: str, admit: Sequence[str] = (), expel: Sequence[str] = ()
 ) -> int:
     """Admit and expel members of the cluster that certificates call so, and set all access lists;
     gives how many were others. What an expelled node says of itself goes.
@@ -76,6 +70,7 @@ def secure_cluster(
     that was admitted before is admitted anew. Raises UserError for a member that is none,
     ConflictError when a live process would be locked out, ForbiddenError, UnavailableError.
     """
+    store = operator.store
     admitted = _by_name(admit)
     for name in expel:
         _require_name(name)
@@ -91,7 +86,6 @@ def secure_cluster(
         _require_none_locked_out(store, wanted, expel)
     said = [f"--member {one}" for one in admit] + [f"--without {one}" for one in expel]
     command = " ".join(["schema secure", *said])
-    entry = records.Audit(who=author, command=command, reason=reason, time=now)
     secured = replace(
         schema.value,
         features=tuple(sorted({*schema.value.features, SECURED})),
@@ -100,9 +94,9 @@ def secure_cluster(
     )
     if membership.has_groups(schema.value):
         change = Change.of(before, wanted, schema.value.groups)
-        count = _with_groups(store, schema, secured, change, entry)
+        count = _with_groups(operator, schema, secured, change, command)
     else:
-        _write(store, schema, secured, entry)
+        _write(operator, schema, secured, command)
         count = set_access(store)
     for member in expel:
         role, _, name = member.partition(":")
@@ -113,14 +107,15 @@ def secure_cluster(
 
 
 def _with_groups(
-    store: Store,
+    operator: Operator,
     schema: Versioned[records.Schema],
     after: records.Schema,
     change: Change,
-    entry: records.Audit,
+    command: str,
 ) -> int:
     """In a tree whose lists name groups. They stay as they are when members are only admitted, and
     none of them was expelled before: lists name such a one already."""
+    store = operator.store
     identities = membership.renew(store, schema.value, change)
     operators = tuple(one for one in after.members if one.startswith("operator:"))
     changed = bool(change.written or change.gone)
@@ -134,7 +129,7 @@ def _with_groups(
         admissions=schema.value.admissions + changed,
     )
     membership.revoke(store, change)
-    _write(store, schema, after, entry)
+    _write(operator, schema, after, command)
     membership.expel(store, change)
     known, wanted = Secured.of(schema.value), Secured.of(after)
     same = known is not None and wanted is not None and known.names_as(wanted)
@@ -145,13 +140,13 @@ def _with_groups(
 
 
 def _write(
-    store: Store,
+    operator: Operator,
     schema: Versioned[records.Schema],
     after: records.Schema,
-    entry: records.Audit,
+    command: str,
 ) -> None:
     if after != schema.value:
-        audit.commit(store, [Put(paths.schema(), after, schema.version)], entry)
+        operator.commit([Put(paths.schema(), after, schema.version)], command)
 
 
 def lacks_groups(store: Store) -> list[Problem]:
@@ -166,12 +161,13 @@ def lacks_groups(store: Store) -> list[Problem]:
     return [Problem(str(paths.schema()), what, "name groups of members instead")]
 
 
-def repair_access(store: Store, *, author: str, reason: str, now: float) -> int:
+def repair_access(operator: Operator) -> int:
     """Set all access lists of a secured cluster as the schema says; gives how many were others.
     Raises as ``secure_cluster``."""
+    store = operator.store
     if lacks_groups(store):
         cluster = tree.require(store).certificates
-        return secure_cluster(store, cluster=cluster, author=author, reason=reason, now=now)
+        return secure_cluster(operator, cluster=cluster)
     return set_access(store)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from flumeng.config import spark
-from flumeng.control.commands import audit
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import Put, Store, Versioned, Write, tree
 from flumeng.platform.errors import ConflictError, UserError
 from flumeng.platform.options.problems import nearest
@@ -241,7 +241,7 @@ def settings(store: Store) -> tuple[list[SettingRow], records.Maintenance | None
     return rows, cluster.maintenance
 
 
-def set_setting(store: Store, key: str, text: str, *, author: str, reason: str, now: float) -> bool:
+def set_setting(operator: Operator, key: str, text: str) -> bool:
     """Gives whether that is a change.
 
     Raises ``UserError`` for a key that there is not or a value that it does not take,
@@ -250,21 +250,15 @@ def set_setting(store: Store, key: str, text: str, *, author: str, reason: str, 
     setting = _setting(key)
     value = setting.parse(text)
     command = f"cluster set {key} {shown(value)}"
-    return _change(
-        store,
-        setting,
-        lambda cluster: setting.put(cluster, value),
-        records.Audit(who=author, command=command, reason=reason, time=now),
-    )
+    return _change(operator, setting, lambda cluster: setting.put(cluster, value), command)
 
 
-def unset_setting(store: Store, key: str, *, author: str, reason: str, now: float) -> bool:
+def unset_setting(operator: Operator, key: str) -> bool:
     """Give the setting its default again; gives whether that is a change. Raises as
     ``set_setting``."""
     setting = _setting(key)
     command = f"cluster set {key} --unset"
-    entry = records.Audit(who=author, command=command, reason=reason, time=now)
-    return _change(store, setting, setting.unset, entry)
+    return _change(operator, setting, setting.unset, command)
 
 
 def _setting(key: str) -> Setting:
@@ -275,9 +269,9 @@ def _setting(key: str) -> Setting:
 
 
 def _change(
-    store: Store, setting: Setting, change: Callable[[Cluster], Cluster], entry: records.Audit
+    operator: Operator, setting: Setting, change: Callable[[Cluster], Cluster], command: str
 ) -> bool:
-    current = _read(store)
+    current = _read(operator.store)
     before = setting.get(current.value)
     wanted = change(current.value)
     if setting.get(wanted) == before:
@@ -288,37 +282,31 @@ def _change(
             f"maintenance_leave ({limits.leave:g}) may not be above maintenance_enter "
             f"({limits.enter:g}): it would end and begin again at once"
         )
-    entry = replace(entry, command=f"{entry.command} (was {shown(before)})")
-    audit.commit(store, [Put(paths.cluster(), wanted, current.version)], entry)
+    said = f"{command} (was {shown(before)})"
+    operator.commit([Put(paths.cluster(), wanted, current.version)], said)
     return True
 
 
-def begin_maintenance(store: Store, *, author: str, reason: str, now: float) -> None:
+def begin_maintenance(operator: Operator) -> None:
     """From now on no task changes nodes. One that is on already, also by itself, becomes this one.
 
     Raises ``UserError`` without a reason, ``ConflictError``, ``UnavailableError``.
     """
-    if not reason:
+    if not operator.reason:
         raise UserError("say why with --reason: everyone who looks at the status sees it")
-    current = _read(store)
-    maintenance = records.Maintenance(who=author, why=reason, since=now)
-    entry = records.Audit(who=author, command="cluster maintenance on", reason=reason, time=now)
+    current = _read(operator.store)
+    maintenance = records.Maintenance(who=operator.author, why=operator.reason, since=operator.now)
     wanted = replace(current.value, maintenance=maintenance)
-    audit.commit(store, [Put(paths.cluster(), wanted, current.version)], entry)
+    operator.commit([Put(paths.cluster(), wanted, current.version)], "cluster maintenance on")
 
 
-def end_maintenance(
-    store: Store, *, author: str, reason: str, now: float
-) -> records.Maintenance | None:
+def end_maintenance(operator: Operator) -> records.Maintenance | None:
     """Gives the one that ends; None when there is none. Raises as ``set_setting``."""
-    current = _read(store)
+    current = _read(operator.store)
     before = current.value.maintenance
     if before is not None:
-        entry = records.Audit(
-            who=author, command="cluster maintenance off", reason=reason, time=now
-        )
         wanted = replace(current.value, maintenance=None)
-        audit.commit(store, [Put(paths.cluster(), wanted, current.version)], entry)
+        operator.commit([Put(paths.cluster(), wanted, current.version)], "cluster maintenance off")
     return before
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flumeng.control.commands import audit
 from flumeng.control.commands.nodes import require_node
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import SETTINGS, SPARK, SettingRow, SparkSetting
 from flumeng.control.zookeeper import Put, Store
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.problems import nearest
-from zkschema import paths, records
+from zkschema import paths
 
 
 def on_node(store: Store, node: str, rows: list[SettingRow]) -> list[SettingRow]:
@@ -20,9 +20,7 @@ def on_node(store: Store, node: str, rows: list[SettingRow]) -> list[SettingRow]
     return [replace(row, value=own.get(row.key.removeprefix(SPARK), row.value)) for row in rows]
 
 
-def set_on_node(
-    store: Store, node: str, key: str, text: str | None, *, author: str, reason: str, now: float
-) -> bool:
+def set_on_node(operator: Operator, node: str, key: str, text: str | None) -> bool:
     """Give a setting of Spark a value on one node, or with None that of the cluster again; gives
     whether that is a change.
 
@@ -33,7 +31,7 @@ def set_on_node(
     if not isinstance(setting, SparkSetting):
         known = [name for name in SETTINGS if name.startswith(SPARK)]
         raise UserError(f"{key} is no setting of a single node; {nearest(key, known)}")
-    current = require_node(store, node)
+    current = require_node(operator.store, node)
     before = current.value.spark
     after = {name: value for name, value in before.items() if name != setting.name}
     if text is not None:
@@ -42,7 +40,6 @@ def set_on_node(
         return False
     told, was = after.get(setting.name, "--unset"), before.get(setting.name, "unset")
     command = f"cluster set {key} {told} --node {node} (was {was})"
-    entry = records.Audit(who=author, command=command, reason=reason, time=now)
     wanted = replace(current.value, spark=after)
-    audit.commit(store, [Put(paths.node(node), wanted, current.version)], entry)
+    operator.commit([Put(paths.node(node), wanted, current.version)], command)
     return True

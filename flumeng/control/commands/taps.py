@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from flumeng.control.commands import audit
-from flumeng.control.zookeeper import Store
+from flumeng.control.commands.operator import Operator
 from flumeng.platform.errors import ForbiddenError
-from zkschema import records
 
 
-def keep_tap(
-    store: Store,
-    name: str,
-    *,
-    at: str | None,
-    where: str | None,
-    author: str,
-    reason: str,
-    now: float,
-) -> None:
-    """Before the first event is shown. Raises what ``audit.commit`` raises; ForbiddenError where
+def keep_tap(operator: Operator, name: str, *, at: str | None, where: str | None) -> None:
+    """Before the first event is shown. Raises what ``Operator.commit`` raises; ForbiddenError where
     access lists are of a version that let no viewer add to the audit."""
     said = {"at": at, "where": where}
     words = [f" --{key} {value}" for key, value in said.items() if value is not None]
     command = f"flow tap {name}{''.join(words)}"
-    entry = records.Audit(who=author, command=command, reason=reason, time=now)
     try:
-        audit.commit(store, [], entry)
+        operator.commit([], command)
     except ForbiddenError as error:
         raise ForbiddenError(
             "a tap is kept in the audit, and the access list of /audit does not let this "

@@ -9,18 +9,18 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from flumeng.control.commands import audit
 from flumeng.control.commands.nodes import require_node
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import refuse_in_maintenance
 from flumeng.control.planner.capacity_index import CapacityIndex
 from flumeng.control.snapshot import endings
 from flumeng.control.snapshot.reader import Reader
 from flumeng.control.snapshot.snapshot import FlowView, IntentView, Snapshot
 from flumeng.control.snapshot.task_map import Tasks, leaving, plan_writes
-from flumeng.control.zookeeper import Check, ReadableStore, Store, tree
+from flumeng.control.zookeeper import Check, ReadableStore, tree
 from flumeng.platform.errors import ConflictError, UserError
 from flumeng.platform.options.problems import nearest
-from zkschema import paths, records
+from zkschema import paths
 from zkschema.records import COLLECT, INGEST, PlannedTask
 
 
@@ -55,34 +55,30 @@ def look(store: ReadableStore) -> Snapshot:
     return replace(found, mine=found.plannable, intents=nothing_decided)
 
 
-def restart_task(store: Store, key: str, *, author: str, reason: str, now: float) -> TaskChange:
+def restart_task(operator: Operator, key: str) -> TaskChange:
     """Let the node of the task ``flow/task`` begin it anew under a higher epoch.
 
     Whoever ran it until then can ack nothing any more. Raises as ``restarted``, and
     ``UnavailableError``.
     """
-    snapshot = look(store)
-    change = restarted(snapshot, key, reason)
-    entry = records.Audit(who=author, command=f"task restart {key}", reason=reason, time=now)
-    _carry_out(store, snapshot, change, entry)
+    snapshot = look(operator.store)
+    change = restarted(snapshot, key, operator.reason)
+    _carry_out(operator, snapshot, change, f"task restart {key}")
     return change
 
 
-def move_task(
-    store: Store, key: str, node: str, *, author: str, reason: str, now: float
-) -> TaskChange | None:
+def move_task(operator: Operator, key: str, node: str) -> TaskChange | None:
     """Mark the task ``flow/task`` to go to a node: its owner finishes its batch and lets go first.
 
     None when it is there or on its way already. Raises as ``moved``, and ``UnavailableError``.
     """
+    store = operator.store
     require_node(store, node)
     snapshot = look(store)
-    change = moved(snapshot, key, node, reason)
+    change = moved(snapshot, key, node, operator.reason)
     refuse_in_maintenance(store)
     if change is not None:
-        command = f"task move {key} {node}"
-        entry = records.Audit(who=author, command=command, reason=reason, time=now)
-        _carry_out(store, snapshot, change, entry)
+        _carry_out(operator, snapshot, change, f"task move {key} {node}")
     return change
 
 
@@ -195,13 +191,13 @@ def _because(what: str, reason: str) -> str:
     return f"{what}: {reason}" if reason else what
 
 
-def _carry_out(store: Store, snapshot: Snapshot, change: TaskChange, entry: records.Audit) -> None:
+def _carry_out(operator: Operator, snapshot: Snapshot, change: TaskChange, command: str) -> None:
     view = snapshot.flows[change.flow]
     after = change.applied(snapshot).flows[change.flow].plan
     before = view.plan.tasks[change.task]
     if before.node is not None and before.epoch != change.after.epoch:
         why = change.after.why
-        over = endings.ended(change.task, before, endings.STOPPED, why, time=entry.time)
+        over = endings.ended(change.task, before, endings.STOPPED, why, time=operator.now)
         after = replace(after, ended=endings.history(view.plan, [over]))
     writes = plan_writes(change.flow, after, Tasks.of(view.plan.tasks), view.plan_version)
-    audit.commit(store, [Check(paths.flow(change.flow), view.version), *writes], entry)
+    operator.commit([Check(paths.flow(change.flow), view.version), *writes], command)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from flumeng.config.flow_names import whole_of
+from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import (
     ABSENT,
     ANY,
@@ -23,11 +24,10 @@ TEXT_CHARACTERS = 100_000
 """A longer text is not kept."""
 
 
-def tombstone_writes(
-    store: Store, flow: str, *, author: str, reason: str, now: float
-) -> list[Write]:
+def tombstone_writes(operator: Operator, flow: str) -> list[Write]:
     """What leaves a tombstone of the flow, in the transaction that deletes it, and lets the oldest
     go that are too many. Nothing in a tree that has no place for them."""
+    store = operator.store
     path = paths.tombstone(flow)
     if tree.require_versioned(store).value.version < path.row.since:
         return []
@@ -40,9 +40,9 @@ def tombstone_writes(
     ]
     text = kept[-1][1].text if kept else ""
     record = records.Tombstone(
-        who=author,
-        reason=reason,
-        time=now,
+        who=operator.author,
+        reason=operator.reason,
+        time=operator.now,
         revisions=tuple(
             records.PastRevision(number=number, author=one.author, reason=one.reason, time=one.time)
             for number, one in kept

@@ -30,7 +30,7 @@ from flumeng.platform.errors import ConflictError, UnavailableError, UserError
 from tests.testkit.simulation.canary import BROKEN
 from tests.testkit.simulation.cluster import Cluster
 from tests.testkit.simulation.host import Host
-from tests.testkit.simulation.operator import NOW, Operator
+from tests.testkit.simulation.operator import Operator
 from zkschema import paths
 
 DISKS = ("fast", "slow")
@@ -79,7 +79,7 @@ class Administrator(Operator):
     def replace(self, host: Host) -> None:
         """A new host takes the place of one that is gone for good, once that is given up."""
         try:
-            discard_node(self.store, host.name, author="o", reason="", now=NOW)
+            discard_node(self.signed(), host.name)
         except UserError:
             if self._may_register(host.name):
                 raise
@@ -91,9 +91,9 @@ class Administrator(Operator):
         """Those of which a journal is gone."""
         for batch in decided_batches(self.store):
             if batch.problem:
-                drop = partial(drop_batch, self.store, batch.flow, batch.task)
+                drop = partial(drop_batch, self.signed(), batch.flow, batch.task)
                 what = f"gives up batch {batch.number} of {batch.flow}/{batch.task}"
-                self._do(partial(drop, author="o", reason="", now=NOW), what)
+                self._do(drop, what)
 
     def _may_register(self, node: str) -> bool:
         """Whether the lost node is known after all, or a write of it may come late."""
@@ -119,30 +119,30 @@ class Administrator(Operator):
     def _label(self) -> None:
         node, disk = self._some_node(), self.world.random.choice((*DISKS, ""))
         given, taken = ({"disk": disk}, ()) if disk else ({}, ("disk",))
-        command = partial(label_node, self.store, node, given, taken)
-        self._do(partial(command, author="o", reason="", now=NOW), f"labels {node} {disk}")
+        command = partial(label_node, self.signed(), node, given, taken)
+        self._do(command, f"labels {node} {disk}")
 
     def _resize(self) -> None:
         node, slots = self._some_node(), self.world.random.choice((*SLOTS, 0.0))
         given, taken = ({"slots": slots}, ()) if slots else ({}, ("slots",))
-        command = partial(resize_node, self.store, node, given, taken)
-        self._do(partial(command, author="o", reason="", now=NOW), f"resizes {node} to {slots}")
+        command = partial(resize_node, self.signed(), node, given, taken)
+        self._do(command, f"resizes {node} to {slots}")
 
     def _begin_maintenance(self) -> None:
-        command = partial(begin_maintenance, self.store, author="o", reason="work", now=NOW)
+        command = partial(begin_maintenance, self.signed("work"))
         self._do(command, "begins maintenance")
 
     def _end_maintenance(self) -> None:
-        command = partial(end_maintenance, self.store, author="o", reason="", now=NOW)
+        command = partial(end_maintenance, self.signed())
         self._do(command, "ends maintenance")
 
     def _choke(self) -> None:
         random = self.world.random
         flow, rate = random.choice(self.flows), random.choice((None, 1000.0, 2000.0))
         node = random.choice((None, self._some_node()))
-        command = partial(set_choke, self.store, flow, rate, node)
+        command = partial(set_choke, self.signed(), flow, rate, node)
         what = f"chokes {flow} on {node} to {rate}"
-        self._do(partial(command, author="o", reason="", now=NOW), what)
+        self._do(command, what)
 
     def _roll(self) -> None:
         random = self.world.random
@@ -157,7 +157,7 @@ class Administrator(Operator):
         if verb == "promote" and text is not None and BROKEN in text.value.text:
             return
         change = ROLLOUTS.get(verb, resume_rollout)
-        change(self.store, flow, author="o", reason="", now=NOW, expect_revision=current)
+        change(self.signed(), flow, expect_revision=current)
 
     def _discard(self) -> None:
         lost = [host for host in self.hosts.values() if host.lost]
@@ -167,11 +167,10 @@ class Administrator(Operator):
 
     def _limit_recovery(self) -> None:
         limit = self.world.random.choice((None, 1, 2))
-        said = {"author": "o", "reason": ""}
         if limit is None:
-            command = partial(unset_setting, self.store, "recovery", **said, now=NOW)
+            command = partial(unset_setting, self.signed(), "recovery")
         else:
-            command = partial(set_setting, self.store, "recovery", f"{limit}", **said, now=NOW)
+            command = partial(set_setting, self.signed(), "recovery", f"{limit}")
         self._do(command, f"lets {limit} tasks recover at once")
 
     def _spread(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from flumeng.control.commands import operator as commands
 from flumeng.control.commands.flows import apply_flow, delete_flow, set_flow_state
 from flumeng.control.commands.nodes import set_node_desired
 from flumeng.control.commands.queues import Decision, decide
@@ -68,6 +69,10 @@ class Operator(Process):
     def ready(self) -> bool:
         return False
 
+    def signed(self, reason: str = "") -> commands.Operator:
+        assert self.session is not None
+        return commands.Operator(self.session, "o", reason, NOW)
+
     def apply_first(self) -> None:
         for name in self.flows:
             self._do(partial(self.apply, name), f"applies {name}")
@@ -110,7 +115,7 @@ class Operator(Process):
             text += self.rollout()
             if random.random() < 0.5 and (before := self._planned_revision(flow)):
                 text += BROKEN
-        apply_flow(self.session, text, author="o", reason="", now=NOW, expect_revision=before)
+        apply_flow(self.signed(), text, expect_revision=before)
 
     def sources(self, flow: str) -> str:
         """Where its events come from, in a flow file."""
@@ -133,12 +138,9 @@ class Operator(Process):
 
     def decide_once(self, flow: str) -> None:
         """About what has failed."""
-        assert self.session is not None
         wanted = self.world.random.choice(DECISIONS)
-        command = partial(decide, self.session, flow, (), wanted)
-        self._do(
-            partial(command, author="o", reason="", now=NOW), f"{wanted} what failed of {flow}"
-        )
+        command = partial(decide, self.signed(), flow, (), wanted)
+        self._do(command, f"{wanted} what failed of {flow}")
 
     def place(self) -> str:
         """Where a flow is to run, in a flow file."""
@@ -156,24 +158,19 @@ class Operator(Process):
         return ROLLOUT.format(parallel=random.randint(1, 2), settle=random.choice((0, 3)))
 
     def set_state(self, flow: str, state: str) -> None:
-        assert self.session is not None
-        set_flow_state(self.session, flow, state, author="o", reason="", now=NOW)
+        set_flow_state(self.signed(), flow, state)
 
     def delete(self, flow: str, *, discard: bool) -> None:
-        assert self.session is not None
-        delete_flow(self.session, flow, author="o", reason="", now=NOW, discard=discard)
+        delete_flow(self.signed(), flow, discard=discard)
 
     def desire(self, node: str, desired: str) -> None:
-        assert self.session is not None
-        set_node_desired(self.session, node, desired, author="o", reason="", now=NOW)
+        set_node_desired(self.signed(), node, desired)
 
     def move(self, task: str, node: str) -> None:
-        assert self.session is not None
-        move_task(self.session, task, node, author="o", reason="", now=NOW)
+        move_task(self.signed(), task, node)
 
     def restart(self, task: str) -> None:
-        assert self.session is not None
-        restart_task(self.session, task, author="o", reason="", now=NOW)
+        restart_task(self.signed(), task)
 
     def _some_task(self, flow: str) -> str:
         return f"{flow}/{COLLECT}.{self.world.random.randrange(MOST_TASKS)}"

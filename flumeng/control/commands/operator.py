@@ -1,0 +1,60 @@
+"""The operator of a change: on which cluster it is made, in whose name, why and when."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flumeng.control.commands import audit
+from flumeng.control.zookeeper import Put, Store, Write
+from flumeng.platform.errors import ForbiddenError, UnavailableError
+from zkschema import records
+
+SETTLE_SECONDS = 8.0
+LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A person, or a program, that changes the cluster of ``store``. ``now`` is in seconds since
+    the epoch; it is shown, and nothing is decided by it."""
+
+    store: Store
+    author: str
+    reason: str
+    now: float
+
+    def entry(self, command: str) -> records.Audit:
+        return records.Audit(who=self.author, command=command, reason=self.reason, time=self.now)
+
+    def commit(self, writes: Sequence[Write], command: str) -> None:
+        """All of ``writes`` and an audit entry that names the command, or nothing.
+
+        When no answer comes, the entry shows whether it was done. Raises ConflictError,
+        TooLargeError for what no server takes, and UnavailableError when the outcome is not known
+        in time.
+        """
+        with contextlib.suppress(ForbiddenError):  # in a secured cluster only masters may
+            audit.trim(self.store)
+        own = audit.put(self.entry(command))
+        try:
+            self.store.commit([*writes, own])
+        except ForbiddenError:
+            raise
+        except UnavailableError as error:
+            if not self._appears(own):
+                raise UnavailableError(
+                    f"{error}: it is not known whether it was done; look, and repeat the command"
+                ) from error
+
+    def _appears(self, own: Put) -> bool:
+        """Whether the entry is seen in time. A server may lag: not to see it proves nothing."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while time.monotonic() < deadline:
+            with contextlib.suppress(UnavailableError):
+                if self.store.exists(own.path):
+                    return True
+            time.sleep(LOOK_SECONDS)
+        return False
