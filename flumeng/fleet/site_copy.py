@@ -12,20 +12,16 @@ new in more. Each znode is as it was at some point of these.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
-from flumeng.control.snapshot import discovered, journal_registry, queues
-from flumeng.control.zookeeper import Found, Path, Store, Unreadable, Versioned, readable
+from flumeng.control.snapshot import journal_registry, queues
+from flumeng.control.snapshot.cluster_copy import ClusterCopy
+from flumeng.control.zookeeper import Path, Store
 from flumeng.control.zookeeper.transaction import Scale
 from flumeng.platform.errors import ConflictError
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
-from zkschema.records import Flow, Partitions, Plan, Record
-from zkschema.table import ZPath
-
-R = TypeVar("R", bound=Record)
 
 ATTEMPTS = 5
 TOPS = (paths.schema(), paths.cluster(), paths.push())
@@ -50,50 +46,12 @@ class Shape:
     folders: tuple[Path, ...]
 
 
-@dataclass(frozen=True)
-class SiteCopy:
-    """Reads as a ``Store`` does, from memory. What was never looked for is a fault of ours: it
-    raises ``KeyError``, and is not taken for absent."""
+class SiteCopy(ClusterCopy):
+    """All that belongs to a site; see ``Shape``."""
 
-    znodes: Mapping[str, Found[Any]]
-    folders: Mapping[str, Sequence[str]]
-    shape: Shape
-    scale: Scale
-
-    def read(self, path: ZPath[R]) -> Versioned[R] | None:
-        return readable(self._found(path))
-
-    def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
-        return [self.read(path) for path in wanted]
-
-    def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
-        return [self._found(path) for path in wanted]
-
-    def children(self, path: Path) -> list[str]:
-        if str(path) not in self.folders and self._is_absent(str(path)):
-            return []
-        return list(self.folders[str(path)])
-
-    def children_many(self, wanted: Sequence[Path]) -> list[list[str]]:
-        return [self.children(path) for path in wanted]
-
-    def exists(self, path: Path) -> bool:
-        return self._found(path) is not None
-
-    def _found(self, path: ZPath[R]) -> Found[R]:
-        if str(path) not in self.znodes and self._is_absent(str(path)):
-            return None
-        found: Found[R] = self.znodes[str(path)]
-        return found
-
-    def _is_absent(self, path: str) -> bool:
-        """Whether it, or what it lies below, is not among the names that were listed."""
-        while "/" in path[1:]:
-            parent, _, name = path.rpartition("/")
-            if parent in self.folders and name not in self.folders[parent]:
-                return True
-            path = parent
-        return False
+    def __init__(self, scale: Scale, shape: Shape) -> None:
+        super().__init__(scale)
+        self.shape = shape
 
 
 def copy_site(store: Store) -> SiteCopy:
@@ -123,8 +81,7 @@ class _Reading:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._znodes: dict[str, Found[Any]] = {}
-        self._folders: dict[str, list[str]] = {}
+        self._seen = ClusterCopy(store.scale)
         self._wanted: dict[str, Path] = {}
         self._listed: dict[str, Path] = {}
 
@@ -150,13 +107,13 @@ class _Reading:
         self._look_for([ack for cursor in others for ack in self._acks(cursor)], [])
 
     def copy(self) -> SiteCopy:
+        """Without what belonged to the site before and does no more."""
         shape = Shape(tuple(self._wanted.values()), tuple(self._listed.values()))
-        return SiteCopy(
-            {path: self._znodes[path] for path in self._wanted},
-            {path: self._folders[path] for path in self._listed},
-            shape,
-            self._store.scale,
-        )
+        copy = SiteCopy(self._store.scale, shape)
+        for path in shape.znodes:
+            copy.keep(path, self._seen.znodes[str(path)])
+        copy.folders = {str(path): self._names(path) for path in shape.folders}
+        return copy
 
     def _look_for(
         self, wanted: Sequence[Path], folders: Sequence[Path], again: Sequence[Path] = ()
@@ -164,15 +121,16 @@ class _Reading:
         """At those of these that were not looked at before, and at some of them ``again``."""
         self._wanted |= {str(path): path for path in wanted}
         self._listed |= {str(path): path for path in folders}
-        missing = [path for path in wanted if str(path) not in self._znodes]
-        unlisted = [path for path in folders if again or str(path) not in self._folders]
+        missing = [path for path in wanted if str(path) not in self._seen.znodes]
+        unlisted = [path for path in folders if again or str(path) not in self._seen.folders]
         if missing or unlisted or again:
             self._look([*missing, *again], unlisted)
 
     def _look(self, wanted: Sequence[Path], folders: Sequence[Path]) -> None:
         found, listed = self._store.look(wanted, folders)
-        self._znodes |= zip(map(str, wanted), found, strict=True)
-        self._folders |= zip(map(str, folders), listed, strict=True)
+        for path, one in zip(wanted, found, strict=True):
+            self._seen.keep(path, one)
+        self._seen.folders |= zip(map(str, folders), listed, strict=True)
 
     def _heads(self) -> list[Path]:
         """What operators change; it tells of all that they change."""
@@ -182,7 +140,7 @@ class _Reading:
         ]
 
     def _versions(self, heads: Iterable[Path]) -> list[object]:
-        found = [self._znodes[str(path)] for path in (*heads, *TOPS)]
+        found = [self._seen.znodes[str(path)] for path in (*heads, *TOPS)]
         listed = [self._names(paths.flows()), self._names(paths.nodes())]
         return [*listed, *((one.created, one.version) if one else None for one in found)]
 
@@ -212,14 +170,10 @@ class _Reading:
     def _third_level(self) -> list[Path]:
         wanted: list[Path] = []
         for flow in self._names(paths.flows()):
-            numbers = [self._value(paths.flow(flow)), self._value(paths.plan(flow))]
-            revisions = {str(one.revision) for one in numbers if isinstance(one, Flow | Plan)}
+            named = map(self._seen.found, (paths.flow(flow), paths.plan(flow)))
+            revisions = {str(one.value.revision) for one in named if one}
             wanted += [paths.revision(flow, number) for number in sorted(revisions - {"0"})]
-            plan = self._value(paths.plan(flow))
-            buckets = plan.buckets if isinstance(plan, Plan) else 0
-            wanted += [paths.plan_bucket(flow, str(number)) for number in range(buckets)]
-            found = self._value(paths.partitions(flow))
-            wanted += discovered.buckets_of(flow, found) if isinstance(found, Partitions) else []
+            wanted += self._seen.rest_of([paths.plan(flow), paths.partitions(flow)])
             wanted += self._acks(paths.cursor(flow, CURSOR_MAIN))
             wanted += [paths.intent(flow, task) for task in self._names(paths.intents(flow))]
         for flow in self._names(paths.queues()):
@@ -227,15 +181,12 @@ class _Reading:
             wanted += [paths.queue_failure(flow, name) for name in failed]
         for name in self._names(paths.journals()):
             path = paths.journal(name)
-            journal = self._znodes[str(path)]
+            journal = self._seen.znodes[str(path)]
             if journal is not None:
                 own = journal_registry.as_known(path, journal)
-                cursors = self._folders.get(str(paths.acks(own.flow)), [CURSOR_MAIN])
+                cursors = self._seen.folders.get(str(paths.acks(own.flow)), [CURSOR_MAIN])
                 wanted += [paths.ack(own.flow, cursor, name) for cursor in cursors]
-        for node in self._names(paths.nodes()):
-            assignment = self._value(paths.assignment(node))
-            pages = assignment.pages if assignment else 0
-            wanted += [paths.assignment_page(node, str(number)) for number in range(pages)]
+        wanted += self._seen.rest_of(map(paths.assignment, self._names(paths.nodes())))
         return list(dict.fromkeys(wanted))
 
     def _other_cursors(self) -> list[Path]:
@@ -251,8 +202,4 @@ class _Reading:
         return [paths.ack(flow, cursor.name, partition) for partition in self._names(cursor)]
 
     def _names(self, folder: Path) -> Sequence[str]:
-        return self._folders[str(folder)]
-
-    def _value(self, path: Path) -> Any:
-        found = self._znodes[str(path)]
-        return None if found is None or isinstance(found, Unreadable) else found.value
+        return self._seen.folders[str(folder)]

@@ -72,14 +72,12 @@ class Positions:
         return max((answer[key].safe for answer in asked if key in answer), default=None)
 
 
-def positions(source: ReadableStore | Reading, ask: Ask) -> Positions:
+def positions(source: ReadableStore, ask: Ask) -> Positions:
     """Ask all live nodes that serve partitions."""
     return Positions(*asking.ask_all(Reading.of(source), ask))
 
 
-def acks_of(
-    source: ReadableStore | Reading, where: Positions, flow: str | None = None
-) -> list[AckRow]:
+def acks_of(source: ReadableStore, where: Positions, flow: str | None = None) -> list[AckRow]:
     """One row for each partition that a flow reads, also for those that it has not acked yet; of
     all flows, or of one."""
     reading = Reading.of(source)

@@ -31,7 +31,7 @@ class CursorRow:
     problem: str = ""
 
 
-def cursors(source: ReadableStore | Reading, where: Positions) -> list[CursorRow]:
+def cursors(source: ReadableStore, where: Positions) -> list[CursorRow]:
     """One row for each cursor that is not a flow's own, of all flows."""
     reading = Reading.of(source)
     flows = reading.children(paths.flows())

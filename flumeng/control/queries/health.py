@@ -63,7 +63,7 @@ def status(
     lags = _lags(flows, acks, known, now)
     cluster = reading.read(paths.cluster())
     reading.read(paths.moves())
-    reading.read_each([paths.lease(*name) for name in leases.names(store)])
+    reading.read_each([paths.lease(*name) for name in leases.names(reading)])
     maintenance = cluster.value.maintenance if cluster else None
     causes = [
         *unreadable.causes(reading.unreadable.values()),
@@ -72,7 +72,7 @@ def status(
         *_of_maintenance(maintenance),
         *_of_nodes(nodes, silent),
         *_of_flows(flows, reading),
-        *_of_held(told, store),
+        *_of_held(told, reading),
         *_of_lost(told),
         *queues.causes(reading),
         *_of_copies(reading, nodes, acks),

@@ -134,7 +134,7 @@ class NodeRow:
     spark_ui: str = ""
 
 
-def flows(source: ReadableStore | Reading, *, checked: bool = True) -> list[FlowRow]:
+def flows(source: ReadableStore, *, checked: bool = True) -> list[FlowRow]:
     """Isolated parts follow their flow. ``checked``: say of every text whether this flumeng can
     read it, which takes longer."""
     reading = Reading.of(source)
@@ -267,7 +267,7 @@ def dimensions(store: Store) -> set[str]:
     return {dimension for place in places for dimension in place.collect.weight}
 
 
-def ended(source: ReadableStore | Reading) -> list[EndedRow]:
+def ended(source: ReadableStore) -> list[EndedRow]:
     """How tasks of all flows have ended, as far as it is kept: those of a flow in order."""
     reading = Reading.of(source)
     return [
@@ -277,7 +277,7 @@ def ended(source: ReadableStore | Reading) -> list[EndedRow]:
     ]
 
 
-def tasks(source: ReadableStore | Reading) -> list[TaskRow]:
+def tasks(source: ReadableStore) -> list[TaskRow]:
     """All planned tasks of all flows."""
     reading = Reading.of(source)
     statuses = _statuses(reading)
@@ -288,7 +288,7 @@ def tasks(source: ReadableStore | Reading) -> list[TaskRow]:
     ]
 
 
-def nodes(source: ReadableStore | Reading) -> list[NodeRow]:
+def nodes(source: ReadableStore) -> list[NodeRow]:
     reading = Reading.of(source)
     names = reading.children(paths.nodes())
     found = reading.read_each([paths.node(name) for name in names])

@@ -1,10 +1,11 @@
-"""Reading for people: what cannot be read is left out, and kept to be told."""
+"""A query's copy of the cluster: what it asks for is read, once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TypeVar
 
+from flumeng.control.snapshot.cluster_copy import ClusterCopy
 from flumeng.control.zookeeper import Found, Path, ReadableStore, Unreadable, Versioned, tree
 from zkschema import paths
 from zkschema.records import Record
@@ -13,15 +14,16 @@ from zkschema.table import ZPath
 R = TypeVar("R", bound=Record)
 
 
-class Reading:
-    """Of one look at a cluster. ``unreadable`` has by path what was set aside so far."""
+class Reading(ClusterCopy):
+    """Of one look at a cluster. What cannot be read is left out, and is among the
+    ``unreadable``."""
 
     def __init__(self, store: ReadableStore) -> None:
-        self.store = store
-        self.unreadable: dict[str, Unreadable] = {}
+        super().__init__(store.scale)
+        self._store = store
 
     @classmethod
-    def of(cls, source: ReadableStore | Reading) -> Reading:
+    def of(cls, source: ReadableStore) -> Reading:
         """The reading itself, or a new one of a cluster; raises as ``require``."""
         if isinstance(source, Reading):
             return source
@@ -34,14 +36,14 @@ class Reading:
         be told, nothing may be written, but all can be looked at."""
         (schema,) = self.read_each([paths.schema()])
         if not isinstance(schema, Unreadable):
-            tree.require(self.store)
+            tree.require(self)
 
     def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
-        found = self.store.read_each(wanted)
-        for one in found:
-            if isinstance(one, Unreadable):
-                self.unreadable[str(one.path)] = one
-        return found
+        new = [path for path in wanted if str(path) not in self.znodes and not self.lacks(path)]
+        if new:
+            for path, found in zip(new, self._store.read_each(new), strict=True):
+                self.keep(path, found)
+        return super().read_each(wanted)
 
     def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
         """None also for what cannot be read."""
@@ -50,12 +52,12 @@ class Reading:
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
         return self.read_many([path])[0]
 
-    def children(self, path: Path) -> list[str]:
-        return self.store.children(path)
-
     def children_many(self, wanted: Sequence[Path]) -> list[list[str]]:
-        return self.store.children_many(wanted)
+        new = [path for path in wanted if str(path) not in self.folders]
+        if new:
+            self.folders |= zip(map(str, new), self._store.children_many(new), strict=True)
+        return super().children_many(wanted)
 
     def why(self, *wanted: Path) -> str:
         """Why those of them that were read cannot be; empty when they can."""
-        return "; ".join(str(self.unreadable[str(p)]) for p in wanted if str(p) in self.unreadable)
+        return "; ".join(map(str, self.unreadable_of(*wanted)))

@@ -17,9 +17,10 @@ from queue import SimpleQueue
 from typing import Any
 
 from flumeng.control.snapshot.absences import Absences
+from flumeng.control.snapshot.cluster_copy import first_name
 from flumeng.control.snapshot.leases import Leases, RunOut, ServerClock
 from flumeng.control.snapshot.masters import looked_after, looks_after, shares, silent
-from flumeng.control.snapshot.mirror import IsLive, Mirror, changed_in, first_name
+from flumeng.control.snapshot.mirror import IsLive, Mirror, changed_in
 from flumeng.control.snapshot.resync import LOOK_SECONDS, Round
 from flumeng.control.snapshot.rollouts import Rollouts
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
@@ -207,7 +208,7 @@ class Reader:
         """Only these, and the views of which something has changed or could not be read."""
         flows = {name for name, flow in self._flows.items() if lacks_a_text(flow)}
         nodes, journals, masters = set(), set(), set()
-        for path in self._mirror.read(wanted):
+        for path in self._mirror.refresh(wanted):
             name = first_name(path)
             if path.row in OF_FLOW:
                 flows.add(name)
@@ -265,7 +266,7 @@ class Reader:
             now=now,
             journal_versions=self._journal_versions,
             run_out=self._run_out() if leads else (),
-            unreadable=self._mirror.unreadable,
+            unreadable=tuple(self._mirror.unreadable.values()),
             silent_masters=silent_masters,
             scale=self._store.scale,
         )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from flumeng.config import FlowSpec, SpecError, parse_flow
 from flumeng.control.snapshot import discovered, journal_registry
 from flumeng.control.snapshot.assignment_pages import whole
-from flumeng.control.snapshot.mirror import Mirror, pages_of
+from flumeng.control.snapshot.mirror import Mirror
 from flumeng.control.snapshot.partitions import FLOW, ack_path, input_of
 from flumeng.control.snapshot.snapshot import FlowView, NodeView
 from flumeng.control.snapshot.task_map import Tasks
@@ -70,11 +70,9 @@ class Views:
         if record is not None:
             spec, problem = self._spec(name, record.created, record.value.revision, known)
         plan = self._mirror.found(paths.plan(name))
-        buckets = (
-            [paths.plan_bucket(name, str(n)) for n in range(plan.value.buckets)] if plan else []
-        )
+        buckets = self._mirror.rest_of([paths.plan(name)])
         found = self._mirror.found(paths.partitions(name))
-        shares = discovered.buckets_of(name, found.value) if found else []
+        shares = self._mirror.rest_of([paths.partitions(name)])
         known_partitions = self._discovered(found, shares)
         version = self._mirror.version(path)
         assert isinstance(version, Version)
@@ -120,7 +118,7 @@ class Views:
         if self._mirror.get(path) is None:
             return None
         record, assignment, status = map(self._mirror.found, (path, told, said))
-        pages = pages_of(name, assignment.value) if assignment else []
+        pages = self._mirror.rest_of([told])
         return NodeView(
             name,
             record.value if record else Node(uuid="", roles=(), desired="unknown"),

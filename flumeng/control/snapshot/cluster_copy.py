@@ -1,0 +1,108 @@
+"""The cluster in memory: read once, then looked at as often as one likes.
+
+A master keeps its copy fresh by what watches name, a query reads into its copy what it asks for,
+and a push reads a site whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from flumeng.control.snapshot import discovered
+from flumeng.control.zookeeper import Found, Path, Unreadable, Versioned, readable
+from flumeng.control.zookeeper.transaction import Scale
+from zkschema import paths
+from zkschema.records import Record
+from zkschema.table import ZPath
+
+R = TypeVar("R", bound=Record)
+
+
+class ClusterCopy:
+    """Reads as a ``Store`` does, from memory. ``znodes`` are as they were when they were last read,
+    ``folders`` as they were last listed, ``unreadable`` those that are there and cannot be read.
+    What was never read is a fault of ours: it raises ``KeyError``, and is not taken for absent."""
+
+    def __init__(self, scale: Scale) -> None:
+        self.scale = scale
+        self.znodes: dict[str, Found[Any]] = {}
+        self.folders: dict[str, Sequence[str]] = {}
+        self.unreadable: dict[str, Unreadable] = {}
+
+    def keep(self, path: Path, found: Found[Any]) -> None:
+        self.znodes[str(path)] = found
+        self.unreadable.pop(str(path), None)
+        if isinstance(found, Unreadable):
+            self.unreadable[str(path)] = found
+
+    def read(self, path: ZPath[R]) -> Versioned[R] | None:
+        return readable(self.read_each([path])[0])
+
+    def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
+        return [readable(found) for found in self.read_each(wanted)]
+
+    def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
+        return [None if self.lacks(path) else self.znodes[str(path)] for path in wanted]
+
+    def children(self, path: Path) -> list[str]:
+        return self.children_many([path])[0]
+
+    def children_many(self, wanted: Sequence[Path]) -> list[list[str]]:
+        return [[] if self._is_unlisted(path) else [*self.folders[str(path)]] for path in wanted]
+
+    def exists(self, path: Path) -> bool:
+        return self.read_each([path])[0] is not None
+
+    def found(self, path: Path) -> Versioned[Any] | None:
+        """The znode, if it was read and can be."""
+        found = self.znodes.get(str(path))
+        return found if isinstance(found, Versioned) else None
+
+    def unreadable_of(self, *wanted: Path) -> tuple[Unreadable, ...]:
+        """Those of these paths that are there and cannot be read."""
+        if not self.unreadable:
+            return ()
+        found = (self.unreadable.get(str(path)) for path in wanted)
+        return tuple(one for one in found if one is not None)
+
+    def lacks(self, path: Path) -> bool:
+        """Whether it was not read, since a folder that was listed does not have it."""
+        return str(path) not in self.znodes and self._is_absent(str(path))
+
+    def _is_unlisted(self, path: Path) -> bool:
+        return str(path) not in self.folders and self._is_absent(str(path))
+
+    def _is_absent(self, path: str) -> bool:
+        """Whether it, or what it lies below, is not among the names that were listed."""
+        while "/" in path[1:]:
+            parent, _, name = path.rpartition("/")
+            if parent in self.folders and name not in self.folders[parent]:
+                return True
+            path = parent
+        return False
+
+    def rest_of(self, wanted: Iterable[Path]) -> list[Path]:
+        """The buckets and pages in which the rest of these records lies, as far as they were
+        read."""
+        return [rest for path in wanted for rest in self._rest_of(path)]
+
+    def _rest_of(self, path: Path) -> list[Path]:
+        found = self.found(path)
+        if found is None:
+            return []
+        if path.row is paths.plan:
+            buckets = range(found.value.buckets)
+            return [paths.plan_bucket(first_name(path), str(number)) for number in buckets]
+        if path.row is paths.partitions:
+            return [*discovered.buckets_of(first_name(path), found.value)]
+        if path.row is paths.assignment:
+            pages = range(found.value.pages)
+            return [paths.assignment_page(first_name(path), str(number)) for number in pages]
+        return []
+
+
+def first_name(path: Path) -> str:
+    """The flow, node or journal that a path belongs to; empty when it has no name in it."""
+    names = path.row.matches(str(path))
+    return names[0] if names else ""
