@@ -22,7 +22,7 @@ import click
 from cli import names
 from cli.options import zk_option
 from flumeng.control.commands.operator import Operator
-from flumeng.control.queries import counters, journals, offsets, target_checks, waiting
+from flumeng.control.queries import counters, journals, points, target_checks, waiting
 from flumeng.control.queries.acks import Ask, ask_worker
 from flumeng.control.zookeeper import Store
 from flumeng.platform import secrets
@@ -112,7 +112,7 @@ class CliContext:
     accounts: journals.Ask = journals.ask_worker
     copies: journals.AskCopies = journals.ask_copies
     counters: counters.Ask = counters.ask_worker
-    offsets: offsets.Ask = offsets.ask_discovery
+    offsets: points.Ask = points.ask_discovery
     targets: target_checks.Ask = target_checks.ask_node
     open_site: Callable[[Site], Store] = open_site
 

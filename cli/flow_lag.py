@@ -8,7 +8,7 @@ from cli.context import CliContext, with_store
 from cli.name_argument import Name
 from cli.options import json_option
 from cli.output import count, show_json, show_table
-from flumeng.control.queries.partition_lag import LagOfFlow, lag_of_flow
+from flumeng.control.queries.lag import LagOfFlow, lag_of_flow
 from flumeng.control.zookeeper import Store
 
 NAMED = 5

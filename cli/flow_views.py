@@ -17,7 +17,7 @@ from cli.options import json_option, timeout_option
 from cli.output import moving_progress, show_json, show_table
 from cli.sites import Clusters, with_clusters
 from flumeng.control.queries import conditions, history, moments, overview
-from flumeng.control.queries.progress import progress
+from flumeng.control.queries.acks import progress
 from flumeng.control.queries.scaling import ScalingRow
 from flumeng.control.queries.task_counts import task_counts
 from flumeng.control.zookeeper import Store

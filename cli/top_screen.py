@@ -14,8 +14,8 @@ from cli.output import count, make_table
 from cli.status import state_cells
 from flumeng.control.queries.cause_groups import grouped
 from flumeng.control.queries.flow_rates import UNKNOWN, FlowRates
+from flumeng.control.queries.lag import LagOfFlow
 from flumeng.control.queries.overview import NodeRow
-from flumeng.control.queries.partition_lag import LagOfFlow
 from flumeng.control.queries.task_status import TaskRow
 
 if TYPE_CHECKING:

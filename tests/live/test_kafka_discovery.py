@@ -26,7 +26,7 @@ from flumeng.control.commands.flows import apply_flows
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.resets import accept
 from flumeng.control.queries.acks import acks_of, ask_worker, positions
-from flumeng.control.queries.offsets import ask_discovery, offsets
+from flumeng.control.queries.points import ask_discovery, offsets
 from flumeng.control.snapshot import discovered
 from flumeng.control.zookeeper import ABSENT, Store, Versioned, tree
 from flumeng.control.zookeeper.kazoo_store import connect

@@ -13,7 +13,7 @@ from flumeng.agent.discovery.task import DiscoveryTask
 from flumeng.connectors.api.finding import Before, Bounds, Findings, Offer
 from flumeng.control.queries import asking, journals
 from flumeng.control.queries.acks import acks_of, ask_worker, positions
-from flumeng.control.queries.offsets import ask_discovery, offsets
+from flumeng.control.queries.points import ask_discovery, offsets
 from flumeng.control.queries.reading import Reading
 from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.journal.serving.client import JournalClient

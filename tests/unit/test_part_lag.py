@@ -13,7 +13,7 @@ from flumeng.connectors.flows.finder import FlowFinder
 from flumeng.connectors.flows.options import FlowSource
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.queries.partition_lag import LagOfFlow, lag_of_flow
+from flumeng.control.queries.lag import LagOfFlow, lag_of_flow
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.journal.log.journal import Journal

@@ -8,7 +8,7 @@ import pytest
 
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.queries.progress import Progress, progress
+from flumeng.control.queries.acks import Progress, progress
 from flumeng.control.snapshot import items
 from flumeng.control.zookeeper import ABSENT, tree
 from tests.testkit.command_line import Reached

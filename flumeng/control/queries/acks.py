@@ -13,7 +13,7 @@ from typing import Protocol
 from flumeng.control.queries import asking
 from flumeng.control.queries.reading import Reading
 from flumeng.control.snapshot import partitions
-from flumeng.control.snapshot.partitions import Known
+from flumeng.control.snapshot.partitions import QUEUED, Known
 from flumeng.control.zookeeper import Found, ReadableStore, Unreadable, Versioned
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN
@@ -112,3 +112,29 @@ def _ack(
         lag=None if unknown else max(0, partitions.distance(partition, start, end or 0)),
         problem=str(ack) if isinstance(ack, Unreadable) else "",
     )
+
+
+@dataclass(frozen=True)
+class Progress:
+    """``done`` of ``total`` in all partitions whose end somebody knows; ``what`` are counted."""
+
+    what: str
+    done: int
+    total: int
+
+
+def progress(store: ReadableStore, ask: Ask, flow: str) -> Progress:
+    """From where each partition began. Raises ``UserError`` without a cluster,
+    ``UnavailableError``."""
+    reading = Reading.of(store)
+    known = partitions.of_flows(reading, [flow])[flow]
+    left = total = 0
+    items = []
+    for row in acks_of(reading, positions(reading, ask), flow):
+        if row.lag is None or row.end is None or row.partition not in known:
+            continue
+        whole = partitions.distance(row.partition, known[row.partition].start, row.end)
+        total += max(whole, row.lag)
+        left += row.lag
+        items.append(partitions.input_of(row.partition) in QUEUED)
+    return Progress("items" if items and all(items) else "events", total - left, total)

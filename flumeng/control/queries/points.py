@@ -13,21 +13,27 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from flumeng.control.queries import asking, journals, offsets
+from flumeng.control.queries import asking, journals
 from flumeng.control.queries.reading import Reading
 from flumeng.control.snapshot import partitions
 from flumeng.control.snapshot.partitions import Known
-from flumeng.control.zookeeper import Store
+from flumeng.control.snapshot.task_map import read_plans
+from flumeng.control.zookeeper import ReadableStore, Store
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.options.moments import time_of
 from flumeng.platform.options.problems import nearest
 from zkschema import paths
+from zkschema.records import DISCOVER
 
 Point = Literal["earliest", "latest"] | datetime | Mapping[str, int]
 """By name or label of partitions, when it is a mapping."""
 WORDS: Mapping[str, Literal["earliest", "latest"]] = {"earliest": "earliest", "latest": "latest"}
 NAMED = 3
 """So many partitions are named in an error."""
+OFFSETS_SECONDS = 15.0
+"""So long it may take: brokers are asked."""
+Ask = Callable[[str, str, Collection[str], str], Mapping[str, int]]
+"""Asks the discovery process at an address for offsets of a flow's partitions."""
 
 
 def parse_point(text: str) -> Point:
@@ -87,7 +93,7 @@ def resolve(
     globs: Sequence[str] = (),
     *,
     ask: journals.Ask,
-    ask_offsets: offsets.Ask,
+    ask_offsets: Ask,
 ) -> Resolved:
     """The offset of each chosen partition of the flow. What is to be accepted has no partitions
     yet, and those that it takes the place of are left as they are.
@@ -126,7 +132,7 @@ def resolve(
     reach = _on_nodes(store, ask, known, on_nodes)
 
     def told(to: str) -> dict[str, int]:
-        return offsets.offsets(store, ask_offsets, flow, others, to) if others else {}
+        return offsets(store, ask_offsets, flow, others, to) if others else {}
 
     return Resolved(_offsets(point, names, reach, told), accepted)
 
@@ -205,3 +211,37 @@ def _complete(found: dict[str, int], names: Sequence[str]) -> dict[str, int]:
         more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
         raise UnavailableError(f"nobody says how far {', '.join(missing[:NAMED])}{more} reach")
     return found
+
+
+def ask_discovery(
+    address: str, flow: str, partitions: Collection[str], to: str
+) -> Mapping[str, int]:
+    """The ``Ask`` of a real cluster."""
+    from flumeng.journal.serving.client import JournalClient  # noqa: PLC0415  loads pyarrow
+
+    with JournalClient(address, OFFSETS_SECONDS) as client:
+        return client.offsets(flow, partitions, to)
+
+
+def offsets(
+    store: ReadableStore, ask: Ask, flow: str, partitions: Collection[str], to: str
+) -> dict[str, int]:
+    """Partition -> the offset at which it would begin; ``to`` is ``earliest``, ``latest``, or a
+    time with its zone, for which it is the first event that is not older (the end, when all are).
+
+    Lacks partitions that do not say, such as those of a topic that is gone. Raises UnavailableError
+    when the flow's discovery task does not run, or does not answer, and UserError.
+    """
+    reading = Reading(store)
+    plans = read_plans(reading, [flow])
+    tasks = plans[flow].value.tasks.values() if flow in plans else ()
+    nodes = [task.node for task in tasks if task.kind == DISCOVER and task.node is not None]
+    live = reading.read_many([paths.live_node(node) for node in nodes])
+    addresses = [one.value.discovery for one in live if one is not None and one.value.discovery]
+    if not addresses:
+        raise UnavailableError(
+            f"nobody knows the offsets: the discovery task of flow {flow} does not run (see "
+            "`flumeng task list`; a flow that was stopped before it found partitions has none: "
+            f"`flumeng flow pause {flow}` first)"
+        )
+    return dict(ask(addresses[0], flow, partitions, to))

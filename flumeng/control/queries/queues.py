@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from flumeng.control.queries.lanes import LaneRow
-from flumeng.control.queries.queue_state import (
+from flumeng.control.queries.lanes import (
     NOBODY,
     Accounts,
+    LaneRow,
     Owner,
     acks_of,
     end_of,
