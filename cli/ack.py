@@ -13,13 +13,15 @@ from cli.name_argument import Name
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
 from flumeng.control.commands.acks import advance_acks, behind
-from flumeng.control.commands.commits import (
+from flumeng.control.commands.unfinished import (
+    decided_batches,
+    drop_batch,
     drop_commit,
+    require_decided,
     require_lost,
     unfinished_commits,
     whereabouts,
 )
-from flumeng.control.commands.intents import decided_batches, drop_batch, require_decided
 from flumeng.control.queries import journals as journal_rows
 from flumeng.control.queries.acks import acks_of, positions
 from flumeng.control.zookeeper import Store

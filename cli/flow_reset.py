@@ -11,8 +11,7 @@ from cli.context import CliContext, with_store
 from cli.name_argument import Name
 from cli.options import json_option, reason_option, revision_option, timeout_option
 from cli.output import count, show_json, show_table
-from flumeng.control.commands.flow_records import expect_current
-from flumeng.control.commands.resets import (
+from flumeng.control.commands.acks import (
     Reset,
     accept,
     require_resting,
@@ -20,6 +19,7 @@ from flumeng.control.commands.resets import (
     resets,
     still_collected,
 )
+from flumeng.control.commands.flow_records import expect_current
 from flumeng.control.queries import points
 from flumeng.control.queries.points import Resolved
 from flumeng.control.zookeeper import Store

@@ -23,7 +23,7 @@ from flumeng.connectors.kafka.access import Access
 from flumeng.connectors.kafka.input import KafkaInput
 from flumeng.connectors.kafka.positions import source_of
 from flumeng.connectors.ranged.routing import Inputs
-from flumeng.control.commands import resets
+from flumeng.control.commands import acks
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ANY, tree
@@ -210,7 +210,7 @@ def test_partition_whose_log_was_cut_stands_still_until_an_operator_says_from_wh
         assert (len(collector.read), collector.ack.offset) == (60, 60)
         task.close()
         set_flow_state(Operator(collector.store, "t", "", 0.0), "web", "suspended")
-        resets.reset_acks(Operator(collector.store, "t", "", 0.0), "web", {collector.partition: 40})
+        acks.reset_acks(Operator(collector.store, "t", "", 0.0), "web", {collector.partition: 40})
         task = collector.claim()
         collector.until(task, lambda: collector.ack.offset == 100)
         assert collector.read[60:] == numbered("new", 60)

@@ -22,9 +22,9 @@ from typing import Any
 import pytest
 
 from flumeng.connectors.kafka.names import parse
+from flumeng.control.commands.acks import accept
 from flumeng.control.commands.flows import apply_flows
 from flumeng.control.commands.operator import Operator
-from flumeng.control.commands.resets import accept
 from flumeng.control.queries.acks import acks_of, ask_worker, positions
 from flumeng.control.queries.points import ask_discovery, offsets
 from flumeng.control.snapshot import discovered

@@ -12,7 +12,7 @@ import pytest
 from flumeng.agent.collector.acks import Acks, SupersededError
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.connectors.api.ranged import Range
-from flumeng.control.commands import resets
+from flumeng.control.commands.acks import reset_acks
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, Versioned, tree
@@ -316,7 +316,7 @@ def test_an_owner_of_before_loses_and_the_next_one_takes_what_is_written_here(
 
 def test_what_happens_between_the_look_and_the_write_loses_nothing(store: FakeStore) -> None:
     def reset() -> None:
-        resets.reset_acks(Operator(store, "ann", "", NOON), "web", {A: 50})
+        reset_acks(Operator(store, "ann", "", NOON), "web", {A: 50})
 
     for path, meanwhile in (
         (paths.ack("web", "main", A), lambda: store.write(
@@ -326,12 +326,12 @@ def test_what_happens_between_the_look_and_the_write_loses_nothing(store: FakeSt
         before = read(store, A).value.offset
         racing = Racing(store.tree, str(path), meanwhile)
         with pytest.raises(ConflictError):
-            resets.reset_acks(Operator(racing, "ann", "", NOON), "web", {A: 50})
+            reset_acks(Operator(racing, "ann", "", NOON), "web", {A: 50})
         assert read(store, A).value.offset in (before, 150)
         set_flow_state(Operator(store, "b", "", 0.0), "web", "suspended")
     racing = Racing(store.tree, str(paths.ack("web", "main", A)), lambda: plan_task(store))
     with pytest.raises(ConflictError):
-        resets.reset_acks(Operator(racing, "ann", "", NOON), "web", {A: 50})
+        reset_acks(Operator(racing, "ann", "", NOON), "web", {A: 50})
     assert read(store, A).value.offset == 150
     plan = store.read(paths.plan("web"))
     assert plan is not None
@@ -393,7 +393,7 @@ def test_an_intent_that_is_written_meanwhile_refuses_it(store: FakeStore) -> Non
         store.tree, str(paths.ack("web", "main", A)), lambda: store.write(path, decided, ANY)
     )
     with pytest.raises(ConflictError):
-        resets.reset_acks(Operator(racing, "ann", "", NOON), "web", {A: 50})
+        reset_acks(Operator(racing, "ann", "", NOON), "web", {A: 50})
     assert read(store, A).value.offset == 100
 
 

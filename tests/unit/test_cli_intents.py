@@ -12,10 +12,10 @@ from flumeng.agent.collector.publisher import Publisher
 from flumeng.connectors.api.ranged import Range
 from flumeng.control.commands.cluster import export_cluster, import_cluster
 from flumeng.control.commands.flows import apply_flow
-from flumeng.control.commands.intents import decided_batches
 from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.revisions import KEEP_REVISIONS
+from flumeng.control.commands.unfinished import decided_batches
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.platform.errors import ConflictError, CorruptError
 from tests.testkit.command_line import NOON, Reached, Shell

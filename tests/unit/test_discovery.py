@@ -16,8 +16,8 @@ from flumeng.agent.discovery.worker import Worker
 from flumeng.agent.node.protocol import Message
 from flumeng.config.flow import FlowSpec
 from flumeng.connectors.api.finding import Before, Bounds, Findings, FindingTask, Offer
+from flumeng.control.commands.acks import accept
 from flumeng.control.commands.operator import Operator
-from flumeng.control.commands.resets import accept
 from flumeng.control.snapshot import discovered
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Versioned, Write, tree
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError

@@ -1,22 +1,45 @@
-"""Acks that lie below what their journals keep, moved on to what is there.
+"""Acks that an operator moves: on to what their journals keep, or to other offsets.
 
-A journal drops only what every reader has acked, so an ack below that was lost and begun anew:
-ZooKeeper was wiped, an older export was imported, or a host that was given up came back. The events
-between are on no disk any more, and were delivered before as far as anybody knows. Collectors do
-not pass over them by themselves; they wait for an operator, and notice what is written here.
+*Advance*: a journal drops only what every reader has acked, so an ack below that was lost and begun
+anew: ZooKeeper was wiped, an older export was imported, or a host that was given up came back. The
+events between are on no disk any more, and were delivered before as far as anybody knows.
+Collectors do not pass over them by themselves; they wait for an operator, and notice what is
+written here.
+
+*Reset*: the acks of a flow that nobody collects are set to other offsets. The flow's plan gets a
+higher epoch in the same transaction, and the acks get that epoch. So nobody can have been given a
+task meanwhile; whoever collected before loses with his next write, also when he does not know yet
+that his time is over; and whoever is given the task next claims what is written here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from flumeng.control.commands import audit
-from flumeng.control.commands.intents import refuse_decided
+from flumeng.control.commands.flow_records import require_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, Put, Store, Unreadable, Versioned
-from flumeng.control.zookeeper.transaction import singly
+from flumeng.control.commands.unfinished import (
+    decided_batches,
+    intents_of,
+    refuse_decided,
+    unfinished,
+)
+from flumeng.control.snapshot import partitions
+from flumeng.control.snapshot.assignment_pages import read_assignment
+from flumeng.control.snapshot.task_map import Tasks, next_version, plan_writes, read_plan
+from flumeng.control.zookeeper import ABSENT, Check, Put, Store, Unreadable, Versioned, Write
+from flumeng.control.zookeeper.transaction import portions, singly
+from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
+from zkschema.records import COLLECT
+
+RESTING = ("suspended", "stopped")
+"""In one transaction."""
+NAMED_WRITES = 400
+"""An audit entry names the partitions of its transaction: two hundred, of two writes each."""
 
 
 @dataclass(frozen=True)
@@ -90,3 +113,184 @@ def _found(
             put = Put(paths.ack(flow, cursor, name), moved, ack.version if ack else ABSENT)
             found.append((Advanced(name, flow, cursor, before.offset, floors[name]), put))
     return found, tuple(one for one in (*journals, *acks) if isinstance(one, Unreadable))
+
+
+@dataclass(frozen=True)
+class Reset:
+    """The flow goes on at ``after`` in a partition, instead of at ``before``."""
+
+    partition: str
+    before: int
+    after: int
+
+    def __str__(self) -> str:
+        return f"{self.partition} {self.before} to {self.after}"
+
+    @property
+    def skipped(self) -> int:
+        """How many events that are not delivered yet will not be."""
+        return max(0, self.after - self.before)
+
+    @property
+    def repeated(self) -> int:
+        """How many events are delivered for another time."""
+        return max(0, self.before - self.after)
+
+
+@dataclass(frozen=True)
+class _Move:
+    """``ack`` is what is there now. One that was never written is made only while the partition is
+    ``registered``."""
+
+    flow: str
+    reset: Reset
+    ack: Versioned[records.Ack] | None
+    registered: Check
+
+    def put(self, epoch: int) -> Put:
+        before = self.ack.value if self.ack else records.Ack(epoch=0, offset=0)
+        path = partitions.ack_path(self.flow, self.reset.partition)
+        after = replace(
+            before, epoch=epoch, offset=self.reset.after, joined=None, leader_epoch=None
+        )
+        return Put(path, after, self.ack.version if self.ack else ABSENT)
+
+
+def require_resting(store: Store, flow: str) -> Versioned[records.Flow]:
+    """Raises ``UserError`` without the flow, ``ConflictError`` when it is to be collected."""
+    found = require_flow(store, flow)
+    if found.value.state not in RESTING:
+        raise ConflictError(
+            f"flow {flow} is {found.value.state}: `flumeng flow pause {flow}` first"
+        )
+    return found
+
+
+def still_collected(store: Store, flow: str) -> list[str]:
+    """Who may still collect the flow, a line each."""
+    plan = read_plan(store, flow)
+    planned = plan.value.tasks if plan else {}
+    decided = {batch.task: batch for batch in decided_batches(store, flow)} if planned else {}
+    lines = [
+        f"task {flow}/{name} is still planned on node {task.node or '-'}"
+        + (f": {unfinished(decided[name])}" if name in decided else "")
+        for name, task in planned.items()
+        if task.kind == COLLECT
+    ]
+    return lines or list(_on_nodes(store, flow))
+
+
+def resets(store: Store, flow: str, offsets: Mapping[str, int]) -> tuple[Reset, ...]:
+    """What ``reset_acks`` would change. Raises as it does, but for what it meets as it writes."""
+    refuse_decided(store, ((flow, name) for name in offsets))
+    return tuple(move.reset for move in _moves(store, flow, offsets))
+
+
+def reset_acks(operator: Operator, flow: str, offsets: Mapping[str, int]) -> tuple[Reset, ...]:
+    """Let the flow go on at these ``offsets`` by partition; gives what has changed.
+
+    In transactions of many acks each; interrupted, it is gone on with by calling it again. Raises
+    ``UserError`` for a partition that is not there, ``ConflictError`` when the flow is collected or
+    one of the partitions is in a decided batch, also when that changes meanwhile,
+    ``UnavailableError``.
+    """
+    store = operator.store
+    current = require_resting(store, flow)
+    plan = read_plan(store, flow)
+    if still := still_collected(store, flow):
+        raise ConflictError(f"{still[0]}: wait until it has let go")
+    undecided = _undecided(store, flow)
+    refuse_decided(store, ((flow, name) for name in offsets))
+    moves = _moves(store, flow, offsets)
+    epoch = 1 + max(
+        plan.value.epoch if plan else 0,
+        max((move.ack.value.epoch for move in moves if move.ack), default=0),
+    )
+    unchanged: list[Write] = [Check(paths.flow(flow), current.version), *undecided]
+    guards = _raise_epoch(flow, plan, epoch)
+    for part in portions(
+        store.scale,
+        moves,
+        lambda move: [move.registered, move.put(epoch)],
+        each=[*guards, *unchanged],
+        room_bytes=audit.room_bytes(store.scale),
+        most=NAMED_WRITES,
+    ):
+        fresh = {move.registered: None for move in part if move.ack is None}
+        said = ", ".join(str(move.reset) for move in part)
+        command = f"flow reset {flow}: {said}"
+        puts = [move.put(epoch) for move in part]
+        operator.commit([*guards, *unchanged, *fresh, *puts], command)
+        guards = [Check(paths.plan(flow), next_version(plan.version if plan else ABSENT))]
+    return tuple(move.reset for move in moves)
+
+
+def accept(operator: Operator, flow: str, to: Mapping[str, str]) -> None:
+    """Let the discovery task go on with what it holds back, each from where ``to`` says.
+
+    Raises ``ConflictError``, also when it has just written what it found, ``UnavailableError``.
+    """
+    record = operator.store.read(paths.partitions(flow))
+    if record is None:
+        raise ConflictError(f"flow {flow} has no partitions any more: look again")
+    accepted = {**record.value.accepted, **to}
+    said = ", ".join(f"{what} from {where}" for what, where in to.items())
+    command = f"flow reset {flow}: accepted {said}"
+    wanted = replace(record.value, accepted=accepted)
+    operator.commit([Put(paths.partitions(flow), wanted, record.version)], command)
+
+
+def _on_nodes(store: Store, flow: str) -> Iterator[str]:
+    """The live nodes that were told to collect it, or say that they do."""
+    nodes = store.children(paths.live_nodes())
+    assignments = store.read_each([paths.assignment(node) for node in nodes])
+    statuses = store.read_each([paths.status(node) for node in nodes])
+    for node, assignment, status in zip(nodes, assignments, statuses, strict=True):
+        for found in (assignment, status):
+            if isinstance(found, Unreadable):
+                yield f"nobody knows what node {node} runs: {found}"
+        told = assignment.value.tasks if isinstance(assignment, Versioned) else ()
+        if isinstance(assignment, Versioned) and assignment.value.pages:
+            whole = read_assignment(store, node)
+            told = whole.value.tasks if whole else ()
+        keys = {f"{one.flow}/{one.task}" for one in told if one.kind == COLLECT}
+        if isinstance(status, Versioned):
+            keys.update(key for key, one in status.value.tasks.items() if one.state != "stopped")
+        for key in sorted(keys):
+            if key.startswith(f"{flow}/{COLLECT}."):
+                yield f"node {node} still has task {key}"
+
+
+def _moves(store: Store, flow: str, offsets: Mapping[str, int]) -> list[_Move]:
+    """Without those that are there already, by an operator's word."""
+    names = sorted(offsets)
+    registered = partitions.registered(store, flow, names)
+    for name in names:
+        if name not in registered:
+            known = partitions.of_flows(store, [flow])[flow]
+            hint = nearest(name, known) if known else "it has none"
+            raise UserError(f'flow {flow} has no partition "{name}"; {hint}')
+    acks = store.read_each([partitions.ack_path(flow, name) for name in names])
+    moves = []
+    for name, ack in zip(names, acks, strict=True):
+        if isinstance(ack, Unreadable):
+            raise ack.error
+        before = ack.value.emitted if ack else registered[name].start
+        bound = ack and (ack.value.joined or ack.value.leader_epoch is not None)
+        if before != offsets[name] or bound:
+            reset = Reset(name, before, offsets[name])
+            moves.append(_Move(flow, reset, ack, registered[name].check))
+    return moves
+
+
+def _undecided(store: Store, flow: str) -> list[Check]:
+    """Fail a transaction when a task of the flow decides a batch meanwhile."""
+    found = intents_of(store, flow).items()
+    return [Check(paths.intent(flow, task), intent.version) for task, intent in found]
+
+
+def _raise_epoch(flow: str, plan: Versioned[records.Plan] | None, epoch: int) -> list[Write]:
+    if plan is None:
+        return [Put(paths.plan(flow), records.Plan(epoch=epoch), ABSENT)]
+    tasks = Tasks.of(plan.value.tasks)
+    return plan_writes(flow, replace(plan.value, epoch=epoch, tasks=tasks), tasks, plan.version)

@@ -12,13 +12,13 @@ from flumeng.config.flow_names import is_part, parts_among, whole_of, why_not_ap
 from flumeng.control.commands import chains, parts
 from flumeng.control.commands.audit import room_bytes
 from flumeng.control.commands.flow_records import expect_current, kept_revisions, refuse_deleted
-from flumeng.control.commands.intents import intents_of
 from flumeng.control.commands.local_files import on_several_hosts
 from flumeng.control.commands.next_revision import NextRevision, RefusedError, UnfitError
 from flumeng.control.commands.revision_groups import groups, why_too_large
 from flumeng.control.commands.subscriptions import subscribe
 from flumeng.control.commands.tombstones import deleted_in_this_tree
 from flumeng.control.commands.tree_needs import too_old
+from flumeng.control.commands.unfinished import intents_of
 from flumeng.control.snapshot import journal_registry
 from flumeng.control.zookeeper import (
     ABSENT,

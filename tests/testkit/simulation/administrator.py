@@ -10,7 +10,6 @@ from functools import partial
 
 from flumeng.control.commands.chokes import set_choke
 from flumeng.control.commands.discarding import discard_node
-from flumeng.control.commands.intents import decided_batches, drop_batch
 from flumeng.control.commands.nodes import label_node, resize_node
 from flumeng.control.commands.rollouts import (
     abort_rollout,
@@ -24,6 +23,7 @@ from flumeng.control.commands.settings import (
     set_setting,
     unset_setting,
 )
+from flumeng.control.commands.unfinished import decided_batches, drop_batch
 from flumeng.control.snapshot.assignment_pages import PAGES, assignment_writes, read_assignment
 from flumeng.control.snapshot.task_map import Tasks, plan_writes, read_plan
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from flumeng.config import parse_flow
 from flumeng.connectors.objects.options import ObjectsSource
-from flumeng.control.commands.intents import decided_batches
 from flumeng.control.commands.nodes import left
+from flumeng.control.commands.unfinished import decided_batches
 from flumeng.control.planner import Planner
 from flumeng.control.snapshot import queues
 from flumeng.control.snapshot.reader import Reader
