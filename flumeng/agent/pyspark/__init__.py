@@ -10,7 +10,7 @@ and without them: under a cursor of its own, or under none.
 
 from __future__ import annotations
 
-from flumeng.agent.pyspark.committing import commit, next_offsets
+from flumeng.agent.pyspark.cursor import commit, next_offsets
 from flumeng.agent.pyspark.source import FlumengDataSource
 
 __all__ = ["FlumengDataSource", "commit", "next_offsets"]

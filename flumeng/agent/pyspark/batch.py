@@ -8,11 +8,9 @@ from contextlib import closing
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from flumeng.agent.pyspark import reading
-from flumeng.agent.pyspark.connecting import connect
-from flumeng.agent.pyspark.cursor import Cursor, require_readable
+from flumeng.agent.pyspark.cursor import Cursor, connect, require_readable
 from flumeng.agent.pyspark.options import Options
-from flumeng.agent.pyspark.planning import Planning
+from flumeng.agent.pyspark.planning import Planning, read
 
 
 class BatchReader(DataSourceReader):
@@ -44,4 +42,4 @@ class BatchReader(DataSourceReader):
             return planning.partitions(start, look.reached)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return reading.read(partition)
+        return read(partition)

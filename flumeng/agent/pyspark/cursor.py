@@ -13,17 +13,33 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from flumeng.agent.pyspark.options import KEEP_SECONDS
+from flumeng.agent.pyspark.options import KEEP_SECONDS, Options
 from flumeng.control.commands.cursors import require_leases
 from flumeng.control.commands.flow_records import require_flow, require_revision
 from flumeng.control.commands.subscriptions import has_journals
-from flumeng.control.zookeeper import ABSENT, ANY, Check, Put, Remove, Store, Versioned, Write
+from flumeng.control.zookeeper import (
+    ABSENT,
+    ANY,
+    Check,
+    Put,
+    Remove,
+    Store,
+    Versioned,
+    Write,
+    kazoo_store,
+)
 from flumeng.control.zookeeper.transaction import singly
 from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.security.roles import PEOPLE
 from zkschema import paths
 from zkschema.records import Ack, Flow, Lease
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 ATTEMPTS = 5
 
@@ -179,3 +195,41 @@ class Cursor:
         writes.append(Put(paths.lease(self._flow, self._name), self._lease, ABSENT))
         for some in singly(self._store.scale, writes, each=[unchanged]):
             self._store.commit([unchanged, *some])
+
+
+def next_offsets(events: DataFrame) -> dict[str, int]:
+    """Journal -> the seq behind the last of these events: one job of Spark. ``events`` are read
+    for it, so they should be persisted."""
+    rows = events.groupBy("journal").agg({"seq": "max"}).collect()
+    return {journal: seq + 1 for journal, seq in rows}
+
+
+def commit(
+    offsets: Mapping[str, int],
+    *,
+    flow: str,
+    cursor: str,
+    zookeeper: str = "",
+) -> None:
+    """Everything below ``offsets`` is done with: the cursor moves there, never back, and journals
+    may let it go. ``zookeeper`` is the option of that name.
+
+    Raises UserError when there is no such cursor, ConflictError, UnavailableError.
+    """
+    hosts = zookeeper or os.environ.get("FLUMENG_ZK", "")
+    options = Options.parse({"zookeeper": hosts, "flow": flow, "cursor": cursor})
+
+    if not cursor:
+        raise UserError("a commit needs the name of a cursor")
+
+    def begin() -> Mapping[str, int]:
+        raise UserError(f"flow {flow} has no cursor {cursor}: read with it first")
+
+    with closing(connect(options.zookeeper)) as store:
+        taken = Cursor.take(store, options.flow, options.cursor, keep_seconds=None, begin=begin)
+        taken.commit(offsets)
+
+
+def connect(hosts: str) -> Store:
+    """As the subscriber that this host has a certificate of; else as the person."""
+    return kazoo_store.connect(hosts, roles=["subscriber", *PEOPLE])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from flumeng.agent.pyspark import offsets
@@ -130,3 +131,15 @@ def _some(names: Collection[str]) -> str:
     shown = sorted(names)
     more = f" and {len(shown) - NAMED} more" if len(shown) > NAMED else ""
     return f"{', '.join(shown[:NAMED])}{more}"
+
+
+def read(part: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    """Each range whole and in order, or an error. The part's value is what reads, and ranges, each
+    with the address of who serves it; Spark makes a part of nothing, too. Raises as
+    ``JournalClient.read``."""
+    if part is None or part.value is None:
+        return
+    reader: JournalReader
+    reader, pieces = part.value
+    for piece, address in pieces:
+        yield from reader.read(piece, address)

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from flumeng.agent.pyspark import offsets, reading
-from flumeng.agent.pyspark.connecting import connect
-from flumeng.agent.pyspark.cursor import Cursor, require_readable
+from flumeng.agent.pyspark import offsets
+from flumeng.agent.pyspark.cursor import Cursor, connect, require_readable
 from flumeng.agent.pyspark.options import Options
-from flumeng.agent.pyspark.planning import Look, Planning
+from flumeng.agent.pyspark.planning import Look, Planning, read
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UnavailableError
 
@@ -149,7 +148,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return reading.read(partition)
+        return read(partition)
 
     def commit(self, end: dict[str, int]) -> None:
         """Raises ConflictError when another reader has taken the cursor."""
