@@ -19,7 +19,7 @@ from statistics import median
 from kazoo.client import KazooClient
 
 from benches.server import transactions
-from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.ack import Acks
 from flumeng.agent.collector.publisher import FULL_ACKS, IN_FLIGHT, Publisher
 from flumeng.connectors.api.ranged import Range
 from flumeng.control.commands.flows import apply_flow

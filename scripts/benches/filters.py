@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from benches import filter_steps
+from flumeng.agent.collector.lines.reader import Joining
 from flumeng.agent.collector.lines.rules import Rules
-from flumeng.agent.collector.lines.steps import Joining
 from flumeng.config.multiline import Multiline
 from flumeng.connectors.api.ranged import Progress
 from flumeng.events.lazy_batch import Stage

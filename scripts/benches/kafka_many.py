@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.ack import Acks
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.config import CollectPlace, Place
 from flumeng.connectors.api.finding import Before

@@ -12,10 +12,10 @@ from confluent_kafka import Producer
 
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.claim import ClaimedTask
 from flumeng.agent.collector.partitions import Partitions
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize
-from flumeng.agent.collector.task import Task
 from flumeng.config import parse_flow
 from flumeng.connectors.api.sink import Written
 from flumeng.connectors.kafka import admin, names
@@ -119,10 +119,10 @@ class Collector:
         assert found is not None
         return found.value
 
-    def claim(self) -> Task:
+    def claim(self) -> ClaimedTask:
         self._epoch = max(self._epoch, self.ack.epoch if self._epoch else 0) + 1
         self.partitions.open(self._spec)
-        return Task(
+        return ClaimedTask(
             Assignment("web", "collect.0", self._epoch, 1, "", (self.partition,)),
             self.store,
             Publisher(self.store, gap_seconds=0.0),
@@ -131,7 +131,7 @@ class Collector:
             size=BatchSize(1000),
         )
 
-    def turn(self, task: Task) -> None:
+    def turn(self, task: ClaimedTask) -> None:
         if task.may_start and task.look(eager=True).due_seconds is not None:
             batch = task.start()
             if batch is not None:
@@ -140,7 +140,7 @@ class Collector:
                 task.commit()
         time.sleep(0.05)
 
-    def until(self, task: Task, ask: Callable[[], bool]) -> None:
+    def until(self, task: ClaimedTask, ask: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not ask():
             assert time.monotonic() < deadline, (self.ack, self.partitions.trouble, self.read)

@@ -21,7 +21,8 @@ from pyspark.sql import SparkSession
 
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.work import Outcome, Work
+from flumeng.agent.collector.work import Work
+from flumeng.agent.collector.written import Outcome
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.config import check_flow
 from flumeng.connectors.api.ranged import Range

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from kazoo.client import KazooClient
 
-from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.ack import Acks
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.node.registration import Identity, Registration
 from flumeng.connectors.api.ranged import Range

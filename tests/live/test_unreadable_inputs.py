@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.engine import SparkEngine
-from flumeng.agent.collector.jobs import Jobs
+from flumeng.agent.collector.job import Jobs
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.runner import Runner, Surroundings

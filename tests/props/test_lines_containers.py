@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flumeng.agent.collector.lines.reader import Joining
 from flumeng.agent.collector.lines.rules import Rules
-from flumeng.agent.collector.lines.steps import Joining
 from flumeng.config.multiline import KEY, PIECE_SECONDS
 from flumeng.config.traces import TRACES
 from flumeng.connectors.api.ranged import Progress

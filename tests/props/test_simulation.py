@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.ack import Acks
 from flumeng.agent.collector.intents import Intents, by_partition
 from flumeng.agent.discovery.task import DiscoveryTask
 from flumeng.connectors.api.ranged import Progress, Range

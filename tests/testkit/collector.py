@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from flumeng.agent.collector.lines.joined import JoinedRange
 from flumeng.agent.collector.ranges import Scale
-from flumeng.agent.collector.work import Filtered, Intent, Outcome, Pipeline, Work
+from flumeng.agent.collector.work import Filtered, Intent, Pipeline, Work
+from flumeng.agent.collector.written import Outcome
 from flumeng.config import FlowSpec
 from flumeng.connectors.api.ranged import Parts, Positions, Progress, Range, Reach, Standstill
 from flumeng.connectors.api.sink import TaskRevision, Written

@@ -12,10 +12,10 @@ from typing import Any
 from flumeng.agent.collector import intents
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.claim import ClaimedTask
 from flumeng.agent.collector.lines.joined import JoinedRange
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize, Scale
-from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.work import Filtered, Intent
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.connectors.api.ranged import Range
@@ -89,7 +89,7 @@ class World(ABC):
         steps = steps or Steps()
         store = SteppingStore(self.tree, steps)
         sink = self.sink()
-        task = Task(
+        task = ClaimedTask(
             Assignment(FLOW, TASK, epoch, 1, "", tuple(JOURNALS)),
             store,
             Publisher(store, gap_seconds=0.0),

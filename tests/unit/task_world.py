@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flumeng.agent.collector.assignment import Assignment
-from flumeng.agent.collector.jobs import Jobs
+from flumeng.agent.collector.job import Jobs
 from flumeng.agent.collector.measures import Measures
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.runner import Runner, Surroundings

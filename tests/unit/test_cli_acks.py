@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.ack import Acks
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.control.commands.acks import advance_acks
 from flumeng.control.commands.flows import apply_flow

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flumeng.agent.collector.acks import Acks, SupersededError
+from flumeng.agent.collector.ack import Acks, SupersededError
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.connectors.api.ranged import Range
 from flumeng.control.commands.acks import reset_acks

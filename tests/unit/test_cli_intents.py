@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.ack import Acks
 from flumeng.agent.collector.intents import Intents
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.connectors.api.ranged import Range

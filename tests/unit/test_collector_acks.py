@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pytest
 
-from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.ack import Acks
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.connectors.api.ranged import Range
 from flumeng.control.zookeeper import ABSENT, ANY, Check, Found, Put, Version, Write, tree

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.claim import ClaimedTask
 from flumeng.agent.collector.gaps import Gap
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.work import Work
 from flumeng.config import check_flow
 from flumeng.connectors.api.ranged import DELETED, Range
@@ -94,7 +94,7 @@ class Reader:
 
 
 class InProcess(SparkPipeline):
-    def write_into(self, task: Task, batch: Batch) -> None:
+    def write_into(self, task: ClaimedTask, batch: Batch) -> None:
         addresses = dict.fromkeys(JOURNALS, "")
         work = Work(self, batch.ranges, addresses, batch.staging, 60.0, lambda _: None, splits=2)
         task.settle(batch, self.write(work))

@@ -24,10 +24,10 @@ import pytest
 
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.claim import ClaimedTask
 from flumeng.agent.collector.lines.joined import JoinedRange
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize, Scale
-from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.work import Filtered
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.connectors.api.ranged import Range
@@ -119,7 +119,7 @@ class FakePipeline:
         self.spec = spec
         self.roots: tuple[str, ...] = (root,)
 
-    def write_into(self, task: Task, batch: Batch) -> None:
+    def write_into(self, task: ClaimedTask, batch: Batch) -> None:
         try:
             task.settle(batch, self.write(batch.ranges, batch.staging))
         except OSError as error:
@@ -176,7 +176,7 @@ class World:
         assignment = Assignment(FLOW, "collect.0", epoch, 1, "", tuple(JOURNALS))
         pipeline = self.pipeline()
         store = SteppingStore(self.tree, steps)
-        task = Task(
+        task = ClaimedTask(
             assignment,
             store,
             Publisher(store, gap_seconds=0.0),

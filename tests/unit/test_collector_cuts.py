@@ -12,12 +12,12 @@ import pytest
 
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.claim import ClaimedTask
 from flumeng.agent.collector.cuts import LOOK_SECONDS
 from flumeng.agent.collector.gaps import RefuseGaps
 from flumeng.agent.collector.partitions import Partitions
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize
-from flumeng.agent.collector.task import Task
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import CutError, Gone, Range, Reach, Standstill
 from flumeng.connectors.api.sink import Written
@@ -107,10 +107,10 @@ class World:
     def trouble(self) -> str | None:
         return self.partitions.trouble
 
-    def claim(self) -> Task:
+    def claim(self) -> ClaimedTask:
         self._epoch += 1
         self.partitions.open(self.spec)
-        return Task(
+        return ClaimedTask(
             Assignment("web", "collect.0", self._epoch, 1, "", (A, B)),
             self.store,
             Publisher(self.store, gap_seconds=0.0),
@@ -119,7 +119,7 @@ class World:
             size=BatchSize(1000),
         )
 
-    def go_on(self, task: Task, turns: int = 8) -> list[Batch]:
+    def go_on(self, task: ClaimedTask, turns: int = 8) -> list[Batch]:
         """Two batches at a time, as the runner has them."""
         batches = []
         for _ in range(turns):

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pytest
 
 from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.claim import ClaimedTask
 from flumeng.agent.collector.gaps import Gap, gaps, gone
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize
-from flumeng.agent.collector.task import Task
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import DELETED, Gone, Range, Reach
 from flumeng.connectors.api.sink import Written
@@ -71,7 +71,7 @@ def test_a_gap_is_acked_and_read_on_behind_it(delivery: str) -> None:
     told = Put(paths.cluster(), Cluster(grace_seconds=3.0), ANY)
     gone_of_a = Reach("", 20, gone_below=7, left_out=(Gone(0, 7, DELETED, (told,)),))
     positions = Shortened({A: gone_of_a, B: Reach("", 5)})
-    task = Task(
+    task = ClaimedTask(
         Assignment("web", "collect.0", 1, 1, "", (A, B)),
         store,
         Publisher(store, gap_seconds=0.0),

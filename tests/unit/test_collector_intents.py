@@ -17,14 +17,14 @@ from functools import cache
 import pytest
 
 from flumeng.agent.collector import intents
-from flumeng.agent.collector.acks import Acks, SupersededError
+from flumeng.agent.collector.ack import Acks, SupersededError
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.claim import ClaimedTask
 from flumeng.agent.collector.intents import Intents
 from flumeng.agent.collector.lines.joined import JoinedRange
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize, Scale, split
-from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.work import Filtered, Intent
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.connectors.api.ranged import Range
@@ -83,7 +83,7 @@ class NumberedPipeline:
     def joined(self, _ranges: Sequence[Range]) -> dict[str, JoinedRange]:
         return {}
 
-    def write_into(self, task: Task, batch: Batch) -> None:
+    def write_into(self, task: ClaimedTask, batch: Batch) -> None:
         parts = split(batch.ranges, batch.splits or self.parts, 1)
         rows = [[row for piece in part for row in self._rows(piece)] for part in parts]
         if self.intent == "before":
@@ -145,7 +145,7 @@ class World:
         pipeline = NumberedPipeline(
             flow_spec(), self.when, self.target, steps, revision, parts=1 + epoch % 3
         )
-        task = Task(
+        task = ClaimedTask(
             Assignment(FLOW, TASK, epoch, revision, "", tuple(JOURNALS)),
             store,
             Publisher(store, gap_seconds=0.0),
@@ -324,7 +324,7 @@ def test_nothing_new_is_read_while_a_journal_of_the_decided_batch_is_away() -> N
     pipeline = NumberedPipeline(flow_spec(), "after", world.target, Steps(), 2, parts=1)
     last = max(JOURNALS)
 
-    task = Task(
+    task = ClaimedTask(
         Assignment(FLOW, TASK, 2, 2, "", tuple(JOURNALS)),
         store,
         Publisher(store, gap_seconds=0.0),

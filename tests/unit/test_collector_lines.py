@@ -19,12 +19,12 @@ import pytest
 
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.claim import ClaimedTask
 from flumeng.agent.collector.lines.groups import Limits, Lines, group
 from flumeng.agent.collector.lines.joined import JoinedRange
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize, share_out
-from flumeng.agent.collector.task import Task
-from flumeng.agent.collector.work import BatchFailedError
+from flumeng.agent.collector.written import BatchFailedError
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.config.multiline import PIECE_SECONDS
 from flumeng.connectors.api.ranged import Progress, Range, Reach
@@ -83,7 +83,7 @@ class JoiningPipeline(ScriptedPipeline):
     def joined(self, ranges: Sequence[Range]) -> dict[str, JoinedRange]:
         return {piece.partition: self.told[piece.partition] for piece in ranges if self.told}
 
-    def write_into(self, task: Task, batch: Batch) -> None:
+    def write_into(self, task: ClaimedTask, batch: Batch) -> None:
         try:
             task.settle(batch, self.emit(batch))
         except OSError as error:
@@ -137,9 +137,9 @@ class LinesWorld(World):
         steps: Steps,
         positions: Growing | None = None,
         intent: Literal["before"] | None = None,
-    ) -> Task:
+    ) -> ClaimedTask:
         store = SteppingStore(self.tree, steps)
-        return Task(
+        return ClaimedTask(
             Assignment(FLOW, "collect.0", epoch, 1, "", tuple(ENDS)),
             store,
             Publisher(store, gap_seconds=0.0),
@@ -162,7 +162,7 @@ class LinesWorld(World):
             task.close()
         pytest.fail(f"no end: {self.emitted()} of {self.there}")
 
-    def turn(self, task: Task) -> None:
+    def turn(self, task: ClaimedTask) -> None:
         pipeline = task._pipeline
         assert isinstance(pipeline, JoiningPipeline)
         if task.running:
@@ -251,7 +251,7 @@ def late(world: LinesWorld, epoch: int, steps: Steps) -> None:
         world.collect(epoch, steps)
 
 
-def run(world: LinesWorld, task: Task, until: Callable[[], bool]) -> None:
+def run(world: LinesWorld, task: ClaimedTask, until: Callable[[], bool]) -> None:
     for _ in range(world.patience):
         if until():
             return
@@ -315,7 +315,7 @@ def test_the_rest_of_a_containers_message_is_waited_for_longer(tmp_path: Path) -
     assert after.look(eager=True).due_seconds == 0.0
 
 
-def finish(task: Task, progress: Progress, *, unfinished: bool) -> Range:
+def finish(task: ClaimedTask, progress: Progress, *, unfinished: bool) -> Range:
     """The range of a batch that ends so."""
     pipeline = task._pipeline
     assert isinstance(pipeline, JoiningPipeline)

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.ack import Acks
 from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.claim import ClaimedTask
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize
 from flumeng.agent.collector.status import Status
-from flumeng.agent.collector.task import Task
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import Written
@@ -220,7 +220,7 @@ def test_only_at_least_once_marks_what_an_earlier_owner_may_have_delivered(
     Acks.claim(world.store, Publisher(world.store), "web", 1, [JOURNAL])
     pipeline = ScriptedPipeline(spec(delivery))
     publisher = Publisher(world.store)
-    task = Task(assignment(), world.store, publisher, pipeline, world, size=BatchSize(100))
+    task = ClaimedTask(assignment(), world.store, publisher, pipeline, world, size=BatchSize(100))
     for safe in (10, 15):
         world.safe[JOURNAL] = safe
         while world.ack() < safe:

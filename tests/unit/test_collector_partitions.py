@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from flumeng.agent.collector import task
-from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector import claim
+from flumeng.agent.collector.ack import Acks
 from flumeng.agent.collector.assignment import Assignment
-from flumeng.agent.collector.jobs import Jobs
+from flumeng.agent.collector.job import Jobs
 from flumeng.agent.collector.partitions import (
     LOOK_MOST_SECONDS,
     LOOK_SECONDS,
@@ -358,7 +358,7 @@ def test_the_others_go_on_and_a_repair_heals_it_without_a_restart(world: World) 
 def test_an_ack_that_an_operator_has_moved_on_is_noticed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(claim, "LOOK_SECONDS", 0.02)
     world.servers.bad.clear()
     world.servers.reach[BAD] = Reach("", 100, floor=30)
     world.runner.start()

@@ -12,7 +12,7 @@ from secrets import token_hex
 import pytest
 
 from flumeng.agent.collector import publisher as module
-from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.ack import Acks
 from flumeng.agent.collector.publisher import FULL_ACKS, IN_FLIGHT, Publisher
 from flumeng.connectors.api.ranged import Range
 from flumeng.control.zookeeper import ABSENT, Put, Version, Write, tree

@@ -9,16 +9,17 @@ from dataclasses import replace
 
 import pytest
 
-from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.ack import Acks
 from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.claim import ClaimedTask
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize
 from flumeng.agent.collector.runner import Runner
-from flumeng.agent.collector.slots import SMALL_EVENTS
+from flumeng.agent.collector.slot import SMALL_EVENTS
 from flumeng.agent.collector.status import ERROR_CHARACTERS, Status
-from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.task_counts import COUNTED
-from flumeng.agent.collector.work import Filtered, HungError
+from flumeng.agent.collector.work import Filtered
+from flumeng.agent.collector.written import HungError
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import BatchTooWideError
 from flumeng.control.commands.cluster import export_cluster, import_cluster
@@ -288,7 +289,7 @@ def test_a_task_recovers_its_batch_size_after_failures(world: World) -> None:
 
 def test_a_small_batch_of_a_large_backlog_may_share_a_job(world: World) -> None:
     world.safe[JOURNAL] = 1_000_000
-    task = Task(
+    task = ClaimedTask(
         assignment(),
         world.store,
         Publisher(world.store),

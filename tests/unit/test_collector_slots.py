@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from flumeng.agent.collector.jobs import Jobs
-from flumeng.agent.collector.slots import (
+from flumeng.agent.collector.job import STARTS_AT_ONCE, Jobs, Starts
+from flumeng.agent.collector.slot import (
     SHARED_EVENTS,
     SHARED_MEMBERS,
     SMALL_EVENTS,
@@ -20,9 +20,9 @@ from flumeng.agent.collector.slots import (
     Slots,
     bounds,
 )
-from flumeng.agent.collector.starts import STARTS_AT_ONCE, Starts
 from flumeng.agent.collector.threads import Threads
-from flumeng.agent.collector.work import HungError, Work
+from flumeng.agent.collector.work import Work
+from flumeng.agent.collector.written import HungError
 from flumeng.connectors.api.ranged import Range
 from tests.testkit.collector import ScriptedEngine, ScriptedPipeline
 from tests.unit.task_world import PATIENCE_SECONDS, spec, until, waited

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from flumeng.agent.collector.lines.reader import Joining
 from flumeng.agent.collector.lines.rules import Rules
-from flumeng.agent.collector.lines.steps import Joining
 from flumeng.config import SpecError, check_flow, parse_flow
 from flumeng.config.multiline import Multiline
 from flumeng.connectors.api.ranged import Progress

@@ -331,7 +331,7 @@ class Source:
 
 @pytest.mark.parametrize("step", [1, 3, 100])
 def test_a_range_is_read_in_steps_and_told(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    monkeypatch.setattr("flumeng.agent.collector.lines.steps.STEP_ROWS", 4)
+    monkeypatch.setattr("flumeng.agent.collector.lines.reader.STEP_ROWS", 4)
     lines = batch([b"%d" % n if n % 3 == 0 else b" %d" % n for n in range(20)])
     joined = LocalAccumulator()
     rules = Rules.of(Multiline(continues="^ "))

@@ -15,10 +15,10 @@ import pytest
 from flumeng.agent.collector import intents
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.claim import ClaimedTask
 from flumeng.agent.collector.partitions import Partitions
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize
-from flumeng.agent.collector.task import Task
 from flumeng.agent.discovery.task import DiscoveryTask
 from flumeng.config import parse_flow
 from flumeng.connectors.api.finding import FindingTask
@@ -75,12 +75,12 @@ class World:
     def _partitions(self) -> Partitions:
         return Partitions(self.input.positions(lambda: None), clock=lambda: self.now)
 
-    def claim(self) -> Task:
+    def claim(self) -> ClaimedTask:
         """By another owner."""
         self.epoch += 1
         self.partitions.close()
         self.partitions.open(self.spec)
-        return Task(
+        return ClaimedTask(
             Assignment("web", "0", self.epoch, 1, "", tuple(self.discovery.partitions)),
             self.store,
             Publisher(self.store, gap_seconds=0.0),
@@ -122,7 +122,7 @@ class World:
                 self.ids.update((journal, seq) for _, journal, seq in rows)
             task = self.claim()
 
-    def tried(self, task: Task) -> Task:
+    def tried(self, task: ClaimedTask) -> ClaimedTask:
         """When no place is tried any more, or nothing can be read for a second."""
         deadline = time.monotonic() + 1.5
         while task.look(eager=True) and (self.partitions.trouble or not task.caught_up):

@@ -12,7 +12,7 @@ import pytest
 
 from flumeng.agent.collector.engine import _error
 from flumeng.agent.collector.units import Unit
-from flumeng.agent.collector.work import SinkUnavailableError, written_to
+from flumeng.agent.collector.written import SinkUnavailableError, written_to
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.events.lazy_batch import Branches, Fused, Stage
 from flumeng.platform.errors import ConflictError, UnavailableError

@@ -14,7 +14,7 @@ from threading import Event
 import pytest
 
 from flumeng.agent.collector.assignment import Assignment
-from flumeng.agent.collector.jobs import Jobs
+from flumeng.agent.collector.job import Jobs
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.runner import Runner, Surroundings
 from flumeng.agent.collector.scheduler import Scheduler

@@ -27,14 +27,14 @@ BROKEN = {
         Scheduler().add(Actor())
         """,
     "reports": """
-        from flumeng.agent.collector.reports import Reports
+        from flumeng.agent.collector.status import Reports
         class Parent:
             send = fail
         Reports(Parent()).answer(1, [], {})
         """,
     "slots": """
-        from flumeng.agent.collector.jobs import Jobs
-        from flumeng.agent.collector.slots import Request
+        from flumeng.agent.collector.job import Jobs
+        from flumeng.agent.collector.slot import Request
         class Member:
             begin = fail
         Jobs(None, 1, on_stuck=print).ask(Request("web", Member(), 1, True))

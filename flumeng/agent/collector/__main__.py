@@ -17,7 +17,7 @@ from threading import Thread
 from pyspark.sql import SparkSession
 
 from flumeng.agent.collector import class_archive, spark
-from flumeng.agent.collector.jobs import APART_SLOTS
+from flumeng.agent.collector.job import APART_SLOTS
 from flumeng.agent.node.in_progress import InProgress
 from flumeng.agent.node.protocol import Message, Parent
 from flumeng.config.spark import SparkOptions

@@ -1,8 +1,11 @@
-"""What a node wants of a task."""
+"""What a node wants of a task, and when that is tried again after a failure."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+FIRST_SECONDS, MOST_SECONDS = 0.5, 30.0
 
 
 @dataclass(frozen=True)
@@ -24,3 +27,46 @@ class Assignment:
     @property
     def key(self) -> str:
         return f"{self.flow}/{self.task}"
+
+
+@dataclass(frozen=True)
+class _Rest:
+    """Nothing is done about ``assignment`` until then, unless the task is to drain by now."""
+
+    assignment: Assignment
+    draining: bool
+    until: float
+
+
+class Retries:
+    """When a task is tried again: soon at first, later each time while it fails soon after a claim.
+    ``clock`` gives seconds that only grow."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._rest: _Rest | None = None
+        self._next_seconds = FIRST_SECONDS
+        self._began = 0.0
+
+    def begin(self) -> None:
+        """The task is tried now."""
+        self._began = self._clock()
+        self._rest = None
+
+    def failed(self, assignment: Assignment, *, draining: bool) -> None:
+        """Rest, and for longer the next time."""
+        if self._clock() - self._began > MOST_SECONDS:
+            self._next_seconds = FIRST_SECONDS
+        self._rest = _Rest(assignment, draining, self._clock() + self._next_seconds)
+        self._next_seconds = min(2 * self._next_seconds, MOST_SECONDS)
+
+    def wait(self, assignment: Assignment, *, draining: bool) -> None:
+        """Rest for a moment: nothing has failed, but something is away."""
+        self._rest = _Rest(assignment, draining, self._clock() + FIRST_SECONDS)
+
+    def left_seconds(self, assignment: Assignment, *, draining: bool) -> float:
+        """For how much longer nothing is to be done."""
+        rest = self._rest
+        if rest is None or (rest.assignment, rest.draining) != (assignment, draining):
+            return 0.0
+        return rest.until - self._clock()

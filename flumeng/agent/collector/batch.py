@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from flumeng.agent.collector.gaps import Gap
 from flumeng.agent.collector.ranges import COUNTED, Scale
-from flumeng.agent.collector.work import Outcome
+from flumeng.agent.collector.written import Outcome
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import BatchId, Written
 from flumeng.control.zookeeper import Write

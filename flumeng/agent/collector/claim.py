@@ -1,128 +1,487 @@
-"""A claimed task on its way through the slots: it asks for one, begins its batch there, and hears
-what became of it."""
+"""One claim of a task's partitions, from taking them until it is let go or something fails.
+
+Rules
+1. Nothing is read, staged or acked before the partitions are claimed and what an earlier owner left
+   is cleared up. Whatever fails, the next thing is to claim anew: that settles every write whose
+   outcome is unknown.
+2. A batch is an exact set of ranges. Its acks move before its write (at most once), after it is
+   shown (at least once), or in one transaction with the decision to show it (exactly once).
+3. A target that knows batches by number is written under an intent only, however the flow
+   delivers. One that is open when the partitions are claimed is repeated exactly, before anything
+   new.
+4. Batches may be written two at a time; they are committed one by one, in order, and never past
+   one that failed. At most once writes one at a time, so that a crash loses no more than that.
+5. Where lines are joined, a batch tells how far it may be acked, and the next one begins there, so
+   there is one at a time. When a partition has brought nothing for the flow's timeout, or brings
+   nothing more, its last events wait no longer. That is decided with the batch, by the clock of
+   this process alone.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import math
 import time
-from collections.abc import Callable
-from functools import partial
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
+from flumeng.agent.collector.ack import Acks
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.batch import Batch
-from flumeng.agent.collector.jobs import Jobs
-from flumeng.agent.collector.slots import Request
-from flumeng.agent.collector.task import BATCHES_AT_ONCE, Task
-from flumeng.agent.collector.work import Outcome, Pipeline, Work
+from flumeng.agent.collector.commit import Commits, OpenStore
+from flumeng.agent.collector.gaps import gaps as find_gaps
+from flumeng.agent.collector.gaps import gone, left_out
+from flumeng.agent.collector.intents import Intents
+from flumeng.agent.collector.lags import Place
+from flumeng.agent.collector.line_joins import LineJoins
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.ranges import (
+    COUNTED,
+    MOST,
+    BatchSize,
+    Handoff,
+    Scale,
+    backlog,
+    next_ranges,
+)
+from flumeng.agent.collector.work import Pipeline
+from flumeng.agent.collector.written import Outcome, places_of, written_to
+from flumeng.config import FlowSpec
+from flumeng.connectors.api.ranged import Parts, Progress, Range, Reach
+from flumeng.connectors.api.sink import BatchId, Written
+from flumeng.control.zookeeper import Store
+from flumeng.platform import file_store
+from flumeng.platform.errors import ConflictError, UnavailableError
+from zkschema.records import Intent
+
+log = logging.getLogger(__name__)
+
+BATCHES_AT_ONCE = 2
+LOOK_SECONDS = 5.0
 
 
-class Claim:
-    """``begin`` and what is told to a work come from threads of ``jobs``, all else from the task's
-    turns, unless it says otherwise; ``wake`` asks for such a turn. Nothing is looked at while the
-    claim is ``asking``.
+class Readable(Protocol):
+    """Tells how far partitions can be read now; see ``Partitions``."""
+
+    def of(self, starts: Mapping[str, int]) -> dict[str, Reach]: ...
+
+    def follow(self, leader_epochs: Mapping[str, int | None]) -> None: ...
+
+    def leave_out(self, parts: Parts) -> None: ...
+
+    def refresh(self, partitions: Collection[str]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """The next batch would have ``events``, and is due in so many seconds; None: none waits."""
+
+    events: int
+    due_seconds: float | None
+
+
+class ClaimedTask:
+    """``planned``: where the next batch starts, per partition; never below the ack.
+
+    ``look`` and ``start`` are never called at the same time, nor is ``commit`` by two threads.
+    ``size`` outlives the claim, since what it has learned stays true.
     """
 
     def __init__(
         self,
         assignment: Assignment,
+        store: Store,
+        publisher: Publisher,
         pipeline: Pipeline,
-        task: Task,
-        jobs: Jobs,
-        wake: Callable[[], None],
+        readable: Readable,
         *,
-        outdated: bool = False,
+        size: BatchSize,
+        clock: Callable[[], float] = time.monotonic,
+        open_store: OpenStore = file_store.open_store,
     ) -> None:
-        self.assignment = assignment
-        self.outdated = outdated
-        """Whether ``pipeline`` is of an older revision, which has decided a batch: the claim is for
-        that batch only."""
-        self.task = task
-        self.handoff = 0
-        """The last handoff that the task was told of."""
-        self.withdrawn = False
-        """Whether nothing more begins; batches that have begun may go on."""
-        self.slow = False
-        """Whether the last batch was so slow to begin that others must not wait for the next."""
-        self.error: Exception | None = None
-        """Why the last batch could not begin."""
-        self.pipeline = pipeline
-        self._jobs = jobs
-        self._wake = wake
-        self._limit_seconds = 0.0
-        self._asked_at = 0.0
-        self._request: Request | None = None
-        self._apart = False
-        self._works: list[Work] = []
+        self._store = store
+        self._pipeline = pipeline
+        self._readable = readable
+        self._size = size
+        self._clock = clock
+        self._running: deque[Batch] = deque()
+        multiline = pipeline.spec.multiline
+        alone = (
+            pipeline.spec.delivery == "at-most-once"
+            or pipeline.intent == "before"
+            or multiline is not None
+        )
+        self._batches_at_once = 1 if alone else BATCHES_AT_ONCE
+        self._revision = assignment.revision
+        self._last_end = 0.0
+        self._caught_up = False
+        self._ends: dict[str, int] = {}
+        self._next_look = -math.inf
+        self._commits = Commits(store, assignment.flow, assignment.task, open_store)
+        leftovers = self._commits.leftovers(
+            pipeline.roots, assignment.partitions, pipeline.spare_roots
+        )
+        self._acks = Acks.claim(
+            store,
+            publisher,
+            assignment.flow,
+            assignment.epoch,
+            assignment.partitions,
+            rules="" if multiline is None else multiline.digest,
+        )
+        self._commits.recover(leftovers)
+        self._joins = None if multiline is None else LineJoins(multiline, self._acks, clock)
+        self._intents = Intents(store, self._acks, assignment.flow, assignment.task)
+        if self._intents.open is not None and self._intents.open.revision != assignment.revision:
+            raise ConflictError("a batch of another revision was decided meanwhile")
+        self._repeat = self._intents.open
+        self._repeating = self._repeat is not None
+        if self._repeat is not None:
+            readable.leave_out(self._repeat.left_out)
+        inherited = bool(self._acks.inherited)  # what is there has waited for an owner long enough
+        self._waiting_since: float | None = -math.inf if inherited else None
+        self.planned = dict(self._acks.emitted)
+        self._leader_epochs = dict(self._acks.leader_epochs)
+        """Of each partition the leader that had all below ``planned``."""
+        readable.follow(self._leader_epochs)
+        self._handoff = Handoff()
+        self._replayed_below: dict[str, int] = {}
 
     @property
-    def asking(self) -> bool:
-        """Whether it waits for a slot, or a batch is about to begin in one."""
-        return self._request is not None
+    def caught_up(self) -> bool:
+        """Whether, when last looked, all partitions were reachable and all that can be read of them
+        was acked."""
+        return self._caught_up and not self._running
 
     @property
-    def quiet(self) -> bool:
-        """Whether nothing of it runs in other threads."""
-        return not self.asking and not self.task.writing
+    def proven(self) -> bool:
+        """Whether this claim has committed a batch, or has found that there is none to do."""
+        return self._last_end > 0 or self.caught_up
 
-    def ask(self, events: int, *, apart: bool, limit_seconds: float) -> None:
-        """Let a batch of about so many events begin as soon as there is a slot."""
-        self._asked_at = time.monotonic()
-        self._limit_seconds = limit_seconds
-        self._apart = apart or self.slow or self.assignment.flow in self._jobs.suspects
-        self._request = Request(
-            self.assignment.flow,
-            self,
-            events,
-            self.pipeline.shareable and limit_seconds >= self._jobs.shared_limit_seconds,
-            self._apart,
-            self.pipeline.spec.batch_seconds,
+    @property
+    def places(self) -> dict[str, Place]:
+        """Where each partition is acked, and where it ended when last looked."""
+        acked = self._acks.emitted.items()
+        return {name: Place(ack, self._ends.get(name)) for name, ack in acked}
+
+    @property
+    def running(self) -> bool:
+        """Whether a batch is being written or waits to be committed."""
+        return bool(self._running)
+
+    @property
+    def written(self) -> bool:
+        """Whether the oldest batch waits to be committed."""
+        return bool(self._running) and self._running[0].outcome is not None
+
+    @property
+    def writing(self) -> bool:
+        """Whether a batch is being written."""
+        return any(batch.outcome is None for batch in self._running)
+
+    @property
+    def may_start(self) -> bool:
+        return len(self._running) < (1 if self._repeating else self._batches_at_once)
+
+    @property
+    def repeating(self) -> bool:
+        """Whether the batch is not acked yet that was decided before the partitions were claimed:
+        nothing new is read until then."""
+        return self._repeating
+
+    @property
+    def handed_off(self) -> bool:
+        """Whether all is acked that ``hand_off`` was about, as far as it can be read."""
+        return self._handoff.done and not self._running
+
+    def look(self, *, eager: bool) -> Backlog:
+        """The backlog to read now. ``eager`` does not wait for events to gather. Full and closed
+        partitions do not wait either: no more events come to them."""
+        reached = self._reached()
+        safe = self._safe(reached)
+        if self._repeat is not None:
+            self._caught_up = False
+            again = self._ranges(self._repeat)
+            ready = can_be_read(again, reached)
+            return Backlog(_scale(reached).total(again), 0.0 if ready else None)
+        delivered = self.planned if self._joins is None else self._acks.emitted
+        eager |= self._handoff.look(safe, delivered)
+        waiting = backlog(self.planned, safe, _scale(reached))
+        self._caught_up = waiting == 0 and len(safe) == len(self.planned)
+        quiet = self._quiet_seconds(reached)
+        if waiting == 0 and not quiet:
+            self._waiting_since = None
+            return Backlog(0, None)
+        now = self._clock()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        left = self._waiting_since + self._pipeline.spec.batch_seconds - now
+        if waiting == 0:
+            unseen = 0.0 if eager else max(0.0, left)
+            return Backlog(len(quiet), max(unseen, min(quiet.values())))
+        unread = [reached[name] for name, end in safe.items() if end > self.planned[name]]
+        eager |= all(reach.closed for reach in unread) or any(reach.full for reach in unread)
+        full = eager or waiting >= self._size.events
+        return Backlog(min(waiting, self._size.events), 0.0 if full else max(0.0, left))
+
+    def refresh(self) -> None:
+        """Let the next look see all that is safe at this moment."""
+        self._readable.refresh(self.planned)
+
+    def hand_off(self) -> None:
+        """Deliver all that is safe at this moment, in as many batches as it takes, without waiting
+        for events to gather."""
+        self.refresh()
+        self._handoff.begin(self.planned)
+
+    def start(self, most_events: int | None = None) -> Batch | None:
+        """The next batch, staged and under way: of all that can be read now, as far as it fits.
+
+        ``most_events`` is for a batch that shares its job. None when nothing waits. Raises what the
+        store or the lake raise; then the claim is of no more use.
+        """
+        reached = self._reached()
+        limit = self._size.events if most_events is None else min(self._size.events, most_events)
+        if self._repeat is not None:
+            replayed = self._pipeline.spec.delivery == "at-least-once"
+            again = self._ranges(self._repeat, replayed=replayed)
+            ranges = again if can_be_read(again, reached) else ()
+            gaps, lacks = gone(again, reached), left_out(ranges, reached)
+        else:
+            gaps, lacks = find_gaps(self._starts, reached, MOST), ()
+            ranges = tuple(gap.piece for gap in gaps) or self._next_ranges(reached, limit)
+            if not gaps and self._joins is None:
+                lacks = left_out(ranges, reached)
+        self._waiting_since = None
+        if not ranges:
+            return None
+        ranges = self._under_leaders(ranges, reached, cut_is_told=bool(gaps))
+        for gap in gaps or lacks:
+            log.warning("%s", gap.reason)
+        scale = _scale(reached)
+        identity = splits = None
+        unread = [gap.piece for gap in gaps or lacks]
+        if self._repeat is not None:
+            identity, splits = _identity(self._repeat), self._repeat.splits
+            self._intents.leave_out(unread)
+            self._repeat = None
+        elif self._pipeline.intent == "before":
+            splits = 1 if gaps else self._pipeline.splits(ranges, scale)
+            identity = _identity(self._intents.decide(ranges, self._revision, splits, unread))
+        if self._pipeline.spec.delivery == "at-most-once":
+            self._acks.advance(ranges, [write for gap in gaps or lacks for write in gap.also])
+        reread = 0 if gaps or self._joins is None else self._reread(ranges, scale)
+        for piece in ranges:
+            self.planned[piece.partition] = max(self.planned[piece.partition], piece.end)
+            self._leader_epochs[piece.partition] = piece.leader_epoch
+        spare, commits = self._pipeline.spare_roots, self._commits
+        staging = {
+            root: (commits.name if root in spare else commits.stage)(
+                root, ranges[0].partition, self._acks.epoch
+            )
+            for root in self._pipeline.roots
+        }
+        addresses = {piece.partition: _address(piece, reached[piece.partition]) for piece in ranges}
+        began = self._clock()
+        batch = Batch(
+            ranges,
+            addresses,
+            staging,
+            began,
+            scale,
+            identity,
+            splits,
+            gaps=gaps,
+            left_out=lacks,
+            reread=reread,
         )
-        self._jobs.ask(self._request)
+        self._running.append(batch)
+        return batch
 
-    def withdraw(self) -> None:
-        """Ask no more, and begin nothing more. May be called from any thread."""
-        self.withdrawn = True
-        request = self._request
-        if request is not None and self._jobs.withdraw(request):
-            self._request = None
+    def settle(self, batch: Batch, outcome: Outcome) -> None:
+        """``batch`` is written, or has failed; what comes later is not heard."""
+        if batch.outcome is None:
+            batch.ended = self._clock()
+            batch.outcome = outcome
 
-    def cancel(self) -> None:
-        """End soon what is being written, unless others would suffer."""
-        for work in list(self._works):
-            self._jobs.cancel(work)
+    def commit(self) -> Batch:
+        """Commit the oldest batch, which is written, and give it. Raises why it was not, and what
+        the store or the lake raise; then the claim is of no more use."""
+        batch = self._running.popleft()
+        assert batch.outcome is not None
+        if isinstance(batch.outcome, Exception):
+            raise batch.outcome
+        joined = self._joined(batch)
+        files = [move for part in batch.outcome for move in part.files]
+        spare = self._pipeline.spare_roots - {root for one in batch.outcome for root in one.staged}
+        staging = [place for root, place in batch.staging.items() if root not in spare]
+        also = batch.also
+        if self._pipeline.spec.delivery == "exactly-once":
+            self._commit_once(batch, batch.outcome, staging, files, joined)
+        else:
+            self._commits.publish(staging, files)
+            _show(self._pipeline.spec, batch.outcome, None)
+            if batch.identity is not None:
+                self._acks.advance(batch.ranges, [self._intents.end(), *also], joined)
+                self._end_intent()
+            elif self._pipeline.spec.delivery == "at-least-once":
+                self._acks.advance(batch.ranges, also, joined)
+        left = {root for one in batch.outcome for root in one.abandoned} & spare
+        self._commits.discard(batch.staging[root] for root in sorted(left))
+        seconds = batch.ended - max(batch.began, self._last_end)
+        self._size.measured(batch.events, seconds)
+        if (event_bytes := self._pipeline.event_bytes()) is not None:
+            self._size.weighed(event_bytes)
+        self._last_end = batch.ended
+        log.debug("%d events in %.2f s, %d files", batch.events, seconds, len(files))
+        return batch
 
-    def begin(self, most_events: int | None) -> Work | None:
-        began = time.monotonic()
-        waited = began - self._asked_at
-        try:
-            batch = None if self.withdrawn else self.task.start(most_events)
-        except Exception as error:
-            self.error = error
-            batch = None
-        self.slow = time.monotonic() - began >= self._jobs.start_seconds
-        if batch is not None:
-            batch.waited_seconds = waited
-        work = self._work(batch) if batch else None
-        self._request = None
-        self._wake()
-        return work
+    def close(self) -> None:
+        self._readable.close()
 
-    def _work(self, batch: Batch) -> Work:
-        work = Work(
-            self.pipeline,
-            batch.ranges,
-            batch.addresses,
-            batch.staging,
-            self._limit_seconds,
-            partial(self._on_done, batch),
-            batch.identity,
-            batch.splits,
-            batch.gaps,
-            self._apart or self.slow,
-            batch.scale,
+    def _commit_once(
+        self,
+        batch: Batch,
+        outcome: Sequence[Written],
+        staging: Sequence[str],
+        files: Sequence[tuple[str, str]],
+        joined: Mapping[str, Progress] | None,
+    ) -> None:
+        also = batch.also
+        record = self._commits.record(self._acks.epoch, staging, files)
+        identity = batch.identity
+        if identity is None and any(part.commit for part in outcome):
+            splits = 1 if batch.gaps else self._pipeline.splits(batch.ranges, batch.scale)
+            unread = [gap.piece for gap in batch.gaps or batch.left_out]
+            decided = self._intents.decide(batch.ranges, self._revision, splits, unread)
+            identity = _identity(decided)
+        _show(self._pipeline.spec, outcome, identity)
+        if identity is None:
+            self._commits.commit(self._acks, batch.ranges, record, also, joined)
+        else:
+            end = self._intents.end()
+            self._commits.commit(self._acks, batch.ranges, record, [end, *also], joined)
+            self._end_intent()
+
+    @property
+    def _starts(self) -> Mapping[str, int]:
+        """From where on each partition has to be readable."""
+        return self.planned if self._joins is None else self._acks.offsets
+
+    def _quiet_seconds(self, reached: Mapping[str, Reach]) -> dict[str, float]:
+        if self._joins is None or self._running:
+            return {}
+        return self._joins.quiet_seconds(reached, self.planned)
+
+    def _next_ranges(self, reached: Mapping[str, Reach], limit: int) -> tuple[Range, ...]:
+        """What is new, in about ``limit`` events."""
+        safe, scale = self._safe(reached), _scale(reached)
+        fresh = next_ranges(self.planned, safe, limit, self._replayed_below, scale)
+        if self._joins is None:
+            return fresh
+        quiet = self._quiet_seconds(reached)
+        return self._joins.ranges(fresh, reached, quiet, self._replayed_below)
+
+    def _under_leaders(
+        self, ranges: Sequence[Range], reached: Mapping[str, Reach], *, cut_is_told: bool
+    ) -> tuple[Range, ...]:
+        """Until a record of a cut is written, acks keep the epoch that shows it: a batch that was
+        decided before it was seen may be repeated first. The record counts what that read too."""
+
+        def epoch(partition: str) -> int | None:
+            reach = reached[partition]
+            untold = reach.cut is not None and not cut_is_told
+            return self._leader_epochs[partition] if untold else reach.leader_epoch
+
+        return tuple(replace(piece, leader_epoch=epoch(piece.partition)) for piece in ranges)
+
+    def _joined(self, batch: Batch) -> Mapping[str, Progress] | None:
+        """How far the acks move. None: to the ends of the batch's ranges."""
+        if self._joins is None or batch.gaps:
+            return None
+        return self._joins.progress_of(batch, self._pipeline.joined(batch.ranges))
+
+    def _reread(self, ranges: Sequence[Range], scale: Scale) -> int:
+        return scale.total(
+            replace(piece, end=min(piece.end, max(piece.start, self.planned[piece.partition])))
+            for piece in ranges
         )
-        self._works = [*self._works[1 - BATCHES_AT_ONCE :], work]
-        return work
 
-    def _on_done(self, batch: Batch, outcome: Outcome) -> None:
-        self.task.settle(batch, outcome)
-        self._wake()
+    def _ranges(self, decided: Intent, *, replayed: bool = False) -> tuple[Range, ...]:
+        flushed = frozenset(decided.flushed)
+        return tuple(
+            Range(
+                name,
+                *bounds,
+                replayed,
+                self._acks.emitted[name],
+                name in flushed,
+                sure=self._acks.sure[name],
+            )
+            for name, bounds in sorted(decided.ranges.items())
+        )
+
+    def _end_intent(self) -> None:
+        self._intents.ended()
+        self._repeating = False
+
+    def _reached(self) -> dict[str, Reach]:
+        reached = self._readable.of(self._starts)
+        if self._joins is not None:
+            self._joins.note(reached)
+        self._look_at_acks(reached)
+        self._mark_replayed(reached)
+        self._ends = {name: reach.safe + reach.held for name, reach in reached.items()}
+        return reached
+
+    def _safe(self, reached: Mapping[str, Reach]) -> dict[str, int]:
+        return {name: reach.safe for name, reach in reached.items()}
+
+    def _look_at_acks(self, reached: Mapping[str, Reach]) -> None:
+        """An operator may have moved on the ack of a partition that stands still: claim it anew."""
+        still = [name for name, reach in reached.items() if reach.held]
+        if still and self._clock() >= self._next_look:
+            self._next_look = self._clock() + LOOK_SECONDS
+            with contextlib.suppress(UnavailableError):
+                self._acks.require_ours(still)
+
+    def _mark_replayed(self, reached: Mapping[str, Reach]) -> None:
+        """An earlier owner may have delivered, without acking, what was safe when we claimed, also
+        what cannot be read now."""
+        if self._pipeline.spec.delivery != "at-least-once":
+            return
+        for name in reached.keys() & self._acks.inherited - self._replayed_below.keys():
+            reach = reached[name]
+            self._replayed_below[name] = reach.safe + reach.held
+
+
+def _show(spec: FlowSpec, outcome: Sequence[Written], identity: BatchId | None) -> None:
+    for place, part in zip(places_of(spec), outcome, strict=False):
+        if part.commit is not None:
+            with written_to(place):
+                part.commit(identity)
+
+
+def _identity(decided: Intent) -> BatchId:
+    return BatchId(decided.series, decided.number)
+
+
+def _scale(reached: Mapping[str, Reach]) -> Scale:
+    contents = {name: one.contents for name, one in reached.items() if one.contents is not None}
+    return Scale(contents) if contents else COUNTED
+
+
+def _address(piece: Range, reach: Reach) -> str:
+    contents = reach.contents
+    return reach.address if contents is None else contents.address(piece.start, piece.end)
+
+
+def can_be_read(ranges: Sequence[Range], reached: Mapping[str, Reach]) -> bool:
+    """Whether all of a batch that is repeated can be, but for what it leaves out."""
+    ends = {name: max(reach.safe, reach.repeatable) for name, reach in reached.items()}
+    return all(ends.get(piece.partition, 0) >= piece.end for piece in ranges)

@@ -19,7 +19,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.ack import Acks
 from flumeng.connectors.api.ranged import Progress, Range
 from flumeng.connectors.api.sink import BatchTooWideError
 from flumeng.control.zookeeper import ABSENT, ANY, Path, Put, Store, Write

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from flumeng.agent.collector import class_archive, spark, spark_ui
-from flumeng.agent.collector.application import Application
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.commit import OpenStore
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.letter_limits import LetterLimits
-from flumeng.agent.collector.liveness import Liveness
+from flumeng.agent.collector.liveness import Application, Liveness
 from flumeng.agent.collector.measures import Measures
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.task_metrics import StatusStore, TaskMetrics

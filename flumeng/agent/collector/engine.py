@@ -15,22 +15,24 @@ from pyspark.sql import SparkSession
 
 from flumeng.agent.collector import units
 from flumeng.agent.collector.forks import Run
-from flumeng.agent.collector.pipeline import SparkPipeline, of_kind, one_line
+from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.units import Result, Unit, Units
 from flumeng.agent.collector.warming import Warming
-from flumeng.agent.collector.work import (
+from flumeng.agent.collector.work import Pipeline, Work
+from flumeng.agent.collector.written import (
     BrokenTogetherError,
     HungError,
     Outcome,
-    Pipeline,
     SinkUnavailableError,
-    Work,
+    of_kind,
+    of_sink,
+    one_line,
     places_of,
 )
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import Row, Written
 from flumeng.events.lazy_batch import LargeRowsError
-from flumeng.platform.errors import FlumengError, UnavailableError
+from flumeng.platform.errors import FlumengError
 
 NAMED = 3
 """So many tasks are named in the description of a job that they share."""
@@ -141,7 +143,7 @@ def _collected(run: Run, places: Sequence[str]) -> list[Row]:
     try:
         return [row.asDict() for row in run.batch.collect()]
     except Exception as error:
-        found = _of_sink(one_line(error), places)
+        found = of_sink(one_line(error), places)
         if isinstance(found, SinkUnavailableError):
             raise found from error
         raise
@@ -232,15 +234,7 @@ def _error(kind: str, content: bytes, sinks: Mapping[int, str]) -> Exception:
     if kind == units.LEFT:
         return BrokenTogetherError("too many batches of one job have hung")
     name, text, number = content.decode().split("\n")
-    return _of_sink(of_kind(name, text), [sinks[int(number)]] if number else [*sinks.values()])
-
-
-def _of_sink(error: FlumengError, places: Sequence[str]) -> FlumengError:
-    """Name the sink that is unavailable; failed reads are UnreadableErrors. With several
-    ``places`` the sink is unknown, and the error stays as it is."""
-    if isinstance(error, UnavailableError) and len(places) == 1:
-        return SinkUnavailableError(places[0], str(error))
-    return error
+    return of_sink(of_kind(name, text), [sinks[int(number)]] if number else [*sinks.values()])
 
 
 def _pipeline(work: Work) -> SparkPipeline:

@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from flumeng.agent.collector.acks import Acks, SupersededError
+from flumeng.agent.collector.ack import Acks, SupersededError
 from flumeng.connectors.api.ranged import Range
 from flumeng.control.zookeeper import ABSENT, Expected, Put, Store, Version
 from flumeng.platform.errors import CorruptError

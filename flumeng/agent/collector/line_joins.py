@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.ack import Acks
 from flumeng.agent.collector.batch import Batch
 from flumeng.agent.collector.lines.joined import JoinedRange
 from flumeng.agent.collector.ranges import MOST
-from flumeng.agent.collector.work import BatchFailedError
+from flumeng.agent.collector.written import BatchFailedError
 from flumeng.config.multiline import PIECE_SECONDS, Multiline
 from flumeng.connectors.api.ranged import Progress, Range, Reach
 

@@ -11,12 +11,12 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from flumeng.agent.collector.acks import SupersededError
+from flumeng.agent.collector.ack import SupersededError
 from flumeng.agent.collector.batch_times import Times
 from flumeng.agent.collector.lags import Lags
 from flumeng.agent.collector.task_counts import TaskCounts
 from flumeng.agent.collector.task_metrics import Used
-from flumeng.agent.collector.work import BrokenTogetherError, HungError, SinkUnavailableError
+from flumeng.agent.collector.written import BrokenTogetherError, HungError, SinkUnavailableError
 from flumeng.connectors.api.ranged import UnreadableError
 from flumeng.connectors.api.sink import BatchTooWideError
 from flumeng.platform.errors import ConflictError, UnavailableError

@@ -5,13 +5,11 @@ Made from the flow's text each time a task is taken; filters and sinks come from
 
 from __future__ import annotations
 
-import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from flumeng.agent.collector import accumulators, spark
@@ -25,35 +23,28 @@ from flumeng.agent.collector.prepared import PreparedBatches
 from flumeng.agent.collector.ranges import Scale, share_out, split
 from flumeng.agent.collector.stages import Outputs, Stages
 from flumeng.agent.collector.warming import modules_of
-from flumeng.agent.collector.work import (
-    BatchFailedError,
-    Filtered,
-    Intent,
-    Work,
-    places_of,
-    written_to,
-)
+from flumeng.agent.collector.work import Filtered, Intent, Work
+from flumeng.agent.collector.written import one_line, places_of, written_to
 from flumeng.config import FlowSpec, registry
 from flumeng.config.multiline import Multiline
 from flumeng.config.stages import FilterStage, leading_to
 from flumeng.connectors.api import dead_letters
-from flumeng.connectors.api.dead_letters import DeadLetters, RefusedError, ToLetters
-from flumeng.connectors.api.ranged import Range, Split, UnreadableError
-from flumeng.connectors.api.sink import Attempt, BatchTooWideError, Row, Sink, TaskRevision, Written
+from flumeng.connectors.api.dead_letters import DeadLetters, ToLetters
+from flumeng.connectors.api.ranged import Range, Split
+from flumeng.connectors.api.sink import Attempt, Row, Sink, TaskRevision, Written
 from flumeng.connectors.groups.sink import GroupSink
 from flumeng.connectors.ranged.accumulator import AccumulatorHandle
 from flumeng.connectors.ranged.reading import Admitting, Reader, ReadSplits
 from flumeng.connectors.ranged.sizes import EventSizes
 from flumeng.events import identity
-from flumeng.events.lazy_batch import LargeRowsError, LazyBatch, Parameter, Stage
+from flumeng.events.lazy_batch import LazyBatch, Parameter, Stage
 from flumeng.filters import on_error
 from flumeng.filters.stages import segments_of
-from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.errors import FlumengError, UserError
 
 SPLITS_PER_CORE = 1
 LEAST_EVENTS_IN_SPLIT = 20_000
 _prepared = PreparedBatches()
-_RAISED = re.compile(r"^(?:: )?([\w.]+(?:Error|Exception))(?:: (.*))?$", re.MULTILINE)
 
 
 class SparkPipeline:
@@ -315,38 +306,3 @@ class SparkPipeline:
         if tail is None:
             raise UserError("dead_letters: a sink that takes DataFrames cannot take dead letters")
         return DeadLetters(place, self.task.revision, tail, identified)
-
-
-def one_line(error: Exception) -> FlumengError:
-    """The cause of a failed Spark job, out of traces of up to three languages. A note at the error
-    says whose it is."""
-    text = error.getMessage() if isinstance(error, PySparkException) else ""
-    text = text or str(error)  # Spark 4.0 has no message for what Python has raised
-    raised = [match for match in _RAISED.finditer(text) if match[2]]
-    if not raised:
-        first = text.strip().splitlines() or [type(error).__name__]
-        found: FlumengError = BatchFailedError(first[0])
-    else:
-        found = of_kind(raised[-1][1].rpartition(".")[2], raised[-1][2])
-    if isinstance(found, BatchFailedError) and (notes := getattr(error, "__notes__", [])):
-        return BatchFailedError(f"{notes[0]}: {found}")
-    return found
-
-
-def of_kind(kind: str, message: str) -> FlumengError:
-    """The error of that name that an executor has raised."""
-    if kind in _names_of(UnavailableError):
-        return UnavailableError(message)
-    if kind == UnreadableError.__name__:
-        return UnreadableError.parse(message)
-    for known in (BatchTooWideError, LargeRowsError, RefusedError, UserError):
-        if kind == known.__name__:
-            return known(message)
-    return BatchFailedError(f"{kind}: {message}")
-
-
-def _names_of(kind: type[FlumengError]) -> Iterator[str]:
-    """Its own name, and those of all errors that are of that kind."""
-    yield kind.__name__
-    for special in kind.__subclasses__():
-        yield from _names_of(special)

@@ -18,17 +18,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from flumeng.agent.collector import intents
-from flumeng.agent.collector.acks import SupersededError
-from flumeng.agent.collector.assignment import Assignment
-from flumeng.agent.collector.claim import Claim
+from flumeng.agent.collector.ack import SupersededError
+from flumeng.agent.collector.assignment import Assignment, Retries
+from flumeng.agent.collector.claim import ClaimedTask
 from flumeng.agent.collector.commit import OpenStore
-from flumeng.agent.collector.jobs import Jobs
+from flumeng.agent.collector.job import Jobs
 from flumeng.agent.collector.measures import Measures
 from flumeng.agent.collector.partitions import Partitions
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize
-from flumeng.agent.collector.retries import Retries
 from flumeng.agent.collector.scheduler import Scheduler
+from flumeng.agent.collector.slot_client import SlotClient
 from flumeng.agent.collector.standby import FOLLOW_SECONDS, Standby
 from flumeng.agent.collector.status import (
     FAILED,
@@ -39,9 +39,9 @@ from flumeng.agent.collector.status import (
     Report,
     StatusReport,
 )
-from flumeng.agent.collector.task import Task
 from flumeng.agent.collector.task_counts import DEAD_LETTERS, DROPPED, PARSE_ERRORS, PROCESSED
-from flumeng.agent.collector.work import BrokenTogetherError, HungError, Pipeline
+from flumeng.agent.collector.work import Pipeline
+from flumeng.agent.collector.written import BrokenTogetherError, HungError
 from flumeng.connectors.api.ranged import OpenPositions, UnreadableError
 from flumeng.connectors.api.sink import BatchTooWideError
 from flumeng.control.zookeeper import Store
@@ -103,8 +103,8 @@ class Runner:
         self._draining = False
         self._stopping = False
         self._ended = threading.Event()
-        self._claim: Claim | None = None
-        self._left: Claim | None = None
+        self._claim: SlotClient | None = None
+        self._left: SlotClient | None = None
         """A claim that was given up while something of it still runs."""
         self._leave_by = 0.0
         self._standby: Standby | None = None
@@ -223,7 +223,7 @@ class Runner:
             return standby.pipeline
         return self._around.build(assignment)
 
-    def _new_claim(self, assignment: Assignment) -> Claim:
+    def _new_claim(self, assignment: Assignment) -> SlotClient:
         around = self._around
         self._retries.begin()
         tree = self._require_tree()
@@ -239,7 +239,7 @@ class Runner:
         ):
             self._size = BatchSize(wanted.events, most_bytes=wanted.bytes)
         self._partitions.open(pipeline.spec)
-        task = Task(
+        task = ClaimedTask(
             built,
             around.store,
             around.publisher,
@@ -254,7 +254,7 @@ class Runner:
         log.info("%s: owned under epoch %d", assignment.key, assignment.epoch)
         around.measures.tasks.begin(assignment.key, assignment.epoch)
         outdated = built != assignment
-        claim = Claim(assignment, pipeline, task, around.jobs, self._wake, outdated=outdated)
+        claim = SlotClient(assignment, pipeline, task, around.jobs, self._wake, outdated=outdated)
         claim.handoff = self._handed_off
         self._claimed_in = tree
         return claim
@@ -276,7 +276,7 @@ class Runner:
             )
         return replace(assignment, revision=revision, spec=found.value.effective)
 
-    def _go_on(self, claim: Claim) -> float | None:
+    def _go_on(self, claim: SlotClient) -> float | None:
         """Commit what is written, else ask for the next batch, until the task is let go."""
         task = claim.task
         over = claim.outdated and not task.repeating
@@ -304,7 +304,7 @@ class Runner:
             return None
         return self._look(claim)
 
-    def _commit(self, claim: Claim) -> None:
+    def _commit(self, claim: SlotClient) -> None:
         began = time.perf_counter()
         batch = claim.task.commit()
         self._streak.succeed()
@@ -334,7 +334,7 @@ class Runner:
         }
         self._around.measures.tasks.add(claim.assignment.key, counts)
 
-    def _look(self, claim: Claim) -> float | None:
+    def _look(self, claim: SlotClient) -> float | None:
         """Ask for the next batch when it is due."""
         task = claim.task
         draining = self._draining
@@ -369,14 +369,14 @@ class Runner:
             return min(backlog.due_seconds, LOOK_SECONDS)
         return LOOK_SECONDS if self._partitions.trouble else None
 
-    def _let_go(self, claim: Claim) -> float | None:
+    def _let_go(self, claim: SlotClient) -> float | None:
         claim.task.close()
         self._claim = None
         if self._stopping or self._drained:
             self._end()
         return 0.0
 
-    def _leave(self, claim: Claim) -> float | None:
+    def _leave(self, claim: SlotClient) -> float | None:
         """Wait until nothing of a claim that failed runs any more."""
         left = self._leave_by - self._clock()
         if not claim.quiet and left > 0:
@@ -425,7 +425,7 @@ class Runner:
         else:
             self._fail(assignment, error)
 
-    def _trouble_of(self, claim: Claim) -> str | None:
+    def _trouble_of(self, claim: SlotClient) -> str | None:
         return self._partitions.trouble or claim.pipeline.trouble or None
 
     def _fail(self, assignment: Assignment, error: Exception) -> None:

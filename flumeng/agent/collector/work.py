@@ -1,9 +1,8 @@
-"""What tasks, jobs and Spark hand to each other: a batch that is to be written, and its outcome."""
+"""What tasks, jobs and Spark hand to each other: a batch that is to be written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -11,56 +10,10 @@ from flumeng.agent.collector.batch_times import Times
 from flumeng.agent.collector.gaps import Gap
 from flumeng.agent.collector.lines.joined import JoinedRange
 from flumeng.agent.collector.ranges import COUNTED, Scale
+from flumeng.agent.collector.written import Outcome
 from flumeng.config import FlowSpec
 from flumeng.connectors.api.ranged import Range
-from flumeng.connectors.api.sink import BatchId, Written
-from flumeng.platform.errors import FlumengError, UnavailableError
-
-Outcome = list[Written] | Exception
-"""What each sink wrote, or why the batch failed: BatchTooWideError, UnavailableError,
-UnreadableError, BatchFailedError, HungError, BrokenTogetherError and whatever was not foreseen."""
-
-
-class BatchFailedError(FlumengError):
-    """A filter, a sink or a read of the batch failed; the message is the cause in one line."""
-
-
-class SinkUnavailableError(UnavailableError):
-    """The sink at ``place`` in its flow does not take a batch now."""
-
-    def __init__(self, place: str, text: str) -> None:
-        super().__init__(text)
-        self.place = place
-
-
-@contextmanager
-def written_to(place: str) -> Iterator[None]:
-    """UnavailableErrors inside are of the sink at ``place``."""
-    try:
-        yield
-    except UnavailableError as error:
-        raise SinkUnavailableError(place, str(error)) from error
-
-
-def places_of(spec: FlowSpec) -> list[str]:
-    """Of its sinks by their numbers, the one for dead letters last."""
-    return [*(leaf.place for leaf in spec.leaves), "dead_letters"]
-
-
-class HungError(FlumengError):
-    """A batch did not end within its limit."""
-
-    @classmethod
-    def after(cls, seconds: float, sinks: Sequence[str], step: str = "") -> HungError:
-        """``sinks``: the places of those that the batch was for; ``step``: what it was doing, when
-        somebody saw it."""
-        doing = f" while {step}" if step else ""
-        return cls(f"a batch for {', '.join(sinks)} has hung{doing}: no end after {seconds:g} s")
-
-
-class BrokenTogetherError(FlumengError):
-    """The job that wrote this batch among others broke down; which of them broke it is unknown."""
-
+from flumeng.connectors.api.sink import BatchId
 
 Intent = Literal["before", "after"]
 

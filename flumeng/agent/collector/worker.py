@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping
 
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.commit import OpenStore
-from flumeng.agent.collector.jobs import Engine, Jobs, unrecorded
+from flumeng.agent.collector.job import Engine, Jobs, unrecorded
 from flumeng.agent.collector.measures import Measures
 from flumeng.agent.collector.publisher import Publisher
-from flumeng.agent.collector.reports import Reports
 from flumeng.agent.collector.runner import Runner, Surroundings
 from flumeng.agent.collector.scheduler import Scheduler
-from flumeng.agent.collector.status import STARTING, Status
+from flumeng.agent.collector.status import STARTING, Reports, Status
 from flumeng.agent.collector.work import Pipeline
 from flumeng.agent.node.in_progress import InProgress
 from flumeng.agent.node.protocol import Message, Parent

@@ -117,6 +117,6 @@ def errors_in_one_line() -> Iterator[None]:
     except FlumengError:
         raise
     except Exception as error:
-        from flumeng.agent.collector.pipeline import one_line  # noqa: PLC0415  loads Spark
+        from flumeng.agent.collector.written import one_line  # noqa: PLC0415  loads Spark
 
         raise one_line(error) from error

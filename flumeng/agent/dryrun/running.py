@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.agent.collector.lines.reader import Joining
 from flumeng.agent.collector.lines.rules import Rules
-from flumeng.agent.collector.lines.steps import Joining
 from flumeng.agent.dryrun.filter_tree import FilterTree, Output
 from flumeng.agent.dryrun.reading import in_order, lines
 from flumeng.agent.dryrun.received import ReceivedLines

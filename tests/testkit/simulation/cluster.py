@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
 
-from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.ack import Acks
 from flumeng.agent.collector.intents import Intents
 from flumeng.agent.discovery.task import DiscoveryTask
 from flumeng.connectors.objects.queue_log import QueueLog

@@ -1,7 +1,7 @@
 """A modelled collector: its tasks claim and move acks with the code that the real one has.
 
 What the batches do with events is left out; when and under which claim their acks move is as in
-``flumeng.agent.collector.runner`` and ``flumeng.agent.collector.task``. For a target that knows
+``flumeng.agent.collector.runner`` and ``flumeng.agent.collector.claim``. For a target that knows
 batches by number they decide and repeat batches with that code too.
 """
 
@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from flumeng.agent.collector.acks import Acks, SupersededError
+from flumeng.agent.collector.ack import Acks, SupersededError
+from flumeng.agent.collector.claim import can_be_read
 from flumeng.agent.collector.gaps import Gap, left_out
 from flumeng.agent.collector.intents import Intents, read
 from flumeng.agent.collector.publisher import Publisher
-from flumeng.agent.collector.task import can_be_read
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.control.snapshot.partitions import OBJECTS, input_of

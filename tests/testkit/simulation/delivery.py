@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flumeng.agent.collector.acks import Acks
+from flumeng.agent.collector.ack import Acks
 from flumeng.connectors.api.ranged import Range
 from flumeng.control.zookeeper import Write
 from tests.testkit.simulation.output import Events, Output

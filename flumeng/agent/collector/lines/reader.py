@@ -1,4 +1,8 @@
-"""Reads partitions as events of several lines, and tells how far they are emitted."""
+"""Reads partitions as events of several lines, in steps, and tells how far they are emitted.
+
+What is emitted is given on, and only the lines that may be needed again are kept. So a step is the
+same as a batch, and a range needs memory for the groups that are open in it.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from flumeng.agent.collector.lines.containers import unwrap
 from flumeng.agent.collector.lines.joined import JoinedRange
+from flumeng.agent.collector.lines.joining import REASONS, find_groups, join
 from flumeng.agent.collector.lines.rules import Rules
-from flumeng.agent.collector.lines.steps import Joining
 from flumeng.connectors.api.ranged import Progress, Range, UnreadableError
 from flumeng.connectors.ranged.accumulator import AccumulatorHandle
 from flumeng.connectors.ranged.reading import Reader
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
+
+STEP_ROWS = 100_000
+STEP_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True)
@@ -49,3 +58,47 @@ class JoinLines:
         yield from joining.step(piece.end, flush=piece.flush)
         joined = JoinedRange(piece, joining.progress, joining.closed, joining.unfinished)
         self.joined.add({(self.task, piece.partition): joined})
+
+
+class Joining:
+    """Of one partition. ``closed``: how many events ended for which of REASONS. ``unfinished``:
+    whether a container's message is waited for."""
+
+    def __init__(self, rules: Rules, at: Progress) -> None:
+        self.progress = at
+        self.closed: dict[str, int] = dict.fromkeys(REASONS.values(), 0)
+        self.unfinished = False
+        self._rules = rules
+        self._lines: list[pa.RecordBatch] = []
+        self._fresh = self._bytes = self._kept = 0
+
+    def add(self, lines: pa.RecordBatch) -> None:
+        """Those that follow."""
+        self._lines.append(lines)
+        self._fresh += lines.num_rows
+        self._bytes += lines.nbytes
+
+    @property
+    def ready(self) -> bool:
+        """A step goes over all that is kept, so it waits until as much has come."""
+        enough = self._fresh >= STEP_ROWS or self._bytes >= STEP_BYTES
+        return enough and self._fresh >= self._kept
+
+    def step(self, end: int, *, flush: bool = False) -> Iterator[pa.RecordBatch]:
+        """The events of what has come, which is all up to the offset ``end``."""
+        if not self._lines:
+            self.progress = Progress(end, end)
+            return
+        lines, container = pa.concat_batches(self._lines), self._rules.container
+        unwrapped = None if container is None else unwrap(lines, container)
+        groups = find_groups(
+            lines, self.progress, end, self._rules, flush=flush, unwrapped=unwrapped
+        )
+        self.progress, self.unfinished = groups.progress, groups.unfinished
+        for number, name in REASONS.items():
+            self.closed[name] += int((groups.reasons == number).sum())
+        rest = lines.filter(pc.greater_equal(lines["seq"], self.progress.offset))
+        self._lines, self._kept = [rest], rest.num_rows
+        self._fresh = self._bytes = 0
+        events = lines if unwrapped is None else unwrapped.events(lines)
+        yield from join(events, groups, counted=not self._rules.alone)

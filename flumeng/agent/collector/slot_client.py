@@ -1,0 +1,129 @@
+"""A claimed task on its way through the slots: it asks for one, begins its batch there, and hears
+what became of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.claim import BATCHES_AT_ONCE, ClaimedTask
+from flumeng.agent.collector.job import Jobs
+from flumeng.agent.collector.slot import Request
+from flumeng.agent.collector.work import Pipeline, Work
+from flumeng.agent.collector.written import Outcome
+
+
+class SlotClient:
+    """``begin`` and what is told to a work come from threads of ``jobs``, all else from the task's
+    turns, unless it says otherwise; ``wake`` asks for such a turn. Nothing is looked at while the
+    claim is ``asking``.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        pipeline: Pipeline,
+        task: ClaimedTask,
+        jobs: Jobs,
+        wake: Callable[[], None],
+        *,
+        outdated: bool = False,
+    ) -> None:
+        self.assignment = assignment
+        self.outdated = outdated
+        """Whether ``pipeline`` is of an older revision, which has decided a batch: the claim is for
+        that batch only."""
+        self.task = task
+        self.handoff = 0
+        """The last handoff that the task was told of."""
+        self.withdrawn = False
+        """Whether nothing more begins; batches that have begun may go on."""
+        self.slow = False
+        """Whether the last batch was so slow to begin that others must not wait for the next."""
+        self.error: Exception | None = None
+        """Why the last batch could not begin."""
+        self.pipeline = pipeline
+        self._jobs = jobs
+        self._wake = wake
+        self._limit_seconds = 0.0
+        self._asked_at = 0.0
+        self._request: Request | None = None
+        self._apart = False
+        self._works: list[Work] = []
+
+    @property
+    def asking(self) -> bool:
+        """Whether it waits for a slot, or a batch is about to begin in one."""
+        return self._request is not None
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing of it runs in other threads."""
+        return not self.asking and not self.task.writing
+
+    def ask(self, events: int, *, apart: bool, limit_seconds: float) -> None:
+        """Let a batch of about so many events begin as soon as there is a slot."""
+        self._asked_at = time.monotonic()
+        self._limit_seconds = limit_seconds
+        self._apart = apart or self.slow or self.assignment.flow in self._jobs.suspects
+        self._request = Request(
+            self.assignment.flow,
+            self,
+            events,
+            self.pipeline.shareable and limit_seconds >= self._jobs.shared_limit_seconds,
+            self._apart,
+            self.pipeline.spec.batch_seconds,
+        )
+        self._jobs.ask(self._request)
+
+    def withdraw(self) -> None:
+        """Ask no more, and begin nothing more. May be called from any thread."""
+        self.withdrawn = True
+        request = self._request
+        if request is not None and self._jobs.withdraw(request):
+            self._request = None
+
+    def cancel(self) -> None:
+        """End soon what is being written, unless others would suffer."""
+        for work in list(self._works):
+            self._jobs.cancel(work)
+
+    def begin(self, most_events: int | None) -> Work | None:
+        began = time.monotonic()
+        waited = began - self._asked_at
+        try:
+            batch = None if self.withdrawn else self.task.start(most_events)
+        except Exception as error:
+            self.error = error
+            batch = None
+        self.slow = time.monotonic() - began >= self._jobs.start_seconds
+        if batch is not None:
+            batch.waited_seconds = waited
+        work = self._work(batch) if batch else None
+        self._request = None
+        self._wake()
+        return work
+
+    def _work(self, batch: Batch) -> Work:
+        work = Work(
+            self.pipeline,
+            batch.ranges,
+            batch.addresses,
+            batch.staging,
+            self._limit_seconds,
+            partial(self._on_done, batch),
+            batch.identity,
+            batch.splits,
+            batch.gaps,
+            self._apart or self.slow,
+            batch.scale,
+        )
+        self._works = [*self._works[1 - BATCHES_AT_ONCE :], work]
+        return work
+
+    def _on_done(self, batch: Batch, outcome: Outcome) -> None:
+        self.task.settle(batch, outcome)
+        self._wake()
