@@ -83,3 +83,17 @@ def test_every_path_that_the_docs_name_is_there() -> None:
         if not (TOP / path).exists()
     ]
     assert missing == []
+
+
+def test_the_drawing_of_a_batch_names_a_file_for_each_step() -> None:
+    page = (TOP / "docs" / "architecture.md").read_text()
+    drawing = page.partition("## A batch's life")[2].split("```")[1]
+    steps = {
+        line.split()[0]: re.findall(r"\w+\.py", line)
+        for line in drawing.splitlines()
+        if line.strip("│▼ ")
+    }
+    assert list(steps) == ["claim", "ranges", "slot", "job", "stages", "written", "commit", "ack"]
+    assert [files[0] for files in steps.values()] == [f"{step}.py" for step in steps]
+    collector = TOP / "flumeng" / "agent" / "collector"
+    assert [f for files in steps.values() for f in files if not (collector / f).exists()] == []
