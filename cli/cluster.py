@@ -9,6 +9,7 @@ from cli.context import CliContext, with_store
 from cli.lazy import CommandGroup, Lazy
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
+from flumeng.control.commands.nodes import on_node, set_on_node
 from flumeng.control.commands.settings import (
     SETTINGS,
     begin_maintenance,
@@ -18,7 +19,6 @@ from flumeng.control.commands.settings import (
     shown,
     unset_setting,
 )
-from flumeng.control.commands.spark_settings import on_node, set_on_node
 from flumeng.control.queries import history, moments
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError

@@ -11,15 +11,15 @@ from cli.context import CliContext, with_store
 from cli.name_argument import Name
 from cli.options import json_option, reason_option
 from cli.output import count, show_json, show_table
-from flumeng.control.commands.backfills import (
+from flumeng.control.commands.derived_flows import (
     Written,
     backfills_objects,
     current_text,
+    free_name,
     start_backfill,
     start_objects_backfill,
     within,
 )
-from flumeng.control.commands.derived_flows import free_name
 from flumeng.control.queries import points
 from flumeng.control.queries.points import Point
 from flumeng.control.snapshot.partitions import label_of

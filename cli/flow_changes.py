@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
-from cli.apply_outcome import ApplyOutcome
 from cli.context import CliContext, with_store
 from cli.name_argument import Name
 from cli.options import (
@@ -28,9 +28,10 @@ from flumeng.config.guarantees import promise
 from flumeng.control.commands import preview
 from flumeng.control.commands.flow_records import require_flow
 from flumeng.control.commands.flows import apply_flows, delete_flow, rollback_flow, rollback_text
-from flumeng.control.commands.next_revision import Applied
+from flumeng.control.commands.next_revision import Applied, RefusedError
 from flumeng.control.queries import conditions, target_checks
 from flumeng.control.queries.history import difference
+from flumeng.control.queries.target_checks import TargetsFailedError
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 
@@ -43,6 +44,7 @@ files_argument = click.argument(
     metavar="FILE...",
 )
 name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
+NOT_TRIED = "not applied, because of another file"
 
 
 @click.command()
@@ -277,3 +279,46 @@ def _tell(applied: Applied) -> None:
     click.echo(f"flow {applied.flow}{part} revision {applied.revision}{unchanged}{because}")
     for left in applied.left:
         click.echo(str(left))
+
+
+class ApplyOutcome:
+    """``flows`` is known once all files are read; ``add`` is told what was applied."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.flows: Mapping[Path, str] = {}
+        self._files = files
+        self._applied: dict[str, Applied] = {}
+
+    def add(self, applied: Iterable[Applied]) -> None:
+        self._applied.update((one.flow, one) for one in applied)
+
+    @property
+    def sentence(self) -> str:
+        count = len(self._applied.keys() & set(self.flows.values()))
+        return f"{count} of {len(self._files)} files are applied, {len(self._files) - count} not"
+
+    def rows(self, error: FlumengError | None = None) -> list[dict[str, Any]]:
+        """One for each file, in order; ``error`` is what ended the command."""
+        return [self._row(path, error) for path in self._files]
+
+    def _row(self, path: Path, error: FlumengError | None) -> dict[str, Any]:
+        flow = self.flows.get(path)
+        applied = self._applied.get(flow or "")
+        return {
+            "file": str(path),
+            "flow": flow,
+            "revision": applied.revision if applied else None,
+            "changed": bool(applied and applied.changed),
+            "error": None if applied or error is None else _why(error, path, flow),
+        }
+
+
+def _why(error: FlumengError, path: Path, flow: str | None) -> str:
+    if isinstance(error, FlowFilesError):
+        own = [problem for file, problem in error.problems if file == path]
+        return (
+            "; ".join(f"{p.path}: {p.message}" if p.path else p.message for p in own) or NOT_TRIED
+        )
+    if isinstance(error, RefusedError | TargetsFailedError):
+        return error.refused.get(flow or "", NOT_TRIED)
+    return str(error)

@@ -25,9 +25,8 @@ from flumeng.connectors.dead_letters.listing import Listing, list_letters
 from flumeng.connectors.dead_letters.newest import newest
 from flumeng.connectors.dead_letters.replay_lists import Replays
 from flumeng.connectors.dead_letters.summary import summarize
-from flumeng.control.commands import replays as operations
-from flumeng.control.commands.derived_flows import free_name
-from flumeng.control.commands.replays import LettersOf
+from flumeng.control.commands import derived_flows as operations
+from flumeng.control.commands.derived_flows import LettersOf, free_name
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import ConflictError, UserError
 from flumeng.platform.options.moments import time_of

@@ -9,7 +9,7 @@ from cli.name_argument import Name
 from cli.options import json_option, reason_option, revision_option, timeout_option
 from cli.output import count, show_json
 from flumeng.control.commands.flow_records import require_flow
-from flumeng.control.commands.handoff import hand_off
+from flumeng.control.commands.flows import hand_off
 from flumeng.control.queries import conditions
 from flumeng.control.queries.acks import acks_of, positions
 from flumeng.control.zookeeper import Store

@@ -14,7 +14,7 @@ from cli.options import reason_option
 from cli.output import count
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.connectors.kafka.source_options import KafkaSource
-from flumeng.control.commands.taps import keep_tap
+from flumeng.control.commands.flows import keep_tap
 from flumeng.control.queries import overview
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError

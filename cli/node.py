@@ -29,9 +29,11 @@ from cli.sites import Clusters, with_clusters
 from flumeng.agent.node.settings import Settings
 from flumeng.config.policy import DEFAULT_FILE
 from flumeng.control.commands import preview
-from flumeng.control.commands.discarding import DataLoss, data_loss, discard_node
 from flumeng.control.commands.nodes import (
+    DataLoss,
+    data_loss,
     decommission_node,
+    discard_node,
     label_node,
     resize_node,
     set_node_desired,

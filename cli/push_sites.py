@@ -17,8 +17,8 @@ from cli.push_output import show_plan
 from cli.push_progress import claim_of
 from cli.sites import find_site
 from flumeng.control.queries import health, moments
-from flumeng.fleet import adoption, planning, undo
 from flumeng.fleet import plan as plans
+from flumeng.fleet import planning, undo
 from flumeng.fleet.comparison import Comparison
 from flumeng.fleet.inventory import Site
 from flumeng.fleet.inventory.export import export as export_files
@@ -237,7 +237,7 @@ def adopt(
     )
     with closing(context.open_site(target)) as store:
         claim = claim_of(context, source.push)
-        adopted = adoption.adopt(store, keys, source, claim, processes.has_ended)
+        adopted = planning.adopt(store, keys, source, claim, processes.has_ended)
     for key in adopted:
         click.echo(f"site {site}: {key} is under the inventory now")
     if not adopted:

@@ -17,12 +17,13 @@ from flumeng.control.commands.cluster import (
     export_cluster,
     import_cluster,
     init_cluster,
+    migrate_cluster,
+    pending_migrations,
     repair_cluster,
     repairs,
     verify_cluster,
 )
 from flumeng.control.commands.live_processes import live_processes
-from flumeng.control.commands.migration import migrate_cluster, pending_migrations
 from flumeng.control.commands.securing import repair_access, secure_cluster
 from flumeng.control.zookeeper import Store, tree
 from flumeng.platform.errors import UserError

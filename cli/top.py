@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import select
 import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from cli.context import CliContext, with_store
-from cli.keys import Wait, keyboard
 from cli.options import json_option
 from cli.output import show_json, show_table
 from cli.top_screen import Seen, View, headline, picture, pressed, tables
@@ -23,6 +28,18 @@ from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UnavailableError, UserError
 
 REFRESH_SECONDS = 2.0
+SEQUENCES = {
+    b"\x1b[A": "up",
+    b"\x1b[B": "down",
+    b"\x1bOA": "up",
+    b"\x1bOB": "down",
+    b"\x1b": "escape",
+    b"\r": "enter",
+    b"\n": "enter",
+    b"\x7f": "backspace",
+}
+Wait = Callable[[float], str]
+"""Waits so many seconds for a key; gives its name or letter, or nothing."""
 
 
 @click.command()
@@ -123,3 +140,23 @@ def _until_next_look(
         if seen is not None:
             screen.update(picture(seen, view, screen.console.height), refresh=True)
     return view
+
+
+@contextmanager
+def keyboard() -> Iterator[Wait]:
+    """The terminal gives each key at once and shows none, until the end. Needs a terminal as
+    standard input."""
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+
+    def wait(seconds: float) -> str:
+        if not select.select([fd], [], [], seconds)[0]:
+            return ""
+        pressed = os.read(fd, 8)
+        return SEQUENCES.get(pressed) or pressed[:1].decode("ascii", "ignore")
+
+    tty.setcbreak(fd)
+    try:
+        yield wait
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)

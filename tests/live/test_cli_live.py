@@ -18,8 +18,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from flumeng.agent.standalone.embedded import free_port
+from flumeng.control.commands.cluster import migrate_cluster
 from flumeng.control.commands.flows import apply_flow
-from flumeng.control.commands.migration import migrate_cluster
 from flumeng.control.commands.nodes import decommission_node
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, Store, Version, Write, tree

@@ -20,11 +20,16 @@ from cli.main import tree as commands
 from flumeng.control.commands import audit
 from flumeng.control.commands.acks import reset_acks
 from flumeng.control.commands.cluster import verify_cluster
-from flumeng.control.commands.flows import apply_flow, delete_flow, rollback_flow, set_flow_state
+from flumeng.control.commands.flows import (
+    apply_flow,
+    delete_flow,
+    keep_tap,
+    rollback_flow,
+    set_flow_state,
+)
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.queues import decide
 from flumeng.control.commands.securing import acl_mismatches, secure_cluster, set_access
-from flumeng.control.commands.taps import keep_tap
 from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import ABSENT, ANY, AccessList, AccessStore, Put, Store, tree
 from flumeng.control.zookeeper import Path as ZnodePath

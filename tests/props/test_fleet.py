@@ -16,7 +16,7 @@ from random import Random
 
 import pytest
 
-from flumeng.control.commands import discarding, flows, nodes
+from flumeng.control.commands import flows, nodes
 from flumeng.control.commands.operator import Operator
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.assignment_pages import read_assignment
@@ -143,7 +143,7 @@ class Fleet:
                 self._discard(host)
 
     def _discard(self, host: Host) -> None:
-        if self._command(lambda: discarding.discard_node(self.signed(), host.name)):
+        if self._command(lambda: nodes.discard_node(self.signed(), host.name)):
             del self.dead[host.name]
 
     def make_flow(self) -> None:

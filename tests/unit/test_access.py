@@ -14,10 +14,11 @@ from flumeng.control.commands.cluster import (
     access_problems,
     export_cluster,
     import_cluster,
+    migrate_cluster,
+    pending_migrations,
     verify_cluster,
 )
 from flumeng.control.commands.flows import apply_flows
-from flumeng.control.commands.migration import migrate_cluster, pending_migrations
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import repair_access, secure_cluster, set_access
 from flumeng.control.zookeeper import (

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from flumeng.control.commands.cluster import verify_cluster
-from flumeng.control.commands.discarding import discard_node
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.nodes import discard_node
 from flumeng.control.commands.operator import Operator
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.task_map import read_plan

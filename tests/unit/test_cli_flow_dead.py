@@ -24,7 +24,7 @@ from flumeng.connectors.dead_letters.finder import LettersFinder
 from flumeng.connectors.dead_letters.options import LettersSource
 from flumeng.connectors.dead_letters.reader import LettersReader
 from flumeng.connectors.files import formats
-from flumeng.control.commands import replays
+from flumeng.control.commands import derived_flows
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import tree
@@ -258,14 +258,14 @@ def test_a_list_without_a_flow_takes_nothing(flow: Flow) -> None:
 
 def test_two_replays_at_once_do_not_take_the_same_letters(flow: Flow) -> None:
     flow.bury(letter(1))
-    stale = replays.letters_of(flow.store, "web")
+    stale = derived_flows.letters_of(flow.store, "web")
     assert flow.run("replay").exit_code == 0
     with pytest.raises(ConflictError):
-        replays.start_replay(
+        derived_flows.start_replay(
             Operator(flow.store, "", "", 0.0), stale, "other", "other-1", [1], chosen=""
         )
     with pytest.raises(ConflictError):
-        replays.note_purge(Operator(flow.store, "", "", 0.0), stale, "")
+        derived_flows.note_purge(Operator(flow.store, "", "", 0.0), stale, "")
 
 
 def test_the_replay_is_a_flow_of_its_own_with_the_current_text(flow: Flow) -> None:

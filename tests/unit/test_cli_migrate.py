@@ -13,9 +13,13 @@ from typing import Any
 import pytest
 
 from flumeng.control.commands import documents
-from flumeng.control.commands.cluster import export_cluster, import_cluster
+from flumeng.control.commands.cluster import (
+    export_cluster,
+    import_cluster,
+    migrate_cluster,
+    pending_migrations,
+)
 from flumeng.control.commands.flows import apply_flow
-from flumeng.control.commands.migration import migrate_cluster, pending_migrations
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
 from flumeng.control.zookeeper.transaction import MOST_WRITES

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from cli import top
-from cli.keys import keyboard
+from cli.top import keyboard
 from cli.top_screen import HELP, SORTS, Seen, View, flows_in_order, picture, pressed, spark
 from flumeng.control.queries.flow_graph import Rates
 from flumeng.control.queries.flow_rates import HISTORY, FlowRates, RateMeter

@@ -8,7 +8,7 @@ import pytest
 
 from flumeng.agent.node.claim import SupplantedError
 from flumeng.agent.node.events import Said
-from flumeng.control.commands.discarding import discard_node
+from flumeng.control.commands.nodes import discard_node
 from flumeng.control.commands.operator import Operator
 from tests.testkit.store import FakeStore
 from tests.unit.node_bench import Bench, task

@@ -6,8 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from flumeng.control.planner.scaling import KEPT, Decision, Limits, Sample, Standing, decide
-from flumeng.control.planner.scaling_record import recorded, standing
+from flumeng.control.planner.scaling import (
+    KEPT,
+    Decision,
+    Limits,
+    Sample,
+    Standing,
+    decide,
+    recorded,
+    standing,
+)
 from zkschema import codec
 from zkschema.records import Partitions, Scaling
 

@@ -12,8 +12,7 @@ from flumeng.config import TaskRange
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot import journal_registry
-from flumeng.control.snapshot.reader import WATCHED, Reader
-from flumeng.control.snapshot.resync import Round
+from flumeng.control.snapshot.reader import WATCHED, Reader, Round
 from flumeng.control.snapshot.task_map import Tasks, plan_writes, read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Found, Unreadable, tree
 from flumeng.events import journal_names as names
@@ -261,7 +260,7 @@ def test_a_round_reads_all_once_more_and_a_part_with_each_look(
     store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also what nobody was told of is seen in the end, and no look takes long."""
-    monkeypatch.setattr("flumeng.control.snapshot.resync.LOOK_ZNODES", 10)
+    monkeypatch.setattr("flumeng.control.snapshot.reader.LOOK_ZNODES", 10)
     looks: list[int] = []
 
     class Counting(FakeStore):

@@ -19,7 +19,7 @@ from flumeng.config import FlowSpec
 from flumeng.config.component import Keep
 from flumeng.connectors.dead_letters import limits, purging, replay_lists
 from flumeng.connectors.dead_letters.directory import LetterDirectory
-from flumeng.control.commands.replays import letters_of
+from flumeng.control.commands.derived_flows import letters_of
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import FlumengError, UserError
 

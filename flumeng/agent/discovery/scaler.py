@@ -22,8 +22,9 @@ from flumeng.control.planner.scaling import (
     Sample,
     Standing,
     decide,
+    recorded,
+    standing,
 )
-from flumeng.control.planner.scaling_record import recorded, standing
 from flumeng.control.snapshot import discovered
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import Store, Versioned, readable

@@ -15,16 +15,15 @@ from flumeng.control.commands.flow_records import (
     require_flow,
     require_revision,
 )
-from flumeng.control.commands.next_revision import Applied, NextRevision
+from flumeng.control.commands.next_revision import Applied, NextRevision, groups
 from flumeng.control.commands.operator import Operator
-from flumeng.control.commands.revision_groups import groups
 from flumeng.control.commands.revisions import next_revisions, revision_writes
 from flumeng.control.commands.settings import without_chokes
 from flumeng.control.commands.subscriptions import why_not_deleted
 from flumeng.control.commands.tombstones import tombstone_writes
 from flumeng.control.zookeeper import Check, Put, ReadableStore, Versioned, Write, tree
 from flumeng.control.zookeeper.transaction import portions
-from flumeng.platform.errors import ConflictError, FlumengError, UserError
+from flumeng.platform.errors import ConflictError, FlumengError, ForbiddenError, UserError
 from zkschema import paths, records
 
 FLOWS_AT_ONCE = 50
@@ -237,3 +236,37 @@ def delete_flow(
     ]
     operator.commit(writes, command)
     return True
+
+
+def hand_off(operator: Operator, flow: str, *, expect_revision: int | None = None) -> int:
+    """Ask for it; gives the number of the handoff.
+
+    Raises ``UserError`` for a flow that does not exist, ``ConflictError`` for one that nobody
+    collects, ``UnavailableError``.
+    """
+    current = require_flow(operator.store, flow)
+    expect_current(flow, current, expect_revision)
+    refuse_deleted(flow, current.value, "what it accepted is delivered anyway")
+    if current.value.state == "suspended":
+        raise ConflictError(
+            f"flow {flow} is paused, so no task of it delivers anything: `flumeng flow resume "
+            f"{flow}` first"
+        )
+    wanted = replace(current.value, handoff=current.value.handoff + 1)
+    operator.commit([Put(paths.flow(flow), wanted, current.version)], f"flow handoff {flow}")
+    return wanted.handoff
+
+
+def keep_tap(operator: Operator, name: str, *, at: str | None, where: str | None) -> None:
+    """Before the first event is shown. Raises what ``Operator.commit`` raises; ForbiddenError where
+    access lists are of a version that let no viewer add to the audit."""
+    said = {"at": at, "where": where}
+    words = [f" --{key} {value}" for key, value in said.items() if value is not None]
+    command = f"flow tap {name}{''.join(words)}"
+    try:
+        operator.commit([], command)
+    except ForbiddenError as error:
+        raise ForbiddenError(
+            "a tap is kept in the audit, and the access list of /audit does not let this "
+            "certificate add to it: an administrator has to run `flumeng schema verify --fix`"
+        ) from error

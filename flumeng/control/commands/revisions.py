@@ -13,8 +13,13 @@ from flumeng.control.commands import chains, parts
 from flumeng.control.commands.audit import room_bytes
 from flumeng.control.commands.flow_records import expect_current, kept_revisions, refuse_deleted
 from flumeng.control.commands.local_files import on_several_hosts
-from flumeng.control.commands.next_revision import NextRevision, RefusedError, UnfitError
-from flumeng.control.commands.revision_groups import groups, why_too_large
+from flumeng.control.commands.next_revision import (
+    NextRevision,
+    RefusedError,
+    UnfitError,
+    groups,
+    why_too_large,
+)
 from flumeng.control.commands.subscriptions import subscribe
 from flumeng.control.commands.tombstones import deleted_in_this_tree
 from flumeng.control.commands.tree_needs import too_old

@@ -1,16 +1,26 @@
-"""What masters write of nodes that are away: since when, and in the end that they are gone."""
+"""What masters write of nodes that are away: since when, and in the end that they are gone; and
+maintenance mode by itself.
+
+When very many nodes are missing at once it is more likely that the network or ZooKeeper is at fault
+than that all of them died, and moving everything makes it worse. Maintenance mode ends below a
+stricter threshold than it begins, so that it does not flap, and a master never ends what an
+operator began.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from flumeng.control.planner.actions import Assign, Forget, MarkAway
+from flumeng.control.planner.actions import Assign, Forget, Maintain, MarkAway
 from flumeng.control.planner.drops import says_it_runs
 from flumeng.control.planner.placement_index import PlacementIndex
 from flumeng.control.snapshot.snapshot import NodeView, Snapshot
 from flumeng.control.zookeeper import Version
 from flumeng.journal.replication.membership import node_of
+from zkschema.records import Maintenance
+
+AUTHOR = "flumeng"
 
 
 def marks(snapshot: Snapshot) -> list[MarkAway]:
@@ -66,3 +76,19 @@ def _has_told_all(node: NodeView) -> bool:
         return False
     was_told = isinstance(node.assignment_version, Version)
     return node.status.journals_told if node.status else not was_told
+
+
+def maintain(snapshot: Snapshot, active: int, missing: int) -> Maintain | None:
+    """Begin or end it: of ``active`` nodes that are to work, ``missing`` are not live."""
+    cluster, limits = snapshot.cluster, snapshot.cluster.maintenance_limits
+    counts = f"{missing} of {active} active nodes are missing"
+    if cluster.maintenance is None:
+        if missing < max(1, limits.nodes) or missing <= limits.enter * active:
+            return None
+        begun = Maintenance(who=AUTHOR, why=counts, since=snapshot.now, automatic=True)
+        after, why = replace(cluster, maintenance=begun), f"maintenance mode begins: {counts}"
+    else:
+        if not cluster.maintenance.automatic or missing > limits.leave * active:
+            return None
+        after, why = replace(cluster, maintenance=None), f"maintenance mode ends: {counts}"
+    return Maintain(after, snapshot.cluster_version, (why,))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from flumeng.config.flow_names import is_part, whole_of
 from flumeng.control.planner import absences
+from flumeng.control.planner.absences import maintain
 from flumeng.control.planner.actions import Action, Fence, Maintain, Release, Replan, Revert
 from flumeng.control.planner.applied import with_journals
 from flumeng.control.planner.balance import balance
@@ -18,7 +19,6 @@ from flumeng.control.planner.copies import Copies
 from flumeng.control.planner.copy_index import CopyIndex
 from flumeng.control.planner.drops import drop_of
 from flumeng.control.planner.endings import endings
-from flumeng.control.planner.maintenance import maintain
 from flumeng.control.planner.placement import place
 from flumeng.control.planner.placement_index import PlacementIndex
 from flumeng.control.planner.plan_builder import ChangeSet, PlanBuilder, Recovery

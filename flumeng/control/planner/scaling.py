@@ -24,7 +24,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import ceil
+
+from zkschema.records import PROBLEM_CHARACTERS, Scaling, ScalingDecision, cut
 
 SAMPLE_SECONDS = 15.0
 """Samples are that far apart."""
@@ -43,6 +46,22 @@ SPARE_OUT, SPARE_IN = 1.1, 1.25
 two keeps a number from going to and fro."""
 GAP_SECONDS = 60.0
 """A longer pause between two samples is a hole: nothing is known of what was in it."""
+KEPT = {
+    "unsettled": "a task is not owned, starts or has failed, or a partition is unknown",
+    "watching": "too little was seen since the beginning, or since the last change",
+    "steady": "events are not late, and it was not calm for long enough to have fewer tasks",
+    "catching up": "what waits will soon be done",
+    "no progress": "nothing is acked, so more tasks would not help",
+    "no gain": "the tasks that were added last did not take more in all",
+    "at most": "there are as many tasks as there may be, or as there are partitions",
+    "at least": "there are as few tasks as there may be",
+    "needed": "fewer tasks could not take what comes",
+}
+"""The kinds of decision that leave the number as it is, and what each means."""
+KEPT_CHANGES = 10
+KEPT_OTHERS = 10
+WRITE_SECONDS = 60.0
+"""Decisions that leave the number are written this far apart, and only when their kind is new."""
 
 
 @dataclass(frozen=True)
@@ -123,20 +142,6 @@ class Decision:
     tasks: int
     why: str
     standing: Standing
-
-
-KEPT = {
-    "unsettled": "a task is not owned, starts or has failed, or a partition is unknown",
-    "watching": "too little was seen since the beginning, or since the last change",
-    "steady": "events are not late, and it was not calm for long enough to have fewer tasks",
-    "catching up": "what waits will soon be done",
-    "no progress": "nothing is acked, so more tasks would not help",
-    "no gain": "the tasks that were added last did not take more in all",
-    "at most": "there are as many tasks as there may be, or as there are partitions",
-    "at least": "there are as few tasks as there may be",
-    "needed": "fewer tasks could not take what comes",
-}
-"""The kinds of decision that leave the number as it is, and what each means."""
 
 
 def decide(samples: Sequence[Sample], limits: Limits, standing: Standing) -> Decision:
@@ -244,3 +249,44 @@ def _mean(samples: Sequence[Sample]) -> tuple[float, float]:
 
 def _count(tasks: int) -> str:
     return "1 task" if tasks == 1 else f"{tasks} tasks"
+
+
+def standing(record: Scaling | None, planned: int, now: float) -> Standing:
+    """Where a process begins at ``now`` of its own clock: with the number that was decided on last,
+    or that of the tasks that are ``planned``. What was known before is as if it were new."""
+    if record is None:
+        return Standing(planned, now)
+    return Standing(record.tasks, now, record.rate, now)
+
+
+def recorded(
+    record: Scaling | None, decision: Decision, before: int, time: float, quiet_seconds: float
+) -> Scaling | None:
+    """The record with the decision in it; None when there is nothing to be written.
+
+    ``before`` is the number until now, ``time`` seconds since the epoch, and ``quiet_seconds`` for
+    how long nothing was written, by a clock that only ever grows.
+    """
+    known = record.decisions if record else ()
+    changes = decision.tasks != before or record is None
+    is_new = not known or known[-1].kind != decision.kind
+    if not changes and (quiet_seconds < WRITE_SECONDS or not is_new):
+        return None
+    new = ScalingDecision(
+        time=time,
+        kind=decision.kind,
+        before=before,
+        tasks=decision.tasks,
+        why=cut(decision.why, PROBLEM_CHARACTERS),
+    )
+    return Scaling(
+        tasks=decision.tasks, rate=decision.standing.rate, decisions=_latest((*known, new))
+    )
+
+
+def _latest(decisions: tuple[ScalingDecision, ...]) -> tuple[ScalingDecision, ...]:
+    """The last of both sorts, so that many quiet days push no change out of sight."""
+    changes = [n for n, one in enumerate(decisions) if one.before != one.tasks]
+    others = [n for n, one in enumerate(decisions) if one.before == one.tasks]
+    kept = chain(changes[-KEPT_CHANGES:], others[-KEPT_OTHERS:])
+    return tuple(decisions[number] for number in sorted(kept))

@@ -11,20 +11,18 @@ again when it changes.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
-from flumeng.control.snapshot.absences import Absences
 from flumeng.control.snapshot.cluster_copy import first_name
 from flumeng.control.snapshot.leases import Leases, RunOut, ServerClock
 from flumeng.control.snapshot.masters import looked_after, looks_after, shares, silent
 from flumeng.control.snapshot.mirror import IsLive, Mirror, changed_in
-from flumeng.control.snapshot.resync import LOOK_SECONDS, Round
-from flumeng.control.snapshot.rollouts import Rollouts
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
-from flumeng.control.snapshot.timers import Moments, Pauses
+from flumeng.control.snapshot.timers import Absences, Moments, Pauses, Rollouts
 from flumeng.control.snapshot.unwatched import Unwatched
 from flumeng.control.snapshot.views import Views, lacks_a_text
 from flumeng.control.zookeeper import Path, ReadableStore, Unreadable, Version, Versioned
@@ -32,6 +30,9 @@ from zkschema import paths, table
 from zkschema.records import Journal, LiveMaster
 from zkschema.table import Row
 
+ROUND_SECONDS = 60.0
+LOOK_SECONDS = 0.25
+LOOK_ZNODES = 1000
 RETRY_SECONDS = 2.0
 MOST_LOOKS = 10
 START_SECONDS = 120.0
@@ -56,6 +57,44 @@ READ = frozenset(
     row.pattern
     for row in (*OF_FLOW, *OF_NODE, paths.live_master, paths.journal, paths.cluster, paths.moves)
 )
+
+
+class Round:
+    """Of the master ``me``, the first at once; ``clock`` gives seconds that only ever grow."""
+
+    def __init__(self, me: str, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seconds = ROUND_SECONDS * _jitter(me)
+        self._left: list[Path] = []
+        self._at = 0.0
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the next one is due."""
+        return self._at - self._clock()
+
+    @property
+    def under_way(self) -> bool:
+        return bool(self._left)
+
+    def begin(self, wanted: list[Path]) -> None:
+        self.end()
+        self._left = wanted
+
+    def take(self) -> list[Path]:
+        """What is to be read with this look."""
+        part, self._left = self._left[:LOOK_ZNODES], self._left[LOOK_ZNODES:]
+        return part
+
+    def end(self) -> None:
+        """All has just been read."""
+        self._left = []
+        self._at = self._clock() + self._seconds
+
+
+def _jitter(name: str) -> float:
+    """0.8 to 1.2, another for each master, so that they do not read everything together."""
+    return 0.8 + 0.4 * (zlib.crc32(name.encode()) % 1000) / 1000
 
 
 class Reader:

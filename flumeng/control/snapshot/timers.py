@@ -3,16 +3,27 @@
 Only what this process has seen counts, on a clock that only grows: a process that has just begun to
 look starts at zero. A lost connection or a failed look takes nothing back: a fact that held before
 and holds after has held in between, unless a record changed that is its witness.
+
+The grace period of a node is measured so; a node that was back meanwhile has reported its status.
+For what takes longer a master writes down since when a node is away, once, so that masters which
+come and go agree. That is a wall clock: it decides what counts as missing and what is forgotten,
+never who owns anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import NamedTuple
+
+from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
+from zkschema.records import Cluster, PlannedTask
 
 PAUSE_SECONDS = 1.0
 PAUSE_MOST_SECONDS = 300.0
 QUIET_PAUSES = 10
+MARK_SECONDS = 300.0
+"""A node that is away for less, as for a restart, costs no write."""
 
 
 class _Moment(NamedTuple):
@@ -99,3 +110,104 @@ class Pauses:
             self._ended = now
         self._moving = moving
         return 0.0 if moving else max(0.0, self._ended + self._pause - now)
+
+
+class Absences:
+    """Asked once in each look."""
+
+    def __init__(self, moments: Moments) -> None:
+        self._moments = moments
+
+    def mark(self, nodes: dict[str, NodeView], cluster: Cluster, now: float) -> dict[str, NodeView]:
+        """The nodes, each with how long it is away; the same mapping when nothing has changed."""
+        missed = {name: node.status_version for name, node in nodes.items() if not node.live}
+        lost = self._moments.lasting("missed", missed, cluster.grace_seconds)
+        new = {name: at for name, at in missed.items() if not nodes[name].record.away_since}
+        unmarked = self._moments.lasting("away", new, MARK_SECONDS)
+        changed = {}
+        for name, node in nodes.items():
+            since = node.record.away_since
+            if node.live and not since and not node.unmarked:
+                continue
+            after = replace(
+                node,
+                lost=name in lost,
+                unmarked=bool(since) if node.live else name in unmarked,
+                long_gone=self._is_past(node, now, cluster.maintenance_limits.window_seconds),
+                expired=self._is_past(node, now, cluster.forget_after_seconds),
+            )
+            if after != node:
+                changed[name] = after
+        return {**nodes, **changed} if changed else nodes
+
+    def _is_past(self, node: NodeView, now: float, limit_seconds: float) -> bool:
+        """Whether the node is away for so long; 0 is no limit."""
+        since = node.record.away_since
+        if node.live or not since or not limit_seconds:
+            return False
+        left = since + limit_seconds - now
+        if left > 0:
+            self._moments.look_in(left)
+        return left <= 0
+
+
+class Rollouts:
+    """Asked once in each look."""
+
+    def __init__(self, moments: Moments) -> None:
+        self._moments = moments
+
+    def settled(
+        self, flows: Mapping[str, FlowView], nodes: Mapping[str, NodeView]
+    ) -> frozenset[str]:
+        """The tasks (``flow/task``) that have run it as long as the rollout asks."""
+        found: set[str] = set()
+        for flow in flows.values():
+            if not flow.rolling or flow.rollout is None:
+                continue
+            running = {
+                f"{flow.name}/{name}/{task.epoch}": nodes[task.node or ""].status_version
+                for name, task in flow.tasks.items()
+                if _runs(flow, name, task, nodes)
+            }
+            what = f"revision {flow.record.revision} of {flow.name}"
+            lasting = self._moments.lasting(what, running, flow.rollout.settle_seconds)
+            found.update(key.rpartition("/")[0] for key in lasting)
+        return frozenset(found)
+
+    def stalled(self, snapshot: Snapshot) -> frozenset[str]:
+        """The flows of which no task takes the revision, begins to run it or proves it."""
+        found = set()
+        for flow in snapshot.flows.values():
+            if not flow.rolling or flow.rollout is None or not _is_waited_for(flow, snapshot):
+                continue
+            taken = [(name, task) for name, task in flow.tasks.items() if flow.has_taken(task)]
+            running = sum(_runs(flow, name, task, snapshot.nodes) for name, task in taken)
+            proven = sum(f"{flow.name}/{name}" in snapshot.settled for name, _ in taken)
+            progress = f"{flow.record.revision}: {len(taken)} {running} {proven}"
+            limit = flow.rollout.settle_seconds + flow.rollout.deadline_seconds
+            if self._moments.lasting(f"progress of {flow.name}", [progress], limit):
+                found.add(flow.name)
+        return frozenset(found)
+
+
+def _is_waited_for(flow: FlowView, snapshot: Snapshot) -> bool:
+    """Whether the rollout should get further by itself."""
+    assert flow.rollout is not None
+    if flow.rollout.deadline_seconds == 0 or snapshot.cluster.maintenance:
+        return False
+    if flow.record.state != "running" or flow.record.rollout_paused == flow.record.revision:
+        return False
+    owners = (snapshot.nodes.get(task.node or "") for task in flow.tasks.values())
+    return any(node is not None and node.live for node in owners)
+
+
+def _runs(flow: FlowView, name: str, task: PlannedTask, nodes: Mapping[str, NodeView]) -> bool:
+    """Whether the task's owner says that it runs the flow's current revision."""
+    node = nodes.get(task.node or "")
+    said = node.status.tasks.get(f"{flow.name}/{name}") if node and node.status else None
+    return said is not None and (said.state, said.revision, said.epoch) == (
+        "running",
+        flow.record.revision,
+        task.epoch,
+    )

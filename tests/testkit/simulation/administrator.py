@@ -9,8 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from flumeng.control.commands.chokes import set_choke
-from flumeng.control.commands.discarding import discard_node
-from flumeng.control.commands.nodes import label_node, resize_node
+from flumeng.control.commands.nodes import discard_node, label_node, resize_node
 from flumeng.control.commands.rollouts import (
     abort_rollout,
     pause_rollout,
