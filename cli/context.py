@@ -31,6 +31,9 @@ from flumeng.platform.security.roles import PEOPLE
 
 if TYPE_CHECKING:
     from flumeng.fleet.inventory import Site
+import os
+
+from click.shell_completion import CompletionItem
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -183,3 +186,21 @@ def with_store(command: Callable[Concatenate[CliContext, Store, P], R]) -> Calla
             return command(context, store, *args, **options)
 
     return opened
+
+
+class Name(click.types.StringParamType):
+    """The type of an argument that names a flow, a node or a task."""
+
+    def __init__(self, kind: str) -> None:
+        self.name = kind
+
+    def shell_complete(
+        self,
+        ctx: click.Context,
+        param: click.Parameter,  # noqa: ARG002  click's
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        hosts = ctx.params.get("hosts") or os.environ.get("FLUMENG_ZK")
+        context = ctx.find_object(CliContext) or CliContext()
+        known = context.names(hosts).get(self.name, ()) if hosts else ()
+        return [CompletionItem(name) for name in known if name.startswith(incomplete)]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from cli.context import CliContext, with_store
+from cli.context import CliContext, Name, with_store
 from cli.lazy import CommandGroup
-from cli.name_argument import Name
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
 from flumeng.control.commands.cursors import delete_cursor

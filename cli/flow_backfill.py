@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 
 import click
 
-from cli.context import CliContext, with_store
-from cli.name_argument import Name
+from cli.context import CliContext, Name, with_store
 from cli.options import json_option, reason_option
 from cli.output import count, show_json, show_table
 from flumeng.control.commands.derived_flows import (

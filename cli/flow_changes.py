@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from cli.context import CliContext, with_store
-from cli.name_argument import Name
+from cli.context import CliContext, Name, with_store
 from cli.options import (
     dry_run_option,
     json_option,
@@ -20,7 +19,7 @@ from cli.options import (
     zk_option,
 )
 from cli.output import show_json
-from cli.preview_output import show_preview
+from cli.task_output import show_preview
 from flumeng.config import parse_written
 from flumeng.config.flow_files import FlowFile, FlowFilesError, flow_files_of, read_flows
 from flumeng.config.flow_names import is_part, whole_of

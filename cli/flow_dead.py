@@ -12,9 +12,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import click
 
-from cli.context import CliContext, with_store
+from cli.context import CliContext, Name, with_store
 from cli.lazy import CommandGroup
-from cli.name_argument import Name
 from cli.options import json_option, reason_option
 from cli.output import count, progress, show_json, show_table
 from flumeng.config import parse_flow

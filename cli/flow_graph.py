@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from cli.context import CliContext
-from cli.name_argument import Name
+from cli.context import CliContext, Name
 from cli.options import json_option, optional_zk_option
 from cli.output import show_json
 from flumeng.config import parse_written

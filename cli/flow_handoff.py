@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cli.context import CliContext, with_store
-from cli.name_argument import Name
+from cli.context import CliContext, Name, with_store
 from cli.options import json_option, reason_option, revision_option, timeout_option
 from cli.output import count, show_json
 from flumeng.control.commands.flow_records import require_flow

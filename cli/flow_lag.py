@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cli.context import CliContext, with_store
-from cli.name_argument import Name
+from cli.context import CliContext, Name, with_store
 from cli.options import json_option
 from cli.output import count, show_json, show_table
 from flumeng.control.queries.lag import LagOfFlow, lag_of_flow

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cli.context import CliContext, with_store
-from cli.name_argument import Name
+from cli.context import CliContext, Name, with_store
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
 from flumeng.control.commands.chokes import chokes, set_choke

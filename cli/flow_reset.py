@@ -7,8 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from cli.context import CliContext, with_store
-from cli.name_argument import Name
+from cli.context import CliContext, Name, with_store
 from cli.options import json_option, reason_option, revision_option, timeout_option
 from cli.output import count, show_json, show_table
 from flumeng.control.commands.acks import (

@@ -9,11 +9,9 @@ from typing import Any
 
 import click
 
-from cli.context import CliContext, with_store
-from cli.key_values import given
+from cli.context import CliContext, Name, with_store
 from cli.lazy import exit_code
-from cli.name_argument import Name
-from cli.options import json_option, reason_option, revision_option
+from cli.options import given, json_option, reason_option, revision_option
 from cli.output import count, show_json
 from flumeng.control.commands.flows import StateOutcome, set_flow_state, set_flow_states
 from flumeng.control.commands.parts import parts_there

@@ -7,9 +7,8 @@ from functools import partial
 
 import click
 
-from cli.context import CliContext, with_store
+from cli.context import CliContext, Name, with_store
 from cli.flow_try import end_of, quiet_end, write
-from cli.name_argument import Name
 from cli.options import reason_option
 from cli.output import count
 from flumeng.config import FlowSpec, parse_flow

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.key_values import given
+from cli.options import given
 from cli.output import count
 from flumeng.agent.dryrun.moments import micros
 from flumeng.config.flow_files import read_flows

@@ -9,13 +9,11 @@ from dataclasses import replace
 
 import click
 
-from cli.context import CliContext, with_store
-from cli.counts_output import show_counts
-from cli.ended_output import show_ended
-from cli.name_argument import Name
+from cli.context import CliContext, Name, with_store
 from cli.options import json_option, timeout_option
 from cli.output import moving_progress, show_json, show_table
 from cli.sites import Clusters, with_clusters
+from cli.task_output import show_counts, show_ended
 from flumeng.control.queries import conditions, history, moments, overview
 from flumeng.control.queries.acks import progress
 from flumeng.control.queries.scaling import ScalingRow

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import click
 
-from cli.context import CliContext, with_store
-from cli.name_argument import Name
+from cli.context import CliContext, Name, with_store
 from cli.options import reason_option
 from flumeng.control.commands import copies
 from flumeng.control.queries import journals

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import click
 
-from cli import key_values
-from cli.context import CliContext, with_store
+from cli import options
+from cli.context import CliContext, Name, with_store
 from cli.lazy import CommandGroup, Lazy
-from cli.name_argument import Name
 from cli.options import (
     data_option,
     dry_run_option,
@@ -24,8 +23,8 @@ from cli.options import (
     zk_option,
 )
 from cli.output import show_json, show_table
-from cli.preview_output import show_preview
 from cli.sites import Clusters, with_clusters
+from cli.task_output import show_preview
 from flumeng.agent.node.settings import Settings
 from flumeng.config.policy import DEFAULT_FILE
 from flumeng.control.commands import preview
@@ -223,7 +222,7 @@ def label(
     context: CliContext, store: Store, name: str, changes: tuple[str, ...], reason: str
 ) -> None:
     """Set labels with KEY=VALUE and remove labels with KEY-."""
-    given, taken = key_values.changes(changes, "a label")
+    given, taken = options.changes(changes, "a label")
     labels = label_node(context.operator(store, reason), name, given, taken)
     shown = ", ".join(f"{key}={value}" for key, value in labels.items())
     click.echo(f"node {name} has {'labels ' + shown if shown else 'no labels'}")
@@ -241,8 +240,8 @@ def capacity(
 
     DIMENSION- removes a bound; without any, the node is as large as every other such node.
     """
-    given, taken = key_values.changes(changes, "a capacity")
-    numbers = key_values.numbers(given, "capacity")
+    given, taken = options.changes(changes, "a capacity")
+    numbers = options.numbers(given, "capacity")
     fits = resize_node(context.operator(store, reason), name, numbers, taken)
     click.echo(f"node {name} has {'capacity ' + _numbers(fits) if fits else 'no set capacity'}")
     known = overview.dimensions(store) | {"slots"}
@@ -299,15 +298,15 @@ def capacity(
     "labels",
     multiple=True,
     metavar="KEY=VALUE",
-    callback=lambda _context, _option, values: key_values.given(values, "--label"),
+    callback=lambda _context, _option, values: options.given(values, "--label"),
     help="What flows can ask for; may be given again.",
 )
 @click.option(
     "--capacity",
     multiple=True,
     metavar="DIMENSION=NUMBER",
-    callback=lambda _context, _option, values: key_values.numbers(
-        key_values.given(values, "--capacity"), "capacity"
+    callback=lambda _context, _option, values: options.numbers(
+        options.given(values, "--capacity"), "capacity"
     ),
     help="How much work fits on it, such as slots=16; may be given again.",
 )

@@ -1,13 +1,15 @@
-"""Options that several commands share."""
+"""Options that several commands share, and ``KEY=VALUE`` words: labels and capacities."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from flumeng.platform.errors import UserError
 from flumeng.platform.options.quantities import check_address
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -50,6 +52,20 @@ reason_option = click.option("--reason", default="", help="Why; kept in the audi
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Only print what masters would do; change nothing."
 )
+data_option = click.option(
+    "--data",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where its state is kept; made when absent.",
+)
+session_option = click.option(
+    "--session-seconds",
+    type=click.FloatRange(min=1),
+    default=10.0,
+    show_default=True,
+    help="How long ZooKeeper waits for a sign of life before it counts this process as gone.",
+)
 
 
 def timeout_option(seconds: float) -> Callable[[F], F]:
@@ -85,17 +101,37 @@ metrics_option = click.option(
     metavar="HOST:PORT",
     help="Serve /metrics for Prometheus, /healthz and /readyz there; anyone may ask.",
 )
-data_option = click.option(
-    "--data",
-    required=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Where its state is kept; made when absent.",
-)
-session_option = click.option(
-    "--session-seconds",
-    type=click.FloatRange(min=1),
-    default=10.0,
-    show_default=True,
-    help="How long ZooKeeper waits for a sign of life before it counts this process as gone.",
-)
+
+
+def given(texts: Sequence[str], what: str) -> dict[str, str]:
+    """Raises ``UserError`` for a word that is no pair; ``what`` is what one is called."""
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise UserError(f"{what} is KEY=VALUE, not {text!r}")
+        pairs[key] = value
+    return pairs
+
+
+def changes(texts: Sequence[str], what: str) -> tuple[dict[str, str], list[str]]:
+    """What is set, and what ``KEY-`` takes away. Raises ``UserError``."""
+    taken = [text[:-1] for text in texts if "=" not in text and text.endswith("-")]
+    pairs = given([text for text in texts if text[:-1] not in taken], what)
+    both = sorted({*taken} & {*pairs})
+    if both:
+        raise UserError(f"{what} cannot be set and removed at once: {both[0]}")
+    return pairs, taken
+
+
+def numbers(pairs: Mapping[str, str], what: str) -> dict[str, float]:
+    """Values that are numbers above 0. Raises ``UserError``."""
+    found = {}
+    for key, text in pairs.items():
+        try:
+            found[key] = float(text)
+        except ValueError as error:
+            raise UserError(f"{what} {key} is a number, not {text!r}") from error
+        if not 0 < found[key] < math.inf:
+            raise UserError(f"{what} {key} is above 0, not {text}")
+    return found

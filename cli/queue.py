@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from cli.context import CliContext, with_store
+from cli.context import CliContext, Name, with_store
 from cli.lazy import CommandGroup
-from cli.name_argument import Name
 from cli.options import json_option, reason_option
 from cli.output import count, show_json, show_table
 from flumeng.control.commands.flow_records import require_flow

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import click
 
-from cli.context import CliContext, with_store
-from cli.counts_output import show_counts
-from cli.ended_output import show_ended
+from cli.context import CliContext, Name, with_store
 from cli.lazy import CommandGroup
-from cli.name_argument import Name
 from cli.options import dry_run_option, json_option, reason_option, timeout_option
 from cli.output import show_json, show_table
-from cli.preview_output import show_preview
+from cli.task_output import show_counts, show_ended, show_preview
 from flumeng.control.commands import preview
 from flumeng.control.commands.flow_records import require_flow
 from flumeng.control.commands.tasks import move_task, restart_task

@@ -54,7 +54,7 @@ from flumeng.connectors.polls import (
 from flumeng.connectors.polls.http_state import State
 from flumeng.connectors.tail import file_position
 from flumeng.connectors.tail.file_position import FileKey, FilePosition
-from flumeng.control.commands import documents
+from flumeng.control.commands import cluster
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
 from flumeng.filters.options import grok, log_formats, time_formats
@@ -293,7 +293,7 @@ def sites(text: str) -> object:
 
 
 def schema_documents(data: bytes) -> object:
-    return documents.documents({"/flows/web": data})
+    return cluster.documents({"/flows/web": data})
 
 
 def kinds() -> Iterator[type[Record]]:

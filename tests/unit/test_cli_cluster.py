@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flumeng.control.commands import documents
+from flumeng.control.commands import cluster
 from flumeng.control.commands.cluster import export_cluster, import_cluster
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
@@ -163,7 +163,7 @@ def test_import_is_for_an_empty_chroot_only(shell: Shell, store: FakeStore, tmp_
     assert (refused.exit_code, store.dump()) == (2, before)
     assert "not empty" in refused.stderr
     foreign = FakeStore()
-    foreign.write(*documents.at("/somebody", None), ABSENT)
+    foreign.write(*cluster.at("/somebody", None), ABSENT)
     assert Shell(foreign.tree).run("schema", "import", tmp_path / "all.json").exit_code == 2
     assert set(foreign.dump()) == {"/somebody"}
 

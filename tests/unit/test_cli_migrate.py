@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flumeng.control.commands import documents
+from flumeng.control.commands import cluster
 from flumeng.control.commands.cluster import (
     export_cluster,
     import_cluster,
@@ -118,7 +118,7 @@ def test_the_tree_is_not_raised_while_an_older_process_runs(
 ) -> None:
     """An older flumeng says nothing of schemas in its znode."""
     said = {"v": 1, "version": "0.1", "uuid": "u", "incarnation": "i", "host": "h", "pid": 1}
-    old.write(*documents.at(str(path), {**said, "since": 0.0}), ABSENT)
+    old.write(*cluster.at(str(path), {**said, "since": 0.0}), ABSENT)
     before = old.dump()
     refused = shell.run("schema", "migrate", "--finish", "--yes")
     assert (refused.exit_code, old.dump()) == (3, before)
@@ -129,7 +129,7 @@ def test_the_tree_is_not_raised_while_an_older_process_runs(
 
 
 def test_a_process_whose_znode_cannot_be_read_counts_as_older(shell: Shell, old: FakeStore) -> None:
-    old.write(*documents.at("/live/nodes/n2", {"v": 9}), ABSENT)
+    old.write(*cluster.at("/live/nodes/n2", {"v": 9}), ABSENT)
     refused = shell.run("schema", "migrate", "--finish", "--yes")
     assert (refused.exit_code, "node n2" in refused.stderr) == (3, True)
 
@@ -235,7 +235,7 @@ def after(before: Tree, changes: Sequence[Change]) -> dict[str, Any]:
 
 
 def documents_of(store: FakeStore) -> dict[str, Any]:
-    found = documents.documents(store.dump())
+    found = cluster.documents(store.dump())
     return {path: doc for path, doc in found.items() if path != "/schema"}
 
 

@@ -25,7 +25,7 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.tasks import move_task, restart_task
 from flumeng.control.master.daemon import Master
-from flumeng.control.snapshot.endings import MOST
+from flumeng.control.planner.endings import MOST
 from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Refused, Store, Version, Write, tree
 from flumeng.platform.errors import UnavailableError

@@ -7,18 +7,20 @@ version may be written, and older processes refuse to run.
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from flumeng.control.commands import audit, membership
-from flumeng.control.commands.documents import AnyRecord, at, documents, encoded
 from flumeng.control.commands.live_processes import live_processes
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import acl_mismatches, lacks_groups
 from flumeng.control.zookeeper import (
     ABSENT,
     ANY,
+    WIRE_LIMIT_BYTES,
     Put,
     Remove,
     Store,
@@ -29,11 +31,13 @@ from flumeng.control.zookeeper import (
 )
 from flumeng.control.zookeeper.transaction import singly
 from flumeng.journal.replication.membership import node_of
-from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.errors import ConflictError, CorruptError, UserError
 from zkschema import codec, migrations, paths, records, repair, table
+from zkschema.immutable import dataclass
 from zkschema.migrations import MIGRATIONS, Delete, Migration, Set
-from zkschema.records import Schema
+from zkschema.records import Record, Schema
 from zkschema.repair import Repair
+from zkschema.table import Row, ZPath
 from zkschema.verify import Problem, verify
 
 SCHEMA = str(paths.schema())
@@ -290,3 +294,45 @@ def _schema(store: Store) -> Versioned[Schema]:
     if schema is None:
         raise UserError("this chroot holds no flumeng cluster: run `flumeng schema init`")
     return schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyRecord(Record):
+    """All fields are in ``extra``; to be written, they must hold ``"v"``."""
+
+    VERSION: ClassVar[int] = sys.maxsize
+
+
+def documents(dump: Mapping[str, bytes]) -> dict[str, dict[str, Any] | None]:
+    """Every persistent znode: path -> document, None for a folder. Raises ``CorruptError``."""
+    found = {}
+    for path, data in dump.items():
+        row = table.find(path)
+        if row is None or row.lifetime == "persistent":
+            found[path] = _document(path, data)
+    return found
+
+
+def at(path: str, document: Mapping[str, Any] | None) -> tuple[ZPath[Record], Record | None]:
+    """What a write of the document takes: path and value."""
+    kind = None if document is None else AnyRecord
+    row: Row[Record] = Row(path, kind, "persistent", "", WIRE_LIMIT_BYTES, 0, "")
+    return ZPath(path, row), None if document is None else AnyRecord(extra=document)
+
+
+def encoded(document: Mapping[str, Any] | None) -> bytes:
+    """What a write of the document sends."""
+    value = at("/", document)[1]
+    return b"" if value is None else codec.encode(value)
+
+
+def _document(path: str, data: bytes) -> dict[str, Any] | None:
+    if not data:
+        return None
+    try:
+        document = json.loads(codec.unpack(data))
+    except (ValueError, RecursionError) as error:
+        raise CorruptError(f"{path}: not JSON: see `flumeng schema verify`") from error
+    if not isinstance(document, dict):
+        raise CorruptError(f"{path}: not an object: see `flumeng schema verify`")
+    return document

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from flumeng.control.commands.nodes import require_node
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import refuse_in_maintenance
+from flumeng.control.planner import endings
 from flumeng.control.planner.capacity_index import CapacityIndex
-from flumeng.control.snapshot import endings
 from flumeng.control.snapshot.reader import Reader
 from flumeng.control.snapshot.snapshot import FlowView, IntentView, Snapshot
 from flumeng.control.snapshot.task_map import Tasks, leaving, plan_writes

@@ -7,16 +7,23 @@ Rules
 4. All else is *stopped*: an operator, or the plan, has taken it away.
 
 Sources have no entry: they end with their place. A task that only reads other partitions goes on.
+
+The history is bounded and lies in the plan of the flow, so it is written in the transaction that
+ends a task: a master that was killed has either written both or nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from flumeng.control.planner.placement_index import DRAINING
 from flumeng.control.planner.plan_builder import PlanBuilder
-from flumeng.control.snapshot.endings import FAILED, MOST, STOPPED, SUCCEEDED, SUPERSEDED, ended
-from zkschema.records import COLLECT, INGEST, EndedTask, PlannedTask, TaskStatus
+from zkschema.records import COLLECT, INGEST, EndedTask, Plan, PlannedTask, TaskStatus, cut
+
+Change = tuple[str, PlannedTask, PlannedTask | None]
+MOST = 100
+WHY_CHARACTERS = 200
+SUCCEEDED, SUPERSEDED, STOPPED, FAILED = "succeeded", "superseded", "stopped", "failed"
 
 
 def endings(builder: PlanBuilder) -> list[EndedTask]:
@@ -24,9 +31,6 @@ def endings(builder: PlanBuilder) -> list[EndedTask]:
     very many."""
     found = sorted(_ended(builder), key=lambda change: (len(change[0]), change[0]))
     return [_entry(builder, *change) for change in found[-MOST:]]
-
-
-Change = tuple[str, PlannedTask, PlannedTask | None]
 
 
 def _ended(builder: PlanBuilder) -> Iterator[Change]:
@@ -95,3 +99,15 @@ def _seen(builder: PlanBuilder, name: str, task: PlannedTask) -> int:
     """The higher epoch that its owner has found; 0 when it has found none."""
     said = _said(builder, name, task)
     return said.epoch_seen if said and said.epoch_seen > said.epoch else 0
+
+
+def ended(name: str, task: PlannedTask, how: str, why: str, *, time: float) -> EndedTask:
+    """The entry of a bounded length, of a task that had an owner."""
+    assert task.node is not None
+    why = cut(why, WHY_CHARACTERS)
+    return EndedTask(task=name, node=task.node, epoch=task.epoch, how=how, why=why, time=time)
+
+
+def history(plan: Plan, news: Sequence[EndedTask]) -> tuple[EndedTask, ...]:
+    """The newest entries, the newest of all last."""
+    return (*plan.ended, *news)[-MOST:] if news else plan.ended

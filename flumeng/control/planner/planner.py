@@ -18,7 +18,7 @@ from flumeng.control.planner.balance import balance
 from flumeng.control.planner.copies import Copies
 from flumeng.control.planner.copy_index import CopyIndex
 from flumeng.control.planner.drops import drop_of
-from flumeng.control.planner.endings import endings
+from flumeng.control.planner.endings import endings, history
 from flumeng.control.planner.placement import place
 from flumeng.control.planner.placement_index import PlacementIndex
 from flumeng.control.planner.plan_builder import ChangeSet, PlanBuilder, Recovery
@@ -26,7 +26,6 @@ from flumeng.control.planner.projection import assign
 from flumeng.control.planner.rollout import revert, roll
 from flumeng.control.planner.standbys import choose_standbys
 from flumeng.control.planner.steps import steps
-from flumeng.control.snapshot.endings import history
 from flumeng.control.snapshot.leases import RunOut
 from flumeng.control.snapshot.partition_changes import changed_names, changed_partitions
 from flumeng.control.snapshot.snapshot import FlowView, IntentView, NodeView, Snapshot
