@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from flumeng.events.byte_column import Mask
 
-PARSE_ERROR = "parse_error"
+ATTRS, PARSE_ERROR = "attrs", "parse_error"
 _MOST_SHOWN = 100
 """Characters of a value that a reason shows."""
 
@@ -32,6 +32,24 @@ def note(attrs: pa.MapArray, reasons: pa.Array, key: str = PARSE_ERROR) -> pa.Ma
     items = pa.concat_arrays([attrs.items, reasons.take(pa.array(noted))])
     grown = np.concatenate([[0], np.cumsum(np.diff(offsets) + wanted)]).astype(np.int32)
     return pa.MapArray.from_arrays(pa.array(grown), keys, items.take(pa.array(item_order)))
+
+
+def has_reasons(schema: pa.Schema) -> bool:
+    """Whether events of ``schema`` have their attributes, in which reasons are noted."""
+    if ATTRS not in schema.names:
+        return False
+    kind = schema.field(ATTRS).type
+    return bool(pa.types.is_map(kind) and pa.types.is_string(kind.key_type))
+
+
+def parse_errors(events: pa.RecordBatch) -> int:
+    """How many of the events could not be parsed."""
+    if not events.num_rows or not has_reasons(events.schema):
+        return 0
+    attrs = events[ATTRS]
+    first, last = attrs.offsets[0].as_py(), attrs.offsets[-1].as_py()
+    found = pc.sum(pc.equal(attrs.keys.slice(first, last - first), PARSE_ERROR))
+    return int(found.as_py() or 0)
 
 
 def because(why: str, where: Mask) -> pa.Array:

@@ -13,14 +13,13 @@ import pyarrow as pa
 
 from flumeng.events import attributes
 from flumeng.events.lazy_batch import LazyBatch
-from flumeng.events.reasons import PARSE_ERROR, note
+from flumeng.events.reasons import ATTRS, PARSE_ERROR, note
 from flumeng.filters.contract import Filter
 from flumeng.filters.marks import Marked, TakeStage, Unmarked
 
 if TYPE_CHECKING:
     from flumeng.filters.refreshed_table import RefreshedTable
 
-ATTRS = "attrs"
 EARLIER, FAILED = "_flumeng_earlier_error", "_flumeng_failed"
 
 

@@ -20,9 +20,9 @@ from flumeng.agent.dryrun import reading, rendering
 from flumeng.agent.dryrun.filter_tree import FilterTree
 from flumeng.agent.dryrun.reading import ahead, in_order
 from flumeng.agent.dryrun.received import ReceivedLines
-from flumeng.agent.dryrun.running import not_parsed
 from flumeng.config import parse_flow
 from flumeng.connectors.api.framing import Messages
+from flumeng.events.reasons import parse_errors
 
 LINES = (
     b"<34>1 2026-11-23T10:15:03.003Z web1 su - ID47 - failed \xff\n"
@@ -111,7 +111,7 @@ def test_errors_are_counted_of_the_events_that_are_there() -> None:
     kinds = pa.map_(pa.string(), pa.string())
     attrs = pa.array([[("source", "tail")], [("parse_error", "no")], []], kinds)
     events = pa.RecordBatch.from_arrays([attrs], ["attrs"])
-    assert [not_parsed(events.slice(row, 1)) for row in range(3)] == [0, 1, 0]
+    assert [parse_errors(events.slice(row, 1)) for row in range(3)] == [0, 1, 0]
 
 
 def test_files_are_read_one_after_the_other(flow: str, tmp_path: Path) -> None:

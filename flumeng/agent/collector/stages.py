@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from flumeng.agent.collector.forks import Fork, Leaf
 from flumeng.agent.collector.work import Filtered
 from flumeng.connectors.ranged.accumulator import Accumulator, AccumulatorHandle
 from flumeng.events.lazy_batch import LazyBatch, Stage
-from flumeng.events.reasons import PARSE_ERROR
+from flumeng.events.reasons import has_reasons, parse_errors
 from flumeng.filters import on_error
 from flumeng.filters.marks import Unmarked
 from flumeng.filters.refreshed_table import RefreshedTable
@@ -25,7 +24,6 @@ from flumeng.filters.stages import Segment, Way
 COUNTED = READ, PASSED, ERRORS, UNTAKEN = "read", "passed", "errors", "untaken"
 FAILED = "failed at "
 """And by the place of a filter, how many events it dropped since it could not process them."""
-ATTRS = "attrs"
 
 
 @dataclass(frozen=True)
@@ -62,9 +60,9 @@ class FilterCounts:
         if self._steps or (self._inner and batch.pending):
             batch = counted(batch, self._count(READ))
         for step in self._steps:
-            if step.notes_errors and _has_attrs(batch):
+            if step.notes_errors and has_reasons(batch.schema):
                 batch = step.mark(counted(batch, self._count(ERRORS, _errors_before)))
-                batch = counted(batch, self._count(ERRORS, _errors))
+                batch = counted(batch, self._count(ERRORS, parse_errors))
             else:
                 batch = step.mark(batch)
             if step.drops:
@@ -208,23 +206,6 @@ def _rows(batch: pa.RecordBatch) -> int:
     return int(batch.num_rows)
 
 
-def _errors(batch: pa.RecordBatch) -> int:
-    if not batch.num_rows:
-        return 0
-    attrs = batch[ATTRS]
-    first, last = attrs.offsets[0].as_py(), attrs.offsets[-1].as_py()
-    found = pc.sum(pc.equal(attrs.keys.slice(first, last - first), PARSE_ERROR))
-    return int(found.as_py() or 0)
-
-
 def _errors_before(batch: pa.RecordBatch) -> int:
     """They are counted again behind the step."""
-    return -_errors(batch)
-
-
-def _has_attrs(batch: LazyBatch) -> bool:
-    """Whether the events still have their attributes."""
-    if ATTRS not in batch.schema.names:
-        return False
-    kind = batch.schema.field(ATTRS).type
-    return bool(pa.types.is_map(kind) and pa.types.is_string(kind.key_type))
+    return -parse_errors(batch)

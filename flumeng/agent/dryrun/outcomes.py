@@ -13,9 +13,10 @@ from flumeng.agent.dryrun.comparison import Difference, compare
 from flumeng.agent.dryrun.filter_tree import FilterTree
 from flumeng.agent.dryrun.moments import micros
 from flumeng.agent.dryrun.received import ReceivedLines
-from flumeng.agent.dryrun.running import count, joined, not_parsed
+from flumeng.agent.dryrun.running import count, joined
 from flumeng.connectors.api.framing import Messages
 from flumeng.events.lazy_batch import Session
+from flumeng.events.reasons import parse_errors
 from flumeng.platform.errors import FlumengError
 
 
@@ -95,7 +96,7 @@ def _differences(
         yield from compare(case.expect, found, schema)
     for what, expected, there in (
         ("count", case.count, count(found)),
-        ("parse_errors", case.parse_errors, sum(map(not_parsed, found))),
+        ("parse_errors", case.parse_errors, sum(map(parse_errors, found))),
     ):
         if expected is not None and expected != there:
             yield Difference(None, f"{what}: expected {expected}, found {there}")

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from flumeng.agent.collector.lines.reader import Joining
 from flumeng.agent.collector.lines.rules import Rules
@@ -21,7 +20,7 @@ from flumeng.agent.dryrun.reading import in_order, lines
 from flumeng.agent.dryrun.received import ReceivedLines
 from flumeng.config.multiline import Multiline
 from flumeng.connectors.api.ranged import Progress
-from flumeng.events.reasons import PARSE_ERROR
+from flumeng.events.reasons import parse_errors
 
 
 @dataclass
@@ -40,7 +39,7 @@ class EventCounts:
             self.dead_letters += count(output.batches)
         else:
             self.out += count(output.batches)
-            self.parse_errors += sum(map(not_parsed, output.batches))
+            self.parse_errors += sum(map(parse_errors, output.batches))
 
 
 def run(
@@ -101,13 +100,3 @@ def joined(
 def count(batches: Sequence[pa.RecordBatch]) -> int:
     """Events in all of them."""
     return sum(batch.num_rows for batch in batches)
-
-
-def not_parsed(events: pa.RecordBatch) -> int:
-    """How many have the attribute ``parse_error``."""
-    if "attrs" not in events.schema.names or not pa.types.is_map(events.schema.field("attrs").type):
-        return 0
-    attrs = events["attrs"]
-    first, last = attrs.offsets[0].as_py(), attrs.offsets[-1].as_py()
-    keys = attrs.keys.slice(first, last - first)
-    return int(pc.sum(pc.equal(keys, PARSE_ERROR)).as_py() or 0)
