@@ -7,11 +7,12 @@ from dataclasses import asdict
 
 import click
 
-from cli.context import CliContext, Name, with_store
+from cli.context import CliContext, Name, with_operator, with_store
 from cli.lazy import CommandGroup
-from cli.options import json_option, reason_option
+from cli.options import json_option
 from cli.output import show_json, show_table
 from flumeng.control.commands.acks import advance_acks, behind
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.unfinished import (
     decided_batches,
     drop_batch,
@@ -53,17 +54,15 @@ def list_(context: CliContext, store: Store, as_json: bool) -> None:
 @ack.command()
 @click.argument("journals", nargs=-1, metavar="[JOURNAL]...")
 @click.option("--all", "every", is_flag=True, help="All journals of live nodes.")
-@reason_option
 @click.option("--dry-run", is_flag=True, help="Only print what would be passed over.")
 @json_option
-@with_store
+@with_operator
 def advance(
     context: CliContext,
-    store: Store,
+    operator: Operator,
     *,
     journals: tuple[str, ...],
     every: bool,
-    reason: str,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -76,8 +75,8 @@ def advance(
     """
     if every == bool(journals):
         raise UserError("name the journals, or take --all")
-    floors = _floors(context, store, journals)
-    found = behind(store, floors)
+    floors = _floors(context, operator.store, journals)
+    found = behind(operator.store, floors)
     for one in found.unreadable:
         click.echo(f"flumeng: {one}: it stays as it is", err=True)
     for name in journals:
@@ -89,7 +88,7 @@ def advance(
                 f"journal {name} keeps everything from its ack on: nothing to pass over"
             )
     if not dry_run:
-        found = advance_acks(context.operator(store, reason), floors)
+        found = advance_acks(operator, floors)
     if as_json:
         show_json(found.advanced)
         return
@@ -159,18 +158,10 @@ def intents(_context: CliContext, store: Store, flow: str | None, as_json: bool)
 @click.argument("flow", type=Name("flow"), metavar="FLOW")
 @click.argument("what", metavar="COMMIT|TASK")
 @click.option("--yes", is_flag=True, help="Do not ask before something is given up.")
-@reason_option
 @json_option
-@with_store
+@with_operator
 def drop(
-    context: CliContext,
-    store: Store,
-    *,
-    flow: str,
-    what: str,
-    yes: bool,
-    reason: str,
-    as_json: bool,
+    _context: CliContext, operator: Operator, *, flow: str, what: str, yes: bool, as_json: bool
 ) -> None:
     """Give up what nobody can finish, so that its flow goes on.
 
@@ -182,29 +173,20 @@ def drop(
     are delivered again in other batches, so those that the target has already are there twice.
     """
     if "@" in what:
-        _drop_commit(context, store, flow, what, yes=yes, reason=reason, as_json=as_json)
+        _drop_commit(operator, flow, what, yes=yes, as_json=as_json)
     else:
-        _drop_batch(context, store, flow, what, yes=yes, reason=reason, as_json=as_json)
+        _drop_batch(operator, flow, what, yes=yes, as_json=as_json)
 
 
-def _drop_batch(
-    context: CliContext,
-    store: Store,
-    flow: str,
-    task: str,
-    *,
-    yes: bool,
-    reason: str,
-    as_json: bool,
-) -> None:
+def _drop_batch(operator: Operator, flow: str, task: str, *, yes: bool, as_json: bool) -> None:
     if not yes:
-        batch, _ = require_decided(store, flow, task)
+        batch, _ = require_decided(operator.store, flow, task)
         question = (
             f"batch {batch.number} of {flow}/{task}: {_ranges(batch.ranges) or batch.problem}\n"
             f"If the target has taken these {batch.events} events, they will be there twice. Go on?"
         )
         click.confirm(question, abort=True, err=True)
-    dropped = drop_batch(context.operator(store, reason), flow, task)
+    dropped = drop_batch(operator, flow, task)
     if as_json:
         show_json({**asdict(dropped), "events": dropped.events})
         return
@@ -214,24 +196,14 @@ def _drop_batch(
     )
 
 
-def _drop_commit(
-    context: CliContext,
-    store: Store,
-    flow: str,
-    commit: str,
-    *,
-    yes: bool,
-    reason: str,
-    as_json: bool,
-) -> None:
+def _drop_commit(operator: Operator, flow: str, commit: str, *, yes: bool, as_json: bool) -> None:
     from flumeng.platform.file_store import exists  # noqa: PLC0415  loads pyarrow
 
     if not yes:
-        lost, _ = require_lost(store, flow, commit, exists)
+        lost, _ = require_lost(operator.store, flow, commit, exists)
         files = "\n".join(lost.missing) or "(which files it has cannot be read)"
         question = f"{files}\nThe events in these files are lost. Go on?"
         click.confirm(question, abort=True, err=True)
-    operator = context.operator(store, reason)
     given_up = drop_commit(operator, flow, commit, exists).missing
     if as_json:
         show_json({"flow": flow, "commit": commit, "given_up": given_up})

@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem
 
-from cli.context import CliContext, with_store
+from cli.context import CliContext, with_operator, with_store
 from cli.lazy import CommandGroup, Lazy
-from cli.options import json_option, reason_option
+from cli.options import json_option
 from cli.output import show_json, show_table
 from flumeng.control.commands.nodes import on_node, set_on_node
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import (
     SETTINGS,
     begin_maintenance,
@@ -97,25 +98,22 @@ def audit(_context: CliContext, store: Store, last: int, as_json: bool) -> None:
 @click.argument("value", required=False, metavar="[VALUE]")
 @click.option("--unset", is_flag=True, help="Give it its default again.")
 @click.option("--node", metavar="NODE", help="On that node only; for settings of Spark.")
-@reason_option
-@with_store
+@with_operator
 def set_(
-    context: CliContext,
-    store: Store,
+    _context: CliContext,
+    operator: Operator,
     *,
     key: str,
     value: str | None,
     unset: bool,
     node: str | None,
-    reason: str,
 ) -> None:
     """Change a setting; masters heed it at once."""
     if unset == (value is not None):
         raise UserError("give the setting a VALUE, or its default again with --unset")
-    operator = context.operator(store, reason)
     if node is not None:
         changed = set_on_node(operator, node, key, value)
-        rows = on_node(store, node, settings(store)[0])
+        rows = on_node(operator.store, node, settings(operator.store)[0])
         (value,) = (shown(row.value) for row in rows if row.key == key)
     elif value is None:
         changed = unset_setting(operator, key)
@@ -127,18 +125,17 @@ def set_(
 
 @cluster.command()
 @click.argument("switch", type=click.Choice(["on", "off"]), metavar="on|off")
-@reason_option
-@with_store
-def maintenance(context: CliContext, store: Store, switch: str, reason: str) -> None:
+@with_operator
+def maintenance(_context: CliContext, operator: Operator, switch: str) -> None:
     """Let no task change nodes from now on, or let masters move tasks again.
 
     Data flows meanwhile; tasks of nodes that go away wait for them.
     """
     if switch == "on":
-        begin_maintenance(context.operator(store, reason))
+        begin_maintenance(operator)
         click.echo("maintenance mode is on: nothing is moved until it is off")
         return
-    ended = end_maintenance(context.operator(store, reason))
+    ended = end_maintenance(operator)
     if ended is None:
         click.echo("maintenance mode is off already")
     else:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import click
 
 from cli import names
-from cli.options import zk_option
+from cli.options import reason_option, zk_option
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import counters, journals, points, target_checks, waiting
 from flumeng.control.queries.acks import Ask, ask_worker
@@ -184,6 +184,19 @@ def with_store(command: Callable[Concatenate[CliContext, Store, P], R]) -> Calla
         hosts: Any = options.pop("hosts")
         with context.store(hosts) as store:
             return command(context, store, *args, **options)
+
+    return opened
+
+
+def with_operator(command: Callable[Concatenate[CliContext, Operator, P], R]) -> Callable[P, R]:
+    """As ``with_store``, for a command that changes the cluster: add ``--reason`` too."""
+
+    @reason_option
+    @with_store
+    @functools.wraps(command)
+    def opened(context: CliContext, store: Store, /, *args: P.args, **options: P.kwargs) -> R:
+        reason: Any = options.pop("reason")
+        return command(context, context.operator(store, reason), *args, **options)
 
     return opened
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
-from cli.context import CliContext, Name, with_store
+from cli.context import CliContext, Name, with_operator, with_store
 from cli.lazy import CommandGroup
-from cli.options import json_option, reason_option
+from cli.options import json_option
 from cli.output import show_json, show_table
 from flumeng.control.commands.cursors import delete_cursor
 from flumeng.control.commands.flow_records import require_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import moments
 from flumeng.control.queries.acks import positions
 from flumeng.control.queries.cursors import cursors
@@ -58,12 +59,11 @@ def list_(context: CliContext, store: Store, flow: str | None, as_json: bool) ->
 @cursor.command()
 @click.argument("flow", type=Name("flow"), metavar="FLOW")
 @click.argument("name", metavar="CURSOR")
-@reason_option
-@with_store
-def delete(context: CliContext, store: Store, flow: str, name: str, reason: str) -> None:
+@with_operator
+def delete(_context: CliContext, operator: Operator, flow: str, name: str) -> None:
     """Keep nothing more for a reader that is no flow: journals let go what only it had not read.
 
     A reader that still runs fails with its next step. The cursor of a flow goes with that flow.
     """
-    delete_cursor(context.operator(store, reason), flow, name)
+    delete_cursor(operator, flow, name)
     click.echo(f"cursor {name} of flow {flow} is gone: nothing is kept for it any more")

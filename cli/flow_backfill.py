@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import click
 
-from cli.context import CliContext, Name, with_store
-from cli.options import json_option, reason_option
+from cli.context import CliContext, Name, with_operator
+from cli.options import json_option
 from cli.output import count, show_json, show_table
 from flumeng.control.commands.derived_flows import (
     Written,
@@ -19,6 +19,7 @@ from flumeng.control.commands.derived_flows import (
     start_objects_backfill,
     within,
 )
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import points
 from flumeng.control.queries.points import Point
 from flumeng.control.snapshot.partitions import label_of
@@ -50,12 +51,11 @@ DISCOVERED = "*@*"
 )
 @click.option("--as", "own_name", metavar="NAME", help="Its name. [default: FLOW-backfill-N]")
 @click.option("--dry-run", is_flag=True, help="Only print what it would read.")
-@reason_option
 @json_option
-@with_store
+@with_operator
 def backfill(
     context: CliContext,
-    store: Store,
+    operator: Operator,
     *,
     name: str,
     begin: str,
@@ -63,7 +63,6 @@ def backfill(
     globs: tuple[str, ...],
     own_name: str | None,
     dry_run: bool,
-    reason: str,
     as_json: bool,
 ) -> None:
     """Deliver messages of Kafka, or objects, once more, beside the live flow; it notices nothing.
@@ -73,11 +72,12 @@ def backfill(
     the partitions that they name are read. Of objects a time is when they were written; they
     stay where they are.
     """
+    store = operator.store
     if backfills_objects(store, name, globs):
         written = Written(_time(begin, ""), _time(end, _now(context)), globs)
         made = own_name or free_name(store, name, "backfill")
         if not dry_run:
-            start_objects_backfill(context.operator(store, reason), name, made, written)
+            start_objects_backfill(operator, name, made, written)
         if as_json:
             show_json({"flow": made, "backfill_of": name, "written": written})
             return
@@ -92,7 +92,7 @@ def backfill(
     made = own_name or free_name(store, name, "backfill")
     if not dry_run:
         labels = {label_of(partition): ends for partition, ends in bounds.items()}
-        start_backfill(context.operator(store, reason), name, made, labels)
+        start_backfill(operator, name, made, labels)
     if as_json:
         rows = [
             {"partition": partition, "start": start, "end": end, "events": end - start}

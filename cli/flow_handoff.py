@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import click
 
-from cli.context import CliContext, Name, with_store
-from cli.options import json_option, reason_option, revision_option, timeout_option
+from cli.context import CliContext, Name, with_operator
+from cli.options import json_option, revision_option, timeout_option
 from cli.output import count, show_json
 from flumeng.control.commands.flow_records import require_flow
 from flumeng.control.commands.flows import hand_off
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import conditions
 from flumeng.control.queries.acks import acks_of, positions
-from flumeng.control.zookeeper import Store
 
 
 @click.command()
 @click.argument("name", type=Name("flow"), metavar="FLOW")
 @click.option("--wait", is_flag=True, help="Until all that was there when it was asked is acked.")
 @timeout_option(300.0)
-@reason_option
 @revision_option
 @json_option
-@with_store
+@with_operator
 def handoff(
     context: CliContext,
-    store: Store,
+    operator: Operator,
     *,
     name: str,
     wait: bool,
     timeout: float,
-    reason: str,
     if_revision: int | None,
     as_json: bool,
 ) -> None:
@@ -38,6 +36,7 @@ def handoff(
     Its tasks write and commit what has come so far, once; then batches gather again for
     `batch.seconds`. With --wait: exit code 1 when it is not all delivered in time.
     """
+    store = operator.store
     require_flow(store, name)
     ends = {}
     if wait:
@@ -49,7 +48,7 @@ def handoff(
                     f"flumeng: nobody says how far {row.partition} reaches: it is not waited for",
                     err=True,
                 )
-    number = hand_off(context.operator(store, reason), name, expect_revision=if_revision)
+    number = hand_off(operator, name, expect_revision=if_revision)
     if not as_json:
         click.echo(f"flow {name}: its tasks deliver now what has come")
     if wait:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
-from cli.context import CliContext, Name, with_store
-from cli.options import json_option, reason_option
+from cli.context import CliContext, Name, with_operator, with_store
+from cli.options import json_option
 from cli.output import show_json, show_table
 from flumeng.control.commands.chokes import chokes, set_choke
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries.counters import CounterRow
 from flumeng.control.queries.counters import counters as counter_rows
 from flumeng.control.zookeeper import Store
@@ -21,16 +22,15 @@ name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
 @name_argument
 @click.argument("rate", metavar="RATE|off")
 @click.option("--node", type=Name("node"), help="Only there; counts before what is set for all.")
-@reason_option
-@with_store
+@with_operator
 def choke(
-    context: CliContext, store: Store, *, name: str, rate: str, node: str | None, reason: str
+    _context: CliContext, operator: Operator, *, name: str, rate: str, node: str | None
 ) -> None:
     """Limit how much each node takes in of a flow, in bytes per second such as 10MB, while it runs.
 
     Senders are held back as by a full journal; `flow counters` shows what is set.
     """
-    changed = set_choke(context.operator(store, reason), name, _rate(rate), node)
+    changed = set_choke(operator, name, _rate(rate), node)
     place = f" on node {node}" if node else ""
     click.echo(f"choke of flow {name}{place} is {rate}{'' if changed else ' already'}")
 

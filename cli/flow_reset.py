@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import click
 
-from cli.context import CliContext, Name, with_store
-from cli.options import json_option, reason_option, revision_option, timeout_option
+from cli.context import CliContext, Name, with_operator
+from cli.options import json_option, revision_option, timeout_option
 from cli.output import count, show_json, show_table
 from flumeng.control.commands.acks import (
     Reset,
@@ -19,9 +19,9 @@ from flumeng.control.commands.acks import (
     still_collected,
 )
 from flumeng.control.commands.flow_records import expect_current
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import points
 from flumeng.control.queries.points import Resolved
-from flumeng.control.zookeeper import Store
 
 
 @click.command()
@@ -42,20 +42,18 @@ from flumeng.control.zookeeper import Store
 )
 @click.option("--yes", is_flag=True, help="Do not ask before something is skipped or repeated.")
 @timeout_option(30.0)
-@reason_option
 @revision_option
 @json_option
-@with_store
+@with_operator
 def reset(
     context: CliContext,
-    store: Store,
+    operator: Operator,
     *,
     name: str,
     point: str,
     globs: tuple[str, ...],
     yes: bool,
     timeout: float,
-    reason: str,
     if_revision: int | None,
     as_json: bool,
 ) -> None:
@@ -68,6 +66,7 @@ def reset(
     A topic of Kafka that was deleted and made anew is read only after a reset to earliest, latest
     or a time has accepted it.
     """
+    store = operator.store
     wanted = points.parse_point(point)
     expect_current(name, require_resting(store, name), if_revision)
     context.wait_for(lambda: still_collected(store, name), timeout)
@@ -79,7 +78,6 @@ def reset(
         _show(name, changes, found)
     if (changes or found.accepted) and not yes:
         click.confirm(f"{_total(changes)}. Go on?", abort=True, err=True)
-    operator = context.operator(store, reason)
     if changes:
         changes = reset_acks(operator, name, found.offsets)
     if found.accepted:

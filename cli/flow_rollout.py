@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
-from cli.context import CliContext, Name, with_store
+from cli.context import CliContext, Name, with_operator, with_store
 from cli.lazy import CommandGroup
-from cli.options import json_option, reason_option, revision_option
+from cli.options import json_option, revision_option
 from cli.output import show_json
 from flumeng.control.commands import rollouts
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import overview
 from flumeng.control.zookeeper import Store
 
@@ -41,55 +42,39 @@ def status(_context: CliContext, store: Store, name: str, as_json: bool) -> None
 
 @rollout.command()
 @name_argument
-@reason_option
 @revision_option
-@with_store
-def pause(
-    context: CliContext, store: Store, name: str, reason: str, if_revision: int | None
-) -> None:
+@with_operator
+def pause(_context: CliContext, operator: Operator, name: str, if_revision: int | None) -> None:
     """Let no further task take the new revision; those that have it go on with it."""
-    operator = context.operator(store, reason)
     changed = rollouts.pause_rollout(operator, name, expect_revision=if_revision)
     click.echo(f"flow {name}: its rollout stands still{'' if changed else ' already'}")
 
 
 @rollout.command()
 @name_argument
-@reason_option
 @revision_option
-@with_store
-def resume(
-    context: CliContext, store: Store, name: str, reason: str, if_revision: int | None
-) -> None:
+@with_operator
+def resume(_context: CliContext, operator: Operator, name: str, if_revision: int | None) -> None:
     """Go on with a rollout that stands still."""
-    operator = context.operator(store, reason)
     changed = rollouts.resume_rollout(operator, name, expect_revision=if_revision)
     click.echo(f"flow {name}: its rollout goes on{'' if changed else ' already'}")
 
 
 @rollout.command()
 @name_argument
-@reason_option
 @revision_option
-@with_store
-def promote(
-    context: CliContext, store: Store, name: str, reason: str, if_revision: int | None
-) -> None:
+@with_operator
+def promote(_context: CliContext, operator: Operator, name: str, if_revision: int | None) -> None:
     """Give the new revision to all tasks now, proven or not."""
-    operator = context.operator(store, reason)
     rollouts.promote_rollout(operator, name, expect_revision=if_revision)
     click.echo(f"flow {name}: all tasks take its current revision now")
 
 
 @rollout.command()
 @name_argument
-@reason_option
 @revision_option
-@with_store
-def abort(
-    context: CliContext, store: Store, name: str, reason: str, if_revision: int | None
-) -> None:
+@with_operator
+def abort(_context: CliContext, operator: Operator, name: str, if_revision: int | None) -> None:
     """Go back to the revision that all tasks ran before."""
-    operator = context.operator(store, reason)
     before = rollouts.abort_rollout(operator, name, expect_revision=if_revision)
     click.echo(f"flow {name} goes back to revision {before}")

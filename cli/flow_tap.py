@@ -7,15 +7,14 @@ from functools import partial
 
 import click
 
-from cli.context import CliContext, Name, with_store
+from cli.context import CliContext, Name, with_operator
 from cli.flow_try import end_of, quiet_end, write
-from cli.options import reason_option
 from cli.output import count
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.connectors.kafka.source_options import KafkaSource
 from flumeng.control.commands.flows import keep_tap
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import overview
-from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
 
 MOST_RATE = 1000
@@ -48,11 +47,10 @@ STATEFUL = ("dedupe", "limit")
     help="End after so long.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print each event as a line of JSON.")
-@reason_option
-@with_store
+@with_operator
 def tap(
-    context: CliContext,
-    store: Store,
+    _context: CliContext,
+    operator: Operator,
     *,
     name: str,
     at: str | None,
@@ -61,7 +59,6 @@ def tap(
     limit: int | None,
     seconds: float,
     as_json: bool,
-    reason: str,
 ) -> None:
     """Show events of a running flow as they come, before or behind its filters.
 
@@ -70,7 +67,7 @@ def tap(
     of which flows they allow it, and the audit keeps who looked. What is shown and what was passed
     over is said at the end, on standard error.
     """
-    spec = parse_flow(overview.flow(store, name).text)
+    spec = parse_flow(overview.flow(operator.store, name).text)
     _require_journals(spec)
     from flumeng.agent.dryrun import rendering, steps  # noqa: PLC0415  loads pyarrow
     from flumeng.agent.dryrun import tap as taps  # noqa: PLC0415  loads pyarrow
@@ -84,12 +81,12 @@ def tap(
         if at is None and spec.branches:
             raise UserError("--where is for one step of a flow with branches: say which with --at")
         wanted = steps.as_far_as(spec, steps.find(spec, at or "sinks"), where)
-    addresses = taps.servers(store, name)
+    addresses = taps.servers(operator.store, name)
     render = rendering.json_lines if as_json else rendering.text_lines
     spark = LocalSpark(partial(click.echo, err=True), users_code=calls_users_code(spec))
     with quiet_end(spark):
         tree = FilterTree(wanted.stages, spark, READ_SCHEMA)
-        keep_tap(context.operator(store, reason), name, at=at, where=where)
+        keep_tap(operator, name, at=at, where=where)
         for said in _partial(wanted, len(addresses), taps.MOST_SERVERS):
             click.echo(f"flumeng: {said}", err=True)
         tapped = taps.Tap(name, addresses)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
-from cli.context import CliContext, Name, with_store
-from cli.options import reason_option
+from cli.context import CliContext, Name, with_operator
 from flumeng.control.commands import copies
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import journals
 from flumeng.control.zookeeper import Store
 from flumeng.journal.replication.membership import node_of
@@ -28,17 +28,9 @@ FOLLOW = "follow with `flumeng journal list`"
 @click.option("--to", type=Name("node"), metavar="NODE", help="Which node; any in sync without.")
 @click.option("--unclean", is_flag=True, help="Give up what only copies have that are not live.")
 @click.option("--yes", is_flag=True, help="Do not ask before events are given up.")
-@reason_option
-@with_store
+@with_operator
 def promote(
-    context: CliContext,
-    store: Store,
-    *,
-    name: str,
-    to: str | None,
-    unclean: bool,
-    yes: bool,
-    reason: str,
+    context: CliContext, operator: Operator, *, name: str, to: str | None, unclean: bool, yes: bool
 ) -> None:
     """Let another copy of JOURNAL lead it: one in sync, so that nothing is lost.
 
@@ -46,6 +38,7 @@ def promote(
     collected to its end. With --unclean a copy leads that is not in sync, when none that is in
     sync is left: events that were answered may be lost.
     """
+    store = operator.store
     if unclean:
         if to is None:
             raise UserError("say with --to which node is to lead")
@@ -53,14 +46,14 @@ def promote(
         given_up = _given_up(context, store, change, to)
         if not yes:
             click.confirm(f"{given_up} Go on?", abort=True, err=True)
-        copies.carry_out(context.operator(store, reason), change)
+        copies.carry_out(operator, change)
         click.echo(f"node {to} leads journal {name} in another lineage, term {change.after.term}")
         return
     clean = copies.promote(store, name, to)
     if clean is None:
         click.echo(f"node {to} leads journal {name} already")
         return
-    copies.carry_out(context.operator(store, reason), clean)
+    copies.carry_out(operator, clean)
     after = clean.after
     click.echo(f"node {after.primary} leads journal {name} in term {after.term} ({FOLLOW})")
 
@@ -104,29 +97,25 @@ def _begun_with(name: str, ends: Mapping[str, int], to: str) -> str:
     "--from", "source", required=True, type=Name("node"), metavar="NODE", help="Whose copy."
 )
 @click.option("--to", "target", required=True, type=Name("node"), metavar="NODE", help="Where to.")
-@reason_option
-@with_store
-def move(
-    context: CliContext, store: Store, *, name: str, source: str, target: str, reason: str
-) -> None:
+@with_operator
+def move(_context: CliContext, operator: Operator, *, name: str, source: str, target: str) -> None:
     """Let another node hold a copy of JOURNAL; the one before it holds on until that is in sync."""
-    change = copies.move(store, name, source, target)
-    copies.carry_out(context.operator(store, reason), change)
+    change = copies.move(operator.store, name, source, target)
+    copies.carry_out(operator, change)
     click.echo(f"the copy of {name} goes from {source} to {target} ({FOLLOW})")
 
 
 @click.command(name="add-copy")
 @journal_argument
 @node_argument
-@reason_option
-@with_store
-def add_copy(context: CliContext, store: Store, *, name: str, node: str, reason: str) -> None:
+@with_operator
+def add_copy(_context: CliContext, operator: Operator, *, name: str, node: str) -> None:
     """Let NODE hold a copy of JOURNAL, also when there are as many as its flow wants."""
-    change = copies.add_copy(store, name, node)
+    change = copies.add_copy(operator.store, name, node)
     if change is None:
         click.echo(f"node {node} holds a copy of {name}, or is to, already")
         return
-    copies.carry_out(context.operator(store, reason), change)
+    copies.carry_out(operator, change)
     click.echo(f"node {node} is to hold a copy of {name} ({FOLLOW})")
 
 
@@ -134,17 +123,14 @@ def add_copy(context: CliContext, store: Store, *, name: str, node: str, reason:
 @journal_argument
 @node_argument
 @click.option("--yes", is_flag=True, help="Do not ask before a journal takes no more events.")
-@reason_option
-@with_store
-def drop_copy(
-    context: CliContext, store: Store, *, name: str, node: str, yes: bool, reason: str
-) -> None:
+@with_operator
+def drop_copy(_context: CliContext, operator: Operator, *, name: str, node: str, yes: bool) -> None:
     """Let NODE hold no copy of JOURNAL any more, at once.
 
     When there are fewer than its flow wants then, masters choose a node for another one.
     """
-    change = copies.drop_copy(store, name, node)
-    wanted = copies.replicas_of(store, change.after.flow)
+    change = copies.drop_copy(operator.store, name, node)
+    wanted = copies.replicas_of(operator.store, change.after.flow)
     left, least = len(change.after.in_sync), wanted.min_in_sync if wanted else 1
     if left < least and change.leaves_sync and not yes:
         click.confirm(
@@ -153,7 +139,7 @@ def drop_copy(
             abort=True,
             err=True,
         )
-    copies.carry_out(context.operator(store, reason), change)
+    copies.carry_out(operator, change)
     click.echo(f"node {node} holds no copy of {name} any more")
 
 

@@ -10,14 +10,13 @@ from pathlib import Path
 import click
 
 from cli import options
-from cli.context import CliContext, Name, with_store
+from cli.context import CliContext, Name, with_operator, with_store
 from cli.lazy import CommandGroup, Lazy
 from cli.options import (
     data_option,
     dry_run_option,
     json_option,
     metrics_option,
-    reason_option,
     session_option,
     timeout_option,
     zk_option,
@@ -37,6 +36,7 @@ from flumeng.control.commands.nodes import (
     resize_node,
     set_node_desired,
 )
+from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import conditions, details, moments, overview
 from flumeng.control.queries.acks import positions
 from flumeng.control.zookeeper import Store
@@ -145,18 +145,16 @@ def story(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
 @name_argument
 @click.option("--wait", is_flag=True, help="Wait until nothing is left on the node.")
 @timeout_option(600.0)
-@reason_option
 @dry_run_option
 @json_option
-@with_store
+@with_operator
 def drain(
     context: CliContext,
-    store: Store,
+    operator: Operator,
     *,
     name: str,
     wait: bool,
     timeout: float,
-    reason: str,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -164,11 +162,12 @@ def drain(
 
     Prints what is left, and says when it is done. Asking again changes nothing.
     """
+    store = operator.store
     if dry_run:
         planned = preview.drain(store, name)
         show_preview(planned, as_json=as_json)
         return
-    set_node_desired(context.operator(store, reason), name, "draining")
+    set_node_desired(operator, name, "draining")
     if wait:
         context.wait_for(lambda: conditions.node_drained(store, name), timeout)
     found = details.node(store, positions(store, context.ask), name)
@@ -185,11 +184,10 @@ def drain(
 
 @node.command()
 @name_argument
-@reason_option
-@with_store
-def undrain(context: CliContext, store: Store, name: str, reason: str) -> None:
+@with_operator
+def undrain(_context: CliContext, operator: Operator, name: str) -> None:
     """Let a node get work again."""
-    changed = set_node_desired(context.operator(store, reason), name, "active")
+    changed = set_node_desired(operator, name, "active")
     click.echo(f"node {name} may get work again" if changed else f"node {name} is active already")
 
 
@@ -199,31 +197,27 @@ def undrain(context: CliContext, store: Store, name: str, reason: str) -> None:
     "--discard", is_flag=True, help="The host is gone for good: give up what only its disk held."
 )
 @click.option("--yes", is_flag=True, help="Do not ask before events are given up.")
-@reason_option
-@with_store
+@with_operator
 def decommission(
-    context: CliContext, store: Store, *, name: str, discard: bool, yes: bool, reason: str
+    _context: CliContext, operator: Operator, *, name: str, discard: bool, yes: bool
 ) -> None:
     """Remove a node that is drained and stopped. Exit code 3 while it is not."""
     if discard:
-        _confirm_loss(name, data_loss(store, name), yes=yes)
-        discard_node(context.operator(store, reason), name)
+        _confirm_loss(name, data_loss(operator.store, name), yes=yes)
+        discard_node(operator, name)
     else:
-        decommission_node(context.operator(store, reason), name)
+        decommission_node(operator, name)
     click.echo(f"node {name} is gone")
 
 
 @node.command()
 @name_argument
 @click.argument("changes", nargs=-1, required=True, metavar="KEY=VALUE|KEY-...")
-@reason_option
-@with_store
-def label(
-    context: CliContext, store: Store, name: str, changes: tuple[str, ...], reason: str
-) -> None:
+@with_operator
+def label(_context: CliContext, operator: Operator, name: str, changes: tuple[str, ...]) -> None:
     """Set labels with KEY=VALUE and remove labels with KEY-."""
     given, taken = options.changes(changes, "a label")
-    labels = label_node(context.operator(store, reason), name, given, taken)
+    labels = label_node(operator, name, given, taken)
     shown = ", ".join(f"{key}={value}" for key, value in labels.items())
     click.echo(f"node {name} has {'labels ' + shown if shown else 'no labels'}")
 
@@ -231,20 +225,17 @@ def label(
 @node.command()
 @name_argument
 @click.argument("changes", nargs=-1, required=True, metavar="DIMENSION=NUMBER|DIMENSION-...")
-@reason_option
-@with_store
-def capacity(
-    context: CliContext, store: Store, name: str, changes: tuple[str, ...], reason: str
-) -> None:
+@with_operator
+def capacity(_context: CliContext, operator: Operator, name: str, changes: tuple[str, ...]) -> None:
     """Say how much work fits on a node, such as slots=16 mb_per_second=200.
 
     DIMENSION- removes a bound; without any, the node is as large as every other such node.
     """
     given, taken = options.changes(changes, "a capacity")
     numbers = options.numbers(given, "capacity")
-    fits = resize_node(context.operator(store, reason), name, numbers, taken)
+    fits = resize_node(operator, name, numbers, taken)
     click.echo(f"node {name} has {'capacity ' + _numbers(fits) if fits else 'no set capacity'}")
-    known = overview.dimensions(store) | {"slots"}
+    known = overview.dimensions(operator.store) | {"slots"}
     for dimension in sorted({*fits} - known):
         hint = nearest(dimension, sorted(known))
         click.echo(

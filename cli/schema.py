@@ -7,7 +7,7 @@ from typing import IO
 
 import click
 
-from cli.context import CliContext, with_store
+from cli.context import CliContext, with_operator, with_store
 from cli.lazy import CommandGroup
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
@@ -24,6 +24,7 @@ from flumeng.control.commands.cluster import (
     verify_cluster,
 )
 from flumeng.control.commands.live_processes import live_processes
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import repair_access, secure_cluster
 from flumeng.control.zookeeper import Store, tree
 from flumeng.platform.errors import UserError
@@ -113,10 +114,9 @@ def verify(
 @click.option(
     "--without", "expel", multiple=True, metavar="ROLE:NAME", help="Take all rights from it."
 )
-@reason_option
-@with_store
+@with_operator
 def secure(
-    context: CliContext, store: Store, admit: tuple[str, ...], expel: tuple[str, ...], reason: str
+    _context: CliContext, operator: Operator, admit: tuple[str, ...], expel: tuple[str, ...]
 ) -> None:
     """Give every znode an access list, or change who belongs to a secured cluster.
 
@@ -129,12 +129,11 @@ def secure(
             "only an administrator with a certificate can secure a cluster: FLUMENG_IDENTITY has "
             "to name a directory with admin.pem and admin.key"
         )
-    operator = context.operator(store, reason)
     count = secure_cluster(operator, cluster=cluster, admit=admit, expel=expel)
     if admit and not expel:
         click.echo(f"{count} access lists set; admitted: {', '.join(admit)}")
         return
-    members = membership.names(store, tree.require(store))
+    members = membership.names(operator.store, tree.require(operator.store))
     shown = ", ".join(members[:MEMBERS_SHOWN]) or "none"
     more = len(members) - MEMBERS_SHOWN
     shown += f" and {more} more" if more > 0 else ""
@@ -150,9 +149,8 @@ def export(_context: CliContext, store: Store) -> None:
 
 @schema.command(name="import")
 @click.argument("file", type=click.File(), metavar="FILE")
-@reason_option
-@with_store
-def import_(context: CliContext, store: Store, file: IO[str], reason: str) -> None:
+@with_operator
+def import_(_context: CliContext, operator: Operator, file: IO[str]) -> None:
     """Fill an empty chroot with a document of `flumeng schema export` ("-" is standard input)."""
     text = file.read(EXPORT_CHARACTERS + 1)
     if len(text) > EXPORT_CHARACTERS:
@@ -161,7 +159,7 @@ def import_(context: CliContext, store: Store, file: IO[str], reason: str) -> No
         document = json.loads(text)
     except ValueError as error:
         raise UserError(f"{file.name} is not JSON: {error}") from error
-    count = import_cluster(context.operator(store, reason), document)
+    count = import_cluster(operator, document)
     click.echo(f"imported {count} znodes")
 
 

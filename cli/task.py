@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
-from cli.context import CliContext, Name, with_store
+from cli.context import CliContext, Name, with_operator, with_store
 from cli.lazy import CommandGroup
-from cli.options import dry_run_option, json_option, reason_option, timeout_option
+from cli.options import dry_run_option, json_option, timeout_option
 from cli.output import show_json, show_table
 from cli.task_output import show_counts, show_ended, show_preview
 from flumeng.control.commands import preview
 from flumeng.control.commands.flow_records import require_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.tasks import move_task, restart_task
 from flumeng.control.queries import conditions, details, overview
 from flumeng.control.queries.acks import positions
@@ -95,18 +96,17 @@ def show(context: CliContext, store: Store, key: str, as_json: bool) -> None:
 
 @task.command()
 @key_argument
-@reason_option
 @dry_run_option
 @json_option
-@with_store
+@with_operator
 def restart(
-    context: CliContext, store: Store, *, key: str, reason: str, dry_run: bool, as_json: bool
+    _context: CliContext, operator: Operator, *, key: str, dry_run: bool, as_json: bool
 ) -> None:
     """Let a task begin anew on its node, under a higher epoch; nothing is lost."""
     if dry_run:
-        show_preview(preview.restart(store, key), as_json=as_json)
+        show_preview(preview.restart(operator.store, key), as_json=as_json)
         return
-    change = restart_task(context.operator(store, reason), key)
+    change = restart_task(operator, key)
     if as_json:
         show_json({"task": key, "node": change.after.node, "epoch": change.after.epoch})
     else:
@@ -119,28 +119,20 @@ def restart(
 @task.command()
 @key_argument
 @click.argument("node", type=Name("node"), metavar="NODE")
-@reason_option
 @dry_run_option
 @json_option
-@with_store
+@with_operator
 def move(
-    context: CliContext,
-    store: Store,
-    *,
-    key: str,
-    node: str,
-    reason: str,
-    dry_run: bool,
-    as_json: bool,
+    _context: CliContext, operator: Operator, *, key: str, node: str, dry_run: bool, as_json: bool
 ) -> None:
     """Hand a task over to another node: its owner finishes its batch first.
 
     Masters may move it again later to balance the load.
     """
     if dry_run:
-        show_preview(preview.move(store, key, node), as_json=as_json)
+        show_preview(preview.move(operator.store, key, node), as_json=as_json)
         return
-    change = move_task(context.operator(store, reason), key, node)
+    change = move_task(operator, key, node)
     if as_json:
         show_json({"task": key, "node": node, "changed": change is not None})
     elif change is None:
