@@ -62,6 +62,11 @@ class LazyBatch:
         """Only for what cannot be done without it: it may take seconds."""
         return self.session() if callable(self.session) else self.session
 
+    @property
+    def in_arrow(self) -> bool:
+        """Whether its last stage is Arrow: another one costs no crossing out of the JVM."""
+        return self.source is None or bool(self.pending)
+
     def beginning(self, schema: pa.Schema) -> LazyBatch:
         """A batch of ``schema`` without any stage yet, to see what others would add."""
         return replace(self, source=None, pending=(), schema=schema)
@@ -82,7 +87,7 @@ class LazyBatch:
 
     def sql_input(self) -> DataFrame:
         """The batch as Spark SQL takes it, row by row. Raises LargeRowsError when it runs."""
-        if self.large_rows or (self.source is not None and not self.pending):
+        if self.large_rows or not self.in_arrow:
             return self.rows()
         return self.arrow(require_small_rows, self.schema).rows()
 

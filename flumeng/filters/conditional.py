@@ -6,9 +6,8 @@ column that an earlier filter made too keeps its values in the events that pass 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,32 +15,21 @@ import pyarrow.compute as pc
 
 from flumeng.events.columns import either, fitted
 from flumeng.events.lazy_batch import LazyBatch, Stage
-from flumeng.filters.contract import Filter
+from flumeng.filters.contract import Filter, Wrapping
 from flumeng.filters.marks import WHEN, Marks
 from flumeng.platform.errors import UserError
-
-if TYPE_CHECKING:
-    from flumeng.filters.refreshed_table import RefreshedTable
 
 ROW = "_flumeng_row"
 
 
-class ConditionalFilter:
+class ConditionalFilter(Wrapping):
     """``inner``, which Arrow runs, for the events for which ``condition`` is true. It has to keep
     columns that it does not know, and makes the columns ``again``, which it is not given."""
 
     def __init__(self, inner: Filter, condition: str, again: frozenset[str] = frozenset()) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._again = again
         self._marks = Marks({WHEN: condition})
-
-    @property
-    def identified(self) -> bool:
-        return self._inner.identified
-
-    @property
-    def tables(self) -> Sequence[RefreshedTable]:
-        return self._inner.tables
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
         before = batch.schema

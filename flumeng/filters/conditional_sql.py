@@ -6,9 +6,6 @@ Spark reads the events once for each of the two.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812, the name that all of Spark's users know
@@ -17,34 +14,23 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from flumeng.events import identity
 from flumeng.events.columns import either
 from flumeng.events.lazy_batch import LazyBatch
-from flumeng.filters.contract import Filter
+from flumeng.filters.contract import Filter, Wrapping
 from flumeng.filters.marks import WHEN, Marked, Marks, TakeStage, Unmarked
 
-if TYPE_CHECKING:
-    from flumeng.filters.refreshed_table import RefreshedTable
 
-
-class ConditionalSql:
+class ConditionalSql(Wrapping):
     """``statement`` for the events for which ``condition`` is true."""
 
     def __init__(self, statement: Filter, condition: str) -> None:
-        self._statement = statement
+        super().__init__(statement)
         self._marks = Marks({WHEN: condition})
-
-    @property
-    def identified(self) -> bool:
-        return self._statement.identified
-
-    @property
-    def tables(self) -> Sequence[RefreshedTable]:
-        return self._statement.tables
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
         marked = self._marks.mark(batch)
         names = tuple(batch.schema.names)
         chosen = marked.arrow(TakeStage(Marked(WHEN), names), batch.schema)
         others = marked.arrow(TakeStage(Unmarked((WHEN,)), names), batch.schema)
-        through = self._statement.apply(chosen)
+        through = self._inner.apply(chosen)
         schema = _without_lost(either(batch.schema, through.schema), through.schema)
         rows = _fitted(through.rows(), schema).unionAll(_fitted(others.sql_input(), schema))
         return through.in_spark(rows, shuffled=True)

@@ -28,3 +28,18 @@ class Filter(Protocol):
         Raises UserError when the options do not fit the batch's columns. What it looks things up
         in may not be there yet when the task starts, and it is only tried.
         """
+
+
+class Wrapping:
+    """A filter around ``inner``, with what that names and looks things up in."""
+
+    def __init__(self, inner: Filter) -> None:
+        self._inner = inner
+
+    @property
+    def identified(self) -> bool:
+        return self._inner.identified
+
+    @property
+    def tables(self) -> Sequence[RefreshedTable]:
+        return self._inner.tables

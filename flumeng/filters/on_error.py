@@ -6,36 +6,21 @@ is given events without what was said before, which they get back if it has noth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pyarrow as pa
 
 from flumeng.events import attributes
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.reasons import ATTRS, PARSE_ERROR, note
-from flumeng.filters.contract import Filter
+from flumeng.filters.contract import Wrapping
 from flumeng.filters.marks import Marked, TakeStage, Unmarked
-
-if TYPE_CHECKING:
-    from flumeng.filters.refreshed_table import RefreshedTable
 
 EARLIER, FAILED = "_flumeng_earlier_error", "_flumeng_failed"
 
 
-class MarkFailures:
+class MarkFailures(Wrapping):
     """``inner``, which keeps columns that it does not know, and behind it the column FAILED."""
-
-    def __init__(self, inner: Filter) -> None:
-        self._inner = inner
-
-    @property
-    def identified(self) -> bool:
-        return self._inner.identified
-
-    @property
-    def tables(self) -> Sequence[RefreshedTable]:
-        return self._inner.tables
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
         earlier = batch.schema.append(pa.field(EARLIER, pa.string()))

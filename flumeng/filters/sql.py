@@ -146,7 +146,7 @@ def _in_spark(spark: SparkSession, table: pa.Table) -> DataFrame:
 
 def _events(batch: LazyBatch, used: tuple[str, ...]) -> DataFrame:
     """The events in Spark, with nulls for columns that are not ``used``."""
-    if not batch.pending and batch.source is not None:
+    if not batch.in_arrow:
         return batch.rows()
     schema = pa.schema([batch.schema.field(name).with_nullable(True) for name in used])
     rows = batch.arrow(ProjectStage(tuple(map(Column, used)), schema), schema).sql_input()

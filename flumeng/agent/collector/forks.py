@@ -101,8 +101,9 @@ class _Tail:
     sinks: tuple[int, ...]
 
     def behind(self, batch: LazyBatch) -> Run:
-        pending = (*batch.pending, *self.stages)
-        return Run(replace(batch, pending=pending, schema=self.schema), self.sinks)
+        for stage in self.stages:
+            batch = batch.arrow(stage, self.schema)
+        return Run(batch, self.sinks)
 
 
 def _runs(part: Leaf | Fork, cached: list[LazyBatch]) -> Iterator[Run]:

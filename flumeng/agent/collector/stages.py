@@ -57,7 +57,7 @@ class FilterCounts:
     def through(self, batch: LazyBatch) -> LazyBatch:
         """``batch`` through the steps, counted where it goes in, around what notes errors, and of
         what is dropped. Events that a last step marks are still there."""
-        if self._steps or (self._inner and batch.pending):
+        if self._steps or (self._inner and batch.in_arrow):
             batch = counted(batch, self._count(READ))
         for step in self._steps:
             if step.notes_errors and has_reasons(batch.schema):
@@ -157,7 +157,7 @@ class Stages:
 
     def _fork(self, segment: Segment, outputs: Outputs, batch: LazyBatch) -> Fork:
         counts = self._counts[segment]
-        in_arrow = bool(batch.pending)
+        in_arrow = batch.in_arrow
         if in_arrow:
             batch = counted(batch, *counts.at_end(batch))
         marked = segment.marks.mark(batch)
