@@ -17,6 +17,8 @@ from zkschema.records import Record
 from zkschema.table import ZPath
 
 R = TypeVar("R", bound=Record)
+SHARDED = frozenset(row.pattern for row in (paths.plan, paths.partitions, paths.assignment))
+"""The rest of such a record may lie in buckets or pages."""
 
 
 class ClusterCopy:
@@ -31,10 +33,12 @@ class ClusterCopy:
         self.unreadable: dict[str, Unreadable] = {}
 
     def keep(self, path: Path, found: Found[Any]) -> None:
-        self.znodes[str(path)] = found
-        self.unreadable.pop(str(path), None)
+        key = str(path)
+        self.znodes[key] = found
         if isinstance(found, Unreadable):
-            self.unreadable[str(path)] = found
+            self.unreadable[key] = found
+        elif self.unreadable:
+            self.unreadable.pop(key, None)
 
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
         return readable(self.read_each([path])[0])
@@ -85,7 +89,9 @@ class ClusterCopy:
     def rest_of(self, wanted: Iterable[Path]) -> list[Path]:
         """The buckets and pages in which the rest of these records lies, as far as they were
         read."""
-        return [rest for path in wanted for rest in self._rest_of(path)]
+        return [
+            rest for path in wanted if path.row.pattern in SHARDED for rest in self._rest_of(path)
+        ]
 
     def _rest_of(self, path: Path) -> list[Path]:
         found = self.found(path)
@@ -95,11 +101,9 @@ class ClusterCopy:
             buckets = range(found.value.buckets)
             return [paths.plan_bucket(first_name(path), str(number)) for number in buckets]
         if path.row is paths.partitions:
-            return [*discovered.buckets_of(first_name(path), found.value)]
-        if path.row is paths.assignment:
-            pages = range(found.value.pages)
-            return [paths.assignment_page(first_name(path), str(number)) for number in pages]
-        return []
+            return discovered.buckets_of(first_name(path), found.value)
+        pages = range(found.value.pages)
+        return [paths.assignment_page(first_name(path), str(number)) for number in pages]
 
 
 def first_name(path: Path) -> str:
