@@ -217,3 +217,6 @@ class Name(click.types.StringParamType):
         context = ctx.find_object(CliContext) or CliContext()
         known = context.names(hosts).get(self.name, ()) if hosts else ()
         return [CompletionItem(name) for name in known if name.startswith(incomplete)]
+
+
+flow_argument = click.argument("name", type=Name("flow"), metavar="FLOW")

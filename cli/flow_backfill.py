@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import click
 
-from cli.context import CliContext, Name, with_operator
+from cli.context import CliContext, flow_argument, with_operator
 from cli.options import json_option
 from cli.output import count, show_json, show_table
 from flumeng.control.commands.derived_flows import (
@@ -31,7 +31,7 @@ DISCOVERED = "*@*"
 
 
 @click.command()
-@click.argument("name", type=Name("flow"), metavar="FLOW")
+@flow_argument
 @click.option(
     "--from",
     "begin",

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cli.context import CliContext, Name, with_store
+from cli.context import CliContext, flow_argument, with_store
 from cli.options import (
     dry_run_option,
     json_option,
@@ -42,7 +42,6 @@ files_argument = click.argument(
     callback=lambda _context, _parameter, paths: flow_files_of(paths),
     metavar="FILE...",
 )
-name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
 NOT_TRIED = "not applied, because of another file"
 
 
@@ -179,7 +178,7 @@ def _let_nodes_check_targets(
 
 
 @click.command()
-@name_argument
+@flow_argument
 @click.argument("number", type=int, metavar="N")
 @click.option("--reason", default="", help="Why; kept with the revision.")
 @revision_option
@@ -218,7 +217,7 @@ def rollback(
 
 
 @click.command()
-@name_argument
+@flow_argument
 @click.option("--discard", is_flag=True, help="Drop events that are not in the sinks yet.")
 @click.option("--yes", is_flag=True, help="Do not ask before events are dropped.")
 @click.option(

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import click
 
-from cli.context import CliContext, Name, with_store
+from cli.context import CliContext, flow_argument, with_store
 from cli.lazy import CommandGroup
 from cli.options import json_option, reason_option
 from cli.output import count, progress, show_json, show_table
@@ -34,7 +34,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 NAMED = 5
 MOST_SHOWN = 10_000
-name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask before letters are deleted.")
 
 
@@ -115,7 +114,7 @@ def with_choice(command: Callable[P, R]) -> Callable[P, R]:
 
 
 @dead.command(name="list")
-@name_argument
+@flow_argument
 @with_choice
 @json_option
 @with_store
@@ -155,7 +154,7 @@ def list_(_context: CliContext, store: Store, *, name: str, choice: Choice, as_j
 
 
 @dead.command()
-@name_argument
+@flow_argument
 @with_choice
 @click.option(
     "--limit",
@@ -184,7 +183,7 @@ def show(
 
 
 @dead.command()
-@name_argument
+@flow_argument
 @with_choice
 @click.option("--as", "own_name", metavar="NAME", help="Its name. [default: FLOW-replay-N]")
 @click.option("--again", is_flag=True, help="Letters that a replay has taken before too.")
@@ -256,7 +255,7 @@ def replay(
 
 
 @dead.command()
-@name_argument
+@flow_argument
 @with_choice
 @click.option("--replayed", is_flag=True, help="Only letters that a replay has delivered.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cli.context import CliContext, Name, with_operator
+from cli.context import CliContext, flow_argument, with_operator
 from cli.options import json_option, revision_option, timeout_option
 from cli.output import count, show_json
 from flumeng.control.commands.flow_records import require_flow
@@ -15,7 +15,7 @@ from flumeng.control.queries.acks import acks_of, positions
 
 
 @click.command()
-@click.argument("name", type=Name("flow"), metavar="FLOW")
+@flow_argument
 @click.option("--wait", is_flag=True, help="Until all that was there when it was asked is acked.")
 @timeout_option(300.0)
 @revision_option

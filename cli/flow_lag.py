@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cli.context import CliContext, Name, with_store
+from cli.context import CliContext, flow_argument, with_store
 from cli.options import json_option
 from cli.output import count, show_json, show_table
 from flumeng.control.queries.lag import LagOfFlow, lag_of_flow
@@ -15,7 +15,7 @@ NAMED = 5
 
 
 @click.command()
-@click.argument("name", type=Name("flow"), metavar="FLOW")
+@flow_argument
 @json_option
 @with_store
 def lag(context: CliContext, store: Store, name: str, as_json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cli.context import CliContext, Name, with_operator, with_store
+from cli.context import CliContext, Name, flow_argument, with_operator, with_store
 from cli.options import json_option
 from cli.output import show_json, show_table
 from flumeng.control.commands.chokes import chokes, set_choke
@@ -15,11 +15,9 @@ from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.quantities import size
 
-name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
-
 
 @click.command()
-@name_argument
+@flow_argument
 @click.argument("rate", metavar="RATE|off")
 @click.option("--node", type=Name("node"), help="Only there; counts before what is set for all.")
 @with_operator
@@ -36,7 +34,7 @@ def choke(
 
 
 @click.command()
-@name_argument
+@flow_argument
 @json_option
 @with_store
 def counters(context: CliContext, store: Store, name: str, as_json: bool) -> None:

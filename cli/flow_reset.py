@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from cli.context import CliContext, Name, with_operator
+from cli.context import CliContext, flow_argument, with_operator
 from cli.options import json_option, revision_option, timeout_option
 from cli.output import count, show_json, show_table
 from flumeng.control.commands.acks import (
@@ -25,7 +25,7 @@ from flumeng.control.queries.points import Resolved
 
 
 @click.command()
-@click.argument("name", type=Name("flow"), metavar="FLOW")
+@flow_argument
 @click.option(
     "--to",
     "point",

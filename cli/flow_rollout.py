@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cli.context import CliContext, Name, with_operator, with_store
+from cli.context import CliContext, flow_argument, with_operator, with_store
 from cli.lazy import CommandGroup
 from cli.options import json_option, revision_option
 from cli.output import show_json
@@ -13,8 +13,6 @@ from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import overview
 from flumeng.control.zookeeper import Store
 
-name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
-
 
 @click.group(cls=CommandGroup)
 def rollout() -> None:
@@ -22,7 +20,7 @@ def rollout() -> None:
 
 
 @rollout.command()
-@name_argument
+@flow_argument
 @json_option
 @with_store
 def status(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
@@ -41,7 +39,7 @@ def status(_context: CliContext, store: Store, name: str, as_json: bool) -> None
 
 
 @rollout.command()
-@name_argument
+@flow_argument
 @revision_option
 @with_operator
 def pause(_context: CliContext, operator: Operator, name: str, if_revision: int | None) -> None:
@@ -51,7 +49,7 @@ def pause(_context: CliContext, operator: Operator, name: str, if_revision: int 
 
 
 @rollout.command()
-@name_argument
+@flow_argument
 @revision_option
 @with_operator
 def resume(_context: CliContext, operator: Operator, name: str, if_revision: int | None) -> None:
@@ -61,7 +59,7 @@ def resume(_context: CliContext, operator: Operator, name: str, if_revision: int
 
 
 @rollout.command()
-@name_argument
+@flow_argument
 @revision_option
 @with_operator
 def promote(_context: CliContext, operator: Operator, name: str, if_revision: int | None) -> None:
@@ -71,7 +69,7 @@ def promote(_context: CliContext, operator: Operator, name: str, if_revision: in
 
 
 @rollout.command()
-@name_argument
+@flow_argument
 @revision_option
 @with_operator
 def abort(_context: CliContext, operator: Operator, name: str, if_revision: int | None) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 
 import click
 
-from cli.context import CliContext, Name, with_operator
+from cli.context import CliContext, flow_argument, with_operator
 from cli.flow_try import end_of, quiet_end, write
 from cli.output import count
 from flumeng.config import FlowSpec, parse_flow
@@ -22,7 +22,7 @@ STATEFUL = ("dedupe", "limit")
 
 
 @click.command()
-@click.argument("name", type=Name("flow"), metavar="FLOW")
+@flow_argument
 @click.option(
     "--at",
     metavar="STEP",

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import click
 
-from cli.context import CliContext, Name, with_store
+from cli.context import CliContext, flow_argument, with_store
 from cli.options import json_option, timeout_option
 from cli.output import moving_progress, show_json, show_table
 from cli.sites import Clusters, with_clusters
@@ -28,7 +28,6 @@ CONDITIONS = {
     "stopped": conditions.flow_stopped,
     "gone": conditions.flow_gone,
 }
-name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
 
 
 @click.command(name="list")
@@ -69,7 +68,7 @@ def list_(_context: CliContext, clusters: Clusters, as_json: bool) -> None:
 
 
 @click.command()
-@name_argument
+@flow_argument
 @json_option
 @with_store
 def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
@@ -150,7 +149,7 @@ def _show_scaling(scaling: ScalingRow) -> None:
 
 
 @click.command(name="history")
-@name_argument
+@flow_argument
 @json_option
 @with_store
 def history_(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
@@ -173,7 +172,7 @@ def history_(_context: CliContext, store: Store, name: str, as_json: bool) -> No
 
 
 @click.command()
-@name_argument
+@flow_argument
 @click.argument("old", required=False, type=int, metavar="[N]")
 @click.argument("new", required=False, type=int, metavar="[M]")
 @json_option
@@ -195,7 +194,7 @@ def diff(
 
 
 @click.command()
-@name_argument
+@flow_argument
 @click.option("--running", "condition", flag_value="running", help="Until all of its tasks run.")
 @click.option(
     "--rolled-out",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from flumeng.config import SpecError, parse_flow
 from flumeng.config.chain import CycleError, chain_of, composed, upstream_of
 from flumeng.config.flow_names import is_part
+from flumeng.control.commands.flow_records import current_revisions
 from flumeng.control.zookeeper import Found, ReadableStore, Versioned
 from zkschema import paths, records
 
@@ -48,18 +49,12 @@ class CurrentTexts:
         found = self._store.read_each([paths.flow(flow) for flow in missing])
         self.flows |= zip(missing, found, strict=True)
         there = {
-            flow: one.value.revision
+            flow: one
             for flow, one in zip(missing, found, strict=True)
             if isinstance(one, Versioned) and one.value.state != "deleted"
         }
-        texts = self._store.read_each(
-            [paths.revision(flow, str(number)) for flow, number in there.items()]
-        )
-        self.revisions |= {
-            flow: one.value
-            for flow, one in zip(there, texts, strict=True)
-            if isinstance(one, Versioned)
-        }
+        texts = current_revisions(self._store, there)
+        self.revisions |= {f: one.value for f, one in texts.items() if isinstance(one, Versioned)}
 
     def text_of(self, flow: str) -> str | None:
         """What its author wrote; None when there is none."""

@@ -21,11 +21,11 @@ from flumeng.config.backfill import bounded_by, offsets_text, require_offsets, t
 from flumeng.config.component import OffsetBounds, TimeBounds
 from flumeng.config.flow_names import is_part, whole_of
 from flumeng.config.replay import replay_text, require_files
-from flumeng.control.commands.flow_records import require_flow, require_revision
+from flumeng.control.commands.flow_records import current_revisions, require_flow, require_revision
 from flumeng.control.commands.local_files import collecting_hosts
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.revisions import next_revisions, revision_writes
-from flumeng.control.zookeeper import Put, ReadableStore, Store, Unreadable, Versioned, Write, tree
+from flumeng.control.zookeeper import Put, ReadableStore, Store, Versioned, Write, tree
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.locations import InStore, place_of
 from flumeng.platform.options.problems import SpecError
@@ -268,21 +268,14 @@ def _others(
     names = [name for name in store.children(paths.flows()) if name != flow]
     found = zip(names, store.read_each([paths.flow(name) for name in names]), strict=True)
     flows = {
-        name: record.value
+        name: record
         for name, record in found
         if isinstance(record, Versioned) and (holding or record.value.backfill_of == flow)
     }
-    revisions = store.read_each(
-        [paths.revision(name, str(record.revision)) for name, record in flows.items()]
-    )
-    for (name, record), revision in zip(flows.items(), revisions, strict=True):
-        if (
-            revision is None
-            or isinstance(revision, Unreadable)
-            or holding not in revision.value.effective
-        ):
+    for name, revision in current_revisions(store, flows).items():
+        if not isinstance(revision, Versioned) or holding not in revision.value.effective:
             continue
         try:
-            yield name, parse_flow(revision.value.effective), record.backfill_of
+            yield name, parse_flow(revision.value.effective), flows[name].value.backfill_of
         except SpecError:
             continue

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from flumeng.control.zookeeper import ReadableStore, Versioned, tree
+from collections.abc import Mapping
+
+from flumeng.control.zookeeper import Found, ReadableStore, Versioned, tree
 from flumeng.platform.errors import ConflictError, UserError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
@@ -28,6 +30,18 @@ def require_revision(store: ReadableStore, flow: str, number: int) -> records.Re
         hint = "" if kept else ": see `flumeng schema verify`"
         raise UserError(f"flow {flow} has no revision {number}: {those} kept{hint}")
     return found.value
+
+
+def current_revisions(
+    store: ReadableStore, flows: Mapping[str, Found[records.Flow]]
+) -> dict[str, Found[records.Revision]]:
+    """The current revision of each of these flows whose record can be read."""
+    wanted = {
+        flow: paths.revision(flow, str(found.value.revision))
+        for flow, found in flows.items()
+        if isinstance(found, Versioned)
+    }
+    return dict(zip(wanted, store.read_each([*wanted.values()]), strict=True))
 
 
 def kept_revisions(store: ReadableStore, flow: str) -> list[int]:

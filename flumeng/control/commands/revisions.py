@@ -11,7 +11,12 @@ from dataclasses import dataclass, replace
 from flumeng.config.flow_names import is_part, parts_among, whole_of, why_not_applied
 from flumeng.control.commands import chains, parts
 from flumeng.control.commands.audit import room_bytes
-from flumeng.control.commands.flow_records import expect_current, kept_revisions, refuse_deleted
+from flumeng.control.commands.flow_records import (
+    current_revisions,
+    expect_current,
+    kept_revisions,
+    refuse_deleted,
+)
 from flumeng.control.commands.local_files import on_several_hosts
 from flumeng.control.commands.next_revision import (
     NextRevision,
@@ -55,7 +60,10 @@ def next_revisions(
     _refuse(composed.refused)
     effective = parts.with_parts({flow: one.effective for flow, one in composed.flows.items()})
     there = _flows_there(store, effective, composed, expect_revision)
-    current = _current_revisions(store, there)
+    current = {  # whatever is applied is another one than what cannot be read
+        flow: revision.value if isinstance(revision, Versioned) else None
+        for flow, revision in current_revisions(store, there).items()
+    }
     before = {flow: one.effective if one else None for flow, one in current.items()}
     cursors, refused = subscribe(store, effective, before)
     _refuse({whole_of(flow): why for flow, why in refused.items()})
@@ -176,18 +184,6 @@ def _holders_of_journals(store: ReadableStore) -> dict[str, set[str]]:
     for journal in journal_registry.journals(store).values():
         holders.setdefault(journal.flow, set()).add(journal.node)
     return holders
-
-
-def _current_revisions(
-    store: ReadableStore, flows: Mapping[str, Versioned[records.Flow]]
-) -> dict[str, records.Revision | None]:
-    """None where there is none that can be read: whatever is applied is another one."""
-    wanted = [paths.revision(flow, str(it.value.revision)) for flow, it in flows.items()]
-    found = store.read_each(wanted)
-    return {
-        flow: revision.value if isinstance(revision, Versioned) else None
-        for flow, revision in zip(flows, found, strict=True)
-    }
 
 
 @dataclass(frozen=True)

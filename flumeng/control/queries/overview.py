@@ -16,7 +16,7 @@ from flumeng.config.flow import OTHER_SECONDS, Lag
 from flumeng.config.flow_names import beside, is_part, parts_among, whole_of
 from flumeng.config.guarantees import local_paths
 from flumeng.config.outline import Outline, outline
-from flumeng.control.commands.flow_records import require_flow
+from flumeng.control.commands.flow_records import current_revisions, require_flow
 from flumeng.control.queries import scaling, task_status
 from flumeng.control.queries.acks import Positions, acks_of
 from flumeng.control.queries.flow_health import UNKNOWN_HEALTH, FlowHealth, flow_health
@@ -352,19 +352,14 @@ def _flows(reading: Reading, names: Sequence[str], *, checked: bool) -> list[_Se
     rollout goes on."""
     found = reading.read_each([paths.flow(name) for name in names])
     there = {name: flow for name, flow in zip(names, found, strict=True) if flow}
-    texts = {
-        name: paths.revision(name, str(flow.value.revision))
-        for name, flow in there.items()
-        if isinstance(flow, Versioned)
-    }
-    revisions = dict(zip(texts, reading.read_each(list(texts.values())), strict=True))
+    revisions = current_revisions(reading, there)
     plans = read_plans(reading, there)
     seen = []
     for name, flow in there.items():
         record = flow.value if isinstance(flow, Versioned) else UNREADABLE_FLOW
         plan = plans[name].value if name in plans else records.Plan()
         spec, text, problem = None, "", ""
-        if name in texts:
+        if name in revisions:
             needed = checked or plan.revision not in (0, record.revision)
             spec, text, problem = _spec(revisions[name], record.revision, needed=needed)
         problem = reading.why(paths.flow(name), paths.plan(name)) or problem

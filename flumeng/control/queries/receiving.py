@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flumeng.config import SpecError, parse_flow
+from flumeng.control.commands.flow_records import current_revisions
 from flumeng.control.commands.subscriptions import upstream_of
 from flumeng.control.zookeeper import ReadableStore, Versioned
 from zkschema import paths
@@ -25,16 +26,11 @@ class Receiving:
 def receiving(store: ReadableStore, flows: Sequence[str]) -> Mapping[str, Receiving]:
     """By flow, as its current text says."""
     records = store.read_each([paths.flow(flow) for flow in flows])
-    known = {
-        flow: paths.revision(flow, str(found.value.revision))
-        for flow, found in zip(flows, records, strict=True)
-        if isinstance(found, Versioned)
-    }
-    texts = dict(zip(known, store.read_each(list(known.values())), strict=True))
-    found = {flow: texts.get(flow) for flow in flows}
+    texts = current_revisions(store, dict(zip(flows, records, strict=True)))
     return {
         flow: _of(text.value.effective) if isinstance(text, Versioned) else Receiving()
-        for flow, text in found.items()
+        for flow in flows
+        for text in (texts.get(flow),)
     }
 
 
