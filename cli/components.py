@@ -28,6 +28,7 @@ class Section:
 
     kind: str
     name: str
+    package: str
     guarantees: tuple[str, ...]
     doc: str
     options: tuple[OptionRow, ...]
@@ -48,8 +49,11 @@ def components(name: str | None, as_json: bool) -> None:
             show_json(sections)
         else:
             show_table(
-                ("KIND", "NAME", "GUARANTEES", "PURPOSE"),
-                ((s.kind, s.name, s.guarantees, first_sentence(s.doc)) for s in sections),
+                ("KIND", "NAME", "PACKAGE", "GUARANTEES", "PURPOSE"),
+                (
+                    (s.kind, s.name, s.package, s.guarantees, first_sentence(s.doc))
+                    for s in sections
+                ),
             )
         return
     sections = list(_named(name))
@@ -69,7 +73,9 @@ def components(name: str | None, as_json: bool) -> None:
 def _named(name: str) -> Iterator[Section]:
     for entry in registry.all_entries():
         if entry.name == name:
-            yield from _sections(entry.kind, name, entry.options_class())
+            if fault := entry.fault():
+                raise UserError(fault)
+            yield from _sections(entry.kind, name, entry.distribution, entry.options_class())
     for section in _flow_sections():
         if section.name == name or section.name.startswith(f"{name}."):
             yield section
@@ -77,18 +83,22 @@ def _named(name: str) -> Iterator[Section]:
 
 def _components() -> Iterator[Section]:
     for entry in registry.all_entries():
-        yield _section(entry.kind, entry.name, entry.options_class())
+        if fault := entry.fault():
+            yield Section(entry.kind, entry.name, entry.distribution, (), f"BROKEN: {fault}.", ())
+        else:
+            yield _section(entry.kind, entry.name, entry.distribution, entry.options_class())
 
 
 def _flow_sections() -> Iterator[Section]:
-    yield _section("flow", "flow", FlowSpec)
+    yield _section("flow", "flow", registry.OWN, FlowSpec)
     for option, cls in nested_options(FlowSpec):
-        yield from _sections("option", option, cls)
+        yield from _sections("option", option, registry.OWN, cls)
 
 
 def _sections(
     kind: str,
     name: str,
+    package: str,
     cls: type[Any],
     above: tuple[type[Any], ...] = (),
 ) -> Iterator[Section]:
@@ -96,15 +106,16 @@ def _sections(
 
     A class within itself, as a component in a branch, is shown once.
     """
-    yield _section(kind, name, cls)
+    yield _section(kind, name, package, cls)
     for option, nested in nested_options(cls):
         if nested not in (cls, *above):
-            yield from _sections("option", f"{name}.{option}", nested, above=(cls, *above))
+            yield from _sections("option", f"{name}.{option}", package, nested, above=(cls, *above))
 
 
-def _section(kind: str, name: str, cls: type[Any]) -> Section:
-    guarantees = sorted(cls.guarantees) if issubclass(cls, SourceOptions) else ()
-    return Section(kind, name, tuple(guarantees), documentation(cls), tuple(option_rows(cls)))
+def _section(kind: str, name: str, package: str, cls: type[Any]) -> Section:
+    guarantees = tuple(sorted(cls.guarantees)) if issubclass(cls, SourceOptions) else ()
+    options = tuple(option_rows(cls))
+    return Section(kind, name, package, guarantees, documentation(cls), options)
 
 
 def _show(section: Section) -> None:

@@ -167,6 +167,19 @@ class SourceOptions(Declared):
         return False
 
 
+class InputOptions(SourceOptions):
+    """Of a source whose partitions are read in ranges, without a journal."""
+
+    guarantees: ClassVar[frozenset[Guarantee]] = frozenset({"replayable"})
+
+    def arrival(self) -> str:
+        return "each event is read once, by offsets that flumeng keeps"
+
+    @property
+    def placing(self) -> Placing:
+        return "partitioned"
+
+
 def mentions(text: str, names: frozenset[str]) -> bool:
     """Whether the text has one of the names as a word."""
     return not names.isdisjoint(_WORD.findall(text))

@@ -9,13 +9,21 @@ the same way as flumeng does; one that is broken harms nobody who does not use i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from flumeng.config.component import Declared, Kind
+from flumeng.config.component import (
+    Declared,
+    FilterOptions,
+    Kind,
+    OutsideJournal,
+    SinkOptions,
+    SourceOptions,
+)
 from flumeng.platform.errors import UserError
 
 GROUPS: Mapping[str, Kind] = {
@@ -28,6 +36,12 @@ GROUPS: Mapping[str, Kind] = {
 """Groups of entry points. Inputs are sources whose partitions are read in ranges."""
 
 
+_BASES: Mapping[Kind, type[Declared]] = {
+    "source": SourceOptions,
+    "filter": FilterOptions,
+    "sink": SinkOptions,
+    "journal": OutsideJournal,
+}
 OWN = "flumeng"
 """The distribution that this is."""
 
@@ -50,17 +64,43 @@ class Entry:
         return _options_class(self)
 
     def implementation_class(self) -> type[Any]:
-        """Raises ``ImportError`` where the worker's own packages are not installed."""
-        return _imported(self.options_class().implementation)
+        """Raises ``ImportError`` where a package that it needs is not installed, UserError when it
+        cannot be loaded for another reason."""
+        return self._loaded(self.options_class().implementation)
 
     def finder_class(self) -> type[Any]:
-        """Of a source that is partitioned. Raises ``ImportError``, as above."""
+        """Of a source that is partitioned. Raises as above."""
         cls = self.options_class()
-        return _imported(cls.finder or cls.implementation)
+        return self._loaded(cls.finder or cls.implementation)
 
     def poll_class(self) -> type[Any]:
-        """Of a source that asks at due times. Raises ``ImportError``, as above."""
-        return _imported(self.options_class().poll)
+        """Of a source that asks at due times. Raises as above."""
+        return self._loaded(self.options_class().poll)
+
+    def fault(self) -> str:
+        """Why the component cannot be used; empty when it can. Packages that a component of
+        flumeng itself needs may be missing, which is no fault."""
+        try:
+            self.options_class()
+            if self.distribution != OWN:
+                self.implementation_class()
+        except (ImportError, UserError) as error:
+            return str(error)
+        return ""
+
+    def _loaded(self, place: str) -> type[Any]:
+        try:
+            return _imported(place)
+        except ImportError:
+            raise
+        except Exception as error:  # whatever a plug-in does when it is imported
+            raise UserError(self.unloadable(f"{type(error).__name__}: {error}")) from error
+
+    def unloadable(self, reason: str) -> str:
+        return (
+            f"the {self.kind} {self.name} of the package {self.distribution} cannot be loaded: "
+            f"{reason}"
+        )
 
 
 def entries(kind: Kind) -> tuple[Entry, ...]:
@@ -71,6 +111,13 @@ def entries(kind: Kind) -> tuple[Entry, ...]:
 def all_entries() -> tuple[Entry, ...]:
     """All components: sources, then filters, then sinks."""
     return tuple(_installed().values())
+
+
+def usable(kind: Kind) -> Iterator[tuple[str, type[Any]]]:
+    """The names of components and their option classes, without those that cannot be loaded."""
+    for entry in entries(kind):
+        with suppress(UserError):
+            yield entry.name, entry.options_class()
 
 
 def find(kind: Kind, name: str) -> Entry | None:
@@ -117,17 +164,17 @@ def _options_class(entry: Entry) -> type[Any]:
     except Exception as error:  # whatever a plug-in does when it is imported
         reason = f"{type(error).__name__}: {error}"
     else:
-        if issubclass(found, Declared):
+        if issubclass(found, _BASES[entry.kind]) and hasattr(found, "implementation"):
             return found
-        reason = f"{entry.options} is no option class"
-    raise UserError(
-        f"the {entry.kind} {entry.name} of the package {entry.distribution} cannot be loaded: "
-        f"{reason}"
-    )
+        reason = (
+            f"{entry.options} is no {_BASES[entry.kind].__name__} that names its implementation"
+        )
+    raise UserError(entry.unloadable(reason))
 
 
 def _imported(place: str) -> type[Any]:
     module, _, name = place.partition(":")
-    found = getattr(import_module(module), name)
-    assert isinstance(found, type)
+    found = getattr(import_module(module), name, None)
+    if not isinstance(found, type):
+        raise ImportError(f"{module} has no class {name!r}")
     return found

@@ -21,7 +21,7 @@ def test_list_has_every_component_with_its_purpose() -> None:
     rows = [line.split("\t") for line in components().output.splitlines()[1:]]
     wanted = [(entry.kind, entry.name) for entry in registry.all_entries()]
     assert [(row[0], row[1]) for row in rows] == wanted
-    assert all(row[3].endswith(".") for row in rows)
+    assert all(row[4].endswith(".") for row in rows)
 
 
 @pytest.mark.parametrize("name", sorted({entry.name for entry in registry.all_entries()}))

@@ -11,10 +11,11 @@ import pytest
 
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import CutError, Gone, Reach, Standstill
-from flumeng.connectors.kafka import watcher
+from flumeng.connectors.kafka import watcher as kafka_watcher
 from flumeng.connectors.kafka.admin import Bound
 from flumeng.connectors.kafka.brokers import Described, Offsets, Place, Topic
 from flumeng.connectors.kafka.positions import CUT, KafkaPositions, Watchers
+from flumeng.connectors.ranged import watcher
 from flumeng.platform.errors import UnavailableError, UserError
 
 PATIENCE_SECONDS = 60.0
@@ -77,8 +78,9 @@ class ScriptedBrokers:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("POLL_SECONDS", "QUIET_SECONDS", "BEGINNINGS_SECONDS"):
-        monkeypatch.setattr(watcher, name, 0.01)
+    monkeypatch.setattr(watcher, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(watcher, "QUIET_SECONDS", 0.01)
+    monkeypatch.setattr(kafka_watcher, "BEGINNINGS_SECONDS", 0.01)
 
 
 @pytest.fixture

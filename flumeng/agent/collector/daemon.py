@@ -43,6 +43,7 @@ from flumeng.connectors.objects.input import ObjectsInput
 from flumeng.connectors.polls.input import PollsInput
 from flumeng.connectors.polls.poll_maker import poll_maker
 from flumeng.connectors.ranged.routing import Inputs
+from flumeng.connectors.ranged.runtime import installed
 from flumeng.connectors.spark.options import Spark
 from flumeng.control.snapshot.partitions import FLOW, JOURNAL, OBJECTS, POLLS
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
@@ -124,7 +125,8 @@ def run(
             LETTERS: LettersInput(),
             OBJECTS: ObjectsInput(store),
             POLLS: PollsInput(store, poll_maker(session)),
-        }
+        },
+        installed,
     )
     probes_of_life: list[Callable[[], object]] = [lambda: spark.ask(session)]
     Liveness(parent.send, probes_of_life, application.held).start()

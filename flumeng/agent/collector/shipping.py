@@ -1,7 +1,9 @@
-"""flumeng's own code for executors elsewhere: one archive, named after its content.
+"""The code of flumeng and of installed plug-ins for executors elsewhere: one archive, named after
+its content.
 
-Executors need only Python and the data libraries. The archive has the package's metadata too, out
-of which its version is read.
+Executors need only Python and the data libraries; what a plug-in needs beside flumeng has to be
+installed there. The archive has the metadata of each distribution, out of which its version and its
+components are read.
 """
 
 from __future__ import annotations
@@ -10,13 +12,13 @@ import hashlib
 import zipfile
 from collections.abc import Iterator
 from importlib.metadata import distribution
+from importlib.util import find_spec
 from pathlib import Path
 
-import flumeng
-import zkschema
+from flumeng.config import registry
 from flumeng.platform import private_directory
 
-PACKAGES = (flumeng, zkschema)
+PACKAGES = ("flumeng", "zkschema")
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -38,9 +40,37 @@ def archive(directory: Path) -> Path:
 
 def _files() -> Iterator[tuple[str, bytes]]:
     for package in PACKAGES:
-        (root,) = map(Path, package.__path__)
-        for file in root.rglob("*.py"):
-            yield str(Path(package.__name__) / file.relative_to(root)), file.read_bytes()
-    found = distribution("flumeng")
+        yield from _sources(package)
+    yield from _metadata("flumeng")
+    for name in sorted({entry.distribution for entry in registry.all_entries()} - {registry.OWN}):
+        yield from _metadata(name)
+        for module in _modules(name):
+            yield from _sources(module)
+
+
+def _metadata(name: str) -> Iterator[tuple[str, bytes]]:
+    found = distribution(name)
+    folder = f"{name.replace('-', '_')}-{found.version}.dist-info"
     metadata = found.read_text("METADATA") or found.read_text("PKG-INFO") or ""
-    yield f"flumeng-{found.version}.dist-info/METADATA", metadata.encode()
+    yield f"{folder}/METADATA", metadata.encode()
+    if name != registry.OWN and (points := found.read_text("entry_points.txt")):
+        yield f"{folder}/entry_points.txt", points.encode()
+
+
+def _modules(name: str) -> set[str]:
+    """The top-level modules that have the components of this distribution."""
+    mine = (entry for entry in registry.all_entries() if entry.distribution == name)
+    return {entry.options.partition(":")[0].partition(".")[0] for entry in mine}
+
+
+def _sources(module: str) -> Iterator[tuple[str, bytes]]:
+    """The files of a top-level module or package; none when it is not there."""
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        return
+    origin = Path(spec.origin)
+    if not spec.submodule_search_locations:
+        yield origin.name, origin.read_bytes()
+        return
+    for file in origin.parent.rglob("*.py"):
+        yield str(Path(module) / file.relative_to(origin.parent)), file.read_bytes()

@@ -14,10 +14,11 @@ from flumeng.agent.discovery.scaling_loop import ScalingLoop
 from flumeng.agent.discovery.worker import MakeFinders, Worker
 from flumeng.agent.node.protocol import Parent
 from flumeng.agent.node.target_checks import TargetChecks
-from flumeng.config import policy, registry
+from flumeng.config import policy
 from flumeng.config.flow import FlowSpec
 from flumeng.config.policy import Policy
 from flumeng.connectors.api.finding import Finder, FinderClass, FindingTask
+from flumeng.connectors.ranged.runtime import finder_class
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
 from flumeng.journal.serving.partition_server import PartitionServer
@@ -89,7 +90,7 @@ def finders_of(allowed: Policy, store: Store) -> MakeFinders:
 
 def _class_of(source: str) -> FinderClass:
     try:
-        return cast("FinderClass", registry.get("source", source).finder_class())
+        return cast("FinderClass", finder_class(source))
     except ImportError as missing:
         raise UserError(f"the source {source} needs a package: {missing}") from missing
 

@@ -16,6 +16,7 @@ from flumeng.config import FlowSpec, registry
 from flumeng.config.component import Component, Declared
 from flumeng.connectors.api.finding import ProbedFinder
 from flumeng.connectors.api.sink import Probed, TaskRevision
+from flumeng.connectors.ranged.runtime import finder_class
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.scrubbing import scrub
 
@@ -73,7 +74,7 @@ class _Trial:
         require(part)
         entry = registry.get(part.kind, part.name)
         if part.kind == "source":
-            finder = cast("ProbedFinder", entry.finder_class())
+            finder = cast("ProbedFinder", finder_class(part.name))
             self._probe = partial(finder.probe, part.options)
             return
         sink = entry.implementation_class()(part.options, TaskRevision(flow, "", 0))

@@ -1,1 +1,94 @@
-"""The contract of sources, of inputs that are read in ranges, and of sinks."""
+"""The public contract of connectors and filters: all that a plug-in imports of flumeng.
+
+Option classes and their helpers are light; what runs a component (``Source``, ``Sink``,
+``RangedInput``, ``Filter``) needs pyarrow. Names are loaded when they are used, so that a control
+process which only checks a flow loads no pyarrow. docs/plugins.md shows how to write each kind.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flumeng.config.component import (
+        ExactlyOnce,
+        FilterOptions,
+        Guarantee,
+        InputOptions,
+        SinkOptions,
+        SourceOptions,
+    )
+    from flumeng.config.kinds import Columns, Kind
+    from flumeng.connectors.api.ranged_input import Ends, RangedInput
+    from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
+    from flumeng.connectors.api.sink import (
+        Attempt,
+        BatchId,
+        Commit,
+        Probed,
+        Row,
+        Sink,
+        TaskRevision,
+        Written,
+    )
+    from flumeng.connectors.api.source import Source, SourceContext
+    from flumeng.events.lazy_batch import LazyBatch
+    from flumeng.filters.contract import Filter
+    from flumeng.platform.errors import ConflictError, CorruptError, UnavailableError, UserError
+    from flumeng.platform.options.option import Need, option
+
+__all__ = [
+    "Attempt",
+    "BatchId",
+    "Columns",
+    "Commit",
+    "ConflictError",
+    "CorruptError",
+    "Ends",
+    "ExactlyOnce",
+    "Filter",
+    "FilterOptions",
+    "Guarantee",
+    "InputOptions",
+    "Kind",
+    "LazyBatch",
+    "LineRules",
+    "Need",
+    "Origin",
+    "Probed",
+    "RangedInput",
+    "ReceivedBlock",
+    "Row",
+    "Sink",
+    "SinkOptions",
+    "Source",
+    "SourceContext",
+    "SourceOptions",
+    "TaskRevision",
+    "UnavailableError",
+    "UserError",
+    "Written",
+    "option",
+]
+_MODULES = (
+    "flumeng.platform.options.option",
+    "flumeng.platform.errors",
+    "flumeng.config.kinds",
+    "flumeng.config.component",
+    "flumeng.connectors.api.received_block",
+    "flumeng.connectors.api.source",
+    "flumeng.connectors.api.ranged_input",
+    "flumeng.connectors.api.sink",
+    "flumeng.events.lazy_batch",
+    "flumeng.filters.contract",
+)
+"""Light ones first: a name is looked for in this order."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for module in map(import_module, _MODULES):
+            if hasattr(module, name):
+                return getattr(module, name)
+    raise AttributeError(f"{__name__} has no {name}")

@@ -99,7 +99,6 @@ class OneOf(Group):
 
 
 def _possible() -> Iterator[str]:
-    for entry in registry.entries("sink"):
-        cls = entry.options_class()
+    for name, cls in registry.usable("sink"):
         if not cls.in_driver and not issubclass(cls, Group):
-            yield entry.name
+            yield name

@@ -8,28 +8,17 @@ that are away cost the flows of others nothing.
 
 from __future__ import annotations
 
-import itertools
-import logging
-import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from flumeng.connectors.kafka.brokers import Brokers, Described, Place
 from flumeng.connectors.kafka.names import ID_CHARACTERS, KafkaPartition, parse
-from flumeng.platform import vital
-from flumeng.platform.errors import FlumengError, UnavailableError
+from flumeng.connectors.ranged.watcher import EndWatcher
 
-log = logging.getLogger(__name__)
-
-POLL_SECONDS = 0.3
-QUIET_SECONDS = 1.0
-"""Between two looks while nothing comes."""
-QUIET_AFTER_SECONDS = 10.0
 BEGINNINGS_SECONDS = 10.0
 ABSENT_LOOKS = 3
 """Brokers that have just started may not know a topic yet."""
-BACKOFF_MOST_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -47,117 +36,29 @@ class Extent:
     leader_epoch: int | None = None
 
 
-@dataclass(frozen=True)
-class _Owner:
-    partitions: frozenset[str]
-    on_change: Callable[[], None]
-
-
-class ExtentWatcher:
-    """Its methods may be called from any thread, and none but ``compare`` blocks. The thread runs
-    while somebody watches. ``clock`` gives seconds that only grow."""
+class ExtentWatcher(EndWatcher[Extent]):
+    """See ``EndWatcher``; of its methods only ``compare`` blocks."""
 
     def __init__(self, brokers: Brokers, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__("kafka positions", clock)
         self._brokers = brokers
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._owners: dict[Hashable, _Owner] = {}
-        self._extents: dict[str, Extent] = {}
-        self._looks = itertools.count(1)
-        self._not_before: dict[str, int] = {}
-        self._wake = threading.Event()
-        self._runs = False
         # Of the thread alone:
         self._floors: dict[Place, int] = {}
         self._floors_at = float("-inf")
         self._absent: dict[str, int] = {}
         self._last: dict[str, Extent] = {}
         """Of each partition what the brokers said last; its topic may be made anew."""
-        self._changed_at = float("-inf")
-        self._failures = 0
-
-    def watch(
-        self, owner: Hashable, partitions: Iterable[str], on_change: Callable[[], None]
-    ) -> None:
-        """From now on ``on_change``, which only enqueues, is called after each change of what
-        ``of`` says of these, instead of those that this owner watched before."""
-        with self._lock:
-            self._owners[owner] = _Owner(frozenset(partitions), on_change)
-            if not self._runs:
-                self._runs = True
-                vital.start("kafka positions", self._run)
-        self._wake.set()
-
-    def forget(self, owner: Hashable) -> None:
-        with self._lock:
-            self._owners.pop(owner, None)
-        self._wake.set()
-
-    def of(self, partitions: Iterable[str]) -> dict[str, Extent]:
-        """Lacks those of which the brokers say nothing now."""
-        found = ((name, self._extents.get(name)) for name in partitions)
-        return {name: extent for name, extent in found if extent is not None}
 
     def compare(self, partition: str, offset: int, leader_epoch: int) -> None:
         """See ``Brokers``. This one waits for them."""
         place = parse(partition)
         self._brokers.compare((place.topic, place.number), offset, leader_epoch)
 
-    def refresh(self, partitions: Collection[str]) -> None:
-        """What ``of`` says of these next is from after this call."""
-        with self._lock:
-            number = next(self._looks)
-            self._not_before.update(dict.fromkeys(partitions, number))
-            for name in partitions:
-                self._extents.pop(name, None)
-        self._wake.set()
+    def failed(self, why: str) -> Extent:
+        return Extent(trouble=why)
 
-    # From here on everything happens in the watcher's thread.
-
-    def _run(self) -> None:
-        while True:
-            self._wake.clear()
-            with self._lock:
-                wanted = frozenset[str]().union(*(o.partitions for o in self._owners.values()))
-                number = next(self._looks)
-                if not self._owners:
-                    self._runs = False
-                    self._extents, self._not_before = {}, {}
-                    return
-            self._look(wanted, number)
-            self._wake.wait(self._pause())
-
-    def _pause(self) -> float:
-        if self._failures:
-            return float(min(POLL_SECONDS * 2**self._failures, BACKOFF_MOST_SECONDS))
-        quiet = self._clock() - self._changed_at > QUIET_AFTER_SECONDS
-        return QUIET_SECONDS if quiet else POLL_SECONDS
-
-    def _look(self, wanted: frozenset[str], number: int) -> None:
-        try:
-            found = self._ask({name: parse(name) for name in wanted})
-        except UnavailableError as error:
-            self._fail(logging.WARNING, error)
-            found = {}
-        except FlumengError as error:
-            self._fail(logging.ERROR, error)
-            found = dict.fromkeys(wanted, Extent(trouble=str(error)))
-        except Exception as error:
-            log.exception("a fault while the brokers were asked")
-            self._failures = min(self._failures + 1, 10)
-            found = dict.fromkeys(wanted, Extent(trouble=f"a fault of flumeng: {error!r}"))
-        else:
-            if self._failures:
-                log.info("brokers answer again")
-            self._failures = 0
-        self._learn(found, number)
-
-    def _fail(self, level: int, error: FlumengError) -> None:
-        if not self._failures:
-            log.log(level, "partitions wait: %s", error)
-        self._failures = min(self._failures + 1, 10)
-
-    def _ask(self, partitions: Mapping[str, KafkaPartition]) -> dict[str, Extent]:
+    def ask(self, wanted: frozenset[str]) -> dict[str, Extent]:
+        partitions = {name: parse(name) for name in wanted}
         described = self._brokers.describe({one.topic for one in partitions.values()})
         troubles = self._troubles(partitions, described)
         places = {
@@ -217,19 +118,3 @@ class ExtentWatcher:
             self._floors = {**(self._floors if not due else {}), **found}
         if due:
             self._floors_at = now
-
-    def _learn(self, told: Mapping[str, Extent], number: int) -> None:
-        with self._lock:
-            told = {n: one for n, one in told.items() if number > self._not_before.get(n, 0)}
-            changed = {
-                name
-                for name in told.keys() | self._extents.keys()
-                if told.get(name) != self._extents.get(name)
-            }
-            self._extents = dict(told)
-            self._not_before = {n: at for n, at in self._not_before.items() if n not in told}
-            calls = [o.on_change for o in self._owners.values() if o.partitions & changed]
-        if changed:
-            self._changed_at = self._clock()
-        for call in calls:
-            call()

@@ -45,15 +45,25 @@ class Input(Protocol):
 
 
 class Inputs:
-    """``by_name``: see ``input_of``. It is an ``Input`` itself, of all their partitions."""
+    """``by_name``: see ``input_of``. It is an ``Input`` itself, of all their partitions. Inputs of
+    other names are made by ``installed`` when a flow has such a source."""
 
-    def __init__(self, by_name: Mapping[str, Input]) -> None:
-        self._by_name = by_name
+    def __init__(
+        self,
+        by_name: Mapping[str, Input],
+        installed: Callable[[str], Input | None] = lambda _: None,
+    ) -> None:
+        self._by_name = dict(by_name)
+        self._installed = installed
 
     def positions(self, wake: Callable[[], None]) -> RoutedPositions:
         return RoutedPositions(self._by_name, wake)
 
     def reader(self, spec: FlowSpec) -> RoutedReader:
+        """Raises UserError when a source of the flow cannot be loaded."""
+        for part in spec.partitioned:
+            if part.name not in self._by_name and (found := self._installed(part.name)):
+                self._by_name[part.name] = found
         readers = {name: each.reader(spec) for name, each in self._by_name.items()}
         return RoutedReader({name: each for name, each in readers.items() if each is not None})
 

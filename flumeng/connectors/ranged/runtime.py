@@ -1,0 +1,299 @@
+"""Runs a ``RangedInput``: as a finder in the discovery process, as an input in the collector, and
+as a reader in executors.
+
+A partition ``NAME`` of the incarnation ``I`` of the input ``X`` is ``NAME.I@X`` in ZooKeeper.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from flumeng.config import FlowSpec, registry
+from flumeng.connectors.api.finding import Before, Bounds, Findings, FindingTask, Offer
+from flumeng.connectors.api.ranged import Range, Reach, Standstill
+from flumeng.connectors.api.ranged_input import Ends, RangedInput
+from flumeng.connectors.ranged.watcher import EndWatcher
+from flumeng.control.snapshot.partitions import label_of
+from flumeng.control.zookeeper import Store
+from flumeng.events.schema import EVENT_SCHEMA, READ_SCHEMA
+from flumeng.platform.errors import CorruptError, UserError
+
+PROBE_THREADS = 4
+_PART = re.compile(r"[A-Za-z0-9._-]{1,150}", re.ASCII)
+_INCARNATION = re.compile(r"[A-Za-z0-9_-]{1,30}", re.ASCII)
+
+
+def partition_name(source: str, name: str, incarnation: str) -> str:
+    """Raises UserError for a name that ZooKeeper's schema does not allow."""
+    if not _PART.fullmatch(name) or not _INCARNATION.fullmatch(incarnation):
+        raise UserError(
+            f"{source}: {name!r} of incarnation {incarnation!r} is not the name of a partition: "
+            "letters, digits, dots, underscores and dashes make one"
+        )
+    return f"{name}.{incarnation}@{source}"
+
+
+class RangedFinder:
+    """See ``Finder``."""
+
+    def __init__(self, source: RangedInput) -> None:
+        self._source = source
+
+    def find(self, before: Before) -> Findings:
+        listed = self._source.list()
+        names = {
+            partition_name(self._source.name, one, incarnation): one
+            for one, incarnation in listed.items()
+        }
+        new = {full: one for full, one in names.items() if full not in before.partitions}
+        reached = self._source.ends(list(new.values())) if new else {}
+        known = {full: Offer() for full in names if full not in new}
+        begun = {full: Offer(reached[one].first) for full, one in new.items() if one in reached}
+        silent = sorted(one for one in new.values() if one not in reached)
+        troubles = (f"{', '.join(silent)}: the ends are not known yet",) if silent else ()
+        gone = frozenset(before.partitions) - names.keys()
+        own = frozenset(name for name in gone if name.endswith(f"@{self._source.name}"))
+        return Findings(known | begun, gone=own, troubles=troubles)
+
+    def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
+        return {name: Bounds(one.first, one.end) for name, one in self._ends(partitions).items()}
+
+    def offsets(self, partitions: Collection[str], to: str) -> dict[str, int]:
+        if to not in ("earliest", "latest"):
+            raise UserError(f"{self._source.name}: offsets are not found by time: {to}")
+        ends = self._ends(partitions)
+        return {name: one.first if to == "earliest" else one.end for name, one in ends.items()}
+
+    def times(self, at: Mapping[str, int]) -> dict[str, int]:
+        """The contract has no times of events."""
+        del at
+        return {}
+
+    def finished(self) -> None:
+        """No partition has a given end."""
+
+    def close(self) -> None:
+        self._source.close()
+
+    def _ends(self, partitions: Collection[str]) -> dict[str, Ends]:
+        return _by_full_name(self._source, partitions)
+
+
+class RangedRuntime:
+    """See ``Input``: one kind of ``RangedInput`` for all tasks of a collector. Tasks whose sources
+    have equal options share one watcher."""
+
+    def __init__(self, kind: type[RangedInput]) -> None:
+        self._kind = kind
+        self._lock = threading.Lock()
+        self._watchers: list[tuple[Any, _Watcher]] = []
+        self._probes = ThreadPoolExecutor(PROBE_THREADS, f"{kind.name} probe")
+
+    def positions(self, wake: Callable[[], None]) -> RangedPositions:
+        return RangedPositions(self, wake)
+
+    def reader(self, spec: FlowSpec) -> RangedReader | None:
+        options = self.options(spec)
+        return None if options is None else RangedReader(self._kind, options)
+
+    def options(self, spec: FlowSpec) -> Any:
+        """Those of the flow's source of this kind; None when it has none."""
+        parts = (part.options for part in spec.partitioned if part.name == self._kind.name)
+        return next(parts, None)
+
+    def watcher(self, options: Any) -> _Watcher:
+        with self._lock:
+            for known, watcher in self._watchers:
+                if known == options:
+                    return watcher
+            self._watchers.append((options, _Watcher(self._kind(options))))
+            return self._watchers[-1][1]
+
+    def probe(self, read: Callable[[], None]) -> Future[None]:
+        return self._probes.submit(read)
+
+
+class RangedPositions:
+    """See ``Positions``."""
+
+    def __init__(self, runtime: RangedRuntime, wake: Callable[[], None]) -> None:
+        self._runtime = runtime
+        self._wake = wake
+        self._reader: RangedReader | None = None
+        self._watcher: _Watcher | None = None
+        self._watched: frozenset[str] | None = None
+
+    def open(self, spec: FlowSpec) -> None:
+        self.close()
+        self._reader = self._runtime.reader(spec)
+        options = self._runtime.options(spec)
+        self._watcher = None if options is None else self._runtime.watcher(options)
+
+    def of(self, partitions: Collection[str]) -> dict[str, Reach]:
+        if self._watcher is None:  # the flow has no such source any more
+            return {}
+        wanted = frozenset(partitions)
+        if wanted != self._watched:
+            self._watcher.watch(self, wanted, self._wake)
+            self._watched = wanted
+        return self._watcher.of(wanted)
+
+    def refresh(self, partitions: Collection[str]) -> None:
+        if self._watcher is not None:
+            self._watcher.refresh(partitions)
+
+    def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
+        reader = self._reader
+        assert reader is not None, "a partition that was reached has a reader"
+        probe = self._runtime.probe(
+            lambda: next((None for _ in reader.read(Range(partition, start, end), address)), None)
+        )
+        probe.add_done_callback(lambda _: self._wake())
+        return probe
+
+    def describe(self, standstill: Standstill) -> str:
+        return _DESCRIBED[standstill.kind].format(
+            label=label_of(standstill.partition),
+            partition=standstill.partition,
+            offset=standstill.offset,
+            acked=standstill.acked,
+            why=standstill.why,
+        )
+
+    def close(self) -> None:
+        if self._watcher is not None:
+            self._watcher.forget(self)
+        self._watcher, self._watched = None, None
+
+
+_STOPS = "{label} stops at offset {offset}: {why}; it is tried again; to pass over it: "
+_RESET = "pause the flow, and `flumeng flow reset --to {label}=OFFSET --partitions {partition}`"
+_DESCRIBED = {
+    "nonsense": "{label} stands still: {why}",
+    "lost": "{label} ends at offset {offset}, but {acked} is acked: events are lost, or the ack "
+    "was set too high; to go on at its end: pause the flow, and `flumeng flow reset --to latest`",
+    "gone": "{label} has nothing below offset {offset} any more, and only {acked} is acked; to go "
+    "on with what is left: pause the flow, and `flumeng flow reset --to earliest`",
+    "held": _STOPS + _RESET,
+    "damaged": _STOPS + _RESET,
+    "unanswered": "{label} waits at offset {offset}: {why}",
+}
+
+
+class _Watcher(EndWatcher[Reach]):
+    def __init__(self, source: RangedInput) -> None:
+        super().__init__(f"{source.name} positions")
+        self._source = source
+
+    def ask(self, partitions: frozenset[str]) -> dict[str, Reach]:
+        ends = _by_full_name(self._source, partitions)
+        return {
+            name: Reach("", one.end, floor=one.first, closed=one.closed)
+            for name, one in ends.items()
+        }
+
+    def failed(self, why: str) -> Reach:
+        return Reach("", 0, trouble=why)
+
+
+@dataclass(frozen=True)
+class RangedReader:
+    """See ``Reader``. It is pickled with the options, and makes its input where it reads."""
+
+    kind: type[RangedInput]
+    options: Any
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([*READ_SCHEMA, *self.kind.schema])
+
+    @property
+    def modules(self) -> frozenset[str]:
+        return frozenset({self.kind.__module__})
+
+    def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
+        del address
+        name = label_of(piece.partition)
+        at = piece.start
+        source = self.kind(self.options)
+        try:
+            for batch in source.read(name, piece.start, piece.end):
+                if batch.num_rows:
+                    events = self._completed(batch, piece)
+                    at = _following(events, at, piece.end)
+                    yield events
+        finally:
+            source.close()
+
+    def _completed(self, batch: pa.RecordBatch, piece: Range) -> pa.RecordBatch:
+        """The batch with all columns of ``schema``."""
+        rows = batch.num_rows
+        given = {
+            "ts": pa.scalar(time.time_ns() // 1000, EVENT_SCHEMA.field("ts").type),
+            "host": pa.scalar("", pa.string()),
+            "journal": pa.scalar(piece.partition, pa.string()),
+            "replayed": pa.scalar(piece.replayed, pa.bool_()),
+        }
+        columns = [
+            batch.column(field.name).cast(field.type)
+            if field.name in batch.schema.names and field.name not in ("journal", "replayed")
+            else pa.repeat(given.get(field.name, pa.scalar(None, field.type)), rows)
+            for field in self.schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _following(events: pa.RecordBatch, at: int, end: int) -> int:
+    """The offset behind the batch. Raises CorruptError when it has others than [``at``, ``end``),
+    or others than in growing order."""
+    offsets = events.column("seq").to_numpy(zero_copy_only=False)
+    if offsets[0] < at or offsets[-1] >= end or not bool((offsets[1:] > offsets[:-1]).all()):
+        raise CorruptError(f"offsets from {offsets[0]} to {offsets[-1]}, asked for {at} to {end}")
+    return int(offsets[-1]) + 1
+
+
+def _by_full_name(source: RangedInput, partitions: Collection[str]) -> dict[str, Ends]:
+    labels = {label_of(name): name for name in partitions}
+    return {labels[one]: ends for one, ends in source.ends(list(labels)).items() if one in labels}
+
+
+@dataclass(frozen=True)
+class _Finders:
+    """See ``FinderClass`` and ``ProbedFinder``."""
+
+    kind: type[RangedInput]
+
+    def of(self, options: Any, store: Store, task: FindingTask) -> RangedFinder:
+        del store, task  # such an input needs to know neither
+        return RangedFinder(self.kind(options))
+
+    def probe(self, options: Any) -> None:
+        source = self.kind(options)
+        try:
+            source.list()
+        finally:
+            source.close()
+
+
+def finder_class(source: str) -> Any:
+    """A ``FinderClass``, which may be a ``ProbedFinder``, for the source of this name. Raises
+    ImportError, UserError."""
+    kind = registry.get("source", source).finder_class()
+    return _Finders(kind) if issubclass(kind, RangedInput) else kind
+
+
+def installed(name: str) -> RangedRuntime | None:
+    """The input that a source of this name brings; None when there is none. Raises UserError."""
+    entry = registry.find("source", name)
+    if entry is None:
+        return None
+    kind = entry.implementation_class()
+    return RangedRuntime(kind) if issubclass(kind, RangedInput) else None
