@@ -63,7 +63,7 @@ need_venv() {
     printf 'installing flumeng and what it needs into %s\n' "$(basename "$venv")" >&2
     # To compile all twelve thousand modules takes half a minute; each is when it is first imported.
     "$python" -m pip install --quiet --disable-pip-version-check --no-compile \
-        -e "$top${1:+[$1]}" ${1:+-e "$top/packages/flumeng-flume"} \
+        -e "$top${1:+[$1]}" ${1:+-e "$top/packages/flumeng-flume" -e "$top/packages/flumeng-testkit"} \
         ${spark_version:+"pyspark==$spark_version"} >&2 ||
         fail "pip could not install the dependencies"
     printf '%s\n' "$wanted" >"$stamp"

@@ -140,7 +140,7 @@ def read(points: Iterable[EntryPoint]) -> Mapping[tuple[Kind, str], Entry]:
     for entry in sorted(_entries(points), key=lambda one: (_ORDER[one.kind], one.name)):
         key = entry.kind, entry.name
         if key in found:
-            both = f"{found[key].distribution} and {entry.distribution}"
+            both = " and ".join(sorted((found[key].distribution, entry.distribution)))
             wrong = f"the {entry.kind} {entry.name} is in two packages, {both}: uninstall one"
             found[key] = Entry(entry.kind, entry.name, entry.options, both, wrong)
         else:

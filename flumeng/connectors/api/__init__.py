@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         SinkOptions,
         SourceOptions,
     )
-    from flumeng.config.kinds import Columns, Kind
+    from flumeng.config.kinds import Columns, Kind, check_column, require_column, require_new
     from flumeng.connectors.api.ranged_input import Ends, RangedInput
     from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
     from flumeng.connectors.api.sink import (
@@ -33,12 +33,17 @@ if TYPE_CHECKING:
         Written,
     )
     from flumeng.connectors.api.source import Source, SourceContext
+    from flumeng.events.columns import changed, replaced
+    from flumeng.events.identity import JOURNAL, SEQ, SPLIT, strip, without
     from flumeng.events.lazy_batch import LazyBatch
     from flumeng.filters.contract import Filter
     from flumeng.platform.errors import ConflictError, CorruptError, UnavailableError, UserError
     from flumeng.platform.options.option import Need, option
 
 __all__ = [
+    "JOURNAL",
+    "SEQ",
+    "SPLIT",
     "Attempt",
     "BatchId",
     "Columns",
@@ -69,7 +74,14 @@ __all__ = [
     "UnavailableError",
     "UserError",
     "Written",
+    "changed",
+    "check_column",
     "option",
+    "replaced",
+    "require_column",
+    "require_new",
+    "strip",
+    "without",
 ]
 _MODULES = (
     "flumeng.platform.options.option",
@@ -80,6 +92,8 @@ _MODULES = (
     "flumeng.connectors.api.source",
     "flumeng.connectors.api.ranged_input",
     "flumeng.connectors.api.sink",
+    "flumeng.events.columns",
+    "flumeng.events.identity",
     "flumeng.events.lazy_batch",
     "flumeng.filters.contract",
 )

@@ -1,0 +1,1 @@
+"""An example of a plug-in for flumeng: one component of each kind."""
