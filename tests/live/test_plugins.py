@@ -21,6 +21,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import set_setting
 from flumeng.control.zookeeper.kazoo_store import connect
 from tests.live.chaos import Cluster, child_of
@@ -175,15 +176,16 @@ def test_executors_of_other_hosts_get_the_code_of_plugins(
     cluster.start_all()
     try:
         with closing(connect(cluster.hosts)) as store:
+            operator = Operator(store, "test", "", 0.0)
             for key, text in (
                 ("spark.master", spark_cluster.address),
                 ("spark.python", spark_cluster.python),
                 ("spark.cores", "1"),
                 ("spark.executor_memory", "512m"),
             ):
-                set_setting(store, key, text, author="test", reason="", now=0.0)
+                set_setting(operator, key, text)
             lake = tmp_path / "lake"
-            apply_flow(store, ON_SPARK.format(lake=lake), author="test", reason="", now=0.0)
+            apply_flow(operator, ON_SPARK.format(lake=lake))
 
             def rows() -> int:
                 files = delivered(lake)
