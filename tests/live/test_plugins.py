@@ -22,7 +22,6 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import set_setting
 from flumeng.control.zookeeper.kazoo_store import connect
@@ -186,16 +185,17 @@ def test_executors_of_other_hosts_get_the_code_of_plugins(
                 ("spark.executor_memory", "512m"),
             ):
                 set_setting(operator, key, text)
-            lake = tmp_path / "lake"
-            apply_flow(operator, ON_SPARK.format(lake=lake))
+        lake, flow = tmp_path / "lake", tmp_path / "flow.yaml"
+        flow.write_text(ON_SPARK.format(lake=lake))
+        subprocess.run([FLUMENG, "flow", "apply", flow, "--zk", cluster.hosts], check=True)
 
-            def rows() -> int:
-                files = delivered(lake)
-                return int(ds.dataset(files).count_rows()) if files else 0
+        def rows() -> int:
+            files = delivered(lake)
+            return int(ds.dataset(files).count_rows()) if files else 0
 
-            eventually(lambda: rows() == 500, "the events did not reach the lake")
-            patterns = ds.dataset(delivered(lake)).to_table().column("pattern").to_pylist()
-            assert all(text.startswith("# # ") for text in patterns)
+        eventually(lambda: rows() == 500, "the events did not reach the lake")
+        patterns = ds.dataset(delivered(lake)).to_table().column("pattern").to_pylist()
+        assert all(text.startswith("# # ") for text in patterns)
     finally:
         cluster.stop()
 
