@@ -22,11 +22,10 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from flumeng.control.commands.operator import Operator
-from flumeng.control.commands.settings import set_setting
 from flumeng.control.zookeeper.kazoo_store import connect
-from tests.live.chaos import Cluster, child_of
+from tests.live.chaos import child_of
 from tests.live.one_host import FLUMENG, Standalone, delivered, eventually
+from tests.live.test_spark_cluster import POLICY, REQUIREMENTS, ClusterOnSpark, set_on_spark
 from tests.testkit.daemons import module_of
 from tests.testkit.spark_cluster import StandaloneCluster
 
@@ -162,7 +161,7 @@ def test_flow_of_plugins_delivers_exactly_once_through_kills(plugin_flow: Plugin
 
 @pytest.fixture
 def spark_cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
-    cluster = StandaloneCluster(tmp_path / "spark", Path("conf/spark/executors.txt"), workers=1)
+    cluster = StandaloneCluster(tmp_path / "spark", REQUIREMENTS, workers=1)
     cluster.start()
     yield cluster
     cluster.stop()
@@ -173,18 +172,13 @@ def test_executors_of_other_hosts_get_the_code_of_plugins(
     spark_cluster: StandaloneCluster, tmp_path: Path
 ) -> None:
     """Their Python has neither flumeng nor the plug-in."""
-    cluster = Cluster(tmp_path)
+    cluster = ClusterOnSpark(tmp_path)
+    policy = POLICY.format(master=spark_cluster.address, python=spark_cluster.python)
+    (tmp_path / "policy.yaml").write_text(policy)
     cluster.start_all()
     try:
         with closing(connect(cluster.hosts)) as store:
-            operator = Operator(store, "test", "", 0.0)
-            for key, text in (
-                ("spark.master", spark_cluster.address),
-                ("spark.python", spark_cluster.python),
-                ("spark.cores", "1"),
-                ("spark.executor_memory", "512m"),
-            ):
-                set_setting(operator, key, text)
+            set_on_spark(store, spark_cluster)
         lake, flow = tmp_path / "lake", tmp_path / "flow.yaml"
         flow.write_text(ON_SPARK.format(lake=lake))
         subprocess.run([FLUMENG, "flow", "apply", flow, "--zk", cluster.hosts], check=True)
@@ -195,7 +189,7 @@ def test_executors_of_other_hosts_get_the_code_of_plugins(
 
         eventually(lambda: rows() == 500, "the events did not reach the lake")
         patterns = ds.dataset(delivered(lake)).to_table().column("pattern").to_pylist()
-        assert all(text.startswith("# # ") for text in patterns)
+        assert all(pattern.startswith(b"# # ") for pattern in patterns)
     finally:
         cluster.stop()
 

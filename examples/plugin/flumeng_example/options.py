@@ -78,7 +78,7 @@ class Pattern(FilterOptions):
     def behind(self, columns: Columns) -> Columns:
         require_column(columns, "body")
         require_new(columns, [self.column])
-        return {**columns, self.column: Kind("string")}
+        return {**columns, self.column: Kind("binary")}
 
 
 @dataclass(frozen=True)
