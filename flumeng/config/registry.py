@@ -78,8 +78,8 @@ class Entry:
         return self._loaded(self.options_class().poll)
 
     def fault(self) -> str:
-        """Why the component cannot be used; empty when it can. Packages that a component of
-        flumeng itself needs may be missing, which is no fault."""
+        """Why the component cannot be used; empty when it can. A package that one of our own
+        components needs may be missing, which is no fault."""
         try:
             self.options_class()
             if self.distribution != OWN:
