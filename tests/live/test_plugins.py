@@ -199,7 +199,9 @@ def files_of(page: str) -> dict[str, str]:
     parts = re.split(r"```\w*\n(.*?)```\n", page, flags=re.DOTALL)
     found: dict[str, str] = {}
     for before, block in zip(parts[::2], parts[1::2], strict=False):
-        names = re.findall(r"`((?:flumeng_mine|tests)/\w+\.py|setup\.cfg|pyproject\.toml)`", before)
+        names = re.findall(
+            r"`(?:mine/)?((?:flumeng_mine|tests)/\w+\.py|setup\.cfg|pyproject\.toml)`", before
+        )
         if names:
             found[names[-1]] = block
     return found
