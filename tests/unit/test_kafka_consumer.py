@@ -10,7 +10,7 @@ import pytest
 from flumeng.config.client_tls import ClientTls
 from flumeng.connectors.kafka.access import Access, consumer_settings
 from flumeng.connectors.kafka.consumer import RangeConsumer
-from flumeng.connectors.kafka.library import KafkaException
+from flumeng.connectors.kafka.errors import KafkaException
 from flumeng.connectors.kafka.librdkafka import Client
 from flumeng.connectors.kafka.source_options import KafkaSource
 from flumeng.platform.errors import UserError

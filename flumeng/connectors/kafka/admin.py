@@ -16,14 +16,20 @@ from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from flumeng.connectors.kafka.access import Access
-from flumeng.connectors.kafka.library import KafkaError, KafkaException, meaning
+from flumeng.connectors.kafka.errors import (
+    AUTHENTICATION,
+    KafkaError,
+    KafkaException,
+    meaning,
+    require_reader,
+)
 from flumeng.connectors.kafka.names import id_text
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 
+require_reader()
 ANSWER_SECONDS = 5.0
 GRACE_SECONDS = 2.0
 """librdkafka says so much later at most that brokers have not answered in time."""
-PERSONS_TROUBLES = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)
 Bound = Literal["earliest", "latest"] | datetime
 """Of a time: the first message that is not older; there may be none."""
 _OffsetSpec: Any = confluent_kafka.admin.__dict__["OffsetSpec"]
@@ -91,7 +97,7 @@ class KafkaAdmin:
     def _meaning(self, error: Any) -> FlumengError:
         self._client.poll(0)  # it is told of its connections here only
         trouble = self._trouble
-        if trouble is not None and trouble.code() in PERSONS_TROUBLES:
+        if trouble is not None and trouble.code() in AUTHENTICATION:
             return meaning(trouble, self._access)
         if trouble is not None and error.code() == KafkaError._TIMED_OUT:
             return UnavailableError(f"{self._access}: no answer: {trouble.str()}")

@@ -20,7 +20,7 @@ from flumeng.connectors.api.ranged import CutError
 from flumeng.connectors.kafka import admin
 from flumeng.connectors.kafka.access import Access, consumer_settings
 from flumeng.connectors.kafka.admin import Bound, KafkaAdmin
-from flumeng.connectors.kafka.library import (
+from flumeng.connectors.kafka.errors import (
     GROUP,
     NO_TOPIC,
     PASSING,

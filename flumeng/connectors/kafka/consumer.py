@@ -17,7 +17,7 @@ import numpy as np
 
 from flumeng.connectors.kafka.access import Access, consumer_settings
 from flumeng.connectors.kafka.columns import Columns, columns, pieces
-from flumeng.connectors.kafka.library import GROUP, PASSING, KafkaError, KafkaException, meaning
+from flumeng.connectors.kafka.errors import GROUP, PASSING, KafkaError, KafkaException, meaning
 from flumeng.connectors.kafka.librdkafka import Client, Taken
 from flumeng.connectors.kafka.loops import Numbers
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError

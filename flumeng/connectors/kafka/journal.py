@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from flumeng.config import FlowSpec
 from flumeng.connectors.kafka.client import connection
+from flumeng.connectors.kafka.errors import NO_TOPIC, PERSONS, KafkaException
 from flumeng.connectors.kafka.journal_options import KafkaJournal
 from flumeng.journal.log.errors import HeldError, JournalFailedError
 from flumeng.platform.errors import UnavailableError, UserError
@@ -29,7 +30,7 @@ from flumeng.platform.seldom import Seldom
 log = logging.getLogger(__name__)
 
 try:
-    from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
+    from confluent_kafka import Producer, TopicCollection
     from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 except ImportError as missing:
     raise UserError("a journal in Kafka needs a package: pip install 'flumeng[kafka]'") from missing
@@ -196,12 +197,12 @@ class InKafka:
             entries = found.result(max(0.1, deadline - time.monotonic()))
         except KafkaException as error:
             cause = error.args[0]
-            if cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            if cause.code() in NO_TOPIC:
                 raise UserError(
                     f"journal.kafka: the topic {topic}: {cause.str()}; make it, with as many "
                     "partitions as tasks are to read it"
                 ) from error
-            if cause.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION):
+            if cause.code() in PERSONS:
                 raise UserError(f"journal.kafka: {topic}: {cause.str()}") from error
             said = f": {self._troubles[0].str()}" if self._troubles else ""
             raise UnavailableError(f"journal.kafka: {cause.str()}{said}") from error

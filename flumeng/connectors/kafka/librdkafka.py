@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from flumeng.connectors.kafka.library import KafkaError, KafkaException
+from flumeng.connectors.kafka.errors import KafkaError, KafkaException
 from flumeng.connectors.kafka.loops import Numbers, destroy, examine, gather, library
 
 TEXT_BYTES = 512

@@ -10,12 +10,19 @@ from typing import Any
 
 from flumeng.connectors.api.backoff import CONNECT_SECONDS, FRESH_SECONDS
 from flumeng.connectors.kafka.client import connection
+from flumeng.connectors.kafka.errors import (
+    NOT_YET,
+    PERSONS,
+    REFUSED_ALONE,
+    KafkaError,
+    KafkaException,
+)
 from flumeng.connectors.kafka.sink_options import Kafka
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.scrubbing import Secret
 
 try:
-    from confluent_kafka import KafkaError, KafkaException, Producer
+    from confluent_kafka import Producer
 except ImportError as missing:
     raise UserError("the sink kafka needs a package: pip install 'flumeng[kafka]'") from missing
 
@@ -31,28 +38,6 @@ PROBES = 100
 """So many topics that are not listed are asked for one by one, at most, each time."""
 CREATED_SECONDS = 1.0
 """Brokers that create a topic which is asked for have it after that."""
-REFUSED_ALONE = (
-    KafkaError.MSG_SIZE_TOO_LARGE,
-    KafkaError.INVALID_RECORD,
-    KafkaError.INVALID_TIMESTAMP,
-)
-"""A broker that refuses a message for that refuses all that came with it in one request."""
-NOT_YET = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
-NO_TOPIC = (
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._UNKNOWN_TOPIC,
-    KafkaError._UNKNOWN_PARTITION,
-    KafkaError.TOPIC_EXCEPTION,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-)
-PERSONS = (
-    *NO_TOPIC,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError._AUTHENTICATION,
-)
-"""Errors that a person has to mend."""
 
 Header = tuple[str, bytes]
 Message = tuple[str, bytes, bytes | None, Sequence[Header] | None, int]

@@ -1,4 +1,8 @@
-"""The adapter's errors, and what they mean: librdkafka's codes as those of flumeng's error tree."""
+"""The table of Kafka's errors: which a person has to mend, which pass, which mean damage.
+
+Reader, finder, sink and journal ask here; no other module of flumeng names an error of Kafka but
+for what one call means by it.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,13 @@ from typing import Any
 
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
 
-NEEDS = "the source kafka needs a package: pip install 'flumeng[kafka]'"
+NEEDS = "Kafka needs a package: pip install 'flumeng[kafka]'"
 try:
     from confluent_kafka import KafkaError, KafkaException
 except ImportError as missing:
     raise UserError(NEEDS) from missing
-if find_spec("numba") is None:  # it is imported only where messages are read
-    raise UserError(NEEDS)
 
-__all__ = ["GROUP", "PASSING", "KafkaError", "KafkaException", "meaning"]
+__all__ = ["KafkaError", "KafkaException", "meaning", "require_reader"]
 
 NO_TOPIC = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -24,12 +26,13 @@ NO_TOPIC = (
     KafkaError.UNKNOWN_TOPIC_ID,
     KafkaError.TOPIC_EXCEPTION,
 )
+AUTHENTICATION = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)
 PERSONS = (
     *NO_TOPIC,
+    *AUTHENTICATION,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError._AUTHENTICATION,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     KafkaError._INVALID_ARG,
 )
 """Errors that a person has to mend."""
@@ -53,6 +56,14 @@ PASSING = (
     KafkaError.OFFSET_NOT_AVAILABLE,
 )
 """What librdkafka itself tries again."""
+NOT_YET = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
+"""What brokers say of a topic that they are about to create."""
+REFUSED_ALONE = (
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+)
+"""A broker that refuses a message for that refuses all that came with it in one request."""
 GROUP = (
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -60,6 +71,12 @@ GROUP = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
 )
 """About consumer groups, of which nothing here makes use."""
+
+
+def require_reader() -> None:
+    """Raises UserError where numba is missing, which is imported only where messages are read."""
+    if find_spec("numba") is None:
+        raise UserError(NEEDS)
 
 
 def meaning(error: Any, who: object) -> FlumengError:
