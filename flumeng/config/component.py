@@ -349,15 +349,10 @@ class Keep:
     """How long dead letters in files are kept, and how many bytes of them; older files go."""
 
     days: int | None = option(
-        doc="Files that are older go.", minimum=1, maximum=36_500, example="30", default=None
+        doc="Files that are older go.", between=(1, 36_500), example="30", default=None
     )
     bytes: int | None = option(
-        doc="Of more the oldest files go.",
-        unit="bytes",
-        minimum=2**20,
-        maximum=2**60,
-        example="10 GiB",
-        default=None,
+        doc="Of more the oldest files go.", between=(2**20, 2**60), example="10 GiB", default=None
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:

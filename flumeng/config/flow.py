@@ -51,18 +51,15 @@ class TaskRange:
 
     max: int = option(
         doc="Never more tasks than this, nor more than there are partitions.",
-        minimum=1,
-        maximum=100_000,
+        between=(1, 100_000),
         example="8",
     )
-    min: int = option(doc="Never fewer tasks than this.", minimum=1, maximum=100_000, default=1)
+    min: int = option(doc="Never fewer tasks than this.", between=(1, 100_000), default=1)
     lag_seconds: float = option(
         doc="The oldest event may be this old beyond `batch.seconds`; three times `batch.seconds` "
         "when that is more. When it has been half as old for a minute and will not catch up by "
         "itself, tasks are added.",
-        unit="seconds",
-        minimum=1,
-        maximum=86_400,
+        between=(1, 86_400),
         default=60.0,
     )
 
@@ -90,8 +87,7 @@ class CollectPlace:
         "need. When not given, one for each 16 partitions or 2 lanes of objects, and no more than "
         "there are nodes: the number grows when it should be twice as large, and shrinks at a "
         "quarter.",
-        minimum=1,
-        maximum=100_000,
+        between=(1, 100_000),
         default=None,
     )
     weight: Mapping[str, float] = option(
@@ -101,8 +97,7 @@ class CollectPlace:
     )
     per_node: int = option(
         doc="At most so many of the flow's tasks on one node; 0 for any number.",
-        minimum=0,
-        maximum=100_000,
+        between=(0, 100_000),
         default=0,
     )
     spread: Literal["load", "zone"] = option(
@@ -113,8 +108,7 @@ class CollectPlace:
         doc="So many nodes are ready for each task: its own, and the others as warm standbys with "
         "Spark running, in other zones where there are any. A standby takes over when the task's "
         "node is lost or drained, and counts against no capacity.",
-        minimum=1,
-        maximum=10,
+        between=(1, 10),
         default=1,
     )
 
@@ -133,29 +127,23 @@ class Rollout:
 
     canary: int = option(
         doc="So many tasks of each kind (ingest, collect) take it first.",
-        minimum=1,
-        maximum=1000,
+        between=(1, 1000),
         default=1,
     )
     max_parallel: int = option(
         doc="When the canary runs it, so many others take it at once.",
-        minimum=1,
-        maximum=100_000,
+        between=(1, 100_000),
         default=1,
     )
     settle_seconds: float = option(
         doc="How long a task must have run it without failing before that counts.",
-        unit="seconds",
-        minimum=0,
-        maximum=86_400,
+        between=(0, 86_400),
         default=10.0,
     )
     deadline_seconds: float = option(
         doc="When no task makes progress for so long, beyond `settle_seconds`, the flow goes back; "
         "0: the rollout waits, and says so.",
-        unit="seconds",
-        minimum=0,
-        maximum=604_800,
+        between=(0, 604_800),
         default=600.0,
     )
 
@@ -167,32 +155,22 @@ class Batch:
     seconds: float | None = option(
         doc="A small batch waits until its oldest event is this old. When not given, a minute with "
         "a sink that makes files whose journals may hold a GiB or more, else a second.",
-        unit="seconds",
-        minimum=0,
-        maximum=86_400,
+        between=(0, 86_400),
         default=None,
     )
     events: int = option(
-        doc="No batch is larger than this.",
-        unit="events",
-        minimum=1,
-        maximum=1_000_000_000,
-        default=2_000_000,
+        doc="No batch is larger than this.", between=(1, 1_000_000_000), default=2_000_000
     )
     bytes: int | None = option(
         doc="No batch is about larger than this, as its events are read, by what the events of the "
         "batches before it had. A batch that has so much waits no longer.",
-        unit="bytes",
-        minimum=2**16,
-        maximum=2**40,
+        between=(2**16, 2**40),
         default=None,
     )
     timeout_seconds: float = option(
         doc="A batch that is not written by then is given up, and those behind it with it; the "
         "task says so, and tries again with twice the time, up to 600 s.",
-        unit="seconds",
-        minimum=1,
-        maximum=86_400,
+        between=(1, 86_400),
         default=60.0,
     )
 
@@ -204,9 +182,7 @@ class Lag:
     seconds: float = option(
         doc="The oldest event that is not in the sinks may be this old; three times "
         "`batch.seconds` when that is more.",
-        unit="seconds",
-        minimum=1,
-        maximum=366 * 86_400,
+        between=(1, 366 * 86_400),
         default=300.0,
     )
 
@@ -218,39 +194,27 @@ class JournalOptions:
     max_bytes: int | None = option(
         doc="At this size a journal takes nothing more, and senders wait, until events are acked. "
         "When not given, 16 GiB, or 64 MiB with `durability: memory`.",
-        unit="bytes",
-        minimum=2**24,
-        maximum=2**50,
+        between=(2**24, 2**50),
         default=None,
     )
     retain_seconds: float = option(
         doc="Acked events are kept for this long, to be read again; never at the cost of new ones. "
         "With neither this nor `retain_bytes` they are not kept.",
-        unit="seconds",
-        minimum=0,
-        maximum=366 * 86_400,
+        between=(0, 366 * 86_400),
         default=0.0,
     )
     retain_bytes: int = option(
         doc="No more acked events than this are kept; 0 sets no limit to `retain_seconds`.",
-        unit="bytes",
-        minimum=0,
-        maximum=2**50,
+        between=(0, 2**50),
         default=0,
     )
     group_seconds: float = option(
         doc="How long the first event of a group waits for company before they are synced.",
-        unit="seconds",
-        minimum=0,
-        maximum=1,
+        between=(0, 1),
         default=0.002,
     )
     group_bytes: int = option(
-        doc="A group of this size waits no longer.",
-        unit="bytes",
-        minimum=1,
-        maximum=2**26,
-        default=2**22,
+        doc="A group of this size waits no longer.", between=(1, 2**26), default=2**22
     )
     kafka: OutsideJournal | None = option(
         doc="Keep them in a topic of Kafka instead of on the disks of the nodes.",

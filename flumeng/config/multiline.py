@@ -70,8 +70,7 @@ class Multiline:
         doc="By these columns and attributes streams of lines are told apart: lines of two streams "
         "are never joined. When not given: `host`, `source`, `path`, `peer` and `command`, so that "
         "each file, connection and command is a stream.",
-        minimum=1,
-        maximum=10,
+        between=(1, 10),
         check=check_names,
         example="[path]",
         default=KEY,
@@ -80,22 +79,15 @@ class Multiline:
         doc="A line that came later than this after the one before it begins another event. So "
         "long the newest event of each stream waits, and about as much is read again with each "
         "batch. The rest of a container's message is waited for a minute, if this is less.",
-        unit="seconds",
-        minimum=0.1,
-        maximum=600,
+        between=(0.1, 600),
         default=5.0,
     )
     max_lines: int = option(
-        doc="No event has more lines; what follows are others.",
-        minimum=2,
-        maximum=100_000,
-        default=500,
+        doc="No event has more lines; what follows are others.", between=(2, 100_000), default=500
     )
     max_bytes: int = option(
         doc="No event of several lines is larger; what follows are others.",
-        unit="bytes",
-        minimum=1024,
-        maximum=2**26,
+        between=(1024, 2**26),
         default=2**20,
     )
 

@@ -272,9 +272,7 @@ class Policy:
     journal_bytes: int | None = option(
         doc="What all journals of this node together may hold on its disk; at that, senders wait. "
         "Each ingest worker has an equal part of it.",
-        unit="bytes",
-        minimum=2**26,
-        maximum=2**60,
+        between=(2**26, 2**60),
         default=None,
     )
 

@@ -16,14 +16,12 @@ class Replicas:
 
     copies: int = option(
         doc="So many nodes hold each journal, the one that takes the events among them.",
-        minimum=1,
-        maximum=5,
+        between=(1, 5),
         default=2,
     )
     min_in_sync: int = option(
         doc="With fewer copies in sync than this a journal takes no events, and senders wait.",
-        minimum=1,
-        maximum=5,
+        between=(1, 5),
         default=2,
     )
     spread: Literal["zone", "host"] = option(

@@ -113,15 +113,13 @@ class SparkOptions:
     cores: int | None = option(
         doc="How many cores of the cluster the node takes at most. Tasks go where cores are, "
         "unless nodes declare capacities. Without it all that are free.",
-        minimum=1,
-        maximum=100_000,
+        between=(1, 100_000),
         default=None,
     )
     executor_cores: int | None = option(
         doc="Cores of an executor. Without it what the cluster gives: standalone all of a worker, "
         "YARN and Kubernetes one.",
-        minimum=1,
-        maximum=1000,
+        between=(1, 1000),
         default=None,
     )
     executor_memory: str | None = option(
@@ -157,8 +155,7 @@ class SparkOptions:
     )
     ui_port: int = option(
         doc="Its port; the next ones when that is taken. 0 stands for one that is free.",
-        minimum=0,
-        maximum=65535,
+        between=(0, 65535),
         default=0,
     )
     ui_url: str | None = option(

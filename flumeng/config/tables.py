@@ -173,16 +173,12 @@ class LookupTable:
     )
     refresh_seconds: float = option(
         doc="So old it is read again, at the start of a batch.",
-        unit="seconds",
-        minimum=1,
-        maximum=366 * 86_400,
+        between=(1, 366 * 86_400),
         default=300.0,
     )
     stale_seconds: float = option(
         doc="For so long it is used when it cannot be read again; then the task waits.",
-        unit="seconds",
-        minimum=1,
-        maximum=366 * 86_400,
+        between=(1, 366 * 86_400),
         default=3600.0,
     )
 

@@ -30,9 +30,7 @@ class DiskUsage(SourceOptions):
     implementation: ClassVar[str] = "flumeng_example.disk_usage:DiskUsageSource"
 
     paths: tuple[str, ...] = option(doc="Directories of the file systems.", example="[/, /var]")
-    every_seconds: float = option(
-        doc="How often.", unit="seconds", minimum=0.05, maximum=86_400, default=10.0
-    )
+    every_seconds: float = option(doc="How often.", between=(0.05, 86_400), default=10.0)
 
     def arrival(self) -> str:
         return "a measurement is lost when its node is down at that time"

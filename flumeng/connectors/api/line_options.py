@@ -10,4 +10,4 @@ _MAX_LINE_DOC = "A longer line is cut there, marked with the attribute `truncate
 
 
 def max_line_bytes() -> Any:
-    return option(doc=_MAX_LINE_DOC, unit="bytes", minimum=64, maximum=2**24, default=2**20)
+    return option(doc=_MAX_LINE_DOC, between=(64, 2**24), default=2**20)

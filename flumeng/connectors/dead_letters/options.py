@@ -44,8 +44,7 @@ class LettersSource(SourceOptions):
     )
     rows: tuple[int, ...] = option(
         doc="How many rows each part of the list has: the parts are the partitions.",
-        minimum=1,
-        maximum=MOST_PARTS,
+        between=(1, MOST_PARTS),
         example="[1200, 80]",
     )
     messages: bool = option(

@@ -164,17 +164,11 @@ class Elasticsearch(SinkOptions):
     request_bytes: int = option(
         doc="How large a request becomes at most, before compression. The sink finds out how much "
         "of that the cluster takes.",
-        unit="bytes",
-        minimum=64 * 1024,
-        maximum=100 * MIB,
+        between=(64 * 1024, 100 * MIB),
         default=8 * MIB,
     )
     timeout: float = option(
-        doc="How long an answer is waited for.",
-        unit="seconds",
-        minimum=1,
-        maximum=600,
-        default=30.0,
+        doc="How long an answer is waited for.", unit="seconds", between=(1, 600), default=30.0
     )
 
     @property

@@ -39,9 +39,7 @@ class Exec(KeepsAnswers):
     )
     every_seconds: float = option(
         doc="With `periodic`, from start to start; a run that takes longer is waited for.",
-        unit="seconds",
-        minimum=0.1,
-        maximum=604_800,
+        between=(0.1, 604_800),
         default=60.0,
     )
     max_line_bytes: int = max_line_bytes()
@@ -56,9 +54,7 @@ class Exec(KeepsAnswers):
     )
     timeout_seconds: float = option(
         doc="With `cluster`: a run that takes longer is ended, and its lines are not taken.",
-        unit="seconds",
-        minimum=0.1,
-        maximum=600,
+        between=(0.1, 600),
         default=60.0,
     )
 

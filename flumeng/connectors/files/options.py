@@ -33,9 +33,7 @@ class Roll:
 
     bytes: int = option(
         doc="A file that has grown to this size is closed, and the batch goes on in another.",
-        unit="bytes",
-        minimum=2**20,
-        maximum=2**32,
+        between=(2**20, 2**32),
         default=2**29,
     )
 

@@ -36,11 +36,7 @@ class FlowSource(SourceOptions):
         default="sources",
     )
     discovery_seconds: float = option(
-        doc="How often to look for new journals of that flow.",
-        unit="seconds",
-        minimum=0.5,
-        maximum=3600,
-        default=5.0,
+        doc="How often to look for new journals of that flow.", between=(0.5, 3600), default=5.0
     )
 
     @property

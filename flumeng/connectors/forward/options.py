@@ -34,9 +34,7 @@ def _wait_for_close() -> Any:
 def _timeout_seconds() -> Any:
     return option(
         doc="How long the server may take to connect, for each MiB, and to close.",
-        unit="seconds",
-        minimum=0.1,
-        maximum=50,
+        between=(0.1, 50),
         default=30,
     )
 

@@ -25,20 +25,16 @@ class Generate(SourceOptions):
     events_per_second: int = option(
         doc="How many; 0 makes as many as the journal takes.",
         unit="events",
-        minimum=0,
-        maximum=10**9,
+        between=(0, 10**9),
         default=10,
     )
-    bytes: int = option(
-        doc="The size of a body.", unit="bytes", minimum=32, maximum=2**20, default=200
-    )
+    bytes: int = option(doc="The size of a body.", between=(32, 2**20), default=200)
     count: int = option(
-        doc="How many in all; 0 never ends.", unit="events", minimum=0, maximum=10**15, default=0
+        doc="How many in all; 0 never ends.", unit="events", between=(0, 10**15), default=0
     )
     seed: int = option(
         doc="Names this source within its flow, and begins each body.",
-        minimum=0,
-        maximum=10**9,
+        between=(0, 10**9),
         default=0,
     )
 

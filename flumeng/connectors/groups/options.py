@@ -25,17 +25,11 @@ class Group(SinkOptions):
     backoff_seconds: float = option(
         doc="A member that has failed is left alone for so long, and for twice as long after each "
         "further failure.",
-        unit="seconds",
-        minimum=0.1,
-        maximum=86_400,
+        between=(0.1, 86_400),
         default=10.0,
     )
     max_backoff_seconds: float = option(
-        doc="It is never left alone for longer.",
-        unit="seconds",
-        minimum=0.1,
-        maximum=86_400,
-        default=300.0,
+        doc="It is never left alone for longer.", between=(0.1, 86_400), default=300.0
     )
 
     bare: ClassVar[str] = "sinks"

@@ -37,9 +37,7 @@ class Http(SourceOptions):
     listen: str = option(doc=LISTEN_DOC, check=check_address, example='"0.0.0.0:8080"')
     max_body_bytes: int = option(
         doc="A larger body, also once it is unpacked, is refused with 413.",
-        unit="bytes",
-        minimum=1024,
-        maximum=2**26,
+        between=(1024, 2**26),
         default=2**22,
     )
     max_line_bytes: int = max_line_bytes()
@@ -52,9 +50,7 @@ class Http(SourceOptions):
     ack_timeout_seconds: float = option(
         doc="With `delivered`, a request whose events are journaled and not delivered for so long "
         "is answered with 504. They will be delivered; a sender that repeats them doubles them.",
-        unit="seconds",
-        minimum=0.1,
-        maximum=3600,
+        between=(0.1, 3600),
         default=30.0,
     )
     auth: SenderAuth | None = option(doc="Who may send; by default everybody may.", default=None)

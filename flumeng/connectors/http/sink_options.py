@@ -54,10 +54,8 @@ class Http(SinkOptions):
     )
     request_bytes: int = option(
         doc="How large a request is at most, before it is compressed; one event may be larger.",
-        unit="bytes",
         default=2**20,
-        minimum=2**10,
-        maximum=2**26,
+        between=(2**10, 2**26),
     )
     idempotent: bool = option(
         doc="The receiver takes a request whose `Idempotency-Key` it has had as done, without "
@@ -65,11 +63,7 @@ class Http(SinkOptions):
         default=False,
     )
     timeout_seconds: float = option(
-        doc="How long the receiver may take for an answer.",
-        unit="seconds",
-        default=30.0,
-        minimum=0.1,
-        maximum=600,
+        doc="How long the receiver may take for an answer.", default=30.0, between=(0.1, 600)
     )
     ca: str | None = option(
         doc="A file with the certificates of authorities that are trusted, instead of those of "

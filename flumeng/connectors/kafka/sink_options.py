@@ -66,9 +66,7 @@ class Kafka(KafkaBrokers, SinkOptions):
     )
     timeout_seconds: float = option(
         doc="How long brokers may take for a message, with all attempts.",
-        unit="seconds",
-        minimum=1,
-        maximum=50,
+        between=(1, 50),
         default=30,
     )
 

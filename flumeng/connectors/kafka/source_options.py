@@ -91,11 +91,7 @@ class KafkaSource(KafkaBrokers, SourceOptions):
         default="fail",
     )
     discovery_seconds: float = option(
-        doc="How often to look for new topics and partitions.",
-        unit="seconds",
-        minimum=0.5,
-        maximum=3600,
-        default=30.0,
+        doc="How often to look for new topics and partitions.", between=(0.5, 3600), default=30.0
     )
     client_id: str = option(
         doc="What the brokers know this reader by, for their quotas.", default="flumeng"

@@ -199,7 +199,6 @@ class Snapshots:
     seconds: float | None = option(
         doc="Younger snapshots are kept. When not given, by the table's "
         "`history.expire.max-snapshot-age-ms`; without that those of the last hour.",
-        unit="seconds",
         default=None,
         minimum=0,
     )

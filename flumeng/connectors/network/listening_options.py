@@ -19,11 +19,11 @@ _IDLE_DOC = "A TCP connection on which nothing arrives for so long is closed; by
 
 
 def max_connections() -> Any:
-    return option(doc=_CONNECTIONS_DOC, minimum=1, maximum=10**6, default=10_000)
+    return option(doc=_CONNECTIONS_DOC, between=(1, 10**6), default=10_000)
 
 
 def idle_seconds() -> Any:
-    return option(doc=_IDLE_DOC, unit="seconds", minimum=0.1, maximum=604_800, default=None)
+    return option(doc=_IDLE_DOC, between=(0.1, 604_800), default=None)
 
 
 def claim(protocol: str, listen: str) -> Iterator[tuple[str, str]]:

@@ -26,16 +26,15 @@ class PeerLimits:
     """
 
     connections: int | None = option(
-        doc="More are closed at once and counted.", minimum=1, maximum=10**6, default=None
+        doc="More are closed at once and counted.", between=(1, 10**6), default=None
     )
     bytes_per_second: int | None = option(
-        doc="As received, with framing.", unit="bytes", minimum=1024, maximum=2**40, default=None
+        doc="As received, with framing.", unit="bytes", between=(1024, 2**40), default=None
     )
     events_per_second: int | None = option(
         doc="Counted as they are received, empty lines too.",
         unit="events",
-        minimum=1,
-        maximum=10**9,
+        between=(1, 10**9),
         default=None,
     )
 

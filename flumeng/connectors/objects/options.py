@@ -93,8 +93,7 @@ class ObjectsSource(SourceOptions):
         "directory, `**` for any number of directories. On a disk `?` stands for one character; in "
         "a URL it begins the parameters of the store.",
         check=check_objects,
-        minimum=1,
-        maximum=100,
+        between=(1, 100),
         example='["s3a://logs/web/*/*.gz"]',
     )
     format: Format = option(
@@ -135,8 +134,7 @@ class ObjectsSource(SourceOptions):
     names: tuple[str, ...] | None = option(
         doc="For `csv`: the names of the columns. With `header: true` they stand for those of the "
         "first row.",
-        minimum=1,
-        maximum=MOST_COLUMNS,
+        between=(1, MOST_COLUMNS),
         example="[time, user, bytes]",
         default=None,
     )
@@ -150,8 +148,7 @@ class ObjectsSource(SourceOptions):
     columns: tuple[str, ...] | None = option(
         doc="For `csv`, `parquet` and `avro`: the columns to take, of those that an object has; "
         "all when not given.",
-        minimum=1,
-        maximum=MOST_COLUMNS,
+        between=(1, MOST_COLUMNS),
         example="[time, user]",
         default=None,
     )
@@ -163,9 +160,7 @@ class ObjectsSource(SourceOptions):
     )
     settle_seconds: float = option(
         doc="An object is read when it has not changed for so long.",
-        unit="seconds",
-        minimum=0,
-        maximum=86_400,
+        between=(0, 86_400),
         default=10.0,
     )
     rewritten: Literal["read", "ignore"] = option(
@@ -211,19 +206,14 @@ class ObjectsSource(SourceOptions):
     )
     lanes: int = option(
         doc="Over how many partitions the objects are spread. It can only grow.",
-        minimum=1,
-        maximum=MOST_LANES,
+        between=(1, MOST_LANES),
         default=8,
     )
     encoding: str = option(
         doc="Of text. Another one than UTF-8 is not read in parts.", default="utf-8"
     )
     discovery_seconds: float = option(
-        doc="How often to look for new objects.",
-        unit="seconds",
-        minimum=0.5,
-        maximum=86_400,
-        default=10.0,
+        doc="How often to look for new objects.", between=(0.5, 86_400), default=10.0
     )
     shared: bool = shared_option()
     credentials: Credentials | None = option(

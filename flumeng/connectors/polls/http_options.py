@@ -114,14 +114,11 @@ class Paging:
         example="meta.next_cursor",
         default=None,
     )
-    first: int = option(
-        doc="The number of the first page.", minimum=0, maximum=1_000_000, default=1
-    )
+    first: int = option(doc="The number of the first page.", between=(0, 1_000_000), default=1)
     size: int | None = option(
         doc="With `page` and `offset`: a page of fewer records is the last one. Without it that is "
         "a page without records, which takes a request more.",
-        minimum=1,
-        maximum=1_000_000,
+        between=(1, 1_000_000),
         default=None,
     )
 
@@ -192,16 +189,14 @@ class HttpPollSource(KeepsAnswers):
     )
     timeout_seconds: float = option(
         doc="How long a request may take until all of its answer is there.",
-        unit="seconds",
-        minimum=0.1,
-        maximum=60,
+        between=(0.1, 60),
         default=30.0,
     )
     redirect_to: tuple[str, ...] = option(
         doc="Below which URLs of other servers redirections and next pages may lead; these get "
         "neither `auth` nor `headers`.",
         check=check_polled,
-        maximum=20,
+        between=(0, 20),
         example='["https://cdn.example/exports"]',
         default=(),
     )
@@ -231,9 +226,7 @@ class HttpPollSource(KeepsAnswers):
     )
     settle_seconds: float = option(
         doc="`{due}` is so much before the due time: for servers where records show up late.",
-        unit="seconds",
-        minimum=0,
-        maximum=86_400,
+        between=(0, 86_400),
         default=0.0,
     )
     schedule: Schedule = schedule_option()

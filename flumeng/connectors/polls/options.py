@@ -59,9 +59,7 @@ class Schedule:
     )
     every_seconds: float | None = option(
         doc="So often instead, counted from 1970 on: each whole minute with 60.",
-        unit="seconds",
-        minimum=1,
-        maximum=31_536_000,
+        between=(1, 31_536_000),
         default=None,
     )
     time_zone: str = option(
@@ -73,9 +71,7 @@ class Schedule:
     jitter_seconds: float = option(
         doc="Each due time is up to so much later, always by as much for one flow, and by more or "
         "less for others with the same schedule.",
-        unit="seconds",
-        minimum=0,
-        maximum=86_400,
+        between=(0, 86_400),
         default=0.0,
     )
     catch_up: CatchUp = option(

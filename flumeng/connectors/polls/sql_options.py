@@ -82,9 +82,7 @@ class TrackColumn:
         doc="For how long a transaction that writes may be open. A row behind a number that is "
         "missing waits for so long; a row that has a time is taken when it is so old by the "
         "database's own clock.",
-        unit="seconds",
-        minimum=0,
-        maximum=86_400,
+        between=(0, 86_400),
         default=60.0,
     )
     time_zone: str = option(
@@ -132,7 +130,7 @@ class SqlPollSource(KeepsAnswers):
     columns: tuple[str, ...] = option(
         doc="The columns to take; by default all.",
         check=check_column,
-        maximum=1000,
+        between=(0, 1000),
         example="[id, total]",
         default=(),
     )
@@ -150,15 +148,12 @@ class SqlPollSource(KeepsAnswers):
     fetch_rows: int = option(
         doc="How many rows the driver of the database has in memory at once: fewer where a row "
         "has some MiB.",
-        minimum=1,
-        maximum=100_000,
+        between=(1, 100_000),
         default=1000,
     )
     timeout_seconds: float = option(
         doc="A statement that takes longer is ended, and asked again later.",
-        unit="seconds",
-        minimum=1,
-        maximum=600,
+        between=(1, 600),
         default=60.0,
     )
     schedule: Schedule = schedule_option()

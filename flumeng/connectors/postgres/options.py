@@ -90,10 +90,8 @@ class Sql(SinkOptions):
     )
     timeout_seconds: float = option(
         doc="How long the server may take for one statement, also waiting for a lock.",
-        unit="seconds",
         default=30.0,
-        minimum=1,
-        maximum=600,
+        between=(1, 600),
     )
 
     @property

@@ -48,9 +48,7 @@ class Tail(SourceOptions):
     last_line_seconds: float = option(
         doc="The last line of a file needs no newline when the file has not changed for so long. "
         "0: a line always waits for its newline, or until its file is renamed or deleted.",
-        unit="seconds",
-        minimum=0,
-        maximum=604_800,
+        between=(0, 604_800),
         default=3600,
     )
     start_from: Literal["beginning", "end"] = option(
@@ -58,11 +56,7 @@ class Tail(SourceOptions):
     )
     max_line_bytes: int = max_line_bytes()
     poll_seconds: float = option(
-        doc="How often to look for new lines and files.",
-        unit="seconds",
-        minimum=0.01,
-        maximum=3600,
-        default=0.1,
+        doc="How often to look for new lines and files.", between=(0.01, 3600), default=0.1
     )
 
     def claims(self) -> Iterator[tuple[str, str]]:

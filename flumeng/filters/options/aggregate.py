@@ -101,9 +101,7 @@ class Aggregate(FilterOptions):
     window_seconds: float = option(
         doc="The length of a window of `ts`, which is its beginning behind the filter; windows "
         "begin at 1970.",
-        unit="seconds",
-        minimum=0.001,
-        maximum=366 * 86_400,
+        between=(0.001, 366 * 86_400),
         default=60.0,
     )
 

@@ -33,9 +33,7 @@ class Dedupe(FilterOptions):
     within_seconds: float | None = option(
         doc="Only events in the same window of `ts` of this length are alike; windows begin at "
         "1970.",
-        unit="seconds",
-        minimum=0.001,
-        maximum=366 * 86_400,
+        between=(0.001, 366 * 86_400),
         example="10 min",
         default=None,
     )

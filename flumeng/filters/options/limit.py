@@ -26,15 +26,11 @@ class Limit(FilterOptions):
         "is null, nothing is dropped"
     )
 
-    events: int = option(
-        doc="How many, the first that come.", unit="events", minimum=1, maximum=10**9, example="100"
-    )
+    events: int = option(doc="How many, the first that come.", between=(1, 10**9), example="100")
     by: tuple[str, ...] = option(doc="The columns of the key.", minimum=1, example="[host, app]")
     per_seconds: float = option(
         doc="The length of a window of `ts`; windows begin at 1970.",
-        unit="seconds",
-        minimum=0.001,
-        maximum=366 * 86_400,
+        between=(0.001, 366 * 86_400),
         default=1.0,
     )
 

@@ -185,9 +185,7 @@ class Parse(FilterOptions):
     ts_within_seconds: float = option(
         doc="A time that lies farther from the event's receipt is not believed: `ts` stays that of "
         "the receipt, and the attribute `ts_refused` has what was said.",
-        unit="seconds",
-        minimum=0,
-        maximum=1000 * 366 * 86_400,
+        between=(0, 1000 * 366 * 86_400),
         default=7 * 86_400.0,
     )
 

@@ -22,7 +22,7 @@ class Sample(FilterOptions):
     keeps_columns: ClassVar[bool] = True
 
     rate: float = option(
-        doc="How much is kept, from 0 to 1.", unit="ratio", minimum=0, maximum=1, example="0.1"
+        doc="How much is kept, from 0 to 1.", unit="ratio", between=(0, 1), example="0.1"
     )
     by: tuple[str, ...] = option(
         doc="The columns of a key: all of its events are kept or dropped together. Without it each "

@@ -47,9 +47,7 @@ class Time(FilterOptions):
     ts_within_seconds: float = option(
         doc="Of `to: ts`: a time that lies farther from the `ts` that the event has is not "
         "believed: that stays, and the attribute `ts_refused` has what was said.",
-        unit="seconds",
-        minimum=0,
-        maximum=1000 * 366 * 86_400,
+        between=(0, 1000 * 366 * 86_400),
         default=7 * 86_400.0,
     )
 

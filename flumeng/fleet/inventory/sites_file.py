@@ -143,17 +143,12 @@ class SiteOptions:
         example="${secret:fra-zookeeper}",
     )
     connect: float = option(
-        doc="How long to wait for a connection.",
-        unit="seconds",
-        minimum=0.1,
-        maximum=600,
-        default=10.0,
+        doc="How long to wait for a connection.", unit="seconds", between=(0.1, 600), default=10.0
     )
     turn: float = option(
         doc="How long a look at the site, or a change of it, may take.",
         unit="seconds",
-        minimum=1,
-        maximum=3600,
+        between=(1, 3600),
         default=60.0,
     )
 
@@ -186,15 +181,13 @@ class WaveOptions:
     settle: float = option(
         doc="A site must run what it got within this time.",
         unit="seconds",
-        minimum=0,
-        maximum=86_400,
+        between=(0, 86_400),
         default=300.0,
     )
     soak: float = option(
         doc="And must then be no worse than before for so long.",
         unit="seconds",
-        minimum=0,
-        maximum=86_400,
+        between=(0, 86_400),
         default=0.0,
     )
     windows: tuple[str, ...] = option(
