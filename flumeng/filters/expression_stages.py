@@ -1,32 +1,44 @@
-"""Which stage does what an expression of a filter says, when Arrow can do it.
+"""Arrow stages for the Spark SQL of filters, where Arrow computes it exactly as Spark does.
 
-A text that leaves no doubt is read without Spark, which may not even run; else its own parser says
-what it reads, and its own analysis what that means.
+A text that leaves no doubt is read without Spark, which may not even run; else Spark's parser and
+analysis say what it means.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pyarrow as pa
+
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters import arrow_sql, arrow_text
 from flumeng.filters.arrow_sql import FilterStage, ProjectStage
 
 
-def condition(batch: LazyBatch, text: str) -> FilterStage | None:
-    """A stage for the condition ``text`` over the events of ``batch``; None when it is Spark's.
+class Condition:
+    """A condition, parsed once for each schema of events."""
 
-    Raises UserError for what is not allowed.
-    """
-    found = arrow_text.condition(batch.schema, text)
-    if found is not None:
-        return found
-    _require_allowed(batch, [text])
-    return arrow_sql.condition(batch.spark, batch.schema, text)
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._stages: dict[pa.Schema, FilterStage | None] = {}
+
+    def stage(self, batch: LazyBatch) -> FilterStage | None:
+        """The stage for the events of ``batch``; None when Spark has to run it.
+
+        Raises UserError for what is not allowed.
+        """
+        schema = batch.schema
+        if schema not in self._stages:
+            found = arrow_text.condition(schema, self.text)
+            if found is None:
+                _require_allowed(batch, [self.text])
+                found = arrow_sql.condition(batch.spark, schema, self.text)
+            self._stages[schema] = found
+        return self._stages[schema]
 
 
 def columns(batch: LazyBatch, texts: Sequence[str]) -> ProjectStage | None:
-    """The same for the expressions of a list of columns."""
+    """The stage for a list of columns, each an expression; see ``Condition.stage``."""
     found = arrow_text.columns(batch.schema, texts)
     if found is not None:
         return found

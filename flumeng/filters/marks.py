@@ -14,46 +14,38 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.events.lazy_batch import LazyBatch
-from flumeng.filters import arrow_sql, expression_stages
+from flumeng.filters import arrow_sql
+from flumeng.filters.expression_stages import Condition
 
 WHEN = "_flumeng_when"
 """Whether a filter is for the event."""
 
 
 class Marks:
-    """A boolean column for each of ``conditions``, by their names: for which events it is true.
-    Kept as long as its flow, since batches are alike."""
+    """Adds a boolean column for each of ``conditions``: for which events it is true."""
 
     def __init__(self, conditions: Mapping[str, str]) -> None:
-        self.conditions = conditions
-        self._arrow: dict[pa.Schema, Mapping[str, arrow_sql.FilterStage]] = {}
+        self.conditions = {column: Condition(text) for column, text in conditions.items()}
 
     def mark(self, batch: LazyBatch) -> LazyBatch:
         """``batch`` with the columns. Those that are Arrow come first, so that events go through
         Spark SQL at most once."""
-        if batch.schema not in self._arrow:
-            self._arrow[batch.schema] = self._stages(batch)
-        arrow = self._arrow[batch.schema]
-        for column, stage in arrow.items():
-            marked = batch.schema.append(pa.field(column, pa.bool_()))
-            batch = batch.arrow(MarkStage(stage.condition, column), marked)
-        others = [column for column in self.conditions if column not in arrow]
+        stages = {column: of.stage(batch) for column, of in self.conditions.items()}
+        for column, stage in stages.items():
+            if stage is not None:
+                marked = batch.schema.append(pa.field(column, pa.bool_()))
+                batch = batch.arrow(MarkStage(stage.condition, column), marked)
+        others = [column for column, stage in stages.items() if stage is None]
         return self._marked_by_spark(batch, others) if others else batch
 
     def _marked_by_spark(self, batch: LazyBatch, columns: Sequence[str]) -> LazyBatch:
         from pyspark.sql import functions as F  # noqa: PLC0415, N812  loads pyspark
 
         marks = {
-            column: F.coalesce(F.expr(self.conditions[column]), F.lit(False)) for column in columns
+            column: F.coalesce(F.expr(self.conditions[column].text), F.lit(False))
+            for column in columns
         }
         return batch.sql(lambda rows: rows.withColumns(marks))
-
-    def _stages(self, batch: LazyBatch) -> Mapping[str, arrow_sql.FilterStage]:
-        found = {
-            column: expression_stages.condition(batch, condition)
-            for column, condition in self.conditions.items()
-        }
-        return {column: stage for column, stage in found.items() if stage is not None}
 
 
 @dataclass(frozen=True)

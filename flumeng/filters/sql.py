@@ -22,10 +22,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from flumeng.config.statements import EVENTS
 from flumeng.events import identity
+from flumeng.events.columns import either
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters import ddl, refreshed_table, spark_statement
 from flumeng.filters.arrow_sql import Column, ProjectStage
-from flumeng.filters.conditional_sql import ConditionalSql
+from flumeng.filters.contract import Filter, Wrapping
+from flumeng.filters.marks import WHEN, Marked, Marks, TakeStage, Unmarked
 from flumeng.filters.options.sql import Sql
 from flumeng.filters.refreshed_table import RefreshedTable
 from flumeng.platform.errors import UserError
@@ -119,6 +121,46 @@ class SqlFilter:
                 _within(room, rows).createTempView(name)
                 views.callback(room.catalog.dropTempView, name)
             return _within(spark, room.sql(self._query))
+
+
+class ConditionalSql(Wrapping):
+    """``statement`` for the events for which ``condition`` is true.
+
+    Its rows and the other events are one batch again, in no order. Spark reads the events twice.
+    """
+
+    def __init__(self, statement: Filter, condition: str) -> None:
+        super().__init__(statement)
+        self._marks = Marks({WHEN: condition})
+
+    def apply(self, batch: LazyBatch) -> LazyBatch:
+        marked = self._marks.mark(batch)
+        names = tuple(batch.schema.names)
+        chosen = marked.arrow(TakeStage(Marked(WHEN), names), batch.schema)
+        others = marked.arrow(TakeStage(Unmarked((WHEN,)), names), batch.schema)
+        through = self._inner.apply(chosen)
+        schema = _without_lost(either(batch.schema, through.schema), through.schema)
+        rows = _fitted(through.rows(), schema).unionAll(_fitted(others.sql_input(), schema))
+        return through.in_spark(rows, shuffled=True)
+
+
+def _without_lost(both: pa.Schema, through: pa.Schema) -> pa.Schema:
+    """Rows of the statement have no identity that it leaves out."""
+    lost = {*identity.COLUMNS} - {*through.names}
+    return pa.schema([field for field in both if field.name not in lost])
+
+
+def _fitted(rows: DataFrame, schema: pa.Schema) -> DataFrame:
+    """The columns of ``schema``, null where there are none."""
+    wanted = from_arrow_schema(schema, prefer_timestamp_ntz=False)
+    return rows.select(
+        *(
+            (col(f"`{field.name}`") if field.name in rows.columns else lit(None))
+            .cast(field.dataType)
+            .alias(field.name)
+            for field in wanted
+        )
+    )
 
 
 _one_at_a_time = threading.Lock()

@@ -72,17 +72,14 @@ class Step:
 
 def _made(part: Component[FilterOptions]) -> Filter:
     cls: Any = registry.get("filter", part.name).implementation_class()
-    options = part.options
-    if part.when is not None and hasattr(options, "only_when"):
-        return cast("Filter", cls(options.only_when(part.when)))
-    made: Filter = cls(options)
+    made: Filter = cls(part.options)
     if part.on_error != KEEP:
         made = MarkFailures(made)
     if part.when is None:
         return made
     if hasattr(made, "under"):  # it does more than change each event where it is
         return cast("Filter", made.under(part.when))
-    return ConditionalFilter(made, part.when, options.made_again())
+    return ConditionalFilter(made, part.when, part.options.made_again())
 
 
 @dataclass(frozen=True)

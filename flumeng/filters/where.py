@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-
 from flumeng.events.lazy_batch import LazyBatch
-from flumeng.filters import arrow_sql, expression_stages
+from flumeng.filters.expression_stages import Condition
 from flumeng.filters.options.where import Where
 
 
@@ -14,13 +12,15 @@ class WhereFilter:
     identified = False
 
     def __init__(self, options: Where) -> None:
-        self._condition = options.expression
-        self._stages: dict[pa.Schema, arrow_sql.FilterStage | None] = {}
+        self.condition = Condition(options.expression)
+
+    def under(self, condition: str) -> WhereFilter:
+        """Also keeps the events for which ``condition`` is not true."""
+        text = self.condition.text
+        return WhereFilter(Where(f"coalesce(NOT ({condition}), true) OR ({text})"))
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
-        if batch.schema not in self._stages:
-            self._stages[batch.schema] = expression_stages.condition(batch, self._condition)
-        stage = self._stages[batch.schema]
+        stage = self.condition.stage(batch)
         if stage is not None:
             return batch.arrow(stage, batch.schema)
-        return batch.sql(lambda rows: rows.where(self._condition))
+        return batch.sql(lambda rows: rows.where(self.condition.text))

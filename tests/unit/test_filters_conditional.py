@@ -14,6 +14,7 @@ from flumeng.events.columns import either, fitted
 from flumeng.filters.conditional import ROW, ConditionalStage
 from flumeng.filters.marks import WHEN
 from flumeng.filters.options.where import Where
+from flumeng.filters.where import WhereFilter
 from flumeng.platform.errors import UserError
 
 BEFORE = pa.schema([pa.field("n", pa.int64())])
@@ -88,7 +89,8 @@ def test_the_condition_is_read_and_checked() -> None:
 
 
 def test_where_keeps_the_events_that_it_is_not_for() -> None:
-    assert Where("a > 1").only_when("b").expression == "coalesce(NOT (b), true) OR (a > 1)"
+    under = WhereFilter(Where("a > 1")).under("b")
+    assert under.condition.text == "coalesce(NOT (b), true) OR (a > 1)"
 
 
 @pytest.mark.parametrize(

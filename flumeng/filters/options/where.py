@@ -26,7 +26,3 @@ class Where(FilterOptions):
 
         expressions.check_condition(self.expression, columns)
         return columns
-
-    def only_when(self, condition: str) -> Where:
-        """The same for events for which the condition is true; all others are kept."""
-        return Where(f"coalesce(NOT ({condition}), true) OR ({self.expression})")
