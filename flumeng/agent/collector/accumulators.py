@@ -1,7 +1,4 @@
-"""The accumulators of a process: what executors tell beside the rows of a batch.
-
-Each entry that a task ever had stays, and is there once.
-"""
+"""The accumulators of a process: counts that executors report beside the rows of a batch."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ Value = TypeVar("Value")
 
 
 class MergedEntries(AccumulatorParam[Entries[Value]]):
-    """``merge``: what two values of one key are together."""
+    """Each key that a task ever had stays. ``merge``: combines two values of one key."""
 
     def __init__(self, merge: Callable[[Value, Value], Value]) -> None:
         self._merge = merge
@@ -32,7 +29,7 @@ class MergedEntries(AccumulatorParam[Entries[Value]]):
     def addInPlace(  # noqa: N802  # pyspark's
         self, value1: Entries[Value], value2: Entries[Value]
     ) -> Entries[Value]:
-        """Changes ``value1``: what it costs grows with ``value2`` alone. Other threads only get
+        """Changes ``value1``, so that the cost grows with ``value2`` alone. Other threads only get
         single entries of it."""
         for key, value in value2.items():
             value1[key] = self._merge(value1[key], value) if key in value1 else value
@@ -47,7 +44,7 @@ def counts(session: SparkSession) -> Accumulator[int]:
 
 @cache
 def joined_ranges(session: SparkSession) -> Accumulator[JoinedRange]:
-    """By task and partition, what was told last. What is told twice of a range says the same."""
+    """The newest joined range by task and partition."""
     return session.sparkContext.accumulator({}, MergedEntries[JoinedRange](_newest))
 
 

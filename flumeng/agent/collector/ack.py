@@ -1,12 +1,12 @@
-"""The acks of one task, fenced: whoever claimed last is the only one that can move them.
+"""The fenced acks of one task: only the last claimant can move them.
 
-Claiming rewrites every ack with the owner's epoch, even when nothing else changes, so its version
-grows. Every later write names the version that this owner has seen, so an older owner, whatever it
-believes, loses with ConflictError. Versions are the authority; sessions and epochs are not.
+Claiming rewrites every ack with the owner's epoch, so its version grows. Every later write names
+the version that this owner has seen, so an older owner loses with ConflictError. Versions are the
+authority; sessions and epochs are not.
 
-Versions begin anew in an ack that is removed and made again. So an ack is made only together with a
-check that its partition is registered: acks are removed in the transaction that strikes the
-partition off, and its name is never used again.
+An ack that is removed and made again starts with version 0. So an ack is made only together with a
+check that its partition is registered: acks are removed in the transaction that deregisters the
+partition, and its name is never used again.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class SupersededError(ConflictError):
 
 class Acks:
     """``offsets``: partition -> everything below is acked. ``emitted``: all events that begin below
-    are in the sinks; the same number, but where lines are joined by ``rules``. ``sure``: of the
-    ``Progress`` there. Useless once a call
-    has raised: claim again, since the outcome of the write may be unknown."""
+    are in the sinks; differs from ``offsets`` only where lines are joined by ``rules``. ``sure``:
+    see ``Progress``. Useless once a call has raised: claim again, since the outcome of the write
+    may be unknown."""
 
     def __init__(
         self, store: Store, publisher: Publisher, flow: str, epoch: int, rules: str = ""
@@ -54,7 +54,7 @@ class Acks:
         self._paths: dict[str, ZPath[Ack]] = {}
         self._versions: dict[str, Version] = {}
         self._moving = threading.Lock()
-        """Held while an ack moves: it looks like somebody else's until its version is known."""
+        """Held while an ack moves: until its version is known it looks like somebody else's."""
         self._rules = rules
         self.epoch = epoch
         self.offsets: dict[str, int] = {}
@@ -63,7 +63,7 @@ class Acks:
         self.leader_epochs: dict[str, int | None] = {}
         """Of those in ``offsets``: see ``Ack``."""
         self.inherited: set[str] = set()
-        """Partitions that someone has acked, or at least claimed, before."""
+        """Partitions that an owner has claimed before."""
 
     @classmethod
     def claim(
@@ -77,11 +77,11 @@ class Acks:
         rules: str = "",
     ) -> Acks:
         """Take all ``partitions``; those never acked start where their registration says. Where
-        lines were joined by other rules, nothing is read again of what is emitted.
-        ``offsets`` then lacks those that have no ack and are not registered any more.
+        lines were joined by other rules, emitted lines are not read again. ``offsets`` lacks
+        partitions that have no ack and are not registered any more.
 
         Raises SupersededError when one has a higher epoch. ConflictError: an ack was written in
-        between, by a twin of this owner or by a write of its own that came late; claim again.
+        between, by a twin of this owner or by a late write of its own; claim again.
         """
         acks = cls(store, publisher, flow, epoch, rules)
         names = sorted(partitions)
@@ -122,7 +122,6 @@ class Acks:
             self._versions.update(zip(part, self._store.commit([*checks, *puts]), strict=True))
 
     def _registered(self, names: Sequence[str]) -> dict[str, Registered]:
-        """Those of the partitions that are registered."""
         found = partition_registry.registered(self._store, self._flow, names)
         unseen = [name for name in names if name not in found]
         if unseen:
@@ -132,7 +131,7 @@ class Acks:
 
     def _see_newest(self, name: str) -> None:
         """The session's server may lag behind the plan that names the partition. A transaction,
-        also one that is refused, is answered only once that server has applied all before it."""
+        even a refused one, is answered only once that server has applied all before it."""
         path = partition_registry.registration(self._flow, name)
         with contextlib.suppress(ConflictError):
             self._store.commit([Check(path, Version(0))])
@@ -146,9 +145,9 @@ class Acks:
         """Move the acks to the ends of ``ranges``, together with ``also``: all or nothing. Where
         lines are ``joined``, they move as far as it says, which may be nowhere.
 
-        Each range begins where its partition's ack is. One is empty only for its leader's epoch,
-        which is written too. Raises ConflictError when someone else has claimed, UnavailableError
-        when nobody knows whether it was written.
+        Each range begins at its partition's ack. An empty range only writes its leader's epoch.
+        Raises ConflictError when another owner has claimed, UnavailableError when the outcome is
+        unknown.
         """
         moved: dict[str, Progress] = {}
         epochs = {piece.partition: piece.leader_epoch for piece in ranges}
@@ -178,7 +177,8 @@ class Acks:
                 self.leader_epochs[name] = epochs[name]
 
     def check(self, partition: str) -> Check:
-        """Fails a transaction once somebody else has claimed or moved the ack of ``partition``."""
+        """Fails a transaction once the ack of ``partition`` was claimed or moved by somebody
+        else."""
         with self._moving:
             return Check(self._paths[partition], self._versions[partition])
 

@@ -1,4 +1,4 @@
-"""What a node wants of a task, and when that is tried again after a failure."""
+"""The assignment of a task to this node, and when it is tried again after a failure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ FIRST_SECONDS, MOST_SECONDS = 0.5, 30.0
 
 @dataclass(frozen=True)
 class Assignment:
-    """``draining``: let go of it after the running batches.
-    ``standby``: another node owns it, and it is to be ready here. Another ``handoff`` is no other
-    assignment: what has come is to be delivered at once."""
+    """``draining``: let go of it after the running batches. ``standby``: another node owns it; be
+    ready here. A new ``handoff`` number asks to deliver what has arrived at once."""
 
     flow: str
     task: str
@@ -31,7 +30,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class _Rest:
-    """Nothing is done about ``assignment`` until then, unless the task is to drain by now."""
+    """Nothing is done about ``assignment`` until then, unless the task begins to drain."""
 
     assignment: Assignment
     draining: bool
@@ -61,11 +60,11 @@ class Retries:
         self._next_seconds = min(2 * self._next_seconds, MOST_SECONDS)
 
     def wait(self, assignment: Assignment, *, draining: bool) -> None:
-        """Rest for a moment: nothing has failed, but something is away."""
+        """Rest for a moment: something is unavailable, but nothing has failed."""
         self._rest = _Rest(assignment, draining, self._clock() + FIRST_SECONDS)
 
     def left_seconds(self, assignment: Assignment, *, draining: bool) -> float:
-        """For how much longer nothing is to be done."""
+        """For how much longer to rest."""
         rest = self._rest
         if rest is None or (rest.assignment, rest.draining) != (assignment, draining):
             return 0.0

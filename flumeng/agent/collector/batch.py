@@ -16,11 +16,10 @@ from flumeng.control.zookeeper import Write
 
 @dataclass(eq=False)
 class Batch:
-    """``outcome`` is what the sinks made of it, once it is written, at ``ended``. Before it began,
-    its task has waited for ``waited_seconds``. A batch that is decided before it is written has an
-    ``identity``, and is cut into so many ``splits``. One of ``gaps`` has no events; any
-    other lacks what is ``left_out``. ``reread`` were in batches before. ``lines_closed`` is for
-    the metric of that name."""
+    """``outcome``: what the sinks wrote, known at ``ended``. ``waited_seconds``: for a slot. A
+    batch under an intent has an ``identity`` and a fixed number of ``splits``. A batch of ``gaps``
+    has no events; any other lacks what is ``left_out``. ``reread`` events were in batches
+    before."""
 
     ranges: tuple[Range, ...]
     addresses: Mapping[str, str]
@@ -39,7 +38,7 @@ class Batch:
 
     @property
     def also(self) -> list[Write]:
-        """What is written with its acks."""
+        """Writes in the transaction of its acks."""
         return [write for gap in self.gaps or self.left_out for write in gap.also]
 
     @property
@@ -48,7 +47,7 @@ class Batch:
 
     @property
     def gone(self) -> int:
-        """How many offsets it passes over, of events that are not read."""
+        """How many offsets it skips, of events that cannot be read."""
         return self.scale.total(gap.told for gap in self.gaps)
 
     @property
@@ -57,7 +56,7 @@ class Batch:
 
     @property
     def refused(self) -> int:
-        """How many events have a time that was not believed, as sinks have seen."""
+        """How many events had a time that a sink did not believe."""
         return max((part.refused for part in self._written), default=0)
 
     @property

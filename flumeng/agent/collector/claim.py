@@ -1,20 +1,17 @@
-"""One claim of a task's partitions, from taking them until it is let go or something fails.
+"""One claim of a task's partitions, from taking them until it is let go or a step fails.
 
 Rules
-1. Nothing is read, staged or acked before the partitions are claimed and what an earlier owner left
-   is cleared up. Whatever fails, the next thing is to claim anew: that settles every write whose
-   outcome is unknown.
-2. A batch is an exact set of ranges. Its acks move before its write (at most once), after it is
-   shown (at least once), or in one transaction with the decision to show it (exactly once).
-3. A target that knows batches by number is written under an intent only, however the flow
-   delivers. One that is open when the partitions are claimed is repeated exactly, before anything
-   new.
-4. Batches may be written two at a time; they are committed one by one, in order, and never past
-   one that failed. At most once writes one at a time, so that a crash loses no more than that.
-5. Where lines are joined, a batch tells how far it may be acked, and the next one begins there, so
-   there is one at a time. When a partition has brought nothing for the flow's timeout, or brings
-   nothing more, its last events wait no longer. That is decided with the batch, by the clock of
-   this process alone.
+1. Nothing is read, staged or acked before the partitions are claimed and the leftovers of an
+   earlier owner are cleared up. After any failure the task claims again, which settles every write
+   whose outcome is unknown.
+2. A batch is an exact set of ranges. Its acks move before its write (at most once), after its files
+   are shown (at least once), or in one transaction with its commit record (exactly once).
+3. A target that knows batches by number is written under an intent only, whatever the delivery. An
+   open intent is repeated exactly, before anything new.
+4. Two batches may be written at a time; they are committed in order, and never past one that
+   failed. At most once writes one at a time, so that a crash loses no more than that.
+5. Where lines are joined, a batch reports how far it may be acked, and the next one begins there:
+   one at a time.
 """
 
 from __future__ import annotations
@@ -64,7 +61,7 @@ LOOK_SECONDS = 5.0
 
 
 class Readable(Protocol):
-    """Tells how far partitions can be read now; see ``Partitions``."""
+    """How far partitions can be read now; see ``Partitions``."""
 
     def of(self, starts: Mapping[str, int]) -> dict[str, Reach]: ...
 
@@ -79,14 +76,14 @@ class Readable(Protocol):
 
 @dataclass(frozen=True)
 class Backlog:
-    """The next batch would have ``events``, and is due in so many seconds; None: none waits."""
+    """The next batch would have ``events`` and is due in ``due_seconds``; None: no events wait."""
 
     events: int
     due_seconds: float | None
 
 
 class ClaimedTask:
-    """``planned``: where the next batch starts, per partition; never below the ack.
+    """``planned``: where the next batch of each partition starts; never below the ack.
 
     ``look`` and ``start`` are never called at the same time, nor is ``commit`` by two threads.
     ``size`` outlives the claim, since what it has learned stays true.
@@ -147,41 +144,40 @@ class ClaimedTask:
         self._waiting_since: float | None = -math.inf if inherited else None
         self.planned = dict(self._acks.emitted)
         self._leader_epochs = dict(self._acks.leader_epochs)
-        """Of each partition the leader that had all below ``planned``."""
+        """The leader of each partition that had everything below ``planned``."""
         readable.follow(self._leader_epochs)
         self._handoff = Handoff()
         self._replayed_below: dict[str, int] = {}
 
     @property
     def caught_up(self) -> bool:
-        """Whether, when last looked, all partitions were reachable and all that can be read of them
-        was acked."""
+        """Whether at the last look all partitions were reachable and everything readable was
+        acked."""
         return self._caught_up and not self._running
 
     @property
     def proven(self) -> bool:
-        """Whether this claim has committed a batch, or has found that there is none to do."""
+        """Whether this claim has committed a batch, or found that there is none to do."""
         return self._last_end > 0 or self.caught_up
 
     @property
     def places(self) -> dict[str, Place]:
-        """Where each partition is acked, and where it ended when last looked."""
+        """The ack of each partition, and its end at the last look."""
         acked = self._acks.emitted.items()
         return {name: Place(ack, self._ends.get(name)) for name, ack in acked}
 
     @property
     def running(self) -> bool:
-        """Whether a batch is being written or waits to be committed."""
+        """Whether a batch is being written or waits for its commit."""
         return bool(self._running)
 
     @property
     def written(self) -> bool:
-        """Whether the oldest batch waits to be committed."""
+        """Whether the oldest batch waits for its commit."""
         return bool(self._running) and self._running[0].outcome is not None
 
     @property
     def writing(self) -> bool:
-        """Whether a batch is being written."""
         return any(batch.outcome is None for batch in self._running)
 
     @property
@@ -190,18 +186,17 @@ class ClaimedTask:
 
     @property
     def repeating(self) -> bool:
-        """Whether the batch is not acked yet that was decided before the partitions were claimed:
-        nothing new is read until then."""
+        """Whether a batch of an open intent is not acked yet; nothing new is read until then."""
         return self._repeating
 
     @property
     def handed_off(self) -> bool:
-        """Whether all is acked that ``hand_off`` was about, as far as it can be read."""
+        """Whether everything that ``hand_off`` asked for and that can be read is acked."""
         return self._handoff.done and not self._running
 
     def look(self, *, eager: bool) -> Backlog:
-        """The backlog to read now. ``eager`` does not wait for events to gather. Full and closed
-        partitions do not wait either: no more events come to them."""
+        """The backlog to read now. ``eager`` does not wait for events to gather; neither do full
+        and closed partitions."""
         reached = self._reached()
         safe = self._safe(reached)
         if self._repeat is not None:
@@ -230,20 +225,21 @@ class ClaimedTask:
         return Backlog(min(waiting, self._size.events), 0.0 if full else max(0.0, left))
 
     def refresh(self) -> None:
-        """Let the next look see all that is safe at this moment."""
+        """Let the next look see everything that is safe at this moment."""
         self._readable.refresh(self.planned)
 
     def hand_off(self) -> None:
-        """Deliver all that is safe at this moment, in as many batches as it takes, without waiting
-        for events to gather."""
+        """Deliver everything that is safe now, in as many batches as it takes, without waiting for
+        events to gather."""
         self.refresh()
         self._handoff.begin(self.planned)
 
     def start(self, most_events: int | None = None) -> Batch | None:
-        """The next batch, staged and under way: of all that can be read now, as far as it fits.
+        """Stage the next batch, of everything readable that fits into ``most_events`` (None: any
+        size).
 
-        ``most_events`` is for a batch that shares its job. None when nothing waits. Raises what the
-        store or the lake raise; then the claim is of no more use.
+        Gives None when no events wait. Raises errors of the store and the lake; then the claim is
+        useless.
         """
         reached = self._reached()
         limit = self._size.events if most_events is None else min(self._size.events, most_events)
@@ -304,14 +300,14 @@ class ClaimedTask:
         return batch
 
     def settle(self, batch: Batch, outcome: Outcome) -> None:
-        """``batch`` is written, or has failed; what comes later is not heard."""
+        """``batch`` is written, or has failed; a later outcome is ignored."""
         if batch.outcome is None:
             batch.ended = self._clock()
             batch.outcome = outcome
 
     def commit(self) -> Batch:
-        """Commit the oldest batch, which is written, and give it. Raises why it was not, and what
-        the store or the lake raise; then the claim is of no more use."""
+        """Commit the oldest batch, which is written. Raises the batch's error, or one of the store
+        or the lake; then the claim is useless."""
         batch = self._running.popleft()
         assert batch.outcome is not None
         if isinstance(batch.outcome, Exception):
@@ -370,7 +366,7 @@ class ClaimedTask:
 
     @property
     def _starts(self) -> Mapping[str, int]:
-        """From where on each partition has to be readable."""
+        """Where each partition has to be readable from."""
         return self.planned if self._joins is None else self._acks.offsets
 
     def _quiet_seconds(self, reached: Mapping[str, Reach]) -> dict[str, float]:
@@ -379,7 +375,7 @@ class ClaimedTask:
         return self._joins.quiet_seconds(reached, self.planned)
 
     def _next_ranges(self, reached: Mapping[str, Reach], limit: int) -> tuple[Range, ...]:
-        """What is new, in about ``limit`` events."""
+        """New events, about ``limit`` of them."""
         safe, scale = self._safe(reached), _scale(reached)
         fresh = next_ranges(self.planned, safe, limit, self._replayed_below, scale)
         if self._joins is None:
@@ -390,8 +386,8 @@ class ClaimedTask:
     def _under_leaders(
         self, ranges: Sequence[Range], reached: Mapping[str, Reach], *, cut_is_told: bool
     ) -> tuple[Range, ...]:
-        """Until a record of a cut is written, acks keep the epoch that shows it: a batch that was
-        decided before it was seen may be repeated first. The record counts what that read too."""
+        """Until a cut's gap record is written, acks keep the old epoch, which shows the cut: a
+        repeated batch may come first."""
 
         def epoch(partition: str) -> int | None:
             reach = reached[partition]
@@ -401,7 +397,7 @@ class ClaimedTask:
         return tuple(replace(piece, leader_epoch=epoch(piece.partition)) for piece in ranges)
 
     def _joined(self, batch: Batch) -> Mapping[str, Progress] | None:
-        """How far the acks move. None: to the ends of the batch's ranges."""
+        """How far the acks move; None: to the ends of the ranges."""
         if self._joins is None or batch.gaps:
             return None
         return self._joins.progress_of(batch, self._pipeline.joined(batch.ranges))
@@ -443,7 +439,8 @@ class ClaimedTask:
         return {name: reach.safe for name, reach in reached.items()}
 
     def _look_at_acks(self, reached: Mapping[str, Reach]) -> None:
-        """An operator may have moved on the ack of a partition that stands still: claim it anew."""
+        """An operator may have moved the ack of a stopped partition: then ConflictError, and a new
+        claim."""
         still = [name for name, reach in reached.items() if reach.held]
         if still and self._clock() >= self._next_look:
             self._next_look = self._clock() + LOOK_SECONDS
@@ -451,8 +448,8 @@ class ClaimedTask:
                 self._acks.require_ours(still)
 
     def _mark_replayed(self, reached: Mapping[str, Reach]) -> None:
-        """An earlier owner may have delivered, without acking, what was safe when we claimed, also
-        what cannot be read now."""
+        """Events that were safe at the claim may have been delivered without an ack by an earlier
+        owner."""
         if self._pipeline.spec.delivery != "at-least-once":
             return
         for name in reached.keys() & self._acks.inherited - self._replayed_below.keys():
@@ -482,6 +479,6 @@ def _address(piece: Range, reach: Reach) -> str:
 
 
 def can_be_read(ranges: Sequence[Range], reached: Mapping[str, Reach]) -> bool:
-    """Whether all of a batch that is repeated can be, but for what it leaves out."""
+    """Whether all ranges of a repeated batch can be read, but for what it leaves out."""
     ends = {name: max(reach.safe, reach.repeatable) for name, reach in reached.items()}
     return all(ends.get(piece.partition, 0) >= piece.end for piece in ranges)

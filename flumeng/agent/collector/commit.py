@@ -1,15 +1,15 @@
-"""Files that become visible in one step with the acks: staging, commit records and recovery.
+"""Makes files visible in one step with the acks: staging, commit records and recovery.
 
-A batch is written below ``ROOT/_flumeng/PARTITION.EPOCH.UUID``. It is decided by one transaction
-that moves its acks and creates its commit record, which lists every rename. From then on anybody
-may finish it, at any time and any number of times: a rename takes effect once, and a record's name
-is used once, so nobody can remove the record of another batch.
+A batch is written below ``ROOT/_flumeng/PARTITION.EPOCH.UUID``. One transaction moves its acks and
+creates its commit record, which lists every rename. From then on any process may finish it, at any
+time and any number of times: a rename takes effect once, and a record's name is used once, so
+nobody removes the record of another batch.
 
-A staging directory without a record belongs to a batch that was not decided. It is named after a
-partition that the batch reads, and its next owner removes it under a rule that holds for owners
-that wake up late too: *list, then claim, then finish records, then remove what was
-listed*. What was listed was staged under acks that the claim has fenced, so it is decided by then
-or never will be; what a later owner stages was not listed.
+A staging directory without a record belongs to an undecided batch. It is named after a partition of
+the batch, whose next owner removes it under a rule that also holds for owners that wake up late:
+*list, then claim, then finish records, then remove what was listed*. What was listed was staged
+under acks that the claim has fenced, so it is decided by then or never; what a later owner stages
+was not listed.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Commits:
     def leftovers(
         self, roots: Iterable[str], partitions: Iterable[str], spare: Collection[str] = ()
     ) -> list[str]:
-        """Staging directories for batches of ``partitions``. Call this before claiming them. What
-        is left under a root of ``spare`` that cannot be reached is for a later owner."""
+        """Staging directories for batches of ``partitions``. Call this before claiming them.
+        Directories under an unreachable root of ``spare`` are left to a later owner."""
         mine = frozenset(partitions)
         found = []
         for root in sorted(set(roots)):
@@ -68,9 +68,9 @@ class Commits:
     def recover(self, leftovers: Sequence[str]) -> None:
         """Finish every decided batch of the flow, then remove ``leftovers``.
 
-        Call this after claiming and before staging anything. Records of other tasks are finished
-        too, since their owner may never come back, and finishing twice does no harm. One that
-        cannot be finished stops its own task only; what it has staged is left alone, by all.
+        Call this after claiming and before staging. Records of other tasks are finished too, since
+        their owner may never come back. One that cannot be finished stops its own task only; its
+        staging directories are left alone by all.
         """
         removable = set(leftovers)
         for name in self._store.children(paths.commits(self._flow)):
@@ -92,13 +92,13 @@ class Commits:
         self._remove(*sorted(removable))
 
     def name(self, root: str, partition: str, epoch: int) -> str:
-        """Where a directory (URI) for a batch that reads ``partition`` among others may be made."""
+        """A new staging directory (URI) for a batch that reads ``partition``; not made yet."""
         staging = below(root, STAGING, f"{partition}.{epoch}.{uuid.uuid4().hex}")
         self._open_store(staging)
         return staging
 
     def stage(self, root: str, partition: str, epoch: int) -> str:
-        """A new directory of such a name."""
+        """Makes a new staging directory."""
         staging = self.name(root, partition, epoch)
         store, path = self._open_store(staging)
         store.make_directory(path)
@@ -107,7 +107,7 @@ class Commits:
     def record(
         self, epoch: int, staging: Sequence[str], files: Sequence[tuple[str, str]]
     ) -> Commit:
-        """What a commit of these has to say. Raises BatchTooWideError."""
+        """The commit record of these. Raises BatchTooWideError."""
         record = Commit(epoch=epoch, staging=tuple(staging), files=tuple(files))
         if len(codec.encode(record)) > paths.commit.size_bytes:
             raise BatchTooWideError(f"{len(files)} files do not fit into one commit record")
@@ -135,14 +135,14 @@ class Commits:
         self._finish(path, record)
 
     def publish(self, staging: Sequence[str], files: Sequence[tuple[str, str]]) -> None:
-        """Show files without a record: for deliveries in which a crash may lose or repeat them."""
+        """Show files without a record, for deliveries in which a crash may lose or repeat them."""
         missing = self._rename(files)
         if missing:
             raise UnavailableError(f"{missing[0][0]} was removed, perhaps by a later owner")
         self._remove(*staging)
 
     def discard(self, staging: Iterable[str]) -> None:
-        """Remove what no commit needs; where that cannot be reached, a later owner does."""
+        """Remove what no commit needs; a later owner removes what cannot be reached."""
         for place in staging:
             try:
                 self._remove(place)
@@ -182,5 +182,4 @@ class Commits:
 
 
 def _partition(name: str) -> str:
-    """The partition in a staging directory's name."""
     return name.rsplit(".", 2)[0]

@@ -1,8 +1,8 @@
 """Detects logs that were cut below an ack, as KIP-320 describes for Kafka's consumers.
 
-A server that elects a leader without all committed events cuts the log, and other events get the
-offsets of those that were read. So the first time that a partition has another leader than its ack
-names, its log is compared, beside the batches. Nothing is read meanwhile.
+A leader elected without all committed events cuts the log, and other events get the offsets of
+those already read. So when a partition's leader is not the one of its ack, its log is compared,
+beside the batches, and nothing is read meanwhile.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from flumeng.connectors.api.ranged import CutError, FindingCuts, Gone, Positions, Reach, Standstill
 
 LOOK_SECONDS = 1.0
-"""Between two tries to compare."""
+"""Between two attempts to compare."""
 WHY_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
 class _Search:
-    """For a cut below ``start`` since leader ``old``, in the log of leader ``new``; by epochs."""
+    """A search for a cut below ``start`` between the leader epochs ``old`` and ``new``."""
 
     start: int
     old: int
@@ -31,7 +31,7 @@ class _Search:
 
 
 class Cuts:
-    """Those of the partitions of one task. ``clock`` gives seconds that only grow."""
+    """The cuts of one task's partitions. ``clock`` gives seconds that only grow."""
 
     def __init__(self, positions: Positions, clock: Callable[[], float]) -> None:
         self._positions = positions
@@ -39,16 +39,16 @@ class Cuts:
         self._searches: dict[str, _Search] = {}
 
     def forget(self, kept: Container[str]) -> None:
-        """All but those of ``kept``."""
+        """Drop all partitions but ``kept``."""
         self._searches = {name: one for name, one in self._searches.items() if name in kept}
 
     def look(
         self, name: str, start: int, epoch: int | None, reach: Reach
     ) -> tuple[Reach | None, Standstill | None]:
-        """The reach, with its cut if there is one that the flow passes over, and else why the
-        partition stands still. No reach: it is not known yet.
+        """The reach, with its cut if the flow skips one, and why the partition is stopped. Without
+        a reach it is not known yet.
 
-        Where nothing lies above ``start``, or what lies there is deleted, nothing is compared yet.
+        Nothing is compared where nothing lies above ``start``, or what lies there is deleted.
         """
         below = max(reach.floor, reach.gone_below)
         new = reach.leader_epoch
@@ -66,7 +66,7 @@ class Cuts:
         return reach, Standstill("unanswered", name, start, start, why)
 
     def _search(self, name: str, start: int, old: int, new: int) -> _Search:
-        """The one that runs or is done; a new one where that was of something else, or failed."""
+        """The running or finished search; a new one for other arguments, or after a failure."""
         search = self._searches.get(name)
         known = search is not None and (search.start, search.old, search.new) == (start, old, new)
         if search is None or not known or self._is_due_again(search):

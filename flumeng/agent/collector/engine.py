@@ -35,17 +35,17 @@ from flumeng.events.lazy_batch import LargeRowsError
 from flumeng.platform.errors import FlumengError
 
 NAMED = 3
-"""So many tasks are named in the description of a job that they share."""
+"""So many tasks are named in the description of a shared job."""
 MOST_BYTES = 500_000
-"""Larger jobs send their units as data. What a job does is faster to send, but from 1 MiB on Spark
-writes it into a file that is there until the session ends."""
+"""Larger jobs send their units as data: from 1 MiB on Spark writes a job's closure into a file that
+stays until the session ends."""
 
 
 Recording = Callable[[str, Sequence[Work]], AbstractContextManager[None]]
 
 
 def unrecorded(_job: str, _works: Sequence[Work]) -> AbstractContextManager[None]:
-    """Where nobody counts what jobs use."""
+    """For engines whose jobs are not measured."""
     return nullcontext()
 
 
@@ -174,7 +174,7 @@ class _Part:
         return part
 
     def take(self, run: int, result: Result) -> None:
-        """A unit has ended; what the first one that failed says is the batch's error."""
+        """Take a unit's result; the first error is the batch's."""
         _, kind, content = result
         if kind == units.ROWS:
             for sink, rows in self._runs[run].rows(units.read_rows(content)):
@@ -196,7 +196,7 @@ class _Part:
 
 
 def describe(works: Sequence[Work]) -> str:
-    """What Spark's UI says of the job of ``works``."""
+    """The description of the job of ``works`` in Spark's UI."""
     tasks = [f"{work.pipeline.spec.flow}/{_pipeline(work).task.task}" for work in works]
     if len(works) == 1:
         return f"{tasks[0]}: {_said(works[0].ranges)}"
@@ -208,7 +208,7 @@ def describe(works: Sequence[Work]) -> str:
 
 
 def _said(ranges: Sequence[Range]) -> str:
-    """What a batch holds; of many ranges, the first stands for them."""
+    """The size of a batch and its first range."""
     if not ranges:
         return "0 events"
     first = f"{ranges[0].partition} {ranges[0].start}-{ranges[0].end}"
@@ -217,7 +217,7 @@ def _said(ranges: Sequence[Range]) -> str:
 
 
 def spread(weights: Sequence[int], most: int) -> list[list[int]]:
-    """The numbers of all weights in at most ``most`` shares of about equal weight."""
+    """The indexes of ``weights`` in at most ``most`` shares of about equal weight."""
     shares: list[list[int]] = [[] for _ in range(min(most, len(weights)))]
     loads = [0] * len(shares)
     for number in sorted(range(len(weights)), key=lambda n: -weights[n]):
@@ -228,7 +228,7 @@ def spread(weights: Sequence[int], most: int) -> list[list[int]]:
 
 
 def _error(kind: str, content: bytes, sinks: Mapping[int, str]) -> Exception:
-    """``sinks``: number -> place, of those that the unit was for."""
+    """``sinks``: number -> place, of the sinks that the unit writes to."""
     if kind == units.HUNG:
         return HungError.after(units.LIMIT_SECONDS, list(sinks.values()), content.decode())
     if kind == units.LEFT:

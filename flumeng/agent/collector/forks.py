@@ -1,8 +1,7 @@
-"""How a batch with several outputs is run, so that each event is read and filtered once.
+"""Runs a batch with several outputs so that each event is read and filtered once.
 
-What goes on in Arrow behind a fork is one run: the batch is held there, and each output reads it
-from its beginning. Where an output goes on in Spark SQL, Spark keeps the batch of the fork for all
-of them.
+Arrow outputs behind a fork are one run: the batch is held there, and each output reads it from its
+beginning. Where an output goes on in Spark SQL, Spark caches the batch of the fork for all of them.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Fork:
-    """Where several ``outputs`` share ``batch``. ``plan`` plans them: on ``batch``, or on the same
-    rows as Spark keeps them. ``counting`` gives the stages that count the batch when all outputs
-    are Arrow."""
+    """Several ``outputs`` share ``batch``. ``plan`` plans them: on ``batch``, or on the same rows
+    cached by Spark. ``counting`` gives the stages that count the batch when all outputs are
+    Arrow."""
 
     batch: LazyBatch
     plan: Callable[[LazyBatch], tuple[Leaf | Fork, ...]]
@@ -58,7 +57,7 @@ class Run:
     sinks: tuple[int, ...]
 
     def rows(self, found: Sequence[Row]) -> Iterator[tuple[int, list[Row]]]:
-        """What each of its sinks has yielded, out of what the batch has."""
+        """The rows of each of its sinks, out of the rows of the batch."""
         if len(self.sinks) == 1:
             yield self.sinks[0], list(found)
             return
@@ -68,8 +67,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run so that each event is read and filtered once. ``splits`` is what each Spark
-    task reads, ``cached`` what several runs have in common, inner ones last."""
+    """The runs of a batch. ``splits`` is what each Spark task reads, ``cached`` what several runs
+    have in common, inner ones last."""
 
     splits: tuple[Split, ...]
     runs: tuple[Run, ...]
@@ -82,12 +81,11 @@ class Plan:
 
     @property
     def preparable(self) -> bool:
-        """Whether another batch may run by the same plan: what Spark keeps of a DataFrame, for us
-        or for a user's function, it finds again by the plan, whatever events it was made of."""
+        """Whether another batch may run by the same plan. Spark finds cached DataFrames by their
+        plan, whatever events they hold, so there must be none."""
         return not self.cached and all(run.batch.action is None for run in self.runs)
 
     def release(self) -> None:
-        """Nothing of it runs any more."""
         for batch in reversed(self.cached):
             batch.release()
 
@@ -129,7 +127,7 @@ def _runs(part: Leaf | Fork, cached: list[LazyBatch]) -> Iterator[Run]:
 
 
 def _tail(part: Leaf | Fork, shared: LazyBatch) -> _Tail | None:
-    """From ``shared`` on; None when Spark SQL or an action follows it."""
+    """The stages behind ``shared``; None when Spark SQL or an action follows it."""
     before = part.batch.after(shared)
     if before is None or isinstance(part, Leaf):
         sinks = (part.sink,) if isinstance(part, Leaf) else ()

@@ -1,7 +1,7 @@
-"""Events that cannot be read any more, where a flow says to go on without them.
+"""Gaps: events that cannot be read any more, where a flow says to go on without them.
 
-A gap is a range like any other: it is a batch of its own, which is acked when a record of it is
-among the flow's dead letters. Nothing of it is read.
+A gap is a range in a batch of its own. It is acked once a gap record is among the flow's dead
+letters; nothing of it is read.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NO_COLUMNS = pa.schema([])
 
 @dataclass(frozen=True)
 class Gap:
-    """A range that is gone, why, and what is written with its ack. What was ``cut`` lies below the
-    ack: then the range is empty, and only its leader's epoch is acked."""
+    """An unreadable range, the reason, and the writes that go with its ack. A ``cut`` lies below
+    the ack: then the range is empty, and only its leader's epoch is acked."""
 
     piece: Range
     why: str
@@ -40,8 +40,8 @@ class Gap:
 
     @property
     def source(self) -> str:
-        """The partition in the record's id. Events that were at offsets of a cut log may have
-        records of their own."""
+        """The partition in the record's id. Events at the offsets of a cut log may have records of
+        their own."""
         name = self.piece.partition
         return name if self.cut is None else f"{name}.cut-{self.cut.end}"
 
@@ -53,7 +53,7 @@ class Gap:
 
 
 def gaps(planned: Mapping[str, int], reached: Mapping[str, Reach], most: int) -> tuple[Gap, ...]:
-    """What is gone of the partitions that are read on from ``planned``; at most ``most`` ranges."""
+    """Gaps of the partitions that are read on from ``planned``; at most ``most``."""
     found = (
         _gap(Range(name, start, max(start, reached[name].gone_below)), reached[name])
         for name, start in sorted(planned.items())
@@ -64,7 +64,7 @@ def gaps(planned: Mapping[str, int], reached: Mapping[str, Reach], most: int) ->
 
 
 def gone(ranges: tuple[Range, ...], reached: Mapping[str, Reach]) -> tuple[Gap, ...]:
-    """These ranges, when nothing of them can be read any more."""
+    """These ranges as gaps when nothing of them can be read any more, else none."""
     there = all(
         piece.partition in reached and _is_gone(piece, reached[piece.partition]) for piece in ranges
     )
@@ -72,8 +72,8 @@ def gone(ranges: tuple[Range, ...], reached: Mapping[str, Reach]) -> tuple[Gap, 
 
 
 def left_out(ranges: Iterable[Range], reached: Mapping[str, Reach]) -> tuple[Gap, ...]:
-    """What is not read of these ranges of a batch. One that ends before what is gone does is the
-    first to tell of it all the same: who goes on behind it does not know where that began."""
+    """Unreadable parts within these ranges of a batch. A range that ends inside such a part reports
+    it first."""
     return tuple(
         Gap(replace(piece, start=one.start, end=min(one.end, piece.end)), one.why, one.also)
         for piece in ranges
@@ -89,7 +89,7 @@ def _is_gone(piece: Range, reach: Reach) -> bool:
 
 
 def _gap(piece: Range, reach: Reach) -> Gap:
-    """Of what begins before it the one before has told, see ``left_out``."""
+    """A part that begins before it was reported by the range before, see ``left_out``."""
     if reach.cut is not None and not piece.events:
         cut = replace(piece, start=reach.cut.start, end=reach.cut.end)
         return Gap(piece, reach.cut.why, cut=cut)
@@ -99,11 +99,8 @@ def _gap(piece: Range, reach: Reach) -> Gap:
 
 @dataclass(frozen=True)
 class RefuseGaps:
-    """A stage that refuses one event per gap, with its reason, and yields none. The event has the
-    columns of the flow's events behind its filters, mostly null.
-
-    Executors get ranges and reasons only: the writes of a gap are for the driver.
-    """
+    """A stage that refuses one event a gap, with its reason, and yields none. The event has the
+    columns of the flow's events behind its filters, mostly null."""
 
     refused: tuple[tuple[Range, str, str], ...]
     schema: pa.Schema
@@ -144,7 +141,7 @@ class RefuseGaps:
 
 
 def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The column as the flow has it; null where its filters have made something else of it."""
+    """The column in the flow's type; null where its filters have made something else of it."""
     try:
         return column.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):

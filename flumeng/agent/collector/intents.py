@@ -1,15 +1,13 @@
-"""The batch that a task has decided to write, for targets that know batches by number.
+"""The intent: the batch that a task has decided to write to targets that know batches by number.
 
-The intent is written before the target is. Whoever owns the task next repeats an intent that it
-finds, exactly, before anything new, so a target that has the batch already does not take it twice
-and one that has not gets the same events. So what cannot be read of the batch is said in the intent
-too, before it is written without that. The intent ends in the transaction that moves the acks.
+It is written before the target is. The next owner repeats an open intent exactly, before anything
+new, so the target gets the same events under the same number. What cannot be read of the batch is
+written into the intent first. It ends in the transaction that moves the acks.
 
-It needs no claim of its own: each decision is checked against an ack at the version that its owner
-knows. Whoever has claimed the acks therefore reads an intent that no earlier owner changes.
-
-Masters write its epoch when partitions leave the task, which they do only while it is ended. An
-owner of before, whose acks nobody may have claimed yet, decides nothing any more from then on.
+Intents are not claimed: each decision is checked against an ack at the version that its owner
+knows, so no earlier owner changes the intent that an owner of the acks has read. Masters write its
+epoch when partitions leave an ended task; from then on an earlier owner, whose acks may not be
+claimed yet, decides nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from zkschema.records import NOTHING, Intent
 
 
 def read(store: Store, flow: str, task: str) -> Intent | None:
-    """What the task has decided last; None when it has never decided anything."""
+    """The task's last intent; None when it never had one."""
     found = store.read(paths.intent(flow, task))
     return None if found is None else found.value
 
@@ -45,11 +43,11 @@ class Intents:
         task: str,
         name: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        """Reads it. Call this after claiming ``acks``; ``name`` makes one that was never used.
+        """Reads it. Call this after claiming ``acks``; ``name`` makes a name that was never used.
 
-        Raises CorruptError when an open one does not follow the acks, or reads what the task has
-        not claimed; SupersededError when partitions have left the task since its owner was told of
-        them; ConflictError when somebody else has claimed since.
+        Raises CorruptError when an open one does not follow the acks or reads a partition of
+        another task; SupersededError when partitions have left the task since the assignment;
+        ConflictError when somebody else has claimed.
         """
         self._store = store
         self._acks = acks
@@ -77,7 +75,6 @@ class Intents:
 
     @property
     def last(self) -> Intent:
-        """The batch that was decided last, acked or not."""
         return self._intent
 
     def decide(
@@ -87,10 +84,8 @@ class Intents:
         splits: int,
         left_out: Sequence[Range] = (),
     ) -> Intent:
-        """From now on this batch is the next one, whatever happens.
-
-        Raises ConflictError when somebody else has claimed, UnavailableError.
-        """
+        """Write the intent of the next batch. Raises ConflictError when somebody else has claimed,
+        UnavailableError."""
         assert self.open is None, f"{self._path}: a batch is decided already"
         intent = replace(
             self._intent,
@@ -106,14 +101,14 @@ class Intents:
         return intent
 
     def leave_out(self, left_out: Sequence[Range]) -> None:
-        """The batch that is decided is written without these. Raises as ``decide`` does."""
+        """The decided batch is written without these. Raises as ``decide`` does."""
         assert self.open is not None, f"{self._path}: nothing is decided"
         parts = by_partition(left_out)
         if parts != self._intent.left_out:
             self._write(replace(self._intent, left_out=parts), min(self._intent.ranges))
 
     def end(self) -> Put:
-        """The write that ends it, for the transaction of its acks; then comes ``ended``."""
+        """The write that ends it, for the transaction of its acks; call ``ended`` afterwards."""
         assert self.open is not None, f"{self._path}: nothing is decided"
         return Put(self._path, self._done, self._expect)
 

@@ -1,13 +1,11 @@
 """The Spark jobs of a collector: a bounded number at once, each for one batch or many small ones.
 
-What a batch holds is decided when its job starts, not when its task asked, so batches grow by
-themselves while jobs are scarce. Every job has a limit. One that is over it is ended: its batches
-have hung, and their tasks begin anew. When Spark does not even end a job that was cancelled, it
-can do nothing any more, and ``on_stuck`` is told.
+A batch's size is decided when its job starts, so batches grow while jobs are scarce. A job over its
+limit is cancelled: its batches have hung, and their tasks claim again. When Spark does not even end
+a cancelled job, ``on_stuck`` is called.
 
-The batches of a job begin a few at a time, since each waits for ZooKeeper and for a lake. A batch
-is late when it has not begun ``START_SECONDS`` after a thread took it; its job does without it. One
-that no thread has taken by the time that its job must go has not begun at all.
+The batches of a job begin a few at a time, since each waits for ZooKeeper and a lake. A job goes
+without a batch that has not begun ``START_SECONDS`` after a thread took it.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ START_SECONDS = 5.0
 
 
 def unrecorded(_flows: Collection[str]) -> AbstractContextManager[None]:
-    """Where nobody asks what ran when the process ended."""
+    """For processes that keep no record of what ran when they ended."""
     return nullcontext()
 
 
@@ -57,8 +55,8 @@ class Engine(Protocol):
         """Let ``write`` raise soon."""
 
     def warm_up(self, pipeline: Pipeline) -> None:
-        """Return when the next batch of this pipeline is not slower than those after it. Called by
-        whoever waits to take a task over, again and again. Raises as ``write``."""
+        """Return when the next batch of this pipeline is as fast as those after it. Called
+        repeatedly by standbys. Raises as ``write``."""
 
 
 @dataclass(eq=False)
@@ -68,13 +66,12 @@ class _Job:
     began: float
     limit_seconds: float
     ended_at: float | None = None
-    """When it was given up, if it was."""
+    """When it was cancelled, if it was."""
 
 
 class Jobs:
     """Used from any thread. ``slots`` jobs run at once, and ``APART_SLOTS`` for tasks apart.
-    ``in_progress`` is entered with the flows of each job while it runs. A job of several batches
-    has ``shared_limit_seconds``."""
+    ``in_progress`` is entered with the flows of each job while it runs."""
 
     def __init__(
         self,
@@ -95,12 +92,12 @@ class Jobs:
         self.shared_limit_seconds = shared_limit_seconds
         self._cancel_seconds = cancel_seconds
         self.start_seconds = start_seconds
-        """A batch that takes longer to begin is left behind by its job."""
+        """A job goes without a batch that takes longer to begin."""
         self._clock = clock
         self._news = threading.Condition()
         self._slots = Slots()
         self._late: deque[Work] = deque()
-        """Batches that began too late for their jobs. They may be acked: none is thrown away."""
+        """Batches that began too late for their jobs. They may be acked, so none is dropped."""
         self._jobs: dict[str, _Job] = {}
         self._numbers = itertools.count(1)
         self._starts = Starts(self._on_late, start_seconds, clock)
@@ -116,6 +113,7 @@ class Jobs:
 
     @suspects.setter
     def suspects(self, flows: frozenset[str]) -> None:
+        """Flows one of which crashes this process: their jobs run one at a time, all apart."""
         with self._news:
             self._suspects = flows
             self._news.notify_all()
@@ -137,19 +135,19 @@ class Jobs:
         self._engine.warm_up(pipeline)
 
     def withdraw(self, request: Request) -> bool:
-        """Ask no more; False when its member has begun, or will in a moment."""
+        """False when its member has begun, or will in a moment."""
         with self._news:
             return self._slots.withdraw(request)
 
     def cancel(self, work: Work) -> None:
-        """End the job of ``work``, unless it is the job of others too."""
+        """End the job of ``work``, unless it is shared."""
         with self._news:
             names = [job.name for job in self._jobs.values() if list(job.works) == [work]]
         for name in names:
             self._cancel(name)
 
     def look(self) -> None:
-        """End what is over its limit. Called now and then."""
+        """Cancel what is over its limit. Called every second."""
         self._starts.look()
         now = self._clock()
         with self._news:
@@ -195,7 +193,6 @@ class Jobs:
                     self._slots.measured(len(requests), self._clock() - began)
 
     def _begin(self, requests: Sequence[Request]) -> list[Work]:
-        """What those have to write that can say so in time; who was not reached asks again."""
         works, unreached = self._starts.begin(requests)
         for request in unreached:
             self.ask(request)
@@ -207,7 +204,7 @@ class Jobs:
             self._news.notify_all()
 
     def _run(self, works: Sequence[Work], slot: str) -> bool:
-        """Whether a batch has hung: then how long the job took says nothing of others."""
+        """Whether a batch has hung: then the job's time is not measured."""
         limit = works[0].limit_seconds if len(works) == 1 else self.shared_limit_seconds
         job = _Job(f"{slot}.{next(self._numbers)}", works, self._clock(), limit)
         with self._news:
@@ -246,8 +243,8 @@ class _Start:
 
 
 class Starts:
-    """Used from any thread. ``on_late`` is given batches that began after ``begin`` has left them;
-    ``clock`` gives seconds that only grow."""
+    """Begins the batches of a job in threads. ``on_late`` gets batches that began after ``begin``
+    has left them; ``clock`` gives seconds that only grow."""
 
     def __init__(
         self,
@@ -274,11 +271,11 @@ class Starts:
             return works, [start.request for start in starts if start.taken_at is None]
 
     def look(self) -> None:
-        """Replace threads that hang. Called now and then."""
+        """Replace threads that hang."""
         self._threads.look()
 
     def _wait_seconds(self, starts: Sequence[_Start], take_by: float) -> float:
-        """For how long to wait for the next of them. Leaves those that are over their time."""
+        """Until the next deadline. Leaves those that are over theirs."""
         now = self._clock()
         waits = []
         for start in starts:
@@ -315,4 +312,4 @@ class Starts:
 
 
 def _ignore(_seconds: float) -> None:
-    """A batch that is late is told to ``on_late`` once it has begun."""
+    """A late batch goes to ``on_late`` once it has begun."""

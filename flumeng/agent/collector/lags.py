@@ -1,8 +1,8 @@
 """How far each task of a collector is behind, for its metrics. It asks no server.
 
-A task notes the ack and the end of its partitions when it looks for its next batch. An idle task
-takes no notes. The time of a lag is that of the last end which is acked by now, so a flow that
-always has events on their way has a small one.
+A task notes the ack and the end of its partitions at each look for a batch. The time of a lag is
+that of the last end that is acked by now, so a flow that always has events on their way has a small
+lag.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from flumeng.control.snapshot.partitions import distance
 
 SPACING = 0.25
-"""Ends are noted at intervals of this part of the lag: the error of a lag is no larger."""
+"""Ends are noted at intervals of this part of the lag, which bounds its error."""
 LEAST_SECONDS = 1.0
 
 
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 class Lag(NamedTuple):
-    """``events`` wait; all that had arrived ``seconds`` ago, or more, is delivered."""
+    """``events`` wait; everything that arrived ``seconds`` ago or earlier is delivered."""
 
     events: int
     seconds: float
@@ -37,8 +37,8 @@ class Lag(NamedTuple):
 
 @dataclass
 class _Behind:
-    """One partition with events that wait, or whose end is unknown. All that had arrived at
-    ``since`` is acked. ``marks``: (second, end of the partition at that time), above the ack."""
+    """A partition with waiting events or an unknown end. Everything that had arrived at ``since``
+    is acked. ``marks``: (second, end at that time), above the ack."""
 
     since: float
     events: int = 0
@@ -54,7 +54,7 @@ class _Behind:
 
 
 class Lags:
-    """Of the tasks of one process, for any thread. ``clock`` gives seconds that only grow."""
+    """The lags of one process's tasks, for any thread. ``clock`` gives seconds that only grow."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -63,7 +63,7 @@ class Lags:
         self._lock = threading.Lock()
 
     def see(self, task: str, places: Mapping[str, Place]) -> None:
-        """The task ``flow/task`` has these partitions."""
+        """Note the partitions of the task ``flow/task``."""
         now = self._clock()
         with self._lock:
             old = self._tasks.get(task, {})
@@ -78,26 +78,25 @@ class Lags:
             self._names[task] = frozenset(places)
 
     def lose(self, task: str) -> None:
-        """The task has failed: from now on it is not known whether its partitions grow."""
+        """The task has failed: whether its partitions grow is unknown from now on."""
         now = self._clock()
         with self._lock:
             for name in self._names.get(task, ()):
                 self._tasks[task].setdefault(name, _Behind(now))
 
     def forget(self, task: str) -> None:
-        """The task is not this process's any more."""
         with self._lock:
             self._tasks.pop(task, None)
             self._names.pop(task, None)
 
     def keep(self, tasks: Collection[str]) -> None:
-        """Forget all others."""
+        """Forget all other tasks."""
         with self._lock:
             for gone in self._tasks.keys() - set(tasks):
                 del self._tasks[gone], self._names[gone]
 
     def by_flow(self) -> dict[str, Lag]:
-        """The events of all tasks of a flow, and the largest of their times."""
+        """The sum of events and the largest time over each flow's tasks."""
         now = self._clock()
         found: dict[str, Lag] = {}
         with self._lock:

@@ -1,11 +1,9 @@
-"""The partitions of one task: how far each can be read, and which of them stand still, and why.
+"""How far each partition of a task can be read, and which are stopped and why.
 
-Damage in one partition stops that partition only. It is read up to the place, its ack stays there,
-and the place is tried again now and then, so that a repair is noticed. The same goes for one that
-its server does not send, though it says how far the partition reaches; for one that waits at a loss
-which no operator has accepted; and for one whose ack lies outside of what it keeps. Places are
-tried beside the batches: nothing here waits for a server. What people are told of a standstill the
-partition's input says.
+Damage stops its partition only. It is read up to the place, its ack stays there, and the place is
+probed now and then, so that a repair is noticed. The same holds for a partition that its server
+does not send, for one with a loss that no operator has accepted, and for one whose ack lies outside
+of what it keeps. Probes run beside the batches: nothing here waits for a server.
 """
 
 from __future__ import annotations
@@ -37,14 +35,14 @@ LOOK_MOST_SECONDS = 30.0
 SOUND = 4
 """A partition that was sound for so many times its last wait waits for the least time again."""
 NAMED = 3
-"""So many partitions are named in a status, the others counted: it must fit into a znode."""
+"""So many partitions are named in a status, which has to fit into a znode."""
 WHY_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
 class _Stop:
-    """A place that could not be read; it is tried again at ``look_at``, and with ``probe``.
-    ``given_up``: its input has gone on behind it before."""
+    """An unreadable place, probed again at ``look_at``. ``given_up``: its input has gone on behind
+    it before."""
 
     offset: int
     why: str
@@ -82,7 +80,7 @@ class Partitions:
 
     @property
     def trouble(self) -> str | None:
-        """Which partitions stand still, where, why, and what an operator does; None: none."""
+        """The stopped partitions: where, why, and what an operator does. None without any."""
         if not self._troubles:
             return None
         said = [text for _, text in sorted(self._troubles.items())]
@@ -90,11 +88,11 @@ class Partitions:
         return "; ".join(said[:NAMED] + more)
 
     def open(self, spec: FlowSpec) -> None:
-        """A claim begins, of a revision that says ``spec``.
+        """Begin a claim of a revision with ``spec``.
 
-        What was given up may not be acked, as the claim before has failed elsewhere, and its input
-        need not know of it any more. So it stands still again, and is tried at once: else of two
-        partitions with damage each would make the batch fail in which the other one was given up.
+        A place that was given up may not be acked, and its input need not know of it any more. So
+        the partition is stopped there again and probed at once: else two damaged partitions would
+        make each other's batches fail.
         """
         for name, stop in self._given_up.items():
             self._stops.setdefault(name, replace(stop, look_at=self._clock()))
@@ -104,11 +102,11 @@ class Partitions:
         self._positions.open(spec)
 
     def of(self, starts: Mapping[str, int]) -> dict[str, Reach]:
-        """How far each partition can be read that is to be read on from ``starts``.
+        """How far each partition can be read on from ``starts``, never beyond a place known to be
+        unreadable.
 
-        Never beyond a place that is known to be unreadable. Lacks those that cannot be reached now,
-        those whose end makes no sense, and those of which another leader is asked whether it has
-        all below their starts too.
+        Lacks partitions that cannot be reached, whose end makes no sense, or whose new leader is
+        still compared.
         """
         found = self._positions.of(starts.keys())
         self._forget(starts)
@@ -132,28 +130,29 @@ class Partitions:
         return bounded
 
     def follow(self, leader_epochs: Mapping[str, int | None]) -> None:
-        """Until the claim ends: the leaders that had all below the starts, which the task keeps
-        current."""
+        """Until the claim ends: the leaders that had everything below the starts, kept current by
+        the task."""
         self._leader_epochs = leader_epochs
 
     def leave_out(self, parts: Parts) -> None:
-        """Of the batch that is repeated; until the claim ends."""
+        """Leave these out of the repeated batch, until the claim ends."""
         if parts and isinstance(self._positions, LeavingOut):
             self._positions.leave_out(parts)
 
     def stop(self, error: UnreadableError) -> None:
-        """A batch has failed there: go no further for now."""
+        """A batch failed there: go no further for now."""
         self._note(error.partition, error.offset, error.why, damaged=error.damaged)
 
     def refresh(self, partitions: Collection[str]) -> None:
-        """What ``of`` says of them next is from after this call."""
+        """Let ``of`` report ends from after this call."""
         self._positions.refresh(partitions)
 
     def close(self) -> None:
         self._positions.close()
 
     def _forget(self, starts: Mapping[str, int]) -> None:
-        """What is no longer ours, and what lies behind us: at most once acks before it reads."""
+        """Drop partitions of other tasks and places below the ack: at most once acks before it
+        reads."""
         self._cuts.forget(starts)
         self._waits = {name: wait for name, wait in self._waits.items() if name in starts}
         for name, stop in list(self._stops.items()):
@@ -169,7 +168,7 @@ class Partitions:
                     )
 
     def _look_again(self, found: Mapping[str, Reach]) -> None:
-        """Try the places that are due, and see what has become of those that were tried."""
+        """Probe the places that are due, and take the results."""
         now = self._clock()
         for name, stop in list(self._stops.items()):
             if name in found and found[name].gone_from <= stop.offset < found[name].gone_below:
@@ -195,7 +194,7 @@ class Partitions:
             self._note(name, stop.offset, str(error) or type(error).__name__, damaged=True)
 
     def _note(self, name: str, offset: int, why: str, *, damaged: bool) -> None:
-        """The waits of a partition grow: what was healed may be as bad again at once."""
+        """The waits of a partition grow: a repaired one may fail again at once."""
         now = self._clock()
         last = self._waits.get(name)
         if last is None or (last.until is not None and now - last.until >= SOUND * last.seconds):
@@ -209,7 +208,7 @@ class Partitions:
     def _bound(
         self, name: str, start: int, reach: Reach, cut: Standstill | None
     ) -> tuple[Reach | None, str]:
-        """As far as the partition can be read, and what is wrong with it."""
+        """How far the partition can be read, and what is wrong with it."""
         stop = self._stops.get(name)
         end = reach.safe + reach.held
         safe, still = reach.safe, None

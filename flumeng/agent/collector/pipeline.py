@@ -1,6 +1,6 @@
-"""What a flow does with a batch: read it, its filters in order, then its sinks and branches.
+"""What a flow does with a batch: reads it, runs its filters, then its sinks and branches.
 
-Made from the flow's text each time a task is taken; filters and sinks come from the registry.
+Made from the flow's text each time a task is claimed; filters and sinks come from the registry.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _prepared = PreparedBatches()
 
 
 class SparkPipeline:
-    """``shareable``: no stage of it is Spark SQL. ``modules``: what executors import for it."""
+    """See ``Pipeline``. ``modules``: what executors import for it."""
 
     def __init__(
         self, session: SparkSession, spec: FlowSpec, task: TaskRevision, reader: Reader
     ) -> None:
-        """``reader`` is what executors read with. Raises what ``plan`` raises: a flow that does not
-        fit together is noticed here."""
+        """``reader`` is what executors read with. Raises what ``plan`` raises for a flow that does
+        not fit together."""
         self.spec = spec
         self._spark = session
         self.task = task
@@ -133,7 +133,7 @@ class SparkPipeline:
         }
 
     def plan(self, work: Work) -> Plan:
-        """What is to be run of a batch. Raises UserError, BatchFailedError."""
+        """The runs of a batch. Raises UserError, BatchFailedError."""
         if work.gaps:
             return self._plan_gaps(work)
         for table in self._stages.tables:
@@ -146,7 +146,7 @@ class SparkPipeline:
         return self._plan(self._read(splits, work.addresses), splits, work)
 
     def _plan_gaps(self, work: Work) -> Plan:
-        """Nothing is read; the first sink is as one that refuses an event for each gap."""
+        """Nothing is read; a stage before the first sink refuses an event for each gap."""
         first, schema = self._read((), {}), self._reader.schema
         batch = self._stages.behind(LazyBatch.of_splits(self._spark, 1, first, schema))
         letters = replace(self._letters(batch, 0, work), place=PLACE)
@@ -162,12 +162,12 @@ class SparkPipeline:
         self._spark = spark.for_large_rows(self._spark)
 
     def failed(self) -> None:
-        """A batch has failed: the next one is planned anew."""
+        """A batch has failed: the next one is planned again."""
         _prepared.forget(self._key)
 
     def written(self, rows: Sequence[Sequence[Row]]) -> list[Written]:
-        """What each sink makes of what its last stage has yielded, the one for dead letters last:
-        what it has written for the others is among their rows."""
+        """What each sink has written, from the rows of its last stage. The sink for dead letters
+        comes last: its rows are among those of the others."""
         own = [[row for row in of if not dead_letters.is_letters(row)] for of in rows]
         if self._dead_letters is not None:
             own[-1] += [letter for of in rows for letter in dead_letters.rows(of)]
@@ -209,7 +209,7 @@ class SparkPipeline:
             raise one_line(error) from error
 
     def _filtered(self, read: ReadSplits) -> LazyBatch:
-        """What the filters make of the events, which Spark plans once when it may be repeated."""
+        """The events behind the filters, planned once by Spark where the plan can be reused."""
         splits = len(read.splits)
         if not self._prepares:
             return self._through_filters(read, read.schema, splits)
@@ -236,7 +236,7 @@ class SparkPipeline:
         return self._stages.through(replace(batch, large_rows=self._large_rows))
 
     def _to_sink(self, work: Work, batch: LazyBatch, number: int) -> LazyBatch:
-        """The batch into a sink, and what that refuses into the one for dead letters."""
+        """The batch into a sink, and the events that it refuses into the sink for dead letters."""
         self._require_identity(batch, number)
         if self._dead_letters is not None:
             self._require_identity(batch, len(self._leaves))
@@ -246,7 +246,7 @@ class SparkPipeline:
         return self._times.timed(given, sink.stage(given, attempt), self._places[number])
 
     def _to_letters(self, work: Work, batch: LazyBatch, place: str) -> Leaf:
-        """What the filter at ``place`` could not process, into the sink for dead letters."""
+        """Events that the filter at ``place`` could not process, into the sink for dead letters."""
         number = len(self._leaves)
         self._require_identity(batch, number)
         sink = self._sinks[number]
@@ -256,7 +256,7 @@ class SparkPipeline:
         return Leaf(number, sink.stage(batch.arrow(stage, schema), attempt))
 
     def _require_identity(self, batch: LazyBatch, number: int) -> None:
-        """Raises UserError when a filter has lost what the sink has to know of each row."""
+        """Raises UserError when a filter has dropped what the sink has to know of each row."""
         sink = self._sinks[number]
         name = self.spec.all_sinks[number].name
         if sink.identified and identity.present(batch.schema) != identity.COLUMNS:

@@ -1,9 +1,8 @@
-"""Prepared batches: filters of flows as Spark has planned them, kept for the batches that follow.
+"""Prepared batches: a flow's filters as Spark has planned them, kept for the next batches.
 
-To analyse and to plan a statement takes Spark longer than to run it over a small batch, and the
-tables that it joins are handed to the executors again each time. What is kept here takes memory of
-the driver: little for a plan, several times their size for tables. The least recently used make
-room.
+Planning a statement takes Spark longer than running it over a small batch, and joined tables are
+sent to the executors again each time. Kept plans take the driver's memory, several times the size
+of their tables; the least recently used make room.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class _Kept:
 
 
 class PreparedBatches:
-    """Used from any thread. ``pipeline`` is whatever tells one pipeline from all others."""
+    """Used from any thread. ``pipeline`` identifies a pipeline."""
 
     def __init__(self, most: int = MOST, most_table_bytes: int = MOST_TABLE_BYTES) -> None:
         self._most = most
@@ -47,7 +46,7 @@ class PreparedBatches:
         versions: Sequence[Version | None],
         prepare: Callable[[], LazyBatch],
     ) -> LazyBatch:
-        """What ``prepare`` has made for so many splits and these versions of tables."""
+        """The batch that ``prepare`` made for these splits and versions of tables."""
         key = pipeline, splits
         with self._lock:
             kept = self._kept.get(key)
@@ -62,7 +61,7 @@ class PreparedBatches:
         return made.batch
 
     def forget(self, pipeline: Hashable) -> None:
-        """One of its batches failed, and perhaps what is kept is why."""
+        """One of its batches failed, perhaps because of what is kept."""
         with self._lock:
             for key in [key for key in self._kept if key[0] == pipeline]:
                 del self._kept[key]

@@ -1,16 +1,15 @@
-"""The acks of all tasks of a collector, which share ZooKeeper transactions.
+"""Groups the acks of all tasks of a collector into ZooKeeper transactions.
 
 Rules
 1. A transaction leaves at once when it is full, or when the last one left ``GAP_SECONDS`` ago;
    until then it waits for the acks of other tasks. So a task that is alone waits for nothing, and
-   many tasks make no more than eight small transactions a second.
-2. The writes of one call are in one transaction, all or none. What belongs to one call fails that
-   call alone: after a failure each call of the transaction is tried by itself.
-3. When nobody knows whether a transaction was written, its acks are read and compared. An ack that
-   holds our offset and epoch, at the version that our write gives it, was written by us: every
-   claim in between would have raised the version, and no call leaves an offset as it was.
-4. A bounded number of transactions is under way. Calls of one thread follow each other, since each
-   waits for its outcome.
+   many tasks make at most eight small transactions a second.
+2. The writes of one call are in one transaction, all or none. A failure of one call fails that call
+   alone: each call of a failed transaction is tried by itself.
+3. When it is unknown whether a transaction was written, its acks are read and compared. An ack with
+   our offset and epoch, at the version that our write gives it, was written by us: every claim in
+   between would have raised the version, and no call leaves an offset as it was.
+4. A bounded number of transactions is under way. Calls of one thread follow each other.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from zkschema.records import Record
 GAP_SECONDS = 0.125
 FULL_ACKS = 200
 ACK_BYTES = 200
-"""An ack's record takes at most so much."""
+"""The most bytes of an ack's record."""
 IN_FLIGHT = 4
 SETTLE_SECONDS = 5.0
 LOOK_SECONDS = 0.05
@@ -57,7 +56,7 @@ class _Call:
 
 
 class Publisher:
-    """Used by any number of threads; it has none of its own: whoever waits longest leads.
+    """Used by any number of threads and has none of its own: the longest waiting call leads.
 
     ``clock`` gives seconds that only grow; ``sleep`` is how it waits for a connection.
     """
@@ -85,14 +84,14 @@ class Publisher:
 
     @property
     def written(self) -> tuple[int, int]:
-        """How many acks, and in how many transactions, since the publisher was made."""
+        """How many acks were written, and in how many transactions."""
         return self._written
 
     def commit(self, acks: Sequence[Put], also: Sequence[Write] = ()) -> list[Version]:
         """Overwrite ``acks``, each at a version, together with ``also``; gives their new versions.
 
         Each ack moves its offset. Raises ConflictError when another owner has claimed one of them,
-        UnavailableError when it is not known in time whether it was written.
+        UnavailableError when it stays unknown whether it was written.
         """
         scale = self._store.scale
         size = sum(scale.weigh_encoded(ack, b"") for ack in acks) + len(acks) * ACK_BYTES
@@ -113,7 +112,7 @@ class Publisher:
         return call.versions
 
     def _lead(self) -> None:
-        """Send one transaction, and leave the next one to whoever waits longest then."""
+        """Send one transaction, and let the longest waiting call lead the next one."""
         self._enough.wait(max(0.0, self._left_at + self._gap_seconds - self._clock()))
         with self._in_flight:
             with self._lock:
@@ -168,7 +167,8 @@ class Publisher:
                 call.versions = puts[: len(call.acks)]
 
     def _find_out(self, call: _Call, deadline: float, error: Exception) -> None:
-        """Nobody knows whether ``call`` was written: read, compare, and repeat it if it was not."""
+        """The outcome of ``call`` is unknown: read, compare, and repeat it if it was not
+        written."""
         while self._clock() < deadline:
             try:
                 found = self._store.read_many([ack.path for ack in call.acks])
@@ -191,7 +191,7 @@ class Publisher:
 
 
 def _next(ack: Put) -> Version:
-    """The version that ``ack`` has once it is written."""
+    """The version of ``ack`` once it is written."""
     assert isinstance(ack.expect, Version), f"{ack.path}: an ack is published at a version"
     return Version(ack.expect.number + 1)
 

@@ -1,8 +1,8 @@
 """Which events the next batch takes: exact half-open ranges, cut into splits. Pure.
 
-A partition's range starts where the last one ended and never passes its safe offset. When there
-is more than a batch may hold, every partition gets an equal share, and what a small one leaves
-over goes to the others, so that one loud host never starves the quiet ones.
+A partition's range starts where the last one ended and never passes its safe offset. When a batch
+cannot hold everything, each partition gets an equal share, and the rest of small ones goes to the
+others: one loud host never starves the quiet ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ MOST = 1000
 
 @dataclass(frozen=True)
 class Scale:
-    """How many events ranges have: as many as offsets, but of the partitions in ``contents``."""
+    """How many events ranges have: one for each offset, except in the partitions of
+    ``contents``."""
 
     contents: Mapping[str, Contents] = field(default_factory=dict)
 
@@ -30,7 +31,7 @@ class Scale:
         return sum(map(self.events, ranges))
 
     def head(self, piece: Range, events: int) -> Range:
-        """The beginning of ``piece`` with about so many events, which is not empty."""
+        """The beginning of ``piece`` with about so many events; never empty."""
         contents = self.contents.get(piece.partition)
         if contents is None:
             end = min(piece.end, piece.start + max(1, events))
@@ -56,11 +57,11 @@ def next_ranges(
     replayed_below: Mapping[str, int],
     scale: Scale = COUNTED,
 ) -> tuple[Range, ...]:
-    """About ``limit`` events from ``starts`` up to ``safe``, which lacks who cannot be reached; not
-    more, where offsets count them.
+    """About ``limit`` events (at most, where offsets count them) from ``starts`` up to ``safe``,
+    which lacks unreachable partitions.
 
-    A range does not cross its partition's mark in ``replayed_below``: below it events may have
-    been delivered before, above it not.
+    A range does not cross its partition's mark in ``replayed_below``: only events below it may have
+    been delivered before.
     """
     waiting: list[tuple[int, str, Range]] = []
     for name, end in safe.items():
@@ -87,10 +88,9 @@ def split(
     ranges: Sequence[Range], parts: int, least_events: int, scale: Scale = COUNTED
 ) -> tuple[Split, ...]:
     """Cut ``ranges`` into at most ``parts`` splits of about equal size, none meant to be under
-    ``least_events``; exactly equal where offsets count events.
+    ``least_events``. Keeps the order.
 
-    Fewer events than that make one split. Order is kept and nothing is lost or doubled. What
-    cannot be cut may leave splits empty.
+    Where offsets do not count events, splits may be empty.
     """
     total = scale.total(ranges)
     if total == 0:
@@ -115,7 +115,7 @@ def split(
 def share_out(
     ranges: Sequence[Range], parts: int, least_events: int, scale: Scale = COUNTED
 ) -> tuple[Split, ...]:
-    """As ``split``, but no range is cut: what belongs together may be anywhere in it."""
+    """As ``split``, but no range is cut: lines that belong together may be anywhere in it."""
     total = scale.total(ranges)
     parts = max(1, min(parts, len(ranges), total // max(1, least_events)))
     splits: list[list[Range]] = [[] for _ in range(parts)]
@@ -130,12 +130,10 @@ def share_out(
 class BatchSize:
     """How many events the next batch should hold so that it takes about ``target_seconds``.
 
-    Follows the measured rate, at most by a factor of two a batch. A batch that was not full says
-    nothing about the rate of a full one, unless it was large and took too long. Small batches may
-    take longer: most of their time is not for their events, and may be for others in their job. A
-    batch that was too wide for its sink sets a ceiling, which rises slowly with each full batch,
-    since what made it wide may be over. With ``most_bytes`` no batch holds more events than have
-    about so many, by the heaviest of the last batches.
+    Follows the measured rate, at most by a factor of two a batch. A batch that was not full is
+    ignored, unless it was large and slow. Small batches may take longer: they share jobs. A batch
+    that was too wide for its sink sets a ceiling, which rises slowly with each full batch.
+    ``most_bytes`` bounds a batch by the weight of the heaviest recent events.
     """
 
     FIRST = 200_000
@@ -145,7 +143,6 @@ class BatchSize:
     SMALL_SECONDS = 10.0
     CEILING_GROWTH = 1.05
     GUESSED_BYTES = 1024.0
-    """Of an event, before any has been read."""
     LIGHTER = 0.9
     """What a batch of lighter events counts for."""
 
@@ -169,16 +166,15 @@ class BatchSize:
         self._set(min(max(ideal, self.events / 2), self.events * 2))
 
     def weighed(self, event_bytes: float) -> None:
-        """An event of the last batch had so many bytes as it was read."""
+        """Mean size of an event of the last batch."""
         self._event_bytes = max(event_bytes, (self._event_bytes or 0.0) * self.LIGHTER)
         self._set(self.events)
 
     def failed(self) -> None:
-        """The last batch failed, perhaps because it was so large."""
+        """The last batch failed, perhaps because of its size."""
         self._set(self.events / 2)
 
     def too_wide(self) -> None:
-        """The last batch would have made too many files."""
         self._ceiling = max(self.LEAST, self.events / 2)
         self._set(self._ceiling)
 
@@ -190,20 +186,20 @@ class BatchSize:
 
 
 class Handoff:
-    """What is to be delivered at once, of all that was there when somebody asked, in one claim.
-    Partitions that cannot be read keep it from being done."""
+    """Delivers at once everything that was there when an operator asked. Unreadable partitions keep
+    it from being done."""
 
     def __init__(self) -> None:
         self._ends: dict[str, int | None] = {}
-        """Partition -> what is to be delivered without waiting for more; None until it is seen."""
+        """Partition -> the offset to deliver up to; None until it is seen."""
 
     @property
     def done(self) -> bool:
-        """Whether all of it is in a batch, or there was none."""
+        """Whether everything is in a batch, or nothing was asked for."""
         return not self._ends
 
     def begin(self, partitions: Collection[str]) -> None:
-        """All that is safe in ``partitions`` when they are looked at next."""
+        """Deliver all that is safe in ``partitions`` at the next look."""
         self._ends = dict.fromkeys(partitions)
 
     def look(self, safe: Mapping[str, int], delivered: Mapping[str, int]) -> bool:

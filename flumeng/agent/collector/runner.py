@@ -1,12 +1,9 @@
-"""What one task does, turn by turn: takes it, runs its batches, and takes it again after a failure.
+"""Runs one task in turns: claims it, runs its batches, and claims it again after a failure.
 
-An owner with a higher epoch ends the work on an assignment; anything else is tried again. Being
-fenced is not proof of such an owner: it may be a process of this node that is ending, and so the
-next claim tells. Where ZooKeeper holds another tree than before, a task claims again. A new
-assignment, a drain and a stop are looked at between batches. While it is not certain that the
-session lives, nothing begins: the task pauses and goes on, and has not failed. Nor has it when a
-partition cannot be read: the others go on. A batch that hangs is given up, and the task begins
-anew, apart from other tasks and with a longer limit, until a batch of it ends.
+Only an owner with a higher epoch ends the work on an assignment; after any other error the task
+tries again. A new assignment, a drain and a stop take effect between batches. While the ZooKeeper
+session is uncertain the task pauses. A partition that cannot be read does not stop the others. A
+task whose batch hung begins again apart from other tasks, with a longer limit, until a batch ends.
 """
 
 from __future__ import annotations
@@ -61,10 +58,10 @@ PAUSE = "ZooKeeper has not answered for two thirds of the session's timeout, or 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a task needs of its process.
+    """What all tasks of a process share.
 
-    ``build`` makes the pipeline of an assignment, UserError when it cannot. ``report`` is told each
-    change of a task's status, from any thread. ``positions`` makes those of a task.
+    ``build`` makes the pipeline of an assignment, or raises UserError. ``report`` gets each change
+    of a task's status, from any thread.
     """
 
     store: Store
@@ -83,10 +80,7 @@ class Surroundings:
 
 
 class Runner:
-    """Its public methods may be called from any thread. Reports nothing once it was told to stop.
-
-    ``clock`` gives seconds that only grow.
-    """
+    """Its public methods may be called from any thread. ``clock`` gives seconds that only grow."""
 
     def __init__(
         self,
@@ -105,19 +99,20 @@ class Runner:
         self._ended = threading.Event()
         self._claim: SlotClient | None = None
         self._left: SlotClient | None = None
-        """A claim that was given up while something of it still runs."""
+        """A failed claim of which something still runs."""
         self._leave_by = 0.0
         self._standby: Standby | None = None
         """While it stands by, and until a claim has taken its pipeline."""
         self._settled: Assignment | None = None
-        """The assignment that nothing more is done about: let go, or superseded."""
+        """The assignment that was let go or superseded: nothing more is done about it."""
         self._refreshed = False
-        """Whether, since it is to drain, it was asked anew how far the partitions reach."""
+        """Whether the ends of the partitions were read again since the drain began."""
         self._drained = False
         self._gathering = False
-        """Whether events gather for a batch; a timer will ring, and changes are no news."""
+        """Whether events gather until a timer rings; changes of partitions wake nothing then."""
         self._proven = True
-        """Whether the claim may be said to run: after a failure it has to do something first."""
+        """Whether the status may be RUNNING: after a failure the claim has to do something
+        first."""
         self._streak = Streak()
         self._retries = Retries(clock)
         self._size: BatchSize | None = None
@@ -131,7 +126,7 @@ class Runner:
         self._around.scheduler.add(self)
 
     def assign(self, assignment: Assignment) -> None:
-        """An assignment equal to the present one changes nothing, but may ask for a handoff."""
+        """An equal assignment changes nothing, but may ask for a handoff."""
         if (assignment, assignment.handoff) != (self._wanted, self._handoff):
             self._wanted, self._handoff = assignment, assignment.handoff
             self._wake()
@@ -142,7 +137,7 @@ class Runner:
         self._wake()
 
     def stop(self) -> None:
-        """End when the running batches are committed. Nothing is reported after this call."""
+        """End when the running batches are committed. Reports nothing after this call."""
         self._stopping = True
         self._status.stop()
         if (claim := self._claim) is not None:
@@ -150,7 +145,7 @@ class Runner:
         self._wake()
 
     def cancel(self) -> None:
-        """End soon. What was not committed was never decided: the next owner does it again."""
+        """End soon; the next owner repeats what was not committed."""
         self.stop()
         if (claim := self._claim) is not None:
             claim.cancel()
@@ -186,7 +181,7 @@ class Runner:
         self._around.scheduler.wake(self)
 
     def _take(self, assignment: Assignment) -> float | None:
-        """Claim what is wanted, when it is time."""
+        """Claim the assignment when it is time."""
         idle = assignment.standby or self._settled == assignment
         if self._stopping or (self._draining and idle):
             self._end()
@@ -206,7 +201,7 @@ class Runner:
         return 0.0
 
     def _stand_by(self, assignment: Assignment) -> float:
-        """Be ready to take over; nothing is claimed."""
+        """Prepare to take over, without a claim."""
         self._around.measures.lags.forget(assignment.key)
         if self._standby is None or self._standby.assignment != assignment:
             pipeline = self._pipeline(assignment)
@@ -217,7 +212,7 @@ class Runner:
         return FOLLOW_SECONDS
 
     def _pipeline(self, assignment: Assignment) -> Pipeline:
-        """The one that is ready, else a new one."""
+        """The prepared one if it fits, else a new one."""
         standby, self._standby = self._standby, None
         if standby is not None and standby.fits(assignment):
             return standby.pipeline
@@ -260,14 +255,14 @@ class Runner:
         return claim
 
     def _require_tree(self) -> TreeIdentity:
-        """Raises UnavailableError where there is no cluster: claims would be of nothing."""
+        """Raises UnavailableError where ZooKeeper has no cluster: claims would be of nothing."""
         tree = self._around.tree.identity()
         if tree is None:
             raise UnavailableError("ZooKeeper holds no cluster here: import its last export")
         return tree
 
     def _of_revision(self, assignment: Assignment, revision: int) -> Assignment:
-        """As it was when a batch was decided that is to be repeated."""
+        """The assignment as of the revision whose batch has to be repeated."""
         found = self._around.store.read(paths.revision(assignment.flow, str(revision)))
         if found is None:
             raise UserError(
@@ -277,7 +272,7 @@ class Runner:
         return replace(assignment, revision=revision, spec=found.value.effective)
 
     def _go_on(self, claim: SlotClient) -> float | None:
-        """Commit what is written, else ask for the next batch, until the task is let go."""
+        """Commit a written batch, else ask for the next one, until the task is let go."""
         task = claim.task
         over = claim.outdated and not task.repeating
         if self._wanted != claim.assignment or self._stopping or self._drained or over:
@@ -377,7 +372,7 @@ class Runner:
         return 0.0
 
     def _leave(self, claim: SlotClient) -> float | None:
-        """Wait until nothing of a claim that failed runs any more."""
+        """Wait until nothing of a failed claim runs any more."""
         left = self._leave_by - self._clock()
         if not claim.quiet and left > 0:
             return left
@@ -388,7 +383,7 @@ class Runner:
         return 0.0
 
     def _on_error(self, assignment: Assignment, error: Exception) -> float | None:
-        """``assignment`` is what the turn was about, unless there is a claim."""
+        """``assignment`` is that of the turn; a claim's own comes first."""
         if self._claim is not None:
             assignment = self._claim.assignment
             self._claim.withdraw()
@@ -402,7 +397,7 @@ class Runner:
         return 0.0
 
     def _judge(self, assignment: Assignment, error: Exception) -> None:
-        """What ``error`` means for what comes next."""
+        """Decide by the kind of ``error`` what comes next."""
         if isinstance(error, SupersededError):
             log.warning("%s: superseded: %s", assignment.key, error)
             self._settle(assignment, "superseded", epoch_seen=error.epoch)

@@ -1,14 +1,12 @@
-"""Which of the waiting tasks write next: fair between flows, and small batches together.
+"""Which waiting tasks write next: fair between flows, and small batches together.
 
-A free slot takes the batch of the flow that has waited longest in units of its own batch interval:
-a flow that asks for batches every 0.2 s gets up to ten turns while one that asks for a batch every
-2 s gets one, and every flow gets its turn.
-When that batch may share a Spark job, all others that may go along, one of each flow after the
-other, as far as one job holds them. So a batch that is alone leaves at once, and of a thousand
+A free slot takes the batch of the flow that has waited longest in units of its own batch interval.
+When that batch may share a Spark job, all others that may share go along, one of each flow after
+the other, as far as one job holds them. So a batch that is alone leaves at once, and of a thousand
 small ones hundreds cost one job.
 
-A task whose last batch hung, or whose job broke down, is *apart*: it waits for slots of its own
-kind and never shares, so that it holds up nobody but others like it.
+A task whose last batch hung, or whose job broke down, is *apart*: it waits for separate slots and
+never shares, so it delays only others like it.
 """
 
 from __future__ import annotations
@@ -24,27 +22,26 @@ from flumeng.agent.collector.work import Work
 
 SHARED_MEMBERS = 128
 SHARED_SECONDS = 0.3
-"""A shared job is to be over by then, since whoever comes next waits for it."""
+"""A shared job should be over by then, since the next one waits for it."""
 PART_OF_WAIT = 0.1
-"""A shared job may take this part of the longest wait, where that is more than SHARED_SECONDS: when
-much waits, fewer and larger jobs cost less."""
+"""A shared job may take this part of the longest wait if that is more: under load, fewer and larger
+jobs cost less."""
 SHARED_EVENTS = 200_000
-"""All batches of a shared job together hold no more events than that."""
+"""The most events of all batches of a shared job together."""
 SMALL_EVENTS = 20_000
 """A batch of more events has a job of its own."""
 LEAST_INTERVAL_SECONDS, MOST_INTERVAL_SECONDS = 0.2, 2.0
-"""Batch intervals count as no shorter and no longer, so that one flow gets at most ten turns for
-one turn of another."""
+"""Bounds of a batch interval here: one flow gets at most ten turns for one of another."""
 
 
 class Member(Protocol):
     """A task that asks for slots."""
 
     def begin(self, most_events: int | None) -> Work | None:
-        """Decide the batch and stage it; None when there is nothing to write any more.
+        """Decide the batch and stage it; None when nothing is left to write.
 
-        It holds ``most_events`` at most; None: it has a job of its own, and any size. Raises
-        nothing. Called at most once for each request, from a thread of its own kind.
+        It holds at most ``most_events``; None: it has a job of its own, and any size. Raises
+        nothing. Called at most once a request, from a thread for such calls.
         """
 
 
@@ -70,8 +67,8 @@ class Request:
 
 
 class SharedSize:
-    """How many batches share a job, so that it takes about as long as it may: follows the measured
-    time of a batch, at most by a factor of two a job."""
+    """How many batches share a job so that it takes the allowed time: follows the measured time of
+    a batch, at most by a factor of two a job."""
 
     LEAST = 4
 
@@ -79,7 +76,8 @@ class SharedSize:
         self.members = SHARED_MEMBERS
 
     def measured(self, members: int, seconds: float, allowed_seconds: float) -> None:
-        """A job of so many batches took that long. One that was not full and short says nothing."""
+        """A job of so many batches took that long. One that was neither full nor long is
+        ignored."""
         if members < self.members and seconds <= allowed_seconds:
             return
         ideal = members * allowed_seconds / max(seconds, 1e-3)
@@ -95,12 +93,12 @@ class _Queue:
     requests: deque[Request] = field(default_factory=deque)
 
     def waited(self, now: float) -> float:
-        """How many batch intervals of its flow."""
+        """In batch intervals of its flow."""
         return (now - self.since) / self.requests[0].interval_seconds
 
 
 class Slots:
-    """The requests that wait. ``clock`` gives seconds that only grow."""
+    """The waiting requests. ``clock`` gives seconds that only grow."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -112,7 +110,6 @@ class Slots:
         return len(self._waiting)
 
     def ask(self, request: Request) -> None:
-        """Wait for a slot."""
         self._waiting.add(request)
         queues = self._queues[request.apart]
         if request.flow not in queues:
@@ -120,14 +117,14 @@ class Slots:
         queues[request.flow].requests.append(request)
 
     def withdraw(self, request: Request) -> bool:
-        """Wait no more; False when the request does not wait."""
+        """False when the request does not wait."""
         if request not in self._waiting:
             return False
         self._remove(request)
         return True
 
     def next(self, *, apart: bool) -> list[Request]:
-        """Who writes in a slot of that kind that is free now, in one job; nobody: empty."""
+        """The requests that share the job of a free slot of that kind; empty when none waits."""
         queues, now = self._queues[apart], self._clock()
         if not queues:
             return []
@@ -165,9 +162,9 @@ class Slots:
 
 
 def bounds(requests: Sequence[Request]) -> list[int | None]:
-    """How many events the batch of each may hold by the time that their job begins.
+    """The most events of each batch by the time that their job begins.
 
-    Those of a shared job have grown since they asked: what is left in it is theirs in equal parts.
+    Batches of a shared job have grown since they asked: the room left in it is divided equally.
     """
     if len(requests) == 1:
         return [None]

@@ -1,5 +1,4 @@
-"""A claimed task on its way through the slots: it asks for one, begins its batch there, and hears
-what became of it."""
+"""A claimed task on its way through the slots: asks for one, begins its batch, gets the outcome."""
 
 from __future__ import annotations
 
@@ -17,10 +16,8 @@ from flumeng.agent.collector.written import Outcome
 
 
 class SlotClient:
-    """``begin`` and what is told to a work come from threads of ``jobs``, all else from the task's
-    turns, unless it says otherwise; ``wake`` asks for such a turn. Nothing is looked at while the
-    claim is ``asking``.
-    """
+    """``begin`` and outcomes come from threads of ``jobs``, all other calls from the task's turns
+    unless noted. ``wake`` asks for a turn. The claim is not looked at while it is ``asking``."""
 
     def __init__(
         self,
@@ -34,15 +31,15 @@ class SlotClient:
     ) -> None:
         self.assignment = assignment
         self.outdated = outdated
-        """Whether ``pipeline`` is of an older revision, which has decided a batch: the claim is for
-        that batch only."""
+        """Whether ``pipeline`` is of an older revision whose open intent has to be repeated; the
+        claim ends after it."""
         self.task = task
         self.handoff = 0
-        """The last handoff that the task was told of."""
+        """The last handoff given to the task."""
         self.withdrawn = False
-        """Whether nothing more begins; batches that have begun may go on."""
+        """Whether nothing more begins; begun batches may go on."""
         self.slow = False
-        """Whether the last batch was so slow to begin that others must not wait for the next."""
+        """Whether the last batch began so slowly that others must not wait for the next."""
         self.error: Exception | None = None
         """Why the last batch could not begin."""
         self.pipeline = pipeline
@@ -80,14 +77,14 @@ class SlotClient:
         self._jobs.ask(self._request)
 
     def withdraw(self) -> None:
-        """Ask no more, and begin nothing more. May be called from any thread."""
+        """Begin nothing more. May be called from any thread."""
         self.withdrawn = True
         request = self._request
         if request is not None and self._jobs.withdraw(request):
             self._request = None
 
     def cancel(self) -> None:
-        """End soon what is being written, unless others would suffer."""
+        """End running writes soon, unless other tasks share their job."""
         for work in list(self._works):
             self._jobs.cancel(work)
 

@@ -1,7 +1,7 @@
-"""A flow's filters and outputs as a task runs them, with what it counts of their events.
+"""A flow's filters and outputs as a task runs them, and the counts of their events.
 
-Executors count while events pass through Arrow stages that are there anyway; where there is none,
-nobody counts: events would have to leave the JVM for it.
+Executors count while events pass through Arrow stages that are there anyway. Where there is none
+nothing is counted: events would have to leave the JVM for it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from flumeng.filters.stages import Segment, Way
 
 COUNTED = READ, PASSED, ERRORS, UNTAKEN = "read", "passed", "errors", "untaken"
 FAILED = "failed at "
-"""And by the place of a filter, how many events it dropped since it could not process them."""
+"""Prefix of the counts of events that a filter dropped because it could not process them."""
 
 
 @dataclass(frozen=True)
 class Counted:
-    """Of the events of a segment: how many came in, how many its filters dropped, None where nobody
-    has counted, and how many they could not process. ``failed``: of the dropped ones, by place, how
-    many a filter could not process."""
+    """Counts of a segment: events in, events that its filters dropped (None when not counted), and
+    events that they could not process. ``failed``: dropped events that a filter could not process,
+    by its place."""
 
     read: int
     dropped: int | None
@@ -39,9 +39,8 @@ class Counted:
 
 
 class FilterCounts:
-    """Of one segment of a flow in a task. A segment that is not the first has what another one has
-    left it. One that reshapes events leaves another number of rows than there are events, so that
-    nobody can say how many were dropped."""
+    """The counts of one segment of a flow in a task. Where a filter reshapes events, dropped ones
+    cannot be counted."""
 
     def __init__(self, counts: Accumulator[int], task: str, segment: Segment) -> None:
         self._counts = counts
@@ -55,8 +54,8 @@ class FilterCounts:
         self._before = self._values()
 
     def through(self, batch: LazyBatch) -> LazyBatch:
-        """``batch`` through the steps, counted where it goes in, around what notes errors, and of
-        what is dropped. Events that a last step marks are still there."""
+        """``batch`` through the steps, counted where it goes in, around what notes errors, and
+        where events are dropped. Events that a last step marks are still there."""
         if self._steps or (self._inner and batch.in_arrow):
             batch = counted(batch, self._count(READ))
         for step in self._steps:
@@ -71,19 +70,19 @@ class FilterCounts:
         return batch
 
     def at_end(self, batch: LazyBatch) -> tuple[Stage, ...]:
-        """What counts ``batch``, which is through the filters. Not for events that are in Spark SQL
-        there, and stay there."""
+        """Stages that count ``batch`` behind the filters. Not for events that stay in Spark SQL
+        there."""
         if not self._steps:
             return ()
         self._counts_end = not (batch.shuffled or self._reshapes)
         return (self._count(PASSED),)
 
     def untaken(self, of: Callable[[pa.RecordBatch], int]) -> Stage:
-        """What counts events that no branch behind the segment takes."""
+        """A stage that counts events that no branch takes."""
         return self._count(UNTAKEN, of)
 
     def take(self) -> Counted:
-        """Of the events since the last call. Rows that were grouped are not dropped ones."""
+        """Of the events since the last call. Grouped rows are not dropped ones."""
         before, self._before = self._before, self._values()
         counts = {what: now - before[what] for what, now in self._before.items()}
         passed_by = max(0, counts[READ] - counts[PASSED]) if self._steps else 0
@@ -112,7 +111,7 @@ def counted(batch: LazyBatch, *stages: Stage) -> LazyBatch:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What ends a plan. ``sink``: a batch through the stage of the sink with a number; ``letters``:
+    """The ends of a plan. ``sink``: a batch through the stage of a sink, by number; ``letters``:
     events that the filter at a place could not process, as dead letters."""
 
     sink: Callable[[LazyBatch, int], LazyBatch]
@@ -120,8 +119,6 @@ class Outputs:
 
 
 class Stages:
-    """The stages of a flow in a task, made once."""
-
     def __init__(self, root: Segment, counts: Accumulator[int], task: str) -> None:
         self._root = root
         self._counts = {one: FilterCounts(counts, task, one) for one in root.walk()}
@@ -129,11 +126,11 @@ class Stages:
 
     @property
     def tables(self) -> list[RefreshedTable]:
-        """What its filters look things up in."""
+        """The tables that its filters look things up in."""
         return [table for step in self.steps for table in step.tables]
 
     def behind(self, batch: LazyBatch) -> LazyBatch:
-        """What the filters leave of ``batch`` before the flow parts."""
+        """``batch`` behind the filters, before the flow parts."""
         return self._root.behind(batch)
 
     def through(self, batch: LazyBatch) -> LazyBatch:
@@ -141,11 +138,11 @@ class Stages:
         return self._counts[self._root].through(batch)
 
     def fork(self, batch: LazyBatch, outputs: Outputs) -> Fork:
-        """What becomes of a batch that is ``through`` these filters."""
+        """The outputs of a batch that is ``through`` these filters."""
         return self._fork(self._root, outputs, batch)
 
     def filtered(self) -> Filtered:
-        """What became of the events of all segments since the last call."""
+        """The counts of all segments since the last call."""
         found = [(one.branch, counts.take()) for one, counts in self._counts.items()]
         dropped = [counts.dropped for _, counts in found]
         return Filtered(

@@ -1,10 +1,9 @@
 """What executors do for a job: many units, each a split of a batch on its way into a sink.
 
-A unit that fails says so in its result and fails nothing else, so Spark never repeats what others
-have done. In a job of several batches a unit that hangs is left behind when the others are done and
-it is over its limit; until then others take its place. Units that are slow because all work hard do
-not hang: while the process uses its processor, or one of them ends now and then, all are waited
-for. One that never stops working ends with its job.
+A unit that fails reports it in its result and fails nothing else, so Spark never repeats what
+others have done. In a job of several batches a hanging unit is left behind when the others are done
+and it is over its limit; until then others take its place. While the process uses its processor, or
+a unit ends now and then, units count as slow, not hung.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from flumeng.platform.user_functions import FunctionError
 log = logging.getLogger(__name__)
 
 AT_ONCE = 4
-"""Units of one Spark task. Most of their time goes into waiting for a server and a disk."""
+"""Units of one Spark task. They mostly wait for a server and a disk."""
 SLOW_SECONDS = 1.0
 """A unit that takes longer does not keep the others from beginning."""
 LIMIT_SECONDS = 10.0
-"""So long no unit has ended, and the process has not worked."""
+"""Units hang when none has ended for so long and the process has not worked."""
 MOST_SLOW = 16
 _STEPS = {
     "flumeng.connectors.ranged.reading": "reading",
@@ -41,13 +40,13 @@ _STEPS = {
 }
 """Step of each module that calls an input, a filter or a sink. Connectors are not listed."""
 WORKING = 0.05
-"""The part of a processor that a process uses which does more than wait."""
+"""A process that uses this part of a processor does more than wait."""
 ROWS, ERROR, HUNG, LEFT = "rows", "error", "hung", "left"
 
 Result = tuple[int, str, bytes]
 """Number of the unit, how it ended, and: its rows as an Arrow stream; or kind and text of the
-error, and the number of its sink if several share the unit; or of one that hangs the step that it
-is in, when that is known. LEFT: it was not begun, since too many others hang."""
+error, and the sink's number if several share the unit; or the step in which it hangs, if known.
+LEFT: it was not begun, since too many others hang."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class Units:
 
     @property
     def size_bytes(self) -> int:
-        """About as much is sent to executors; a stage that several units have counts once."""
+        """About how much is sent to executors; a stage of several units counts once."""
         return sum(map(len, {unit.stage for share in self.shares for unit in share}))
 
     def run(self, shares: Iterable[tuple[Unit, ...]]) -> Iterator[Result]:
@@ -118,8 +117,8 @@ def run_together(
 
 
 class _Running:
-    """The units of one call: ``began`` holds those that run, ``threads`` theirs. All but
-    ``news`` is used with ``news`` held. ``ended_at``: when one ended last."""
+    """The units of one call: ``began`` holds those that run. Everything but ``news`` is used with
+    ``news`` held. ``ended_at``: when one ended last."""
 
     def __init__(self, units: tuple[Unit, ...], clock: Callable[[], float]) -> None:
         self.news = threading.Condition()
@@ -179,7 +178,7 @@ class _Effort:
 
 
 def step_of(frame: FrameType | None) -> str:
-    """Which step the innermost call of ours belongs to; empty when none does."""
+    """The step of the innermost call of ours; empty when there is none."""
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         for place, step in _STEPS.items():
@@ -190,7 +189,6 @@ def step_of(frame: FrameType | None) -> str:
 
 
 def read_rows(stream: bytes) -> list[dict[str, object]]:
-    """The rows in a result."""
     if not stream:
         return []
     with pa.ipc.open_stream(stream) as reader:
@@ -199,8 +197,8 @@ def read_rows(stream: bytes) -> list[dict[str, object]]:
 
 
 def _log_trace(error: Exception) -> None:
-    """A trace of what somebody has to mend in code, in the log of the executor. A server that is
-    away, and events that do not fit, need none."""
+    """Log traces of faults in code on the executor. Unavailable servers and unfit events need
+    none."""
     cause = error.__cause__ if isinstance(error, FunctionError) else error
     if cause is not None and not isinstance(cause, FlumengError | OSError):
         log.error("%s", error, exc_info=cause)

@@ -1,4 +1,4 @@
-"""What tasks, jobs and Spark hand to each other: a batch that is to be written."""
+"""The interface between tasks, jobs and Spark: a flow's pipeline, and a batch to write."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ Intent = Literal["before", "after"]
 
 @dataclass(frozen=True)
 class Filtered:
-    """What the filters made of a task's events; None where nobody has counted. ``taken``: how many
-    events went into each branch that has a condition. ``failed``: how many of the dropped ones each
-    filter, by its place, dropped since it could not process them. ``read``: how many events were
-    read; None where offsets count them. ``times``: how old they are, and how long sinks took."""
+    """What the filters made of a task's events; None where it was not counted. ``taken``: events by
+    branch with a condition. ``failed``: events that each filter, by its place, dropped because it
+    could not process them. ``read``: events read; None where offsets count them."""
 
     dropped: int | None = 0
     parse_errors: int | None = 0
@@ -34,11 +33,11 @@ class Filtered:
 
 
 class Pipeline(Protocol):
-    """A flow's filters and sinks. ``roots``: where its sinks stage; under ``spare_roots`` among
-    them the stages make their directories, if they get so far at all. ``shareable``: all of its
-    stages are Arrow, so that a batch may be written in one job with batches of other flows.
-    ``intent``: of a flow with a target that knows batches by number, an intent is written before
-    the stages run, or after that and before the commit."""
+    """A flow's filters and sinks. ``roots``: where its sinks stage; under ``spare_roots`` the
+    stages make their directories themselves, if at all. ``shareable``: all stages are Arrow, so a
+    batch may share a job with other flows. ``intent``: whether an intent is written before the
+    stages run, or after them and before the commit; None without a target that knows batches by
+    number."""
 
     @property
     def spec(self) -> FlowSpec: ...
@@ -57,11 +56,10 @@ class Pipeline(Protocol):
 
     @property
     def trouble(self) -> str:
-        """What is not as it should be, while batches are written all the same."""
+        """What is wrong while batches are written all the same."""
 
     def event_bytes(self) -> float | None:
-        """How large an event was as it was read, of those since the last call; None when nobody
-        has counted."""
+        """Mean size of an event as it was read, since the last call; None when not counted."""
 
     def filtered(self) -> Filtered:
         """What the filters made of the events since the last call."""
@@ -70,18 +68,17 @@ class Pipeline(Protocol):
         """Into how many splits it would cut a batch of ``ranges``."""
 
     def joined(self, ranges: Sequence[Range]) -> Mapping[str, JoinedRange]:
-        """Of a flow that joins lines: what became of each range, by partition, in the batch that
-        was written last. Lacks those of which nobody has told."""
+        """The joined lines of the batch written last, by partition. Lacks ranges that executors did
+        not report."""
 
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """A batch that is to be written now; ``staging`` gives each root's directory. A batch that is
-    decided has an ``identity``, and is cut into exactly so many ``splits``. The ranges of one with
-    ``gaps`` are gone: nothing is read, and dead letters tell of them. One that is ``apart`` takes
-    one of Spark's tasks, since it may never end.
+    """A batch to write now; ``staging`` gives each root's directory. With ``identity`` it is cut
+    into exactly ``splits`` splits. Ranges of ``gaps`` are not read; dead letters record them. One
+    that is ``apart`` takes one of Spark's tasks, since it may never end.
 
-    ``done`` is told the outcome once, from any thread; it only takes it down.
+    ``done`` gets the outcome once, from any thread, and only stores it.
     """
 
     pipeline: Pipeline
@@ -102,5 +99,5 @@ class Work:
 
     @classmethod
     def trial(cls, pipeline: Pipeline) -> Work:
-        """Nothing, to see whether the flow fits together."""
+        """An empty batch, to check that the flow fits together."""
         return cls(pipeline, (), {}, {}, 0.0, lambda _outcome: None)

@@ -1,4 +1,4 @@
-"""What became of a batch: what each sink has written, or the error and the sink that it is of.
+"""The outcome of a batch: what each sink has written, or the error and the sink that raised it.
 
 Errors come from up to three languages; here they become errors of ours, in one line.
 """
@@ -20,7 +20,7 @@ from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 
 Outcome = list[Written] | Exception
 """What each sink wrote, or why the batch failed: BatchTooWideError, UnavailableError,
-UnreadableError, BatchFailedError, HungError, BrokenTogetherError and whatever was not foreseen."""
+UnreadableError, BatchFailedError, HungError, BrokenTogetherError or an unforeseen error."""
 _RAISED = re.compile(r"^(?:: )?([\w.]+(?:Error|Exception))(?:: (.*))?$", re.MULTILINE)
 
 
@@ -29,7 +29,7 @@ class BatchFailedError(FlumengError):
 
 
 class SinkUnavailableError(UnavailableError):
-    """The sink at ``place`` in its flow does not take a batch now."""
+    """The sink at ``place`` in its flow takes no batch now."""
 
     def __init__(self, place: str, text: str) -> None:
         super().__init__(text)
@@ -38,7 +38,7 @@ class SinkUnavailableError(UnavailableError):
 
 @contextmanager
 def written_to(place: str) -> Iterator[None]:
-    """UnavailableErrors inside are of the sink at ``place``."""
+    """Attributes UnavailableErrors inside to the sink at ``place``."""
     try:
         yield
     except UnavailableError as error:
@@ -46,7 +46,7 @@ def written_to(place: str) -> Iterator[None]:
 
 
 def places_of(spec: FlowSpec) -> list[str]:
-    """Of its sinks by their numbers, the one for dead letters last."""
+    """The places of its sinks by number, the one for dead letters last."""
     return [*(leaf.place for leaf in spec.leaves), "dead_letters"]
 
 
@@ -55,19 +55,18 @@ class HungError(FlumengError):
 
     @classmethod
     def after(cls, seconds: float, sinks: Sequence[str], step: str = "") -> HungError:
-        """``sinks``: the places of those that the batch was for; ``step``: what it was doing, when
-        somebody saw it."""
+        """``sinks``: the places of the batch's sinks; ``step``: what it was doing, if known."""
         doing = f" while {step}" if step else ""
         return cls(f"a batch for {', '.join(sinks)} has hung{doing}: no end after {seconds:g} s")
 
 
 class BrokenTogetherError(FlumengError):
-    """The job that wrote this batch among others broke down; which of them broke it is unknown."""
+    """The job of this batch and others broke down; which of them broke it is unknown."""
 
 
 def one_line(error: Exception) -> FlumengError:
     """The cause of a failed Spark job, out of traces of up to three languages. A note at the error
-    says whose it is."""
+    names the filter or sink."""
     text = error.getMessage() if isinstance(error, PySparkException) else ""
     text = text or str(error)  # Spark 4.0 has no message for what Python has raised
     raised = [match for match in _RAISED.finditer(text) if match[2]]
@@ -94,15 +93,15 @@ def of_kind(kind: str, message: str) -> FlumengError:
 
 
 def _names_of(kind: type[FlumengError]) -> Iterator[str]:
-    """Its own name, and those of all errors that are of that kind."""
+    """Its own name, and those of all subclasses."""
     yield kind.__name__
     for special in kind.__subclasses__():
         yield from _names_of(special)
 
 
 def of_sink(error: FlumengError, places: Sequence[str]) -> FlumengError:
-    """Name the sink that is unavailable; failed reads are UnreadableErrors. With several
-    ``places`` the sink is unknown, and the error stays as it is."""
+    """Name the sink that is unavailable; failed reads are UnreadableErrors. With several ``places``
+    the error stays as it is."""
     if isinstance(error, UnavailableError) and len(places) == 1:
         return SinkUnavailableError(places[0], str(error))
     return error
