@@ -1,6 +1,3 @@
-"""What an operator can change: each change is one compare-and-set transaction on the store.
-
-The command line, the web page and tests call the same functions. Each takes an ``Operator``, and
-leaves an entry in ``/audit`` within its own transaction. Nothing here decides what runs where:
-masters do, from what is written here.
-"""
+"""Operator commands: each is one compare-and-set transaction with an entry in ``/audit``. All raise
+``ConflictError`` when a record changes meanwhile, ``UnavailableError`` without ZooKeeper. They
+state what is wanted; masters decide what runs where."""

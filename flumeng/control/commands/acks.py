@@ -1,16 +1,6 @@
-"""Acks that an operator moves: on to what their journals keep, or to other offsets.
-
-*Advance*: a journal drops only what every reader has acked, so an ack below that was lost and begun
-anew: ZooKeeper was wiped, an older export was imported, or a host that was given up came back. The
-events between are on no disk any more, and were delivered before as far as anybody knows.
-Collectors do not pass over them by themselves; they wait for an operator, and notice what is
-written here.
-
-*Reset*: the acks of a flow that nobody collects are set to other offsets. The flow's plan gets a
-higher epoch in the same transaction, and the acks get that epoch. So nobody can have been given a
-task meanwhile; whoever collected before loses with his next write, also when he does not know yet
-that his time is over; and whoever is given the task next claims what is written here.
-"""
+"""Moves acks forward to the oldest retained event (advance), or to other offsets (reset). A reset
+raises the epoch of the flow's plan in the same transaction, so an owner that was not told yet loses
+with its next write, and a new owner starts from what is written here."""
 
 from __future__ import annotations
 
@@ -37,14 +27,13 @@ from zkschema import paths, records
 from zkschema.records import COLLECT
 
 RESTING = ("suspended", "stopped")
-"""In one transaction."""
 NAMED_WRITES = 400
-"""An audit entry names the partitions of its transaction: two hundred, of two writes each."""
+"""The most writes in one transaction: its audit entry names the partition of each."""
 
 
 @dataclass(frozen=True)
 class Advanced:
-    """One cursor's ack of a journal: everything from ``acked`` up to ``floor`` is passed over."""
+    """One cursor's ack of a journal: the events from ``acked`` up to ``floor`` are skipped."""
 
     journal: str
     flow: str
@@ -59,25 +48,21 @@ class Advanced:
 
 @dataclass(frozen=True)
 class Advances:
-    """``unreadable``: journals and acks of which nobody can tell; they stay as they are."""
+    """``unreadable``: journals and acks that could not be read and were left unchanged."""
 
     advanced: tuple[Advanced, ...]
     unreadable: tuple[Unreadable, ...] = ()
 
 
 def behind(store: Store, floors: Mapping[str, int]) -> Advances:
-    """The acks of journals that lie below the ``floors`` of these."""
+    """The acks that are below the ``floors`` of their journals."""
     found, unreadable = _found(store, floors)
     return Advances(tuple(advanced for advanced, _ in found), unreadable)
 
 
 def advance_acks(operator: Operator, floors: Mapping[str, int]) -> Advances:
-    """Move every ack that lies below its journal's floor to it; gives those that were moved.
-
-    In transactions of many acks each, without what cannot be read; interrupted, it is gone on with
-    by calling it again. Raises ``ConflictError`` when an ack changes meanwhile, or is in a batch
-    that a task has decided to write, ``UnavailableError``.
-    """
+    """Move each ack that is below its journal's floor to the floor; returns those moved. Safe to
+    repeat. Raises ``ConflictError`` for an ack in a decided batch."""
     store = operator.store
     found, unreadable = _found(store, floors)
     refuse_decided(store, ((advanced.flow, advanced.journal) for advanced, _ in found))
@@ -117,7 +102,7 @@ def _found(
 
 @dataclass(frozen=True)
 class Reset:
-    """The flow goes on at ``after`` in a partition, instead of at ``before``."""
+    """The flow continues at ``after`` in a partition, instead of at ``before``."""
 
     partition: str
     before: int
@@ -128,18 +113,18 @@ class Reset:
 
     @property
     def skipped(self) -> int:
-        """How many events that are not delivered yet will not be."""
+        """Undelivered events that will not be delivered."""
         return max(0, self.after - self.before)
 
     @property
     def repeated(self) -> int:
-        """How many events are delivered for another time."""
+        """Events that are delivered again."""
         return max(0, self.before - self.after)
 
 
 @dataclass(frozen=True)
 class _Move:
-    """``ack`` is what is there now. One that was never written is made only while the partition is
+    """``ack`` is the current one; a first ack is written only while the partition is
     ``registered``."""
 
     flow: str
@@ -157,7 +142,7 @@ class _Move:
 
 
 def require_resting(store: Store, flow: str) -> Versioned[records.Flow]:
-    """Raises ``UserError`` without the flow, ``ConflictError`` when it is to be collected."""
+    """Raises ``ConflictError`` unless the flow is suspended or stopped."""
     found = require_flow(store, flow)
     if found.value.state not in RESTING:
         raise ConflictError(
@@ -167,7 +152,7 @@ def require_resting(store: Store, flow: str) -> Versioned[records.Flow]:
 
 
 def still_collected(store: Store, flow: str) -> list[str]:
-    """Who may still collect the flow, a line each."""
+    """Tasks and nodes that may still collect the flow, a line each."""
     plan = read_plan(store, flow)
     planned = plan.value.tasks if plan else {}
     decided = {batch.task: batch for batch in decided_batches(store, flow)} if planned else {}
@@ -181,19 +166,15 @@ def still_collected(store: Store, flow: str) -> list[str]:
 
 
 def resets(store: Store, flow: str, offsets: Mapping[str, int]) -> tuple[Reset, ...]:
-    """What ``reset_acks`` would change. Raises as it does, but for what it meets as it writes."""
+    """What ``reset_acks`` would change; raises as it does."""
     refuse_decided(store, ((flow, name) for name in offsets))
     return tuple(move.reset for move in _moves(store, flow, offsets))
 
 
 def reset_acks(operator: Operator, flow: str, offsets: Mapping[str, int]) -> tuple[Reset, ...]:
-    """Let the flow go on at these ``offsets`` by partition; gives what has changed.
-
-    In transactions of many acks each; interrupted, it is gone on with by calling it again. Raises
-    ``UserError`` for a partition that is not there, ``ConflictError`` when the flow is collected or
-    one of the partitions is in a decided batch, also when that changes meanwhile,
-    ``UnavailableError``.
-    """
+    """Let the flow continue at these offsets by partition; returns what changed. Safe to repeat.
+    Raises ``UserError`` for an unknown partition, ``ConflictError`` for a partition in a decided
+    batch and while the flow is collected."""
     store = operator.store
     current = require_resting(store, flow)
     plan = read_plan(store, flow)
@@ -226,10 +207,7 @@ def reset_acks(operator: Operator, flow: str, offsets: Mapping[str, int]) -> tup
 
 
 def accept(operator: Operator, flow: str, to: Mapping[str, str]) -> None:
-    """Let the discovery task go on with what it holds back, each from where ``to`` says.
-
-    Raises ``ConflictError``, also when it has just written what it found, ``UnavailableError``.
-    """
+    """Let the discovery task read partitions that it holds back, each from where ``to`` says."""
     record = operator.store.read(paths.partitions(flow))
     if record is None:
         raise ConflictError(f"flow {flow} has no partitions any more: look again")
@@ -241,7 +219,7 @@ def accept(operator: Operator, flow: str, to: Mapping[str, str]) -> None:
 
 
 def _on_nodes(store: Store, flow: str) -> Iterator[str]:
-    """The live nodes that were told to collect it, or say that they do."""
+    """The live nodes that are assigned a collect task of the flow or report one."""
     nodes = store.children(paths.live_nodes())
     assignments = store.read_each([paths.assignment(node) for node in nodes])
     statuses = store.read_each([paths.status(node) for node in nodes])
@@ -262,7 +240,7 @@ def _on_nodes(store: Store, flow: str) -> Iterator[str]:
 
 
 def _moves(store: Store, flow: str, offsets: Mapping[str, int]) -> list[_Move]:
-    """Without those that are there already, by an operator's word."""
+    """Without partitions that are at their offset already."""
     names = sorted(offsets)
     registered = partitions.registered(store, flow, names)
     for name in names:
@@ -284,7 +262,7 @@ def _moves(store: Store, flow: str, offsets: Mapping[str, int]) -> list[_Move]:
 
 
 def _undecided(store: Store, flow: str) -> list[Check]:
-    """Fail a transaction when a task of the flow decides a batch meanwhile."""
+    """Checks that fail a transaction when a task of the flow decides a batch meanwhile."""
     found = intents_of(store, flow).items()
     return [Check(paths.intent(flow, task), intent.version) for task, intent in found]
 

@@ -1,4 +1,4 @@
-"""Who changed what: the entry goes into the transaction of the change, and old ones go."""
+"""The audit: an entry in the transaction of each change; old entries are removed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from zkschema import paths, records
 
 KEEP_AUDIT = 500
 COMMAND_CHARACTERS = 8192
-"""A longer command, such as one that names many journals, is cut."""
+"""A longer command is shortened."""
 NAME_CHARACTERS = 60
 MOST_LOOKS = 2000
-"""So many entries are looked at in one portion."""
+"""Entries that one call of ``trim`` reads."""
 
 
 def room_bytes(scale: Scale) -> int:
@@ -25,9 +25,8 @@ def room_bytes(scale: Scale) -> int:
 
 
 def trim(store: Store) -> None:
-    """Remove the entries that were created first, in a bounded portion. Their names, and the times
-    in them, are chosen by their writers and do not count. Raises ForbiddenError, UnavailableError.
-    """
+    """Remove the entries created first. Their names and times are chosen by writers and do not
+    count. Raises ForbiddenError, UnavailableError."""
     names = store.children(paths.audits())
     if len(names) < KEEP_AUDIT:
         return
@@ -41,6 +40,6 @@ def trim(store: Store) -> None:
 
 
 def put(entry: records.Audit) -> Put:
-    """The entry's write; its name sorts by time and is never used twice."""
+    """The write of an entry under a unique name that sorts by time."""
     short = replace(entry, command=textwrap.shorten(entry.command, COMMAND_CHARACTERS))
     return Put(paths.audit(entry.name(uuid.uuid4().hex[:8])), short, ABSENT)

@@ -1,8 +1,4 @@
-"""Composes the texts that the flows of a chain run when some of them are applied.
-
-A flow whose filters change changes those that read it ``after: filters``: see
-``flumeng.config.chain``.
-"""
+"""Composes the texts of flows that read others ``after: filters`` (``flumeng.config.chain``)."""
 
 from __future__ import annotations
 
@@ -19,9 +15,8 @@ from zkschema import paths, records
 
 @dataclass(frozen=True)
 class Composition:
-    """``text`` is what the author of a flow wrote, ``runs`` what its tasks run instead, composed
-    with the texts of its ``chain``; both are empty when the tasks run ``text``. ``because``: why
-    the flow changes although nobody applies it."""
+    """``text`` is as written; ``runs`` is composed with the ``chain``, or empty when the tasks run
+    ``text``. ``because``: why the flow changes although it was not applied."""
 
     text: str
     runs: str = ""
@@ -34,7 +29,7 @@ class Composition:
 
 
 class CurrentTexts:
-    """The flows that are there, each read once; what is ``applied`` counts for theirs."""
+    """The current flows, each read once; ``applied`` texts take precedence."""
 
     def __init__(self, store: ReadableStore, applied: Mapping[str, str]) -> None:
         self._store = store
@@ -43,8 +38,7 @@ class CurrentTexts:
         self.revisions: dict[str, records.Revision] = {}
 
     def read(self, flows: Iterable[str]) -> None:
-        """Each flow before its text: a text never changes. Those that are being deleted have
-        none."""
+        """Flows before texts, since texts never change. Deleted flows have none."""
         missing = [flow for flow in dict.fromkeys(flows) if flow not in self.flows]
         found = self._store.read_each([paths.flow(flow) for flow in missing])
         self.flows |= zip(missing, found, strict=True)
@@ -57,7 +51,6 @@ class CurrentTexts:
         self.revisions |= {f: one.value for f, one in texts.items() if isinstance(one, Versioned)}
 
     def text_of(self, flow: str) -> str | None:
-        """What its author wrote; None when there is none."""
         if flow in self._applied:
             return self._applied[flow]
         self.read([flow])
@@ -74,8 +67,7 @@ class CurrentTexts:
         return upstream.flow if upstream else flow
 
     def readers(self, flows: Iterable[str]) -> list[str]:
-        """The other flows that may have these in their chains: those that read the same journals,
-        or theirs."""
+        """Other flows that may have these in their chains: those that read the same journals."""
         known = set(flows)
         self.read(sorted(known))
         there = set(self._store.children(paths.flows()))
@@ -89,10 +81,8 @@ class CurrentTexts:
 
 @dataclass(frozen=True)
 class Composed:
-    """``flows`` are those that are applied, and behind them those that change with them;
-    ``refused``: flow -> why it may not be applied. ``records`` are those of all flows that were
-    looked at, as they were before anything else was read: of two operators who change flows of one
-    chain, one is refused by their versions."""
+    """``flows``: those applied, then those that change with them; ``refused``: flow -> why.
+    ``records`` are as read before anything else, so that concurrent changes of a chain conflict."""
 
     flows: Mapping[str, Composition]
     refused: Mapping[str, str]
@@ -134,7 +124,7 @@ def downstream_of(store: ReadableStore, flow: str) -> list[str]:
 
 
 def composed_with(store: ReadableStore, flows: Collection[str]) -> list[str]:
-    """The other flows whose tasks run a text that is composed with that of one of these."""
+    """Other flows whose tasks run a text composed with that of one of these."""
     current = CurrentTexts(store, {})
     return [
         reader
@@ -144,7 +134,7 @@ def composed_with(store: ReadableStore, flows: Collection[str]) -> list[str]:
 
 
 def _chain(current: CurrentTexts, flow: str) -> tuple[str, ...]:
-    """Nothing when it cannot be followed."""
+    """Empty for a chain that is broken or circular."""
     try:
         return tuple(one.flow for one in chain_of(flow, current.text_of))
     except (CycleError, SpecError):
@@ -152,7 +142,7 @@ def _chain(current: CurrentTexts, flow: str) -> tuple[str, ...]:
 
 
 def _composition(current: CurrentTexts, flow: str) -> Composition | None:
-    """None when a flow of its chain is not there. Raises ``CycleError``, ``SpecError``."""
+    """None when a flow of its chain is missing. Raises ``CycleError``, ``SpecError``."""
     text = current.text_of(flow)
     chain = chain_of(flow, current.text_of)
     texts = [found for one in chain if (found := current.text_of(one.flow)) is not None]

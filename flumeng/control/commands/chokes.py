@@ -1,4 +1,4 @@
-"""Chokes: how many bytes per second each node may take in of a flow, changed while it runs."""
+"""Chokes: rate limits of a flow in bytes per second and node, changed while it runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zkschema import paths
 
 
 def chokes(store: Store, flow: str) -> Mapping[str | None, float]:
-    """The chokes of a flow by node, that of all nodes under None. Raises ``UserError``."""
+    """The chokes of a flow by node; None stands for all nodes."""
     require_flow(store, flow)
     found = store.read(paths.cluster())
     known = found.value.chokes if found else {}
@@ -23,12 +23,9 @@ def chokes(store: Store, flow: str) -> Mapping[str | None, float]:
 
 
 def set_choke(operator: Operator, flow: str, rate: float | None, node: str | None) -> bool:
-    """Limit a flow to ``rate`` bytes per second on each node, or on ``node``; None sets no limit.
-
-    What is set for one node counts before what is set for all. Gives whether that is a change.
-    Raises ``UserError`` without such a flow or node or for a rate that is not above 0,
-    ``ConflictError``, also when one of them goes meanwhile, ``UnavailableError``.
-    """
+    """Set the rate limit of a flow on one ``node`` or on all; None removes it. A node's own limit
+    takes precedence. Returns whether it changed. Raises ``UserError`` for an unknown flow or node
+    and a rate not above 0."""
     store = operator.store
     current = require_flow(store, flow)
     refuse_deleted(flow, current.value, "its sources stop, there is nothing to choke")

@@ -1,9 +1,6 @@
-"""Whole-tree work of operators: everything out, everything in, repair, and the next schema version.
-
-A new flumeng uses the tree of the one before it as that one does, so hosts are upgraded one by one.
-Once no process of the older version is left, the tree is raised: from then on rows of the new
-version may be written, and older processes refuse to run.
-"""
+"""Export, import, repair and migration of the whole tree. Hosts are upgraded one by one: a newer
+flumeng uses the older tree until no older process is live; then the tree is migrated, and older
+processes refuse to run."""
 
 from __future__ import annotations
 
@@ -42,11 +39,11 @@ from zkschema.verify import Problem, verify
 
 SCHEMA = str(paths.schema())
 ATTEMPTS = 20
-"""Nodes and masters write meanwhile; what they change is looked at again so often at most."""
+"""Retries when nodes and masters write at the same time."""
 
 
 def init_cluster(operator: Operator) -> list[str]:
-    """Create what an empty cluster has; gives the paths that were missing. Safe to repeat."""
+    """Create the znodes of an empty cluster; returns the paths that were missing."""
     created = tree.init(operator.store)
     if created:
         operator.commit([], "schema init")
@@ -54,28 +51,18 @@ def init_cluster(operator: Operator) -> list[str]:
 
 
 def export_cluster(store: Store) -> dict[str, Any]:
-    """Everything but ephemerals and secrets as one document, for ``import_cluster``; of any schema
-    version.
-
-    Raises ``UserError`` without a cluster, ``CorruptError`` for a znode that is no document.
-    """
+    """The persistent znodes without secrets, for ``import_cluster``. Raises ``UserError`` without a
+    cluster, ``CorruptError`` for a znode that is not a document."""
     found = documents(store.dump())
     version = _version(found)
     return {"schema": version, "znodes": dict(sorted(membership.without_secrets(found).items()))}
 
 
 def import_cluster(operator: Operator, exported: object) -> int:
-    """Write an exported document into an empty chroot; gives how many znodes it has.
-
-    The schema's znode comes last, so that nothing takes half an import for a cluster; one that was
-    interrupted can be repeated. The tree gets a higher generation than it was exported with, and
-    than an import before this one gave it. What tasks had decided is left out: their targets may
-    have taken batches since, and would take no other ones under the same numbers. Of each journal
-    the primary alone is in sync: another copy may lack what was answered since the export.
-
-    Raises ``UserError`` when the document is none, is of another version, or the chroot is not
-    empty.
-    """
+    """Write an exported document into an empty chroot; returns how many znodes it has. The schema
+    is written last, so that a repeated import completes an interrupted one, and with a higher
+    generation. Intents are left out: their targets may have taken batches since. Only the primary
+    of a journal is in sync, since other copies may lack later events. Raises ``UserError``."""
     store = operator.store
     wanted = {p: doc for p, doc in _exported(exported).items() if not table.intent.matches(p)}
     problems = verify({path: encoded(doc) for path, doc in wanted.items()})
@@ -102,8 +89,7 @@ def import_cluster(operator: Operator, exported: object) -> int:
 
 
 def verify_cluster(store: Store) -> list[Problem]:
-    """Everything that does not keep to the schema, and whatever belongs to nothing, each with what
-    ``repair_cluster`` would do about it."""
+    """Violations of the schema and orphaned znodes, with what ``repair_cluster`` would do."""
     dump = store.dump()
     kept = repair.problems(dump, _without_session(store, dump))
     loose = [one.problem for one in acl_mismatches(store, ["/", *dump])]
@@ -111,24 +97,20 @@ def verify_cluster(store: Store) -> list[Problem]:
 
 
 def repairs(store: Store) -> list[Repair]:
-    """What ``repair_cluster`` can put right now."""
+    """What ``repair_cluster`` can repair now."""
     dump = store.dump()
     return repair.repairs(dump, _without_session(store, dump))
 
 
 def access_problems(store: Store) -> list[Problem]:
-    """What ``set_access`` would put right: znodes of a secured cluster with other access lists than
-    the schema says, and lists that name each member."""
+    """Access lists that ``set_access`` would correct."""
     found = [one.problem for one in acl_mismatches(store, ["/", *store.dump()])]
     return [*found, *lacks_groups(store)]
 
 
 def repair_cluster(operator: Operator, wanted: Sequence[Repair]) -> list[Repair]:
-    """Carry out those of ``wanted`` that are needed still; gives them.
-
-    Everything is looked at once more, and each write expects what was there before that look: what
-    changes meanwhile is left alone. Raises ``ConflictError``, ``UnavailableError``.
-    """
+    """Carry out the ``wanted`` repairs that are still needed; returns them. Znodes that change
+    meanwhile are left alone."""
     store = operator.store
     before = store.dump()
     versions = _versions(store, {str(c.path) for r in wanted for c in r.changes}, before)
@@ -156,7 +138,7 @@ def repair_cluster(operator: Operator, wanted: Sequence[Repair]) -> list[Repair]
 def _versions(
     store: Store, wanted: Collection[str], dump: Mapping[str, bytes]
 ) -> dict[str, Version]:
-    """Those of the znodes that can be read at all."""
+    """Of the znodes that can be read."""
     readable = [at(path, {})[0] for path in sorted(wanted) if _is_document(dump.get(path, b""))]
     found = store.read_many(readable)
     return {str(path): znode.version for path, znode in zip(readable, found, strict=True) if znode}
@@ -171,7 +153,7 @@ def _is_document(data: bytes) -> bool:
 
 
 def _without_session(store: Store, dump: Mapping[str, bytes]) -> list[str]:
-    """Znodes that ought to be ephemeral, so that they go with their process, and are not."""
+    """Ephemeral znodes that have no session."""
     named = [
         at(path, {})[0]
         for path, data in dump.items()
@@ -191,13 +173,12 @@ def _version(found: Mapping[str, Mapping[str, Any] | None]) -> int:
 
 
 def _primary_alone_in_sync(journal: dict[str, Any]) -> dict[str, Any]:
-    """The record of one, with no copy in sync but the primary's."""
     in_sync = [copy for copy in journal["in_sync"] if node_of(copy) == journal["primary"]]
     return {**journal, "in_sync": in_sync}
 
 
 def _exported(exported: object) -> dict[str, dict[str, Any] | None]:
-    """The znodes of a document that has the shape of an export. Raises ``UserError``."""
+    """The znodes of an exported document. Raises ``UserError``."""
     znodes = exported.get("znodes") if isinstance(exported, dict) else None
     if not isinstance(znodes, dict) or not all(
         doc is None or (isinstance(doc, dict) and "v" in doc) for doc in znodes.values()
@@ -212,7 +193,7 @@ def _exported(exported: object) -> dict[str, dict[str, Any] | None]:
 def pending_migrations(
     store: Store, target: int = table.VERSION, known: Sequence[Migration] = MIGRATIONS
 ) -> list[Migration]:
-    """What ``migrate_cluster`` would do. Raises ``UserError`` when it cannot get to ``target``."""
+    """Raises ``UserError`` when ``target`` cannot be reached."""
     try:
         return migrations.path_to(_schema(store).value.version, target, known)
     except LookupError as error:
@@ -220,13 +201,8 @@ def pending_migrations(
 
 
 def migrate_cluster(operator: Operator, migration: Migration) -> int:
-    """Bring the tree to the version after ``migration.before``; gives how many znodes it wrote.
-
-    Every write expects the version that the migration saw, and what changed meanwhile is looked at
-    again; the schema's znode is raised with the last of them. Interrupted, it is gone on with by
-    calling it again. Raises ``ConflictError``, also while a process of an older version is live,
-    ``UnavailableError``, ``CorruptError``.
-    """
+    """Migrate the tree by one version; returns how many znodes were written. Safe to repeat. Raises
+    ``ConflictError`` while a process of an older version is live, ``CorruptError``."""
     store = operator.store
     target = migration.before + 1
     older = [str(process) for process in live_processes(store) if process.schema < target]
@@ -252,7 +228,7 @@ def migrate_cluster(operator: Operator, migration: Migration) -> int:
 def _carry_out(
     store: Store, migration: Migration, schema: Write, end: Callable[[list[Write]], object]
 ) -> int:
-    """The migration's writes in parts, the last one by ``end`` with ``schema``; gives how many."""
+    """Write in parts, the last one by ``end`` with ``schema``; returns how many writes."""
     for attempt in range(1, ATTEMPTS + 1):
         writes = _writes(store, migration)
         room_bytes = store.scale.weigh(schema) + audit.room_bytes(store.scale)
@@ -270,7 +246,7 @@ def _carry_out(
 
 
 def _writes(store: Store, migration: Migration) -> list[Write]:
-    """The writes that are left. Each expects the version that the migration read."""
+    """The remaining writes; each expects the version that the migration read."""
     named = [path for path, data in store.dump().items() if data]
     seen = store.read_many([at(path, {})[0] for path in named])
     versions = {path: found.version for path, found in zip(named, seen, strict=True) if found}
@@ -298,7 +274,7 @@ def _schema(store: Store) -> Versioned[Schema]:
 
 @dataclass(frozen=True, kw_only=True)
 class AnyRecord(Record):
-    """All fields are in ``extra``; to be written, they must hold ``"v"``."""
+    """All fields are in ``extra``, which must contain ``"v"``."""
 
     VERSION: ClassVar[int] = sys.maxsize
 
@@ -314,14 +290,13 @@ def documents(dump: Mapping[str, bytes]) -> dict[str, dict[str, Any] | None]:
 
 
 def at(path: str, document: Mapping[str, Any] | None) -> tuple[ZPath[Record], Record | None]:
-    """What a write of the document takes: path and value."""
+    """Path and value of a write of the document."""
     kind = None if document is None else AnyRecord
     row: Row[Record] = Row(path, kind, "persistent", "", WIRE_LIMIT_BYTES, 0, "")
     return ZPath(path, row), None if document is None else AnyRecord(extra=document)
 
 
 def encoded(document: Mapping[str, Any] | None) -> bytes:
-    """What a write of the document sends."""
     value = at("/", document)[1]
     return b"" if value is None else codec.encode(value)
 

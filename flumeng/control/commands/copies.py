@@ -1,8 +1,4 @@
-"""Changes of who holds a replicated journal, and of who leads it, as an operator wants them.
-
-Each is a compare-and-set of the journal's record: nodes and masters that change it meanwhile make
-it fail, and then nothing was done.
-"""
+"""Operator changes of a replicated journal's replicas and primary."""
 
 from __future__ import annotations
 
@@ -35,8 +31,8 @@ from zkschema.records import COPY, Journal
 
 @dataclass(frozen=True)
 class Change:
-    """What is to become of the record of the journal ``name``, which is ``before`` at
-    ``version``, or lost. ``command`` is what the audit says."""
+    """A change of a journal's record from ``before`` (None: lost) at ``version``; ``command`` is
+    for the audit."""
 
     name: str
     before: Journal | None
@@ -46,22 +42,18 @@ class Change:
 
     @property
     def leaves_sync(self) -> bool:
-        """Whether fewer copies are in sync after it."""
+        """Whether fewer replicas are in sync after it."""
         return self.before is not None and len(self.after.in_sync) < len(self.before.in_sync)
 
 
 def carry_out(operator: Operator, change: Change) -> None:
-    """Raises ``ConflictError`` when the record is another one meanwhile, ``UnavailableError``."""
     operator.commit([Put(paths.journal(change.name), change.after, change.version)], change.command)
 
 
 def promote(store: Store, name: str, to: str | None) -> Change | None:
-    """Let a copy in sync lead: that of the node ``to``, or any other than the primary whose node is
-    live. None when it leads already.
-
-    Raises ``UserError`` for what is no replicated journal, ``ConflictError`` when no such copy is
-    in sync and live.
-    """
+    """Make the in-sync replica on node ``to``, or on any other live node, the primary; None when it
+    is. Raises ``UserError`` for a journal that is not replicated, ``ConflictError`` when no such
+    replica is in sync and live."""
     journal, version = require_replicated(store, name)
     copies = {node_of(copy): copy for copy in journal.in_sync}
     if to is None:
@@ -85,13 +77,9 @@ def promote(store: Store, name: str, to: str | None) -> Change | None:
 
 
 def promote_unclean(store: Store, name: str, to: str) -> Change:
-    """Let the copy of a node lead that is not in sync, in another lineage: what only those in sync
-    have is given up. A copy of which nobody has told its id is ``NODE/``, and gets it by its node.
-    So may one whose record was lost, where an older export was imported.
-
-    Raises as ``promote``, and ``ConflictError`` while one in sync is live, unless its node says
-    that it is lost or damaged there.
-    """
+    """Make a replica that is not in sync the primary, in a new lineage; events that only in-sync
+    replicas have are lost. Also for a journal whose record an older import lacks. Raises as
+    ``promote``, and ``ConflictError`` while a live node has an undamaged in-sync replica."""
     if as_named(name).node and name not in store.children(paths.journals()):
         return _begin_record(store, name, to)
     journal, version = require_replicated(store, name)
@@ -128,11 +116,8 @@ def _begin_record(store: Store, name: str, node: str) -> Change:
 
 
 def add_copy(store: Store, name: str, node: str) -> Change | None:
-    """Let a node hold one copy more; None when it is to do so already.
-
-    Raises ``UserError`` for what is no replicated journal and for a node that may not hold one,
-    ``ConflictError`` for a journal that is closed.
-    """
+    """Add a replica on a node; None when it is there. Raises ``UserError`` for a journal that is
+    not replicated or a node that may not hold one, ``ConflictError`` for a closed journal."""
     journal, version = _require_open(store, name)
     if node in journal.copies and node not in journal.leaving:
         return None
@@ -146,10 +131,8 @@ def add_copy(store: Store, name: str, node: str) -> Change | None:
 
 
 def move(store: Store, name: str, source: str, target: str) -> Change:
-    """Let ``target`` hold a copy, and ``source`` not any more once enough others are in sync.
-
-    Raises as ``add_copy``, and ``UserError`` where ``source`` leads, or holds none.
-    """
+    """Add a replica on ``target`` and drop that of ``source`` once enough are in sync. Raises as
+    ``add_copy``, and ``UserError`` when ``source`` is the primary or holds none."""
     journal, version = _require_open(store, name)
     _require_dropped(journal, name, source)
     if target in journal.copies:
@@ -168,7 +151,7 @@ def move(store: Store, name: str, source: str, target: str) -> Change:
 
 
 def drop_copy(store: Store, name: str, node: str) -> Change:
-    """Let a node hold no copy any more, at once. Raises as ``move``."""
+    """Drop the replica on a node at once. Raises as ``move``."""
     journal, version = require_replicated(store, name)
     _require_dropped(journal, name, node)
     after = replace(
@@ -181,11 +164,8 @@ def drop_copy(store: Store, name: str, node: str) -> Change:
 
 
 def others_in_sync(store: Store, name: str, own: str) -> list[str]:
-    """The live nodes of copies in sync beside ``own``; none when there is no such copy.
-
-    Raises ``UserError`` for what is no replicated journal, ``ConflictError`` when there are such
-    copies and none of their nodes is live.
-    """
+    """Live nodes of in-sync replicas other than ``own``; empty when there are no such replicas.
+    Raises ``ConflictError`` when there are some and none of their nodes is live."""
     journal, _ = require_replicated(store, name)
     nodes = [node_of(copy) for copy in journal.in_sync if copy != own]
     live = [node for node in nodes if _is_live(store, node)]
@@ -198,9 +178,8 @@ def others_in_sync(store: Store, name: str, own: str) -> list[str]:
 
 
 def require_replicated(store: ReadableStore, name: str) -> tuple[Journal, Version]:
-    """Raises ``UserError`` with the nearest name when there is no such journal, or when it has no
-    copies; ``ConflictError`` when nobody needs it any more, ``CorruptError`` when it cannot be
-    read."""
+    """Raises ``UserError`` for an unknown journal and one without replicas, ``ConflictError`` for
+    one that is collected to its end, ``CorruptError`` for one that cannot be read."""
     tree.require(store)
     known = store.children(paths.journals())
     (found,) = store.read_each([paths.journal(name)]) if name in known else (None,)
@@ -217,7 +196,7 @@ def require_replicated(store: ReadableStore, name: str) -> tuple[Journal, Versio
 
 
 def replicas_of(store: Source, flow: str) -> Replicas | None:
-    """How the current text of the flow wants journals to be kept; None when it does not say it."""
+    """The replication that the flow's current text asks for; None without any."""
     (record,) = store.read_each([paths.flow(flow)])
     if not isinstance(record, Versioned):
         return None
@@ -266,7 +245,7 @@ def _is_live(store: ReadableStore, node: str) -> bool:
 
 
 def _could_lead(store: ReadableStore, node: str, journal: str) -> bool:
-    """Whether the node is live, and does not say that it cannot."""
+    """Whether the node is live and reports no problem with the journal."""
     (told,) = store.read_each([paths.status(node)])
     said = told.value.problems if isinstance(told, Versioned) else {}
     return _is_live(store, node) and str(paths.journal(journal)) not in said

@@ -1,4 +1,4 @@
-"""The end of cursors of readers that are no flows, such as Spark jobs: see ``/leases``."""
+"""Cursors of readers that are not flows, such as Spark jobs: see ``/leases``."""
 
 from __future__ import annotations
 
@@ -14,17 +14,14 @@ from zkschema.bootstrap import CURSOR_MAIN
 
 
 def require_leases(store: ReadableStore) -> None:
-    """Raises ``UserError`` while the tree has no place for leases."""
+    """Raises ``UserError`` while the tree is too old for leases."""
     if why := why_too_old(store, paths.lease.since):
         raise UserError(f"a reader that is no flow has a cursor with a lease: {why}")
 
 
 def delete_cursor(operator: Operator, flow: str, cursor: str) -> None:
-    """Keep nothing more for the cursor; its reader fails when it goes on.
-
-    Raises ``UserError`` when there is no such cursor, or a flow has it, ``ConflictError``,
-    ``UnavailableError``.
-    """
+    """Delete a cursor; its reader fails at its next step. Raises ``UserError`` for an unknown
+    cursor and that of a flow."""
     store = operator.store
     require_flow(store, flow)
     cursors = [name for name in store.children(paths.acks(flow)) if name != CURSOR_MAIN]

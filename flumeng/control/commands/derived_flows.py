@@ -1,14 +1,6 @@
-"""Derived flows: backfills, and replays of dead letters.
-
-A derived flow delivers a part of what another flow had once more, beside that one: it has its text,
-another source, which has ends, and acks of its own. So its discovery task stops it when all is
-read, and the other flow notices nothing.
-
-A backfill reads a part of what Kafka or a store keeps of a flow. A replay reads chosen dead
-letters; which ones stands in a list beside the letters, which is written first, and its source says
-how many rows the list has. A replay and a purge write the flow's record as they found it: of two
-that begin at once one loses, and looks again at what the other has taken.
-"""
+"""Derived flows: backfills, and replays of dead letters. A derived flow has the text of another
+flow, a bounded source and its own acks; its discovery task stops it when all is read. A replay and
+a purge write the flow's record unchanged, so that of two at once one conflicts."""
 
 from __future__ import annotations
 
@@ -34,14 +26,14 @@ from zkschema import paths, records
 NAME_CHARACTERS = 63
 SUFFIX_CHARACTERS = 16
 NAMED = 100
-"""So many partitions are named in the audit."""
+"""Partitions named in an audit entry."""
 Bounds = Mapping[str, tuple[int, int]]
-"""Label of a partition, such as ``orders.3`` -> first offset, and the one before which it ends."""
+"""Label of a partition, such as ``orders.3`` -> first offset and end."""
 ID_CHARACTERS = 8
 
 
 def free_name(store: ReadableStore, flow: str, kind: str) -> str:
-    """``FLOW-KIND-N``, which no flow has and none had that is remembered."""
+    """``FLOW-KIND-N`` that no flow and no tombstone has."""
     used = {*store.children(paths.flows()), *store.children(paths.tombstones())}
     number = 1
     while (name := f"{flow[: NAME_CHARACTERS - SUFFIX_CHARACTERS]}-{kind}-{number}") in used:
@@ -50,8 +42,7 @@ def free_name(store: ReadableStore, flow: str, kind: str) -> str:
 
 
 def require_allowed(store: Store, text: str, name: str) -> None:
-    """Raises what ``start`` would raise before it writes: ``SpecError``, ``RefusedError``,
-    ``UnavailableError``."""
+    """Raises what ``start`` would raise for the text."""
     check_flow(text)
     next_revisions(store, {name: text}, 0)
 
@@ -66,10 +57,8 @@ def start(
     command: str,
     others: Sequence[Write] = (),
 ) -> None:
-    """Make the flow ``name`` of this text, in which nothing is isolated: a ``kind`` of the flow
-    ``of``. It runs at once. ``others`` are written in the same transaction. Raises as
-    ``require_allowed``, and ``ConflictError`` when there is a flow of that name or ``others``
-    fail."""
+    """Create the flow ``name`` of this text, a ``kind`` of the flow ``of``, with ``others`` in the
+    same transaction. Raises ``SpecError``, ``RefusedError``."""
     check_flow(text)
     schema = tree.require_versioned(operator.store)
     wanted = next_revisions(operator.store, {name: text}, 0)
@@ -79,7 +68,7 @@ def start(
 
 
 def current_text(store: Store, flow: str) -> str:
-    """Of a flow that can be backfilled. Raises ``UserError`` for another one."""
+    """Raises ``UserError`` for a flow that cannot be backfilled."""
     text = require_revision(store, flow, require_flow(store, flow).value.revision).effective
     require_offsets(flow, parse_flow(text))
     return text
@@ -87,8 +76,8 @@ def current_text(store: Store, flow: str) -> str:
 
 @dataclass(frozen=True)
 class Written:
-    """Objects that were written from ``start`` on, always when that is empty, until before ``end``,
-    both with their zone. At these ``paths``, or at those of the flow without any."""
+    """Objects written from ``start`` (empty: ever) until before ``end``, at these ``paths`` (empty:
+    those of the flow)."""
 
     start: str
     end: str
@@ -96,8 +85,8 @@ class Written:
 
 
 def backfills_objects(store: Store, flow: str, paths: Collection[str]) -> bool:
-    """Whether a backfill of the flow reads objects: where it reads nothing else that can be, or
-    where ``paths`` are named. Raises ``UserError`` when it has paths and reads no objects."""
+    """Whether a backfill reads objects: the flow reads nothing else, or ``paths`` are given. Raises
+    ``UserError`` for paths without objects."""
     spec = parse_flow(
         require_revision(store, flow, require_flow(store, flow).value.revision).effective
     )
@@ -108,7 +97,7 @@ def backfills_objects(store: Store, flow: str, paths: Collection[str]) -> bool:
 
 
 def start_objects_backfill(operator: Operator, flow: str, name: str, written: Written) -> None:
-    """Make the flow ``name``, which runs at once. Raises as ``start_backfill``."""
+    """Raises as ``start_backfill``."""
     store = operator.store
     text = require_revision(store, flow, require_flow(store, flow).value.revision).effective
     wanted = times_text(text, name, written.paths, written.start, written.end)
@@ -119,19 +108,15 @@ def start_objects_backfill(operator: Operator, flow: str, name: str, written: Wr
 
 
 def start_backfill(operator: Operator, flow: str, name: str, bounds: Bounds) -> None:
-    """Make the flow ``name``, which runs at once.
-
-    Raises ``UserError`` when there is nothing to read, or for a flow that has no such source,
-    ``SpecError``, ``ConflictError`` when there is a flow of that name, ``UnavailableError``.
-    """
+    """Raises ``UserError`` when there is nothing to read or the flow has no such source,
+    ``SpecError``."""
     text = offsets_text(current_text(operator.store, flow), name, bounds)
     command = f"flow backfill {flow} as {name}: {_said(bounds.items())}"
     start(operator, text, name, of=flow, kind="backfill", command=command)
 
 
 def within(starts: Mapping[str, int], ends: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """What there is to read of each, without those that have nothing. Raises ``UserError`` when
-    none has."""
+    """The nonempty ranges. Raises ``UserError`` when all are empty."""
     found = {name: (starts[name], ends[name]) for name in starts if starts[name] < ends[name]}
     if not found:
         raise UserError("there is nothing between --from and --to in any of its partitions")
@@ -144,8 +129,7 @@ def _said(bounds: Iterable[tuple[str, tuple[int, int]]]) -> str:
 
 @dataclass(frozen=True)
 class LettersOf:
-    """A flow whose dead letters are in files, as it is now. ``files`` is the sink for them.
-    ``current``: the lists of its replays that are flows now, by the name of the flow."""
+    """A flow with dead letters in ``files``; ``current``: replay flow -> its list."""
 
     flow: str
     record: Versioned[records.Flow]
@@ -155,8 +139,8 @@ class LettersOf:
 
 
 def letters_of(store: ReadableStore, flow: str) -> LettersOf:
-    """Raises ``UserError`` for a flow whose dead letters cannot be read here, or that is a replay,
-    a backfill or a part of another one, ``UnavailableError``."""
+    """Raises ``UserError`` for dead letters that cannot be read here, and for a replay, a backfill
+    or an isolated part."""
     record = require_flow(store, flow)
     if is_part(flow):
         raise UserError(
@@ -181,8 +165,7 @@ def letters_of(store: ReadableStore, flow: str) -> LettersOf:
 
 
 def require_own_place(store: ReadableStore, letters: LettersOf) -> None:
-    """Raises ``UserError`` when another flow, but for its isolated parts, writes its dead letters
-    into the same directory: nobody could tell whose they are."""
+    """Raises ``UserError`` when another flow writes its dead letters into the same directory."""
     own = place_of(letters.files.path)
     for name, spec, of in _others(store, letters.flow, letters.files.path):
         files = spec.dead_letters.options.letter_files if spec.dead_letters else None
@@ -196,7 +179,7 @@ def require_own_place(store: ReadableStore, letters: LettersOf) -> None:
 
 
 def refuse_hosts(store: ReadableStore, letters: LettersOf) -> None:
-    """Raises ``UserError`` for letters on the disks of several hosts: no one host can read all."""
+    """Raises ``UserError`` for letters on the disks of several hosts."""
     if not letters.files.local_path:
         return
     hosts = collecting_hosts(store, parse_flow(letters.text))
@@ -210,13 +193,13 @@ def refuse_hosts(store: ReadableStore, letters: LettersOf) -> None:
 
 
 def list_name(flow: str) -> str:
-    """A name for the list of the replay ``flow`` that no list ever had."""
+    """A new, unique name for the list of the replay ``flow``."""
     short = flow[: NAME_CHARACTERS - ID_CHARACTERS - 1]
     return f"{short}-{uuid.uuid4().hex[:ID_CHARACTERS]}"
 
 
 def check_replay(store: Store, letters: LettersOf, name: str) -> None:
-    """Raises what ``start_replay`` would raise for the name and text, before a list is written."""
+    """Raises what ``start_replay`` would raise, before a list is written."""
     text = replay_text(letters.flow, letters.text, name, list_name(name), [1])
     require_allowed(store, text, name)
 
@@ -230,12 +213,8 @@ def start_replay(
     *,
     chosen: str,
 ) -> None:
-    """Make the flow ``name``, which reads the list ``replay`` of so many ``rows`` at once.
-    ``chosen`` is what the audit says of the letters.
-
-    Raises ``SpecError``, ``ConflictError`` when there is a flow of that name, or the flow has
-    changed since it was looked at, ``UnavailableError``.
-    """
+    """Create the flow ``name``, which reads the list ``replay``; ``chosen`` is for the audit.
+    Raises ``SpecError``, and ``ConflictError`` when the flow has changed since it was read."""
     flow = letters.flow
     text = replay_text(flow, letters.text, name, replay, rows)
     start(
@@ -250,8 +229,7 @@ def start_replay(
 
 
 def note_purge(operator: Operator, letters: LettersOf, purged: str) -> None:
-    """Before anything is deleted. Raises ``ConflictError`` when the flow has changed since it was
-    looked at, ``UnavailableError``."""
+    """Called before anything is deleted. Raises ``ConflictError`` when the flow has changed."""
     command = f"flow dead purge {letters.flow}: {purged}"
     operator.commit([_unchanged(letters)], command)
 
@@ -263,8 +241,8 @@ def _unchanged(letters: LettersOf) -> Put:
 def _others(
     store: ReadableStore, flow: str, holding: str = ""
 ) -> Iterator[tuple[str, FlowSpec, str]]:
-    """The other flows that can be read, and which they are backfills or replays of: all these of
-    ``flow``, or those whose text has ``holding`` in it."""
+    """Other flows with their specs and what they derive from: those of ``flow``, or those whose
+    text contains ``holding``."""
     names = [name for name in store.children(paths.flows()) if name != flow]
     found = zip(names, store.read_each([paths.flow(name) for name in names]), strict=True)
     flows = {

@@ -1,4 +1,4 @@
-"""The record of one flow as a command finds it, or why the command cannot go on with it."""
+"""Reads the record of a flow, or says why a command cannot go on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def require_flow(store: ReadableStore, flow: str) -> Versioned[records.Flow]:
 
 
 def require_revision(store: ReadableStore, flow: str, number: int) -> records.Revision:
-    """One kept revision. Raises ``UserError`` that names those that are there."""
+    """A kept revision. Raises ``UserError`` that names those kept."""
     found = store.read(paths.revision(flow, str(number)))
     if found is None:
         kept = kept_revisions(store, flow)
@@ -45,14 +45,13 @@ def current_revisions(
 
 
 def kept_revisions(store: ReadableStore, flow: str) -> list[int]:
-    """The numbers of the revisions that are there, sorted."""
     return sorted(int(name) for name in store.children(paths.revisions(flow)))
 
 
 def expect_current(
     flow: str, current: Versioned[records.Flow] | None, expected: int | None
 ) -> None:
-    """Raises ``ConflictError`` when the flow is not at this revision; 0 is one that is absent."""
+    """Raises ``ConflictError`` when the flow is not at this revision; 0 stands for absent."""
     actual = current.value.revision if current else 0
     if expected is not None and expected != actual:
         state = f"is at revision {actual}" if current else "does not exist"
@@ -60,6 +59,6 @@ def expect_current(
 
 
 def refuse_deleted(flow: str, record: records.Flow, advice: str) -> None:
-    """Raises ``ConflictError`` for a flow that is to go."""
+    """Raises ``ConflictError`` for a flow that is being deleted."""
     if record.state == "deleted":
         raise ConflictError(f"flow {flow} is being deleted: {advice}")

@@ -1,4 +1,4 @@
-"""Changes of flows. A flow's text only ever changes by a new revision, also when it goes back."""
+"""Changes of flows. A text changes by a new revision only, also for a rollback."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from flumeng.platform.errors import ConflictError, FlumengError, ForbiddenError,
 from zkschema import paths, records
 
 FLOWS_AT_ONCE = 50
-"""So many flows share a transaction that pauses, resumes or stops them."""
+"""Flows per transaction that pauses, resumes or stops them."""
 VERBS = {"running": "resume", "suspended": "pause", "stopped": "stop"}
 
 
@@ -41,19 +41,13 @@ def apply_flow(operator: Operator, text: str, *, expect_revision: int | None = N
 def apply_flows(
     operator: Operator, texts: Mapping[str, str], *, expect_revision: int | None = None
 ) -> Iterator[list[Applied]]:
-    """Make each text, which is valid, the current revision of its flow; a new flow starts to run.
+    """Make each valid text the current revision of its flow; a new flow starts to run. Isolated
+    parts and readers ``after: filters`` change with their flow. ``expect_revision`` must be current
+    (0: no such flow). A name is free again once no journal of its former flow is left, whose events
+    the new flow would deliver.
 
-    Unchanged texts change nothing. ``expect_revision`` is the revision that must be current (0: the
-    flow must not exist). The newest ``KEEP_REVISIONS`` are kept, the one that a rollout goes back
-    to, and those of which a batch is to be repeated. A name is free again once no journal is left
-    of the flow that had it: the new flow would deliver what they hold, under epochs that begin
-    anew. A flow's isolated parts are made, changed and deleted with it, and flows that read it
-    ``after: filters`` get a revision of the same text with its filters.
-
-    All are written in one transaction while that fits; then in the order of ``texts`` in as few as
-    fit (see ``revision_groups``), and what each has applied is given when it is done. Raises
-    ``RefusedError`` before anything is written, ``ConflictError`` and ``UnavailableError`` for the
-    transaction that failed.
+    All in one transaction if that fits, else in as few as fit; yields what each applied. Raises
+    ``RefusedError`` before anything is written.
     """
     store = operator.store
     schema = tree.require_versioned(store)
@@ -79,10 +73,8 @@ def apply_flows(
 def rollback_flow(
     operator: Operator, flow: str, number: int, *, expect_revision: int | None = None
 ) -> Applied:
-    """Make a new revision with the text of revision ``number``; its reason says so.
-
-    Raises as ``apply_flow``, and ``UserError`` when the flow or that revision is not there.
-    """
+    """Make a new revision with the text of revision ``number``. Raises ``UserError`` for an unknown
+    flow or revision, and as ``apply_flow``."""
     store = operator.store
     text = rollback_text(store, flow, number)
     why = f"rollback to revision {number}"
@@ -102,8 +94,7 @@ def rollback_flow(
 
 
 def rollback_text(store: ReadableStore, flow: str, number: int) -> str:
-    """The text that a rollback to revision ``number`` makes current. Raises ``UserError`` when the
-    flow or that revision is not there, or when the text is not valid any more."""
+    """Raises ``UserError`` for an unknown flow or revision and a text that became invalid."""
     require_flow(store, flow)
     if is_part(flow):
         raise UserError(
@@ -118,8 +109,7 @@ def rollback_text(store: ReadableStore, flow: str, number: int) -> str:
 def _confirm(
     operator: Operator, checks: Sequence[Write], wanted: Sequence[NextRevision], command: str
 ) -> None:
-    """An operator asks for the revision to which a flow went back by itself: it no longer counts
-    as a rollout that failed."""
+    """Applying the revision that a flow went back to settles its failed rollout."""
     kept = {one.flow: one.current for one in wanted if one.current and not one.changed}
     back = {flow: found for flow, found in kept.items() if found.value.went_back}
     for flow, found in back.items():
@@ -131,12 +121,11 @@ def _confirm(
 def set_flow_state(
     operator: Operator, flow: str, state: str, *, expect_revision: int | None = None
 ) -> bool:
-    """Want the flow ``running``, ``suspended`` or ``stopped``, and its isolated parts too; gives
+    """Want the flow and its isolated parts ``running``, ``suspended`` or ``stopped``; returns
     whether that is a change.
 
-    Suspended: its collect tasks are let go, its sources go on into the journals. Stopped: its
-    sources stop, what they accepted is collected to its end. Raises ``UserError`` for a flow that
-    does not exist, ``ConflictError``, ``UnavailableError``.
+    Suspended: sources go on into the journals. Stopped: sources stop, journals are collected to
+    their end.
     """
     store = operator.store
     current = require_flow(store, flow)
@@ -155,7 +144,7 @@ def set_flow_state(
 
 @dataclass(frozen=True)
 class StateOutcome:
-    """What became of one of many flows: whether it changed, or why not."""
+    """What became of one of many flows."""
 
     flow: str
     changed: bool
@@ -163,9 +152,7 @@ class StateOutcome:
 
 
 def set_flow_states(operator: Operator, flows: Sequence[str], state: str) -> Iterator[StateOutcome]:
-    """As ``set_flow_state`` for each, one in turn after the other; what is wrong with one ends
-    nothing. Those that nothing stands in the way of share transactions and their audit entry.
-    """
+    """``set_flow_state`` for each, in shared transactions; a failure concerns one flow only."""
     for start in range(0, len(flows), FLOWS_AT_ONCE):
         some = flows[start : start + FLOWS_AT_ONCE]
         try:
@@ -206,14 +193,9 @@ def _set_together(operator: Operator, flows: Sequence[str], state: str) -> list[
 def delete_flow(
     operator: Operator, flow: str, *, discard: bool = False, expect_revision: int | None = None
 ) -> bool:
-    """Want the flow gone, and its isolated parts with it; masters drain it first, or with
-    ``discard`` drop what is not collected.
-
-    Its chokes go at once: its sources stop, and the next flow of that name is another one. Its
-    history stays readable (``/tombstones``).
-    Gives whether this call changed anything. Raises ``UserError`` for a flow that does not exist,
-    ``ConflictError``, ``UnavailableError``.
-    """
+    """Want the flow and its isolated parts gone; masters drain it first, or with ``discard`` drop
+    what is not collected. Its chokes go at once, its history stays in ``/tombstones``. Returns
+    whether that is a change. Raises ``UserError``."""
     store = operator.store
     current = require_flow(store, flow)
     expect_current(flow, current, expect_revision)
@@ -239,11 +221,8 @@ def delete_flow(
 
 
 def hand_off(operator: Operator, flow: str, *, expect_revision: int | None = None) -> int:
-    """Ask for it; gives the number of the handoff.
-
-    Raises ``UserError`` for a flow that does not exist, ``ConflictError`` for one that nobody
-    collects, ``UnavailableError``.
-    """
+    """Ask tasks to deliver now; returns the handoff's number. Raises ``ConflictError`` for a paused
+    flow."""
     current = require_flow(operator.store, flow)
     expect_current(flow, current, expect_revision)
     refuse_deleted(flow, current.value, "what it accepted is delivered anyway")
@@ -258,8 +237,8 @@ def hand_off(operator: Operator, flow: str, *, expect_revision: int | None = Non
 
 
 def keep_tap(operator: Operator, name: str, *, at: str | None, where: str | None) -> None:
-    """Before the first event is shown. Raises what ``Operator.commit`` raises; ForbiddenError where
-    access lists are of a version that let no viewer add to the audit."""
+    """Audit a tap before its first event. Raises ForbiddenError when an older access list forbids
+    it."""
     said = {"at": at, "where": where}
     words = [f" --{key} {value}" for key, value in said.items() if value is not None]
     command = f"flow tap {name}{''.join(words)}"

@@ -1,4 +1,4 @@
-"""Which flumeng runs: the nodes and masters that hold a session, and what they can use."""
+"""The live nodes and masters, and the schema version that each can use."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from zkschema.table import ZPath
 
 @dataclass(frozen=True)
 class LiveProcess:
-    """A node or master that holds a session; ``schema`` is the newest version that it can use,
-    ``identity`` whom its certificate is for (``ROLE`` or ``ROLE:NAME``)."""
+    """A node or master with a session. ``schema``: the newest version it can use; ``identity``:
+    that of its certificate (``ROLE`` or ``ROLE:NAME``)."""
 
     kind: str
     name: str
@@ -27,7 +27,7 @@ class LiveProcess:
 
 
 def live_processes(store: ReadableStore) -> list[LiveProcess]:
-    """Whatever runs. One whose znode cannot be read is taken for one of the oldest version."""
+    """An unreadable one counts as of the oldest version."""
     masters = [paths.live_master(name) for name in store.children(paths.live_masters())]
     nodes = [paths.live_node(name) for name in store.children(paths.live_nodes())]
     found = [

@@ -1,10 +1,5 @@
-"""Files on a host's own disk are collected by one host: those that are written exactly once, and
-those that are read.
-
-A batch is decided in ZooKeeper and then shown by whoever owns the task; when that is another host,
-which does not see what was staged, nobody can show it. Nor can another host read what one has found
-on its disk.
-"""
+"""Refuses flows that several hosts may collect although they use files on a host's own disk.
+Another host cannot finish a decided exactly-once batch whose staged files it does not see."""
 
 from __future__ import annotations
 
@@ -17,13 +12,12 @@ from zkschema import paths, records
 
 EXACTLY_ONCE = "exactly-once"
 WORDS = (EXACTLY_ONCE, "objects", "answers")
-"""One of them is in the text of each flow that may be at risk."""
+"""One of these words is in the text of each flow that may be at risk."""
 NAMED = 3
 
 
 def on_several_hosts(store: ReadableStore, texts: Mapping[str, str]) -> dict[str, str]:
-    """Flow -> why it may not be applied: those that several hosts may collect, although they read
-    from a path, or write exactly once to one, which is not said to be shared."""
+    """Flow -> why it is refused: several hosts would collect it from or to a local path."""
     specs = [parse_flow(text) for text in texts.values() if any(word in text for word in WORDS)]
     at_risk = [spec for spec in specs if _reads_own_disk(spec) or _writes_own_disk(spec)]
     if not at_risk:
@@ -43,7 +37,6 @@ def collecting_hosts(store: ReadableStore, spec: FlowSpec) -> list[str]:
 
 
 def _nodes(store: ReadableStore) -> dict[str, records.Node]:
-    """Without those that cannot be read."""
     names = store.children(paths.nodes())
     found = store.read_each([paths.node(name) for name in names])
     return {
@@ -58,13 +51,13 @@ def _hosts(nodes: Mapping[str, records.Node], spec: FlowSpec) -> list[str]:
 
 
 def _reads_own_disk(spec: FlowSpec) -> str:
-    """A path that the flow reads there; empty when there is none."""
+    """A local path that it reads, or empty."""
     found = [one.options.local_path for one in spec.partitioned]
     return next(filter(None, found), "")
 
 
 def _writes_own_disk(spec: FlowSpec) -> str:
-    """A path that the flow writes there exactly once; empty when there is none."""
+    """A local path that it writes exactly once, or empty."""
     return next(iter(local_paths(spec)), "") if spec.delivery == EXACTLY_ONCE else ""
 
 

@@ -1,9 +1,6 @@
-"""Members of a secured cluster: a record for each node, operator and subscriber.
-
-A record has the secrets of its member's groups, and only its member reads it. To admit one is to
-write its record. To take a group from a member is to give that group another secret: first in the
-records of those that stay, then in the schema, then in all access lists that name it.
-"""
+"""Members of a secured cluster: a record for each node, operator and subscriber. A record holds the
+secrets of its member's groups. Expulsion replaces the secret of each group: first in the records of
+the others, then in the schema, then in all access lists."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ GROUPS = (*NAMED, ANY_OPERATOR)
 
 @dataclass(frozen=True)
 class Change:
-    """The members ``before`` and ``after`` by ``ROLE:NAME``, and the groups with new secrets."""
+    """Members ``before`` and ``after`` by ``ROLE:NAME``, and the groups that get new secrets."""
 
     after: Mapping[str, Member]
     before: Mapping[str, Member]
@@ -72,15 +69,14 @@ def has_groups(schema: records.Schema) -> bool:
 
 
 def is_settled(schema: records.Schema) -> bool:
-    """Whether the cluster is secured, and its access lists name all the groups that there are."""
+    """Whether the cluster is secured and its access lists name all groups."""
     return SECURED in schema.features and schema.groups.keys() >= {*GROUPS}
 
 
 def members(
     store: ReadableStore, schema: records.Schema, among: Collection[str] | None = None
 ) -> dict[str, Member]:
-    """The members by ``ROLE:NAME``: all, or the operators and those ``among`` these names.
-    Operators have their flows, nodes and subscribers none. Raises UnavailableError."""
+    """The members by ``ROLE:NAME``: all, or the operators and those ``among`` these names."""
     known = Secured(schema.certificates, schema.members).admitted
     if not has_groups(schema):
         return known
@@ -93,11 +89,8 @@ def members(
 
 
 def renew(store: Store, schema: records.Schema, change: Change) -> dict[str, str]:
-    """Give members their records with the secrets of their groups; gives the groups' identities.
-
-    A secret that the schema still names is kept beside a new one, so that its members can read
-    everything while access lists are set. Raises ConflictError, UnavailableError.
-    """
+    """Write the records of changed members; returns the groups' identities. Until access lists are
+    set, the old secret is kept beside a new one."""
     found = store.read(paths.groups())
     kept = {
         group: tuple(
@@ -122,14 +115,14 @@ def renew(store: Store, schema: records.Schema, change: Change) -> dict[str, str
 
 
 def revoke(store: Store, change: Change) -> None:
-    """Take the secrets out of the records of those that are gone, so that they know of it."""
+    """Remove the secrets from the records of expelled members."""
     writes = [Put(path, records.Member(), ANY) for path in _records_left(store, change)]
     for part in singly(store.scale, writes):
         store.commit(part)
 
 
 def expel(store: Store, change: Change) -> None:
-    """Remove the records of those that are gone. Until then a repeated command sees them."""
+    """Remove the records of expelled members; until then a repeated command sees them."""
     for part in singly(store.scale, [Remove(path, ANY) for path in _records_left(store, change)]):
         store.commit(part)
 
@@ -157,7 +150,7 @@ def _records(
 def without_secrets(
     documents: Mapping[str, dict[str, Any] | None],
 ) -> dict[str, dict[str, Any] | None]:
-    """The znodes of an export, of which none may hold a secret."""
+    """The znodes of an export, without secrets."""
     kept = dict(documents)
     kept.pop(str(paths.groups()), None)
     for path, document in documents.items():
@@ -169,8 +162,7 @@ def without_secrets(
 def with_fresh_secrets(
     store: ReadableStore, documents: Mapping[str, dict[str, Any] | None]
 ) -> dict[str, dict[str, Any] | None]:
-    """The znodes of an export with secrets of their own; those of an import that was interrupted
-    are used again."""
+    """The znodes of an export with new secrets; an interrupted import reuses its own."""
     schema = documents.get(str(paths.schema()))
     if not schema or not schema.get("groups"):
         return dict(documents)

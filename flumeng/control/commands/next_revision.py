@@ -1,4 +1,4 @@
-"""What an apply makes of one flow, before it is written and after."""
+"""The next revision of one flow, before and after it is written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WRITE_CHARACTERS = 1000
 
 
 class RefusedError(ConflictError):
-    """Some flows may not be applied now, so none was: flow -> why not."""
+    """Flows that may not be applied now: flow -> why. None was applied."""
 
     def __init__(self, refused: Mapping[str, str]) -> None:
         self.refused = dict(refused)
@@ -28,9 +28,8 @@ class UnfitError(RefusedError, UserError):
 
 @dataclass(frozen=True)
 class Applied:
-    """What became of an apply: the flow's revision now, and whether this call made it. ``left``:
-    the isolated parts that it has no more. Each other part is an ``Applied`` of its own, and so is
-    each flow that changes ``because`` of one that is applied."""
+    """The flow's revision now, and whether this call made it. ``left``: isolated parts that it
+    lost. ``because``: the flow changes with another one."""
 
     flow: str
     revision: int
@@ -41,15 +40,10 @@ class Applied:
 
 @dataclass(frozen=True)
 class NextRevision:
-    """``number`` is the revision that the flow has after the apply: the ``current`` one when that
-    has the same texts. ``text`` is what its author wrote, ``runs`` what its tasks run instead, or
-    empty. ``state`` is that of a new flow. ``because`` says why a flow changes that nobody applies.
-
-    ``outdated``: the revisions that it lets go. ``cursors`` makes its cursor at the flow that it
-    reads, when there is none yet, and says where that begins. ``leaving`` are the isolated parts
-    that it has no more, ``left`` says what that means. ``chain`` are the flows with whose texts
-    ``runs`` is composed, ``origin`` is the last one of them.
-    """
+    """``number`` is that of the ``current`` revision when the texts are the same. ``runs``: what
+    the tasks run instead of ``text``, composed with those of the ``chain``, whose last flow is
+    ``origin``. ``outdated``: revisions that are removed. ``cursors``: the writes that create its
+    cursor at another flow. ``leaving``: isolated parts that it loses, ``left`` describes them."""
 
     flow: str
     text: str
@@ -67,12 +61,11 @@ class NextRevision:
 
     @property
     def effective(self) -> str:
-        """The text that its tasks run."""
         return self.runs or self.text
 
     @property
     def characters(self) -> int:
-        """Of its texts, with a generous sum for each of its writes."""
+        """An upper estimate of the size of its writes."""
         writes = 8 + len(self.cursors) + len(self.leaving) + len(self.outdated)
         return len(self.text) + len(self.runs) + WRITE_CHARACTERS * writes
 
@@ -87,7 +80,7 @@ class NextRevision:
 
 
 def groups(wanted: Iterable[NextRevision]) -> list[list[NextRevision]]:
-    """Those that change together, in order."""
+    """Revisions that change together, in order."""
     ordered = list(wanted)
     origins = {one.flow: one.origin for one in ordered if one.origin}
     found: dict[str, list[NextRevision]] = {}
@@ -98,7 +91,7 @@ def groups(wanted: Iterable[NextRevision]) -> list[list[NextRevision]]:
 
 
 def why_too_large(group: list[NextRevision], size_bytes: int, limit_bytes: int) -> str:
-    """Why the group may not be applied: it does not fit into one transaction."""
+    """Why the group does not fit into one transaction."""
     origin = next((one.origin for one in group if one.origin), "")
     what, advice = f"flow {group[0].flow}", "make its text shorter"
     if origin:

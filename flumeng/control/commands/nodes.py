@@ -1,13 +1,6 @@
-"""Changes of nodes: whether one may get work, what it is labelled with, and its end.
-
-A node is only ever told what is wanted of it. What is left on it is read from ZooKeeper, and it
-goes when nothing is left and nobody holds its name.
-
-When its host is gone for good, what only its disk held is given up, and said. Its journals are
-struck with their acks, so that nobody waits for them; then its own znodes go, and masters give its
-tasks to others. A journal of which another registered node has a copy in sync stays: masters let
-that one lead. Nothing of it may be live: each transaction fails when it is.
-"""
+"""Changes of nodes: drain, labels, capacity, Spark settings, decommission. ``discard`` gives up
+what only the disk of a lost host held: its journals go with their acks, except where another node
+has an in-sync replica. Every transaction fails while the node is live."""
 
 from __future__ import annotations
 
@@ -54,8 +47,8 @@ VERBS = {"draining": "drain", "active": "undrain"}
 
 @dataclass(frozen=True)
 class Left:
-    """What still ties a node to the cluster: tasks (``flow/task``), journals that it leads, those
-    of which it holds a copy, and what nobody knows while a record of it is unreadable."""
+    """What still ties a node to the cluster: tasks (``flow/task``), journals that it leads,
+    replicas it holds, and unreadable records."""
 
     tasks: tuple[str, ...]
     journals: tuple[str, ...]
@@ -86,7 +79,7 @@ class Left:
 
 
 def left(store: Store, node: str) -> Left:
-    """What is planned on the node, assigned to it or still run by it, and the journals it keeps."""
+    """Tasks planned, assigned or run on the node, and the journals it keeps."""
     planned = {
         f"{flow}/{name}": task
         for flow, plan in read_plans(store, store.children(paths.flows())).items()
@@ -115,12 +108,8 @@ def left(store: Store, node: str) -> Left:
 
 
 def set_node_desired(operator: Operator, node: str, desired: str) -> bool:
-    """Want the node ``draining`` or ``active``; gives whether that is a change.
-
-    Draining: its collect tasks go to other nodes, its sources stop, its journals are closed and
-    collected to their end. Raises ``UserError`` for an unknown node, ``ConflictError``,
-    ``UnavailableError``.
-    """
+    """Want the node ``draining`` or ``active``; returns whether that is a change. Draining moves
+    its collect tasks, stops its sources and closes its journals. Raises ``UserError``."""
     current = require_node(operator.store, node)
     if current.value.desired == desired:
         return False
@@ -133,10 +122,7 @@ def set_node_desired(operator: Operator, node: str, desired: str) -> bool:
 def label_node(
     operator: Operator, node: str, given: Mapping[str, str], taken: Collection[str]
 ) -> Mapping[str, str]:
-    """Set the labels in ``given`` and remove those in ``taken``; gives the labels that it has now.
-
-    Raises as ``set_node_desired``.
-    """
+    """Set the labels in ``given`` and remove those in ``taken``; returns all labels."""
     current = require_node(operator.store, node)
     labels = _changed(current.value.labels, given, taken)
     if labels != dict(current.value.labels):
@@ -149,11 +135,7 @@ def label_node(
 def resize_node(
     operator: Operator, node: str, given: Mapping[str, float], taken: Collection[str]
 ) -> Mapping[str, float]:
-    """Set how much fits on the node in each dimension in ``given``, and remove the bounds in
-    ``taken``; gives the capacity that it has now.
-
-    Raises as ``set_node_desired``.
-    """
+    """Set the capacities in ``given`` and remove those in ``taken``; returns all capacities."""
     current = require_node(operator.store, node)
     capacity = _changed(current.value.capacity, given, taken)
     if capacity != dict(current.value.capacity):
@@ -165,11 +147,8 @@ def resize_node(
 
 
 def decommission_node(operator: Operator, node: str) -> None:
-    """Remove all znodes of a node that is not live and on which nothing is left, and its chokes.
-
-    Raises ``UserError`` for an unknown node, ``ConflictError`` while it is live, while something is
-    left, or when either changes meanwhile, and ``UnavailableError``.
-    """
+    """Remove the znodes and chokes of a node that is not live and has nothing left. Raises
+    ``ConflictError`` otherwise."""
     store = operator.store
     current = require_node(store, node)
     own = removal(store, node, current.version)
@@ -208,13 +187,12 @@ def _words(given: Mapping[str, str], taken: Collection[str]) -> str:
 
 
 def _is_empty(task: records.PlannedTask) -> bool:
-    """Drains and reads nothing: it has only stayed because no other node may run it."""
+    """Drains and reads nothing: it stays only because no other node may run it."""
     return task.kind == records.COLLECT and task.state == "draining" and not task.partitions
 
 
 def removal(store: Store, node: str, version: Version) -> list[Write]:
-    """What removes all znodes of a node, whose own is at ``version``, and its chokes; refused when
-    the node is live, or says something meanwhile."""
+    """The writes that remove a node at ``version``; they fail while the node is live."""
     own: list[Write] = [Remove(paths.node(node), version), *without_chokes(store, node=node)]
     for path in below(store, node):
         (found,) = store.read_each([path])
@@ -224,7 +202,7 @@ def removal(store: Store, node: str, version: Version) -> list[Write]:
 
 
 def below(store: Store, node: str) -> list[Path]:
-    """What may lie below the node's own znode, parents first."""
+    """The znodes below the node's own, parents first."""
     pages = store.children(paths.assignment(node))
     return [
         paths.story(node),
@@ -235,24 +213,20 @@ def below(store: Store, node: str) -> list[Path]:
 
 
 def absent(node: str) -> list[Write]:
-    """Lets a transaction fail when the node is live: there is no other check for absence."""
+    """Writes that fail when the node is live: there is no check for absence."""
     nobody = records.LiveNode(uuid="", incarnation="", pid=0, version="", since=0.0)
     return [Put(paths.live_node(node), nobody, ABSENT), Remove(paths.live_node(node), ANY)]
 
 
 def on_node(store: Store, node: str, rows: list[SettingRow]) -> list[SettingRow]:
-    """The settings of the cluster as they hold on a node. Raises ``UserError``."""
+    """The cluster's settings as they hold on a node."""
     own = require_node(store, node).value.spark
     return [replace(row, value=own.get(row.key.removeprefix(SPARK), row.value)) for row in rows]
 
 
 def set_on_node(operator: Operator, node: str, key: str, text: str | None) -> bool:
-    """Give a setting of Spark a value on one node, or with None that of the cluster again; gives
-    whether that is a change.
-
-    Raises ``UserError`` for a setting that is none of Spark's, a value that it does not take and
-    an unknown node; ``ConflictError``, ``UnavailableError``.
-    """
+    """Set a Spark setting on one node, or with None remove it; returns whether that is a change.
+    Raises ``UserError`` for another setting and an invalid value."""
     setting = SETTINGS.get(key)
     if not isinstance(setting, SparkSetting):
         known = [name for name in SETTINGS if name.startswith(SPARK)]
@@ -273,11 +247,8 @@ def set_on_node(operator: Operator, node: str, key: str, text: str | None) -> bo
 
 @dataclass(frozen=True)
 class DataLoss:
-    """One journal, as one cursor reads it: what lies from ``acked`` up to ``end`` is given up.
-
-    ``end`` and ``events`` are None when only the node knew how far its journal reached, or the ack
-    cannot be read.
-    """
+    """Events of a journal from ``acked`` up to ``end`` that a cursor loses; ``end`` is None when
+    only the lost node knew it or the ack cannot be read."""
 
     journal: str
     flow: str
@@ -295,7 +266,7 @@ class DataLoss:
 
 
 def data_loss(store: Store, node: str) -> list[DataLoss]:
-    """What ``discard_node`` would give up. Raises ``UserError`` for an unknown node."""
+    """What ``discard_node`` would give up."""
     require_node(store, node)
     found = []
     for name, journal in _journals(store, node).items():
@@ -312,11 +283,8 @@ def data_loss(store: Store, node: str) -> list[DataLoss]:
 
 
 def discard_node(operator: Operator, node: str) -> list[DataLoss]:
-    """Remove the node with all that it still holds; gives what is given up by that.
-
-    Interrupted, it is gone on with by calling it again. Raises ``UserError`` for an unknown node,
-    ``ConflictError`` when it is live or something of it changes meanwhile, ``UnavailableError``.
-    """
+    """Remove the node with its journals and their acks; returns what is lost. Safe to repeat.
+    Raises ``ConflictError`` when it is live."""
     store = operator.store
     current = require_node(store, node)
     if store.exists(paths.live_node(node)):

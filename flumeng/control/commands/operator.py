@@ -1,4 +1,4 @@
-"""The operator of a change: on which cluster it is made, in whose name, why and when."""
+"""The operator of a change: on which cluster, in whose name, why and when."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LOOK_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Operator:
-    """A person, or a program, that changes the cluster of ``store``. ``now`` is in seconds since
-    the epoch; it is shown, and nothing is decided by it."""
+    """A person or program that changes the cluster of ``store``. ``now``: seconds since the epoch,
+    for display only."""
 
     store: Store
     author: str
@@ -30,11 +30,8 @@ class Operator:
         return records.Audit(who=self.author, command=command, reason=self.reason, time=self.now)
 
     def commit(self, writes: Sequence[Write], command: str) -> None:
-        """All of ``writes`` and an audit entry that names the command, or nothing.
-
-        When no answer comes, the entry shows whether it was done. Raises ConflictError,
-        TooLargeError for what no server takes, and UnavailableError when the outcome is not known
-        in time.
+        """Commit ``writes`` with an audit entry. Without an answer, the entry shows whether it was
+        done. Raises ConflictError, TooLargeError, and UnavailableError when the outcome is unknown.
         """
         with contextlib.suppress(ForbiddenError):  # in a secured cluster only masters may
             audit.trim(self.store)
@@ -50,7 +47,7 @@ class Operator:
                 ) from error
 
     def _appears(self, own: Put) -> bool:
-        """Whether the entry is seen in time. A server may lag: not to see it proves nothing."""
+        """A server may lag: not to see the entry proves nothing."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < deadline:
             with contextlib.suppress(UnavailableError):

@@ -1,5 +1,4 @@
-"""Isolated parts of flows: flows that are made, changed and deleted with theirs, in one transaction
-each time. What they are is said by the flow's text alone (see ``flumeng.config.isolation``)."""
+"""Isolated parts of flows (``flumeng.config.isolation``): each changes together with its flow."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ from zkschema.table import ZPath
 
 @dataclass(frozen=True)
 class Leaving:
-    """A part that a flow has no more. ``unread`` of the events that its flow has acked it has not:
-    nobody delivers them in its place. ``ahead`` is the other way round: the flow delivers these."""
+    """A part that a flow loses. ``unread``: events acked by the flow that the part never delivered;
+    ``ahead``: those that only the part has delivered."""
 
     flow: str
     unread: int
@@ -50,8 +49,7 @@ def with_parts(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def parts_there(store: ReadableStore, flows: Iterable[str]) -> dict[str, Versioned[records.Flow]]:
-    """The parts of these flows that are not being deleted. One that cannot be read is left as it
-    is."""
+    """The readable parts of these flows that are not being deleted."""
     wanted = set(flows)
     known = filter(is_part, store.children(paths.flows()))
     names = [name for name in known if whole_of(name) in wanted]
@@ -66,14 +64,13 @@ def parts_there(store: ReadableStore, flows: Iterable[str]) -> dict[str, Version
 def deletion(
     parts: Mapping[str, Versioned[records.Flow]], *, discard: bool = False
 ) -> Iterable[Write]:
-    """What makes these go."""
     for name, found in parts.items():
         record = replace(found.value, state="deleted", discard=discard or found.value.discard)
         yield Put(paths.flow(name), record, found.version)
 
 
 def leaving(store: ReadableStore, flow: str, text: str, part: str) -> Leaving:
-    """What it means that the flow, which has this text, has the part no more."""
+    """What is lost when the flow, which has this text, loses the part."""
     done = _begun(store, flow, text)
     starts = _starts(store, part)
     acks = _acks(store, _cursor(flow, text, part))
@@ -85,12 +82,8 @@ def leaving(store: ReadableStore, flow: str, text: str, part: str) -> Leaving:
 
 
 def beginning(store: ReadableStore, flow: str, text: str, part: str) -> list[Write]:
-    """Where a new part of a flow that is there begins, in the transaction that makes it: behind
-    what the flow has delivered, and behind the batches that it has decided, which are repeated as
-    the revision before says. ``text`` is that of this revision.
-
-    Lines that are joined to events may be in a sink above the ack, and then they are for the part.
-    """
+    """Writes that start a new part behind what its flow has delivered and decided. ``text`` is the
+    revision before. Joined lines above the ack are the part's."""
     begun = _begun(store, flow, text)
     after = records.Partitions(
         partitions={subscribed(name): records.Partition(start=at) for name, at in begun.items()}
@@ -107,7 +100,7 @@ def beginning(store: ReadableStore, flow: str, text: str, part: str) -> list[Wri
 
 
 def _begun(store: ReadableStore, flow: str, text: str) -> dict[str, int]:
-    """Journal -> the offset up to which the flow delivers, or has decided to."""
+    """Journal -> the offset up to which the flow has delivered or decided."""
     offsets = {name: ack.offset for name, ack in _acks(store, _cursor(flow, text, flow)).items()}
     if parse_flow(text).multiline is None:
         for found in intents_of(store, flow).values():
@@ -136,7 +129,7 @@ def _acks(store: ReadableStore, cursor: ZPath[records.Record]) -> dict[str, reco
 
 
 def _cursor(flow: str, text: str, reader: str) -> ZPath[records.Record]:
-    """That of the flow, or of a part of it: both read the same journals."""
+    """The cursor of the flow or its part: both read the same journals."""
     upstream = upstream_of(parse_flow(text))
     return paths.cursor(
         upstream or flow, CURSOR_MAIN if reader == flow and not upstream else reader

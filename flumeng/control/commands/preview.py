@@ -1,9 +1,6 @@
-"""What masters would do after a change that nobody has made yet. Nothing is written.
-
-The planner is run on a snapshot that is changed in memory, and its actions are carried out there as
-if all live nodes obeyed at once, until nothing is left to do. What would happen in any case is no
-part of the answer.
-"""
+"""What masters would do after a change that is not made. Nothing is written. The planner runs on a
+changed snapshot and its actions are applied in memory until nothing is left; what would happen
+anyway is left out."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ ROUNDS = 100
 
 @dataclass(frozen=True)
 class Move:
-    """One task (``flow/task``) that would change; ``None`` stands for no node."""
+    """A task (``flow/task``) that would change; ``None`` stands for no node."""
 
     task: str
     before: str | None
@@ -37,8 +34,8 @@ class Move:
 
 @dataclass(frozen=True)
 class Preview:
-    """``why`` holds the planner's reasons, in its order. ``complete``: nothing follows. ``left``:
-    the isolated parts that flows would have no more, and what these have not read."""
+    """``why``: the planner's reasons. ``complete``: nothing follows. ``left``: isolated parts that
+    flows would lose."""
 
     moves: tuple[Move, ...]
     why: tuple[str, ...]
@@ -47,7 +44,7 @@ class Preview:
 
 
 def drain(store: ReadableStore, node: str) -> Preview:
-    """What a drain of the node would move. Raises ``UserError`` for an unknown node."""
+    """What a drain of the node would move."""
     require_node(store, node)
     now = look(store)
     view = now.nodes[node]
@@ -63,12 +60,8 @@ def apply(
     ended: Collection[str] = (),
     nodes: Mapping[str, Node] | None = None,
 ) -> Preview:
-    """What these flows (name -> text) would have changed when their rollouts are over, as
-    ``apply_flows`` applies them. Raises as it does. In the same step flows may be deleted
-    (``ended``), and ``nodes`` get other records.
-
-    What masters do not plan now, because a record of it cannot be read, stays as it is.
-    """
+    """What ``apply_flows`` of these texts would change, rollouts included; raises as it does. Flows
+    may be deleted (``ended``) and ``nodes`` get other records in the same step."""
     now = look(store)
     flows = {
         name: replace(view, record=replace(view.record, state="deleted"))
@@ -110,7 +103,7 @@ def restart(store: Store, key: str) -> Preview:
 
 
 def move(store: Store, key: str, node: str) -> Preview:
-    """What would come of ``move_task``, and raises as it does."""
+    """What ``move_task`` would do; raises as it does."""
     require_node(store, node)
     now = look(store)
     change = moved(now, key, node)
@@ -126,7 +119,7 @@ def _compare(now: Snapshot, wanted: Snapshot) -> Preview:
 
 
 Tasks = dict[str, tuple[PlannedTask, int]]
-"""``flow/task`` -> what is planned, and the revision that it runs."""
+"""``flow/task`` -> plan and revision."""
 
 
 def _tasks(snapshot: Snapshot) -> Tasks:
@@ -160,8 +153,8 @@ def _moves(before: Tasks, after: Tasks) -> Iterator[Move]:
 
 
 def _settle(snapshot: Snapshot) -> tuple[Snapshot, dict[str, None], bool]:
-    """Plan and obey until nothing is left to do, or for ``ROUNDS``; with the reasons of all that
-    was done, in order, and whether that was all."""
+    """Plan and obey until nothing is left, at most ``ROUNDS``; with all reasons in order, and
+    whether it is complete."""
     why: dict[str, None] = {}
     for _ in range(ROUNDS):
         actions = plan(snapshot)

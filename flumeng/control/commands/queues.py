@@ -1,4 +1,4 @@
-"""What an operator decides of items that could not be read: read them again, or give them up."""
+"""Decisions about queue items that could not be read: retry or skip."""
 
 from __future__ import annotations
 
@@ -19,11 +19,8 @@ Decision = Literal["retry", "skip"]
 
 
 def decide(operator: Operator, flow: str, names: Collection[str], wanted: Decision) -> list[str]:
-    """Have these items read again from where they could not be read, or have them given up; all
-    that failed when none is named. The discovery task carries it out. Gives their names.
-
-    Raises UserError for one that has not failed, ConflictError, UnavailableError.
-    """
+    """Retry or skip these items, or all that failed; returns their names. Raises UserError for an
+    item that has not failed."""
     store = operator.store
     failed = _failed(store, flow, names)
     writes = (

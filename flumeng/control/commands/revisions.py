@@ -1,7 +1,5 @@
-"""The next revisions of flows: what an apply makes of each, and what writes them.
-
-Isolated parts, and flows that are composed with what is applied, change in the same transaction.
-"""
+"""The next revisions of flows, and the writes that make them. Isolated parts and composed flows
+change in the same transaction."""
 
 from __future__ import annotations
 
@@ -46,15 +44,14 @@ from zkschema import bootstrap, paths, records
 
 KEEP_REVISIONS = 50
 SMALL_SHARE = 4
-"""Texts that take less than one in so many bytes of a transaction fit for certain."""
+"""Texts below this share of a transaction surely fit."""
 
 
 def next_revisions(
     store: ReadableStore, texts: Mapping[str, str], expect_revision: int | None = None
 ) -> list[NextRevision]:
-    """What an apply of these texts makes of each flow, of its isolated parts, and of the flows that
-    are composed with it; the flows that others read come first. Raises ``RefusedError`` for all
-    together that may not be applied now."""
+    """The next revision of each flow, its isolated parts and the flows composed with it; flows that
+    others read come first. Raises ``RefusedError`` with all reasons."""
     _refuse({flow: why for flow in texts if (why := why_not_applied(flow))}, UnfitError)
     composed = chains.compose(store, texts)
     _refuse(composed.refused)
@@ -86,12 +83,8 @@ def revision_writes(
     *,
     backfill_of: str = "",
 ) -> list[Write]:
-    """What makes those of the revisions that are new the current ones; all of it in one
-    transaction. A new flow may be a backfill of another one. Raises UserError when the key with
-    which this process signs is of no use.
-
-    The transaction holds only while the flows are as they were with whose texts these are composed.
-    """
+    """Writes that make new revisions current, in one transaction. They fail when a flow changes
+    whose text is composed here. Raises UserError for an unusable signing key."""
     changed = {one.flow: one for one in wanted if one.changed}
     writes: list[Write] = []
     for one in changed.values():
@@ -123,7 +116,7 @@ def revision_writes(
 
 
 def _too_large(store: ReadableStore, changed: Sequence[NextRevision]) -> dict[str, str]:
-    """Flow -> why it may not be applied. Most are so small that nobody has to weigh them."""
+    """Flow -> why it is refused; small texts are not weighed."""
     schema, scale = store.read(paths.schema()), store.scale
     refused: dict[str, str] = {}
     for group in groups(changed) if schema else ():
@@ -148,8 +141,7 @@ def _flows_there(
     composed: chains.Composed,
     expect_revision: int | None,
 ) -> dict[str, Versioned[records.Flow]]:
-    """The records of those that are there. Raises ``RefusedError`` for those of which no revision
-    may be made now."""
+    """The existing records. Raises ``RefusedError`` for flows that may get no revision now."""
     others = [flow for flow in texts if flow not in composed.flows]
     found = {flow: composed.records[flow] for flow in composed.flows}
     found |= zip(others, store.read_each([paths.flow(flow) for flow in others]), strict=True)
@@ -188,9 +180,8 @@ def _holders_of_journals(store: ReadableStore) -> dict[str, set[str]]:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """``texts`` are what the flows run after the apply, isolated parts among them. ``there`` and
-    ``current`` are the records and revisions of those that are there, ``cursors`` what makes the
-    cursors of those that read others."""
+    """``texts``: what flows and parts run after the apply. ``there``, ``current``: existing records
+    and revisions. ``cursors``: writes that create cursors."""
 
     texts: Mapping[str, str]
     composed: chains.Composed
@@ -254,7 +245,7 @@ class _Wanted:
         )
 
     def _run_by_all(self, store: ReadableStore) -> dict[str, int]:
-        """Of those that change, the revision that every task has run."""
+        """Flow -> the revision that every task has run, of those that change."""
         changed = [flow for flow in self.there if self._is_changed(flow)]
         plans = store.read_each([paths.plan(flow) for flow in changed])
         return {
@@ -267,8 +258,8 @@ class _Wanted:
 def _numbers(
     store: ReadableStore, flow: str, current: int, run_by_all: int
 ) -> tuple[int, tuple[int, ...]]:
-    """The number of the next revision, and those of the ones that it lets go: neither the one to
-    which a rollout goes back, nor those of which a batch is to be repeated."""
+    """The next revision's number and the revisions to remove: never one that a rollout or a decided
+    batch needs."""
     kept = kept_revisions(store, flow)
     number = max([current, *kept]) + 1
     old = {one for one in kept if one <= number - KEEP_REVISIONS} - {run_by_all}

@@ -1,8 +1,5 @@
-"""What an operator can do about a rollout that is under way: let it stand still, give the revision
-to all tasks at once, or go back.
-
-Each change names the revision that it is about, so that it says nothing of a later one.
-"""
+"""Pause, resume, promote or abort a rollout. Each change names its revision and does not affect a
+later one."""
 
 from __future__ import annotations
 
@@ -18,35 +15,29 @@ from zkschema.records import Flow, Plan
 
 
 def pause_rollout(operator: Operator, flow: str, *, expect_revision: int | None = None) -> bool:
-    """No further task takes the revision until ``resume_rollout``; gives whether that is a change.
-
-    Tasks that have taken it go on with it, and one that fails still takes the flow back. Raises
-    ``UserError`` for a flow that does not exist, ``ConflictError`` when no rollout is under way.
-    """
+    """Let no further task take the revision; returns whether that is a change. A failing task still
+    takes the flow back. Raises ``ConflictError`` when no rollout is under way."""
     current, _ = _under_way(operator.store, flow, expect_revision)
     wanted = replace(current.value, rollout_paused=current.value.revision)
     return _write(operator, flow, current, wanted, "pause")
 
 
 def resume_rollout(operator: Operator, flow: str, *, expect_revision: int | None = None) -> bool:
-    """Go on with a rollout that stands still; raises as ``pause_rollout``."""
+    """Go on with a paused rollout; raises as ``pause_rollout``."""
     current, _ = _under_way(operator.store, flow, expect_revision)
     wanted = replace(current.value, rollout_paused=0)
     return _write(operator, flow, current, wanted, "resume")
 
 
 def promote_rollout(operator: Operator, flow: str, *, expect_revision: int | None = None) -> bool:
-    """All tasks take the revision now, proven or not; raises as ``pause_rollout``."""
+    """Let all tasks take the revision now; raises as ``pause_rollout``."""
     current, _ = _under_way(operator.store, flow, expect_revision)
     wanted = replace(current.value, rollout_promoted=current.value.revision, rollout_paused=0)
     return _write(operator, flow, current, wanted, "promote")
 
 
 def abort_rollout(operator: Operator, flow: str, *, expect_revision: int | None = None) -> int:
-    """Go back to the revision that all tasks ran before; gives its number.
-
-    Raises as ``pause_rollout``, and ``ConflictError`` when the rollout ends meanwhile.
-    """
+    """Go back to the revision before; returns its number. Raises as ``pause_rollout``."""
     current, plan = _under_way(operator.store, flow, expect_revision)
     before = plan.value.revision
     why = f"{records.ABORTED} {operator.author}{f': {operator.reason}' if operator.reason else ''}"

@@ -1,11 +1,6 @@
-"""From an open cluster to a secured one, and who belongs to it.
-
-Members get their records first (see ``membership``). Then the schema's znode says that the
-cluster is secured and which groups there are: from then on every process gives what it creates
-the right access list. Then the lists of all that is there are set, until nothing with another one
-is found. Interrupted, it is gone on with by calling it again, and ``schema verify`` tells what is
-left.
-"""
+"""Secures an open cluster, admits and expels members. First members get their records, then the
+schema names the groups, so that new znodes get access lists, then existing lists are set. Safe to
+repeat."""
 
 from __future__ import annotations
 
@@ -36,14 +31,14 @@ from zkschema.table import NAME
 from zkschema.verify import Problem
 
 EXPELLED = 1000
-"""The schema names so many members that were expelled."""
+"""The most expelled members that the schema names."""
 PASSES = 20
-"""Processes create znodes meanwhile; those that did not know yet are looked for so often."""
+"""Passes over znodes that processes create meanwhile."""
 
 
 @dataclass(frozen=True)
 class AclMismatch:
-    """A znode with another access list than its path is to have."""
+    """A znode whose access list is not that of its path."""
 
     path: str
     found: AccessList
@@ -63,13 +58,9 @@ class AclMismatch:
 def secure_cluster(
     operator: Operator, *, cluster: str, admit: Sequence[str] = (), expel: Sequence[str] = ()
 ) -> int:
-    """Admit and expel members of the cluster that certificates call so, and set all access lists;
-    gives how many were others. What an expelled node says of itself goes.
-
-    Members are ``ROLE:NAME``, or ``operator:NAME@FLOW,FLOW`` for an operator of some flows; one
-    that was admitted before is admitted anew. Raises UserError for a member that is none,
-    ConflictError when a live process would be locked out, ForbiddenError, UnavailableError.
-    """
+    """Admit and expel members and set all access lists; returns how many changed. Members are
+    ``ROLE:NAME`` or ``operator:NAME@FLOW,FLOW``. Raises UserError for an invalid member,
+    ConflictError when a live process would be locked out, ForbiddenError."""
     store = operator.store
     admitted = _by_name(admit)
     for name in expel:
@@ -113,8 +104,7 @@ def _with_groups(
     change: Change,
     command: str,
 ) -> int:
-    """In a tree whose lists name groups. They stay as they are when members are only admitted, and
-    none of them was expelled before: lists name such a one already."""
+    """Lists that name groups stay unless a member is expelled or admitted after expulsion."""
     store = operator.store
     identities = membership.renew(store, schema.value, change)
     operators = tuple(one for one in after.members if one.startswith("operator:"))
@@ -150,7 +140,7 @@ def _write(
 
 
 def lacks_groups(store: Store) -> list[Problem]:
-    """Whether the lists of a secured cluster name every member, as they did below version 8."""
+    """Whether access lists of a secured cluster name each member, as below version 8."""
     schema = store.read(paths.schema())
     if schema is None or not membership.has_groups(schema.value):
         return []
@@ -162,8 +152,7 @@ def lacks_groups(store: Store) -> list[Problem]:
 
 
 def repair_access(operator: Operator) -> int:
-    """Set all access lists of a secured cluster as the schema says; gives how many were others.
-    Raises as ``secure_cluster``."""
+    """Set all access lists of a secured cluster; returns how many changed."""
     store = operator.store
     if lacks_groups(store):
         cluster = tree.require(store).certificates
@@ -172,8 +161,7 @@ def repair_access(operator: Operator) -> int:
 
 
 def acl_mismatches(store: Store, znodes: Collection[str]) -> list[AclMismatch]:
-    """Those of the znodes whose access list is not what their path is to have; none in an open
-    cluster."""
+    """Of these znodes; none in an open cluster."""
     schema = store.read(paths.schema())
     secured = Secured.of(schema.value if schema else None)
     if secured is None or not isinstance(store, AccessStore):
@@ -188,7 +176,7 @@ def acl_mismatches(store: Store, znodes: Collection[str]) -> list[AclMismatch]:
 
 
 def _journals(store: Store, znodes: Sequence[str]) -> dict[str, records.Journal]:
-    """The records of the journals that znodes name, by these: on them access lists depend."""
+    """Path -> record of its journal, on which the access list depends."""
     named = {}
     for path in znodes:
         names = table.journal.matches(path) or table.ack.matches(path)
@@ -205,8 +193,8 @@ def _journals(store: Store, znodes: Sequence[str]) -> dict[str, records.Journal]
 
 
 def set_access(store: Store) -> int:
-    """Give every znode of a secured cluster its access list; gives how many had another one. Each
-    is looked at once, as only an administrator changes lists."""
+    """Set the access list of every znode; returns how many changed. Each is checked once, since
+    only an administrator changes lists."""
     assert isinstance(store, AccessStore)
     count, seen = 0, set[str]()
     for _ in range(PASSES):

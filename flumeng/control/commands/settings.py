@@ -1,8 +1,5 @@
-"""Settings of the whole cluster, by key; and maintenance mode, in which nothing is moved.
-
-One table holds every key: where it lies in the record, what it takes, and what it means. Masters
-read the record at every look, so a change holds at once.
-"""
+"""Settings of the whole cluster by key, and maintenance mode. One table holds every key; masters
+read the record at each tick."""
 
 from __future__ import annotations
 
@@ -24,8 +21,7 @@ SPARK = "spark."
 
 
 class Setting(Protocol):
-    """``get`` gives None for a setting that is not set and bounds nothing then; ``unset`` gives it
-    its default."""
+    """``get`` gives None for an unset bound; ``unset`` restores the default."""
 
     @property
     def key(self) -> str: ...
@@ -45,7 +41,7 @@ class Setting(Protocol):
 
 @dataclass(frozen=True)
 class NumberSetting:
-    """``whole``: it takes whole numbers only; ``most`` is None without an upper bound."""
+    """``whole``: whole numbers only; ``most`` is None without an upper bound."""
 
     key: str
     doc: str
@@ -63,7 +59,6 @@ class NumberSetting:
         return f"{noun}, {self.least:g}{upper}"
 
     def parse(self, text: str) -> Number:
-        """Raises ``UserError``."""
         try:
             value: Number = int(text) if self.whole else float(text)
         except ValueError as error:
@@ -75,7 +70,7 @@ class NumberSetting:
 
 @dataclass(frozen=True)
 class SparkSetting:
-    """One of Spark's: a text in YAML, kept on one line."""
+    """A setting of Spark: YAML on one line."""
 
     key: str
 
@@ -147,7 +142,7 @@ def _limit(
 
 
 def _seconds(key: str, doc: str, put: Callable[[Cluster, float], Cluster]) -> NumberSetting:
-    """One that is a field of the record itself, of the same name."""
+    """A setting that is a field of the record with the same name."""
     default: float = getattr(Cluster(), key)
     return NumberSetting(
         key,
@@ -225,14 +220,13 @@ SETTINGS: Mapping[str, Setting] = {
 
 
 def shown(value: Value | None) -> str:
-    """A setting's value, for people."""
     if value is None:
         return "unset"
     return value if isinstance(value, str) else f"{value:g}"
 
 
 def settings(store: Store) -> tuple[list[SettingRow], records.Maintenance | None]:
-    """Every key with its value now, and maintenance mode while it is on."""
+    """Every setting, and maintenance mode while it is on."""
     cluster = _read(store).value
     rows = [
         SettingRow(setting.key, setting.get(cluster), setting.get(Cluster()), setting.doc)
@@ -242,11 +236,8 @@ def settings(store: Store) -> tuple[list[SettingRow], records.Maintenance | None
 
 
 def set_setting(operator: Operator, key: str, text: str) -> bool:
-    """Gives whether that is a change.
-
-    Raises ``UserError`` for a key that there is not or a value that it does not take,
-    ``ConflictError``, ``UnavailableError``.
-    """
+    """Returns whether that is a change. Raises ``UserError`` for an unknown key and an invalid
+    value."""
     setting = _setting(key)
     value = setting.parse(text)
     command = f"cluster set {key} {shown(value)}"
@@ -254,8 +245,7 @@ def set_setting(operator: Operator, key: str, text: str) -> bool:
 
 
 def unset_setting(operator: Operator, key: str) -> bool:
-    """Give the setting its default again; gives whether that is a change. Raises as
-    ``set_setting``."""
+    """Restore the default; returns whether that is a change."""
     setting = _setting(key)
     command = f"cluster set {key} --unset"
     return _change(operator, setting, setting.unset, command)
@@ -288,10 +278,8 @@ def _change(
 
 
 def begin_maintenance(operator: Operator) -> None:
-    """From now on no task changes nodes. One that is on already, also by itself, becomes this one.
-
-    Raises ``UserError`` without a reason, ``ConflictError``, ``UnavailableError``.
-    """
+    """From now on no task changes nodes. Replaces automatic maintenance. Raises ``UserError``
+    without a reason."""
     if not operator.reason:
         raise UserError("say why with --reason: everyone who looks at the status sees it")
     current = _read(operator.store)
@@ -301,7 +289,7 @@ def begin_maintenance(operator: Operator) -> None:
 
 
 def end_maintenance(operator: Operator) -> records.Maintenance | None:
-    """Gives the one that ends; None when there is none. Raises as ``set_setting``."""
+    """Returns the one that ends; None when there is none."""
     current = _read(operator.store)
     before = current.value.maintenance
     if before is not None:
@@ -311,7 +299,7 @@ def end_maintenance(operator: Operator) -> records.Maintenance | None:
 
 
 def refuse_in_maintenance(store: Store) -> None:
-    """Raises ``ConflictError`` while nothing may be moved."""
+    """Raises ``ConflictError`` in maintenance mode."""
     maintenance = _read(store).value.maintenance
     if maintenance is not None:
         raise ConflictError(
@@ -323,7 +311,7 @@ def refuse_in_maintenance(store: Store) -> None:
 def without_chokes(
     store: Store, *, flow: str | None = None, node: str | None = None
 ) -> list[Write]:
-    """What takes the chokes of a flow or a node that goes out of the settings, if there are any."""
+    """The write that removes the chokes of a flow or a node, if there are any."""
     current = _read(store)
     chokes = {
         key: rate

@@ -1,7 +1,4 @@
-"""Flows that read other flows: each has a cursor at the flow that it reads, made with it.
-
-Readers that are no flows have cursors there too, see ``flumeng.control.snapshot.leases``.
-"""
+"""Flows that read other flows: each has a cursor at its upstream flow."""
 
 from __future__ import annotations
 
@@ -23,13 +20,13 @@ def upstream_of(spec: FlowSpec) -> str | None:
 
 
 def readers_of(store: ReadableStore, flow: str) -> list[str]:
-    """Whose cursors it has besides its own: flows, by their names, and other readers."""
+    """The names of cursors besides its own: flows and other readers."""
     cursors = store.children(paths.acks(flow))
     return sorted(cursor for cursor in cursors if cursor != CURSOR_MAIN)
 
 
 def why_not_deleted(store: ReadableStore, flow: str) -> str:
-    """Empty when nobody reads it but its own isolated parts, which go with it."""
+    """Empty when only its own isolated parts read it."""
     names = readers_of(store, flow)
     parts = parts_among(names, flow)
     readers = sorted({*names, *downstream_of(store, flow)} - {*parts})
@@ -48,7 +45,7 @@ def why_not_deleted(store: ReadableStore, flow: str) -> str:
 
 
 def cursors_at_others(store: ReadableStore) -> dict[str, list[Path]]:
-    """Flow -> the cursors that it has at other flows, read with one wait."""
+    """Flow -> its cursors at other flows."""
     flows = store.children(paths.flows())
     found: dict[str, list[Path]] = {}
     listed = store.children_many([paths.acks(flow) for flow in flows])
@@ -62,9 +59,8 @@ def cursors_at_others(store: ReadableStore) -> dict[str, list[Path]]:
 def subscribe(
     store: ReadableStore, texts: Mapping[str, str], before: Mapping[str, str | None]
 ) -> tuple[dict[str, list[Write]], dict[str, str]]:
-    """What makes the cursors of those of the flows that read others, and why some may not: flow ->
-    writes, flow -> reason. ``texts`` are what these run when they are applied together; ``before``
-    is what they run now."""
+    """Flow -> writes that create its cursor, flow -> why it is refused. ``texts``: what they run
+    when applied together; ``before``: what they run now."""
     writes: dict[str, list[Write]] = {}
     refused: dict[str, str] = {}
     taken = {cursor: read for read, cursor in leases.names(store)}
@@ -126,7 +122,7 @@ def _upstream_of_text(text: str | None) -> str | None:
 
 
 def has_journals(text: str | None) -> bool:
-    """Whether a flow of that text puts what it receives into journals of its own nodes."""
+    """Whether a flow of that text has journals on its own nodes."""
     try:
         spec = parse_flow(text or "")
     except SpecError:

@@ -1,8 +1,5 @@
-"""Changes of single tasks, between two looks of the masters: start one anew, or move it.
-
-What is decided is pure (``restarted``, ``moved``) and serves a preview too. It is carried out as a
-compare-and-set on the flow's plan, so a master that plans at the same moment looks again.
-"""
+"""Restarts and moves single tasks. The decisions (``restarted``, ``moved``) are pure and serve
+previews; they are written as a compare-and-set on the flow's plan."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from zkschema.records import COLLECT, INGEST, PlannedTask
 
 @dataclass(frozen=True)
 class TaskChange:
-    """A flow's task as it should be from now on; ``epoch`` is the plan's highest then."""
+    """A task after the change; ``epoch``: the plan's highest."""
 
     flow: str
     task: str
@@ -38,7 +35,6 @@ class TaskChange:
         return f"{self.flow}/{self.task}"
 
     def applied(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with the change made."""
         view = snapshot.flows[self.flow]
         tasks = Tasks.of(view.plan.tasks).changed({self.task: self.after})
         changed = replace(view, plan=replace(view.plan, tasks=tasks, epoch=self.epoch))
@@ -46,7 +42,7 @@ class TaskChange:
 
 
 def look(store: ReadableStore) -> Snapshot:
-    """The cluster as a master that looks after all flows sees it, with every batch finished."""
+    """The cluster as a master in charge of all flows sees it, with every batch finished."""
     tree.require(store)
     found = Reader(store, "operator", time.monotonic, time.time).snapshot()
     nothing_decided: dict[str, dict[str, IntentView]] = {
@@ -56,11 +52,7 @@ def look(store: ReadableStore) -> Snapshot:
 
 
 def restart_task(operator: Operator, key: str) -> TaskChange:
-    """Let the node of the task ``flow/task`` begin it anew under a higher epoch.
-
-    Whoever ran it until then can ack nothing any more. Raises as ``restarted``, and
-    ``UnavailableError``.
-    """
+    """Restart the task ``flow/task`` on its node under a higher epoch. Raises as ``restarted``."""
     snapshot = look(operator.store)
     change = restarted(snapshot, key, operator.reason)
     _carry_out(operator, snapshot, change, f"task restart {key}")
@@ -68,10 +60,8 @@ def restart_task(operator: Operator, key: str) -> TaskChange:
 
 
 def move_task(operator: Operator, key: str, node: str) -> TaskChange | None:
-    """Mark the task ``flow/task`` to go to a node: its owner finishes its batch and lets go first.
-
-    None when it is there or on its way already. Raises as ``moved``, and ``UnavailableError``.
-    """
+    """Mark the task ``flow/task`` to move to a node once its owner lets go; None when it is there
+    or on its way. Raises as ``moved``."""
     store = operator.store
     require_node(store, node)
     snapshot = look(store)
@@ -83,11 +73,8 @@ def move_task(operator: Operator, key: str, node: str) -> TaskChange | None:
 
 
 def restarted(snapshot: Snapshot, key: str, reason: str = "") -> TaskChange:
-    """The same task with a higher epoch.
-
-    Raises ``UserError`` for a task that is not planned, ``ConflictError`` when nobody runs it now
-    or it is to be let go.
-    """
+    """The task with a higher epoch. Raises ``UserError`` for an unknown task, ``ConflictError`` for
+    one that does not run."""
     flow, name, task = require_planned(snapshot, key)
     if task.node is None:
         raise ConflictError(f"task {key} waits for a node: there is nothing to restart")
@@ -102,11 +89,9 @@ def restarted(snapshot: Snapshot, key: str, reason: str = "") -> TaskChange:
 
 
 def moved(snapshot: Snapshot, key: str, node: str, reason: str = "") -> TaskChange | None:
-    """The task, draining towards ``node``; None when it is there or on its way already.
-
-    Raises ``UserError`` for a task that is not planned, is pinned, or that the node may not run,
-    ``ConflictError`` when it is waiting or taken from its node already.
-    """
+    """The task, draining towards ``node``; None when it is there or on its way. Raises
+    ``UserError`` for an unknown or pinned task and a node that may not run it, ``ConflictError``
+    when it is waiting or being taken away."""
     flow, name, task = require_planned(snapshot, key)
     if task.kind == INGEST:
         raise UserError(f"task {key} is pinned to its node, where its sources are: see `flow show`")
@@ -125,7 +110,7 @@ def moved(snapshot: Snapshot, key: str, node: str, reason: str = "") -> TaskChan
 
 
 def require_planned(snapshot: Snapshot, key: str) -> tuple[FlowView, str, PlannedTask]:
-    """Raises ``UserError`` with the nearest name when no plan has the task ``flow/task``."""
+    """Raises ``UserError`` with the nearest name for an unknown task."""
     flow, _, name = key.partition("/")
     view = snapshot.flows.get(flow)
     if view is not None and view.set_aside:
@@ -163,8 +148,7 @@ def _refusal(snapshot: Snapshot, flow: FlowView, node: str) -> str:
 
 
 def _fullness(snapshot: Snapshot, flow: FlowView, task: PlannedTask, node: str) -> str:
-    """Why there is no room for the task on a node that may run it; empty when there is. Only what
-    collects takes room."""
+    """Why the task does not fit on a node that may run it; empty when it does."""
     if task.kind != COLLECT:
         return ""
     view = snapshot.nodes[node]

@@ -1,4 +1,4 @@
-"""What stays of a deleted flow: its history, until other flows have been deleted after it."""
+"""Tombstones: the bounded history of deleted flows."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ TEXT_CHARACTERS = 100_000
 
 
 def tombstone_writes(operator: Operator, flow: str) -> list[Write]:
-    """What leaves a tombstone of the flow, in the transaction that deletes it, and lets the oldest
-    go that are too many. Nothing in a tree that has no place for them."""
+    """Writes a tombstone and removes the oldest; nothing in a tree that is too old for them."""
     store = operator.store
     path = paths.tombstone(flow)
     if tree.require_versioned(store).value.version < path.row.since:
@@ -55,8 +54,8 @@ def tombstone_writes(operator: Operator, flow: str) -> list[Write]:
 
 
 def deleted_in_this_tree(store: ReadableStore, flows: Collection[str]) -> set[str]:
-    """Those of the absent flows that were deleted since the tree was made or imported. An import
-    lacks flows that were made after its export, and nodes keep their journals."""
+    """Those of the absent flows that were deleted since the tree was made or imported: an import
+    lacks flows made after its export."""
     schema = tree.require_versioned(store)
     if not schema.value.generation:
         return set(flows)

@@ -1,9 +1,5 @@
-"""What flows use that an older tree has no place for: one table.
-
-A process that can use a version of the tree knows all that the table has up to that version. So a
-flow that needs a newer tree is refused until the tree is raised, and it is raised when all live
-processes are of that version.
-"""
+"""The features of flows that need a newer tree. A flow that uses one is refused until the tree is
+migrated, when all live processes know that version."""
 
 from __future__ import annotations
 
@@ -18,12 +14,12 @@ from flumeng.control.zookeeper import ReadableStore, tree
 from zkschema import paths, table
 
 NAMED = 5
-"""So many processes that are too old are named."""
+"""Too old processes that are named."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """What is said of a flow that needs a tree of version ``since``, and which flows these are."""
+    """A feature that needs a tree of version ``since``."""
 
     since: int
     said: str
@@ -57,7 +53,7 @@ NEEDS = (
 
 
 def too_old(store: ReadableStore, wanted: Iterable[NextRevision]) -> dict[str, str]:
-    """Flow -> why it may not be applied: the tree is too old for what it uses."""
+    """Flow -> why it is refused: the tree is too old."""
     version = tree.require(store).version
     return {
         whole_of(one.flow): f"flow {whole_of(one.flow)} {need.said}: {_missing(store, need.since)}"
@@ -69,7 +65,7 @@ def too_old(store: ReadableStore, wanted: Iterable[NextRevision]) -> dict[str, s
 
 
 def why_too_old(store: ReadableStore, since: int) -> str:
-    """What to do about a tree that is older than this version; empty when it is not."""
+    """Empty when the tree has this version."""
     return _missing(store, since) if tree.require(store).version < since else ""
 
 

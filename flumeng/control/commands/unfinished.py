@@ -1,11 +1,7 @@
-"""Batches and commits that are decided and not finished, and the end of one that nobody can finish.
-
-Collectors finish both by themselves, also when their owner died. They cannot repeat a *batch* (see
-``/intents``) exactly when a partition of it, its revision or its target is gone for good. The acks
-of a *commit* are written, so its events are in its files and nowhere else for the flow; it cannot
-be finished when files of it were taken away from where they were staged. Then the task stands still
-until the files are restored or a person gives the batch or the files up.
-"""
+"""Decided, unfinished batches and commits, and how to give them up. Collectors finish both. They
+cannot repeat a *batch* (see ``/intents``) whose partition, revision or target is gone, nor finish a
+*commit*, whose acks are written, when its staged files were removed. Its task stops until the files
+are restored or an operator drops it."""
 
 from __future__ import annotations
 
@@ -29,13 +25,13 @@ from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
 
 UNKNOWN = records.Intent(epoch=0, series="", number=0, revision=0, splits=1, ranges={})
-"""Nothing is decided, and the series begins anew."""
+"""Nothing is decided; the series begins again."""
 
 
 @dataclass(frozen=True)
 class DecidedBatch:
-    """``ranges``: partition -> first and end offset. ``problem``: why nobody can repeat it, as far
-    as ZooKeeper tells; ``newer``: its record is by a newer flumeng, and nothing is known of it."""
+    """``ranges``: partition -> first and end offset. ``problem``: why it cannot be repeated;
+    ``newer``: written by a newer flumeng."""
 
     flow: str
     task: str
@@ -51,7 +47,7 @@ class DecidedBatch:
 
 
 def decided_batches(store: ReadableStore, flow: str | None = None) -> list[DecidedBatch]:
-    """Those of one flow, or of all. Also what a collector is just about to finish is among them."""
+    """Of one flow or all; also those that a collector is about to finish."""
     if flow is not None:
         require_flow(store, flow)
     flows = store.children(paths.all_intents()) if flow is None else [flow]
@@ -65,8 +61,8 @@ def decided_batches(store: ReadableStore, flow: str | None = None) -> list[Decid
 
 
 def refuse_decided(store: ReadableStore, partitions: Iterable[tuple[str, str]]) -> None:
-    """Raises ``ConflictError`` when one of these (flow, partition) is in a batch that is decided:
-    that batch could not be acked any more. One that begins meanwhile its task tells of."""
+    """Raises ``ConflictError`` when one of these (flow, partition) is in a decided batch, which
+    then could not be acked."""
     wanted = set(partitions)
     for flow in sorted({flow for flow, _ in wanted}):
         for batch in decided_batches(store, flow):
@@ -76,7 +72,6 @@ def refuse_decided(store: ReadableStore, partitions: Iterable[tuple[str, str]]) 
 
 
 def unfinished(batch: DecidedBatch) -> str:
-    """What stands in the way, and what to do about it."""
     return (
         f"batch {batch.number}, which {batch.flow}/{batch.task} has decided to write: when it "
         f"cannot be finished, give it up first with `flumeng ack drop {batch.flow} {batch.task}`"
@@ -84,10 +79,8 @@ def unfinished(batch: DecidedBatch) -> str:
 
 
 def require_decided(store: ReadableStore, flow: str, task: str) -> tuple[DecidedBatch, Version]:
-    """The batch that the task has decided, and the version of its intent.
-
-    Raises ``UserError`` when there is none, ``ConflictError`` for one of a newer flumeng.
-    """
+    """The task's decided batch and the version of its intent. Raises ``UserError`` without one,
+    ``ConflictError`` for one of a newer flumeng."""
     known = {batch.task: batch for batch in decided_batches(store, flow)}
     (found,) = store.read_each([paths.intent(flow, task)]) if task in known else (None,)
     if found is None:
@@ -102,11 +95,8 @@ def require_decided(store: ReadableStore, flow: str, task: str) -> tuple[Decided
 
 
 def drop_batch(operator: Operator, flow: str, task: str) -> DecidedBatch:
-    """Give the batch up: its acks stay, and its events are delivered again in other batches.
-
-    Raises as ``require_decided``, ``ConflictError`` when it is finished meanwhile, and
-    ``UnavailableError``.
-    """
+    """Give the batch up: its acks stay, and its events are delivered again. Raises as
+    ``require_decided``."""
     store = operator.store
     batch, version = require_decided(store, flow, task)
     path = paths.intent(flow, task)
@@ -121,7 +111,7 @@ def drop_batch(operator: Operator, flow: str, task: str) -> DecidedBatch:
 def intents_of(
     store: ReadableStore, flow: str
 ) -> dict[str, Versioned[records.Intent] | Unreadable]:
-    """What the tasks of the flow have decided last."""
+    """Task -> its last intent."""
     tasks = store.children(paths.intents(flow))
     found = store.read_each([paths.intent(flow, task) for task in tasks])
     return {task: intent for task, intent in zip(tasks, found, strict=True) if intent is not None}
@@ -153,8 +143,8 @@ def _with_problems(store: ReadableStore, batches: list[DecidedBatch]) -> list[De
 
 @dataclass(frozen=True)
 class UnfinishedCommit:
-    """Each file is a pair: where it was staged, and where it belongs; ``staging`` are the
-    directories. ``problem``: the record cannot be read, and why; ``newer``: by this flumeng."""
+    """``files``: (staged, final) pairs; ``staging``: directories. ``problem``: why the record
+    cannot be read; ``newer``: written by a newer flumeng."""
 
     flow: str
     name: str
@@ -170,14 +160,14 @@ class UnfinishedCommit:
 
 @dataclass(frozen=True)
 class Whereabouts:
-    """Of a commit's files: those that are staged still, and those that are nowhere."""
+    """A commit's files that are still staged, and those that are missing."""
 
     staged: tuple[str, ...]
     missing: tuple[str, ...]
 
 
 def unfinished_commits(store: Store, flow: str | None = None) -> list[UnfinishedCommit]:
-    """Those of one flow, or of all. Also what a collector is just about to finish is among them."""
+    """Of one flow or all; also those that a collector is about to finish."""
     if flow is not None:
         require_flow(store, flow)
     flows = store.children(paths.all_commits()) if flow is None else [flow]
@@ -187,7 +177,7 @@ def unfinished_commits(store: Store, flow: str | None = None) -> list[Unfinished
 
 
 def whereabouts(commit: UnfinishedCommit, exists: Callable[[str], bool]) -> Whereabouts:
-    """``exists`` tells whether there is a file; another host may see other files."""
+    """``exists`` tells whether this host sees a file."""
     away = [(source, target) for source, target in commit.files if not exists(target)]
     staged = {source for source, _ in away if exists(source)}
     return Whereabouts(
@@ -198,11 +188,9 @@ def whereabouts(commit: UnfinishedCommit, exists: Callable[[str], bool]) -> Wher
 def require_lost(
     store: Store, flow: str, name: str, exists: Callable[[str], bool]
 ) -> tuple[Whereabouts, Version]:
-    """Where the files of a commit are that no collector can finish, and its version.
-
-    Raises ``UserError`` when there is no such commit, ``ConflictError`` while a collector can still
-    bring something of it to its place, nothing of it is missing, or this process cannot tell.
-    """
+    """The files of a commit that no collector can finish, and its version. Raises ``UserError`` for
+    an unknown commit, ``ConflictError`` when nothing is missing, a file is still staged, or this
+    host does not see the storage."""
     known = {commit.name: commit for commit in unfinished_commits(store, flow)}
     (record,) = store.read_each([paths.commit(flow, name)]) if name in known else (None,)
     if record is None:
@@ -235,10 +223,7 @@ def require_lost(
 def drop_commit(
     operator: Operator, flow: str, name: str, exists: Callable[[str], bool]
 ) -> Whereabouts:
-    """Give up the commit's files that are nowhere, so that the flow goes on.
-
-    Raises as ``require_lost``, and ``UnavailableError``.
-    """
+    """Give up the commit's missing files. Raises as ``require_lost``."""
     found, version = require_lost(operator.store, flow, name, exists)
     command = f"ack drop {flow} {name}: gave up {len(found.missing)} files"
     operator.commit([Remove(paths.commit(flow, name), version)], command)
