@@ -1,8 +1,5 @@
-"""The master's loop: one tick is read, plan, apply, report.
-
-A master tells in its ``/live/masters/M`` what it cannot do; the others take that over, and all of
-its share when it gives that up.
-"""
+"""The master's loop: one tick is read, plan, apply, report. A master reports its troubles in
+``/live/masters/M``; other masters take those over, or its whole share."""
 
 from __future__ import annotations
 
@@ -48,25 +45,22 @@ log = logging.getLogger(__name__)
 SETTLE_SECONDS = 0.02
 REASONS_SAID = 20
 AWAY_SECONDS = 60.0
-"""For so long a master gives its share up; then it tries again."""
+"""How long a master gives up its share before it tries again."""
 CONFLICTS = 5
-"""A lost compare-and-set is part of normal work. Only one that is lost so often in a row is a
-trouble: a flow's change is then withheld for a while."""
+"""So many lost compare-and-sets in a row are a trouble; the flow's change is then withheld."""
 TRIM_SECONDS = 60.0
 TELL_SECONDS = 5.0
 RENEW_SECONDS = 10.0
-"""A master that plans writes its own record so often."""
+"""How often a planning master writes its own record."""
 TROUBLES = 12
 TROUBLE_CHARACTERS = 160
 SILENT = "is connected and has planned nothing for a while: its loop hangs; others have its share"
 
 
 class Master:
-    """One master process. ``stop`` may be called from any thread.
-
-    ``clock`` gives seconds that only grow, ``wall`` those since the epoch. ``troubles`` says what
-    could not be done: ``flow F``, ``node N`` or ``cluster`` -> why.
-    """
+    """One master process. ``stop`` may be called from any thread. ``clock`` is monotonic,
+    ``wall`` in seconds since the epoch. ``troubles``: ``flow F``, ``node N`` or ``cluster``
+    -> what failed."""
 
     def __init__(
         self,
@@ -123,13 +117,13 @@ class Master:
 
     @property
     def rests_seconds(self) -> float:
-        """When to tick again although no watch has fired."""
+        """Until the next tick without a watch."""
         until_told = max(0.0, self._tell_at - self._clock())
         return min(self._reader.look_again_seconds, until_told)
 
     def tick(self) -> str:
-        """Gives the one sentence that says what was done and why. Raises nothing: a master that
-        cannot go on says so, gives its share to the others, and tries again."""
+        """Returns the sentence that says what was done and why. Raises nothing: after failures a
+        master gives its share to the others and tries again."""
         try:
             return self.attempt()
         except Exception as error:  # nothing that is read may end a master
@@ -138,7 +132,7 @@ class Master:
             return self._fail(f"cannot plan: {type(error).__name__}: {error}", "failed")
 
     def attempt(self) -> str:
-        """As ``tick``; raises what nobody expects."""
+        """As ``tick``; raises unexpected errors."""
         if not self._store.connected:
             self._reader.invalidate()
             return self.measures.ticked("unavailable", "waiting for ZooKeeper")
@@ -163,7 +157,7 @@ class Master:
         return sentence
 
     def _trim_audit(self) -> None:
-        """In a secured cluster nobody else may."""
+        """In a secured cluster only masters may."""
         now = self._clock()
         if now - self._trimmed_at >= TRIM_SECONDS:
             audit.trim(self._store)
@@ -211,8 +205,7 @@ class Master:
         return self.measures.ticked("conflict" if outcome.conflicts else "done", _sentence(said))
 
     def _look_again_after(self, outcome: Outcome, snapshot: Snapshot) -> None:
-        """At once where another look may help; a change that is refused again and again, or that
-        nobody can write, is withheld."""
+        """At once where that may help; a change that is refused repeatedly is withheld."""
         self._conflicts = Counter(
             {key: self._conflicts[key] + 1 for key in (*outcome.flows, *topics(outcome))}
         )
@@ -231,7 +224,7 @@ class Master:
         return {"share": self._given_up} if self._clock() < self._away_until else {}
 
     def _refused(self, outcome: Outcome) -> dict[str, str]:
-        """Failed writes by topic, without lost compare-and-sets that have not become frequent."""
+        """Failed writes by topic, without rare conflicts."""
         return {
             topic: str(error)
             for topic, error in topics(outcome).items()
@@ -241,7 +234,7 @@ class Master:
     def _fail(
         self, sentence: str, outcome: Literal["unavailable", "failed"] = "unavailable"
     ) -> str:
-        """Nothing was planned: when too many ticks fail, the others are to do it."""
+        """Nothing was planned; after too many failures the share is given up."""
         self._reader.invalidate()
         now = self._clock()
         if now >= self._away_until:
@@ -257,7 +250,7 @@ class Master:
         return self.measures.ticked(outcome, sentence)
 
     def _enter(self) -> None:
-        """Write the master's own record when it is not there or its share has become another."""
+        """Write the master's own record when it is missing or its share has changed."""
         record, told = self._record(), self._told
         me = paths.live_master(self._name)
         there = self._store.exists(me)
@@ -270,8 +263,8 @@ class Master:
             self._write(record, ANY if there else ABSENT)
 
     def _renew(self) -> None:
-        """Write the record of a master that has just planned: once in ``RENEW_SECONDS``, after a
-        change once in ``TELL_SECONDS``, and at once when its share has become another."""
+        """Write the record of a master that has planned: every ``RENEW_SECONDS``, every
+        ``TELL_SECONDS`` after a change, and at once when its share has changed."""
         record, told = self._record(), self._told
         if told is None:  # the record of an earlier session of this name was in the way
             return
@@ -316,7 +309,7 @@ class Master:
         self._wakes.put(None)
 
     def _wait(self) -> None:
-        """Until something changed, or it is time; changes that come together are one."""
+        """Until a change or the timer; changes that come together count as one."""
         try:
             self._wakes.get(timeout=self.rests_seconds)
         except queue.Empty:
@@ -345,14 +338,13 @@ def _of_flows(snapshot: Snapshot, withheld: Mapping[str, str]) -> dict[str, str]
 
 
 def _sentence(reasons: list[str]) -> str:
-    """What was done and why; of very much, how it begins."""
     more = len(reasons) - REASONS_SAID
     rest = [f"and {more} more"] if more > 0 else []
     return "; ".join([*reasons[:REASONS_SAID], *rest]) or "nothing to do"
 
 
 def collect_garbage_rarely() -> None:
-    """For the process: what is read of a cluster are very many objects that stay, and no cycles."""
+    """A snapshot is very many long-lived objects without cycles."""
     gc.set_threshold(100_000, 50, 50)
 
 
@@ -364,11 +356,9 @@ def run(
     metrics: str | None = None,
     metrics_channel: int | None = None,
 ) -> None:
-    """A master until SIGTERM or SIGINT. ZooKeeper away at start is waited for.
-
-    ``metrics`` is where they are served, ``metrics_channel`` the descriptor over which the parent
-    asks for them. Raises UserError when that address cannot be had, or for a name that is none.
-    """
+    """A master until SIGTERM or SIGINT. ZooKeeper away at start is waited for. ``metrics``: the
+    address to serve them at; ``metrics_channel``: the parent's descriptor. Raises UserError for an
+    unusable address or name."""
     if name is not None and not possible([name]):
         raise UserError(f"a master cannot be called {name!r}: letters, digits and ._:@=+- only")
     collect_garbage_rarely()

@@ -1,9 +1,6 @@
-"""Carrying out what was planned, flow by flow and node by node.
-
-A write that is refused ends the change of its flow, or of its node, in this tick, and nothing else.
-What depends on it is not tried: a node is not given a task that another could not be told to give
-up, nor told of a plan that was not written (which its version check would refuse anyway).
-"""
+"""Carries out a plan flow by flow and node by node. A refused write ends the change of its flow or
+node in this tick, with what depends on it: a node gets no task that another could not be told to
+release."""
 
 from __future__ import annotations
 
@@ -39,11 +36,9 @@ Written = Replan | Assign | Revert | Maintain | MarkAway | Replicate
 
 @dataclass
 class Outcome:
-    """``done`` was carried out. ``flows``, ``nodes`` and ``journals`` are those of which something
-    was refused; ``cluster`` says why the cluster's mode could not be changed. ``overtaken`` are
-    flows whose throttled moves wait for the next look, since another master has begun some
-    meanwhile, or the end of others was refused. ``unfinished``: some removal continues in the next
-    tick."""
+    """``flows``, ``nodes``, ``journals`` and ``cluster``: refused changes. ``overtaken``: flows
+    whose throttled moves wait for the next tick, since another master has begun moves or an end was
+    refused. ``unfinished``: a removal continues in the next tick."""
 
     done: list[Action] = field(default_factory=list)
     flows: dict[str, ConflictError | UserError | ForbiddenError] = field(default_factory=dict)
@@ -67,7 +62,6 @@ class Outcome:
 
     @property
     def conflicts(self) -> list[ConflictError]:
-        """What somebody else has changed meanwhile."""
         flows = (*self.flows.values(), *self.overtaken.values())
         every = (*flows, *self.nodes.values(), *self.journals.values(), self.cluster)
         return [error for error in every if isinstance(error, ConflictError)]
@@ -80,13 +74,9 @@ def carry_out(
     removals: Removals | None = None,
     on_progress: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """All that is not refused, in the order that keeps every moment between legal.
-
-    ``removals`` continues what earlier ticks began to remove. ``on_progress`` is called after each
-    group of writes.
-
-    Raises UnavailableError; then nobody knows what was done.
-    """
+    """All that is not refused, in an order in which every moment between is legal. ``removals``
+    continues those of earlier ticks; ``on_progress`` is called after each group. Raises
+    UnavailableError; then the outcome is unknown."""
     outcome = Outcome()
     removals = removals or Removals(store)
     removals.next_tick()
@@ -126,8 +116,8 @@ def carry_out(
 
 
 class _Throttled:
-    """Plans that begin throttled moves expect ``/moves`` as it was before the plans were read, or
-    as this tick has written it since."""
+    """Plans with throttled moves expect ``/moves`` as it was before the plans were read, or as this
+    tick wrote it."""
 
     def __init__(self, store: Store, version: Version | None) -> None:
         self._store = store
@@ -141,8 +131,7 @@ class _Throttled:
             self._version = next_version(self._version)
 
     def is_overtaken(self, action: Written) -> bool:
-        """Whether the plan was refused since another master has begun moves. Raises
-        UnavailableError."""
+        """Whether the plan was refused since another master has begun moves."""
         if not self._counts(action):
             return False
         (found,) = self._store.read_each([paths.moves()])
@@ -179,7 +168,7 @@ def _held(tasks: Sequence[AssignedTask]) -> Iterator[Key]:
 
 
 def _remove(action: Drop | Forget | Release, removals: Removals, outcome: Outcome) -> None:
-    """A lease that was renewed meanwhile is no trouble: the next look at leases decides again."""
+    """A lease that was renewed meanwhile is decided about again in the next tick."""
     if isinstance(action, Drop | Forget) and _waits(action, outcome, set()):
         return
     try:
@@ -192,8 +181,7 @@ def _remove(action: Drop | Forget | Release, removals: Removals, outcome: Outcom
 
 
 def topics(outcome: Outcome) -> Mapping[str, ConflictError | UserError | ForbiddenError]:
-    """``node N``, ``journal J`` or ``cluster`` -> why what was planned for it could not be
-    written."""
+    """``node N``, ``journal J`` or ``cluster`` -> why its write was refused."""
     refused = {f"node {node}": error for node, error in outcome.nodes.items()}
     refused |= {f"journal {name}": error for name, error in outcome.journals.items()}
     return {**refused, "cluster": outcome.cluster} if outcome.cluster else refused

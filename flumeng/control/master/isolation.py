@@ -1,9 +1,6 @@
-"""Planning in which a flow that cannot be planned, or whose plan cannot be written, is left out.
-
-The planner is pure, so whichever flow lets it raise is found by planning halves of the flows. Such
-a flow is *withheld*: its tasks stay as they are, the others are planned without it, and it is tried
-again when an operator has changed it, or after a while.
-"""
+"""Plans without flows that cannot be planned or written. A flow on which the pure planner raises is
+found by bisection and *withheld*: its tasks stay as they are until the flow changes, or for a
+while."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ class _Withheld:
 
 
 class IsolatingPlanner:
-    """A planner that withholds flows. ``clock`` gives seconds that only grow."""
+    """A planner that withholds flows. ``clock`` is monotonic."""
 
     def __init__(self, make: Callable[[], Planner], clock: Callable[[], float]) -> None:
         self._make = make
@@ -44,7 +41,6 @@ class IsolatingPlanner:
 
     @property
     def held(self) -> Mapping[str, frozenset[str]]:
-        """See ``Planner``."""
         return self._planner.held
 
     def withhold(self, snapshot: Snapshot, flow: str, why: str) -> None:
@@ -55,10 +51,7 @@ class IsolatingPlanner:
             self._withheld[flow] = _Withheld(why, view.version, until)
 
     def plan(self, snapshot: Snapshot) -> list[Action]:
-        """What to do for the flows that can be planned.
-
-        Raises whatever the planner raises when no single flow is at fault.
-        """
+        """Raises what the planner raises when no single flow is at fault."""
         self._let_go(snapshot)
         try:
             return self._plan(snapshot)
@@ -72,7 +65,7 @@ class IsolatingPlanner:
         return self._plan(snapshot)
 
     def _plan(self, snapshot: Snapshot) -> list[Action]:
-        """A planner that has raised may remember half of it."""
+        """A planner that has raised is replaced: its memory may be half updated."""
         try:
             with no_garbage_collection():
                 if self._withheld:
@@ -84,7 +77,7 @@ class IsolatingPlanner:
             raise
 
     def _faulty(self, snapshot: Snapshot, flows: Sequence[str]) -> dict[str, Exception]:
-        """Those of the flows that cannot be planned even alone; none when it fails without any."""
+        """The flows that cannot be planned even alone; none when it fails without any."""
         if self._fault(snapshot, ()) is not None:
             return {}
         found: dict[str, Exception] = {}
@@ -109,7 +102,7 @@ class IsolatingPlanner:
         return None
 
     def _let_go(self, snapshot: Snapshot) -> None:
-        """Of those that were changed since, that are gone, or whose time is up."""
+        """Release withheld flows that were changed or are gone, or whose time is up."""
         now = self._clock()
         versions = {name: view.version for name, view in snapshot.flows.items()}
         self._withheld = {

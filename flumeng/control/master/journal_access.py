@@ -1,11 +1,6 @@
-"""Access lists of journals with copies, and of their acks.
-
-Who is to hold a copy may read the record; who leads may write it, and read what is acked.
-
-ZooKeeper changes a record and a list in two steps. A list is set before the record that wants it is
-written, and looked at again whenever the record has changed, and now and then: whoever fails
-between the two leaves nothing that stays wrong.
-"""
+"""Access lists of replicated journals and their acks: holders of a replica may read the record, the
+primary may write it and read the acks. A list is set before the record that needs it, and checked
+again after changes and periodically, since ZooKeeper sets them in two steps."""
 
 from __future__ import annotations
 
@@ -22,29 +17,27 @@ from zkschema.records import Journal
 
 AGAIN_SECONDS = 600.0
 ACKS_AGAIN_SECONDS = 5.0
-"""As long as nothing is acked of a journal that another node leads than the one that made it: an
-ack that comes has the list of its path."""
+"""While a promoted journal has no acks: a new ack gets the list of its path."""
 LOOKS = 100
-"""At so many journals in one turn, about a tenth of a second; promotions do not wait."""
+"""Journals checked in one tick, about a tenth of a second; promotions do not wait."""
 
 
 @dataclass
 class JournalAccess:
-    """Of the journals of one master's share. ``clock`` gives seconds that only grow. ``waiting``:
-    whether there is more to look at than one turn takes."""
+    """Of the journals of one master's share. ``clock`` is monotonic. ``waiting``: more journals are
+    due than one tick checks."""
 
     store: Store
     clock: Callable[[], float]
     waiting: bool = False
     _right: dict[str, tuple[Version, float]] = field(default_factory=dict)
-    """The lists were right for this version of the record, and are to be looked at again then."""
+    """Journal -> the record's version for which its lists were right, and when to check again."""
 
     def follow(
         self, secured: Secured | None, snapshot: Snapshot, actions: Iterable[Action]
     ) -> Mapping[str, str]:
-        """Set the lists that are others than the records want, or are to want after the actions;
-        gives ``journal J`` -> why one could not be set. Nothing is done in an open cluster. Raises
-        UnavailableError."""
+        """Set the lists that differ from what the records, or the planned records, need; returns
+        ``journal J`` -> why it failed. Does nothing in an open cluster. Raises UnavailableError."""
         self.waiting = False
         if secured is None or not isinstance(self.store, AccessStore):
             return {}
@@ -78,7 +71,7 @@ class JournalAccess:
         return {}
 
     def _due(self, snapshot: Snapshot, planned: Collection[str]) -> list[str]:
-        """Those to look at now: whose record is another one first."""
+        """Those to check now, changed records first."""
         now, versions = self.clock(), snapshot.journal_versions
         self._right = {
             name: known
@@ -98,7 +91,7 @@ class JournalAccess:
         return due[:LOOKS]
 
     def _znodes(self, records: Mapping[str, Journal]) -> dict[str, str]:
-        """Path -> the journal that it is of."""
+        """Path -> its journal."""
         promoted = {name: one.flow for name, one in records.items() if one.primary != one.node}
         flows = sorted({*promoted.values()})
         listed = self.store.children_many([paths.acks(flow) for flow in flows])

@@ -1,4 +1,4 @@
-"""What a master counts of its own work, for its metrics. Nothing here reads ZooKeeper."""
+"""A master's metrics about its own work."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from flumeng.platform.metrics.histogram import Histogram
 from flumeng.platform.metrics.table import Reading
 
 STUCK_SECONDS = 120.0
-"""A tick that takes so long hangs, though a plan of very many flows may take some seconds."""
+"""A tick that takes longer hangs; a plan of very many flows takes some seconds."""
 
 Outcome = Literal["done", "conflict", "unavailable", "failed"]
 
 
 class Measures:
-    """Written by the master's loop; ``readings`` may be asked from any thread."""
+    """Written by the master's loop; ``readings`` may be called from any thread."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.health = Health(STUCK_SECONDS, clock)
@@ -49,7 +49,6 @@ class Measures:
         self._plan_seconds.add(time.perf_counter() - began)
 
     def planned(self, actions: Iterable[Action]) -> None:
-        """These were carried out."""
         for action in actions:
             self._actions[type(action).__name__.lower()] += 1
             if isinstance(action, Replan):
@@ -67,7 +66,7 @@ class Measures:
                 yield "handoff" if view is not None and view.live else "recovery"
 
     def ticked(self, outcome: Outcome, sentence: str) -> str:
-        """A tick has ended; gives its sentence. A conflict is no trouble: the next look tells."""
+        """Count a tick; returns its sentence. A conflict is no trouble."""
         self._ticks[outcome] += 1
         self._trouble = sentence if outcome in ("unavailable", "failed") else None
         return sentence

@@ -1,9 +1,6 @@
-"""Bounded removal of deleted flows, expired cursors and forgotten nodes.
-
-A tick removes one portion at most, so that a large flow delays nothing else. The rest follows in
-the next ticks: the planner gives the same action until the last znode is gone. Listings that were
-begun are continued there; that memory is a cache.
-"""
+"""Bounded removal of deleted flows, expired cursors and forgotten nodes. A tick removes one portion
+at most; the planner repeats the action until the last znode is gone. Begun listings are kept as a
+cache."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from flumeng.platform.errors import ConflictError, UserError
 from zkschema import bootstrap, paths, table
 
 PORTION = 500
-"""A tick removes at most this many znodes."""
+"""Znodes that a tick removes at most."""
 LEAST = 20
 """The share of a portion that each action takes at least, for what it reads."""
 TRANSACTION_REMOVALS = 100
@@ -27,10 +24,8 @@ FOLDERS_AT_ONCE = 100
 
 
 class Removals:
-    """``unfinished``: this tick's portion did not suffice, and more is left for the next tick.
-
-    ``_listings``: guard and its version -> the znodes that are still to be removed.
-    """
+    """``unfinished``: more is left for the next tick. ``_listings``: guard and its version ->
+    remaining znodes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -38,17 +33,15 @@ class Removals:
         self.next_tick()
 
     def next_tick(self) -> None:
-        """Begin a new portion; forget the listings that the last one did not continue."""
+        """Begin a new portion; forget listings that the last one did not continue."""
         self._left = PORTION
         self._before, self._listings = self._listings, {}
         self._cursors: dict[str, list[Path]] | None = None
         self.unfinished = False
 
     def carry_out(self, action: Drop | Forget | Release) -> bool:
-        """Remove as much as the portion allows. Returns whether everything is gone.
-
-        Raises ConflictError, ForbiddenError, UserError, UnavailableError.
-        """
+        """Remove as much as the portion allows. Returns whether everything is gone. Raises
+        ConflictError, ForbiddenError, UserError, UnavailableError."""
         self._left -= LEAST
         if self._left <= 0:
             done = False
@@ -63,12 +56,9 @@ class Removals:
         return done
 
     def _drop(self, flow: str) -> bool:
-        """Children first and the flow last, so that an interrupted removal can continue.
-
-        Without its acks a flow looks as if nothing of it were collected. So it is marked first as
-        discarded. The mark stays until the flow is gone: a master that was frozen meanwhile removes
-        nothing of the next flow of that name.
-        """
+        """Children first and the flow last, so that an interrupted removal can continue. It is
+        marked as discarded first, since without acks it looks uncollected; the mark also stops a
+        master that was frozen meanwhile from removing the next flow of that name."""
         found = self._store.read(paths.flow(flow))
         if found is None or found.value.state != "deleted":
             raise ConflictError(f"flow {flow} is not one that was deleted any more")

@@ -1,5 +1,4 @@
-"""What was said of late, so that nothing is said twice while it stays so, or comes again and
-again."""
+"""Suppresses repeated log messages."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ QUIET_SECONDS = 60.0
 
 
 class Sayings:
-    """``clock`` gives seconds that only grow."""
+    """``clock`` is monotonic."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -17,10 +16,8 @@ class Sayings:
         self._forgot_at = float("-inf")
 
     def is_new(self, topic: str, sentence: str) -> bool:
-        """Whether the sentence was not given for this topic within the last ``QUIET_SECONDS``.
-
-        One that is given more often than that is new once.
-        """
+        """Whether the sentence was not given for this topic within ``QUIET_SECONDS``. Each
+        repetition extends that time."""
         now = self._clock()
         if now - self._forgot_at >= QUIET_SECONDS:
             self._heard = {key: at for key, at in self._heard.items() if now - at < QUIET_SECONDS}

@@ -1,9 +1,5 @@
-"""What masters take from folders that all nodes share, in which no node may remove anything.
-
-The live znodes of nodes that nobody has proven (see ``flumeng.platform.security.sessions``):
-another node may have made them, and the real one cannot register until they are gone. And the
-registrations of journals that their nodes have marked as gone.
-"""
+"""Removes znodes from folders that all nodes share: live znodes of unproven nodes
+(``flumeng.platform.security.sessions``), and registrations of journals that are gone."""
 
 from __future__ import annotations
 
@@ -37,12 +33,12 @@ from zkschema.records import Journal, LiveNode, Schema
 log = logging.getLogger(__name__)
 
 AT_ONCE = 100
-"""A tick removes at most this many registrations of journals, and as many unproven live znodes."""
+"""Registrations, and unproven live znodes, that a tick removes at most."""
 
 
 @dataclass(frozen=True)
 class Trust:
-    """Whom a master believes: members of this cluster, with certificates of these authorities."""
+    """Members of this cluster with certificates of these authorities."""
 
     cluster: str
     nodes: frozenset[str]
@@ -50,8 +46,8 @@ class Trust:
 
 
 class LiveProofs:
-    """Which live znodes of nodes count; in an open cluster all do. ``unproven`` are those that were
-    read last and do not."""
+    """Decides which live znodes of nodes count; in an open cluster all do. ``unproven``: those read
+    last that do not."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._keystore = keystore_of("master")
@@ -62,8 +58,7 @@ class LiveProofs:
         self.unproven: dict[Path, Version] = {}
 
     def learn(self, store: ReadableStore, schema: Schema) -> bool:
-        """Whether other live znodes may count from now on than did before. Raises
-        UnavailableError."""
+        """Whether other live znodes may count than before. Raises UnavailableError."""
         before, secured = self._trust, Secured.of(schema)
         if secured is None or self._keystore is None:
             self._trust = None
@@ -110,7 +105,7 @@ class LiveProofs:
 
 
 def remove_unproven(store: Store, proofs: LiveProofs) -> Iterator[str]:
-    """What was removed. Raises UnavailableError; then nobody knows what was."""
+    """Yields what was removed. Raises UnavailableError; then the outcome is unknown."""
     some = list(islice(proofs.unproven, AT_ONCE))
     removals = [[Remove(path, proofs.unproven.pop(path))] for path in some]
     for path, refused in zip(some, store.commit_each(removals), strict=True):
@@ -128,7 +123,7 @@ def _kept(snapshot: Snapshot, journal: Journal) -> bool:
 
 
 def remove_gone(store: Store, snapshot: Snapshot) -> Iterator[str]:
-    """What was removed, with the acks of it. Raises UnavailableError."""
+    """Removes gone journals with their acks; yields what was removed. Raises UnavailableError."""
     gone = [name for name, j in snapshot.journals.items() if j.gone and not _kept(snapshot, j)]
     gone = gone[:AT_ONCE]
     if not gone:

@@ -1,8 +1,4 @@
-"""How far flows have delivered, and how far their partitions reach.
-
-Reads only. Acks are in ZooKeeper; where a partition ends now its node tells, or the discovery
-process of its flow. An end that nobody tells is None, never an error.
-"""
+"""Acks of flows and the ends of their partitions, which nodes and discovery tasks report."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ UNREGISTERED = Known()
 
 
 class Position(Protocol):
-    """How far one partition reaches; offsets are half-open."""
+    """The retained range of one partition; offsets are half-open."""
 
     @property
     def floor(self) -> int: ...
@@ -31,11 +27,10 @@ class Position(Protocol):
 
 
 Ask = Callable[[str], Mapping[str, Position]]
-"""Gives the positions of all partitions served at an address. Raises ``UnavailableError``."""
+"""The positions of all partitions served at an address. Raises ``UnavailableError``."""
 
 
 def ask_worker(address: str) -> Mapping[str, Position]:
-    """The ``Ask`` of a real cluster."""
     from flumeng.journal.serving.client import JournalClient  # noqa: PLC0415  loads pyarrow
 
     with JournalClient(address, asking.CALL_SECONDS) as client:
@@ -57,15 +52,14 @@ class AckRow:
 
 @dataclass(frozen=True)
 class Positions:
-    """Answers of the live nodes: node -> partition, as ``partitions.key`` calls it -> position.
-    ``silent`` did not answer."""
+    """Node -> ``partitions.key`` -> position; ``silent`` nodes did not answer."""
 
     by_node: Mapping[str, Mapping[str, Position]] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
 
     def end_of(self, key: str, known: Known) -> int | None:
-        """Where the partition ends now; None when nobody says. What is on no node's disk any node
-        may know; one of them may lag."""
+        """The end of the partition; None when unknown. Any node may report one that is on no node's
+        disk."""
         if known.end is not None:
             return known.end
         asked = [self.by_node.get(known.node, {})] if known.node else self.by_node.values()
@@ -78,8 +72,7 @@ def positions(source: ReadableStore, ask: Ask) -> Positions:
 
 
 def acks_of(source: ReadableStore, where: Positions, flow: str | None = None) -> list[AckRow]:
-    """One row for each partition that a flow reads, also for those that it has not acked yet; of
-    all flows, or of one."""
+    """One row per partition of all flows or one, also before its first ack."""
     reading = Reading.of(source)
     names = reading.children(paths.flows()) if flow is None else [flow]
     known = partitions.of_flows(reading, names)
@@ -116,7 +109,7 @@ def _ack(
 
 @dataclass(frozen=True)
 class Progress:
-    """``done`` of ``total`` in all partitions whose end somebody knows; ``what`` are counted."""
+    """``done`` of ``total`` in all partitions with a known end; ``what``: the noun counted."""
 
     what: str
     done: int
@@ -124,8 +117,6 @@ class Progress:
 
 
 def progress(store: ReadableStore, ask: Ask, flow: str) -> Progress:
-    """From where each partition began. Raises ``UserError`` without a cluster,
-    ``UnavailableError``."""
     reading = Reading.of(store)
     known = partitions.of_flows(reading, [flow])[flow]
     left = total = 0

@@ -1,8 +1,4 @@
-"""Asking the nodes of a cluster, all at once and in bounded time.
-
-What only nodes know is never in ZooKeeper. One that does not answer in time, or makes no sense, is
-named and costs the others nothing: with any number of them there is an answer in time.
-"""
+"""Asks all nodes at once in bounded time; nodes that do not answer are named."""
 
 from __future__ import annotations
 
@@ -17,21 +13,21 @@ from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 from zkschema import paths
 
 CALL_SECONDS = 1.5
-"""So long a node may take for one answer."""
+"""Time limit for one answer."""
 ASK_SECONDS = 2.5
-"""So long all may take together, however many there are."""
+"""Time limit for all answers together."""
 MOST_THREADS = 256
 
 A = TypeVar("A")
 
 Answers = Mapping[str, Mapping[str, A]]
-"""Node -> what its workers answered together."""
+"""Node -> the answers of its workers together."""
 
 
 def ask_all(
     reading: Reading, ask: Callable[[str], Mapping[str, A]]
 ) -> tuple[Answers[A], tuple[str, ...]]:
-    """The answers of the live nodes that tell of partitions, and the nodes that did not answer."""
+    """The answers of the live nodes that serve partitions, and the nodes that did not answer."""
     names = reading.children(paths.live_nodes())
     found = reading.read_many([paths.live_node(name) for name in names])
     served = [
@@ -46,8 +42,7 @@ def ask_all(
 def ask_collectors(
     reading: Reading, nodes: Sequence[str], ask: Callable[[str], Mapping[str, A]]
 ) -> tuple[Answers[A], tuple[str, ...]]:
-    """The answers of the collectors of these nodes, of those that run, and the nodes of which it
-    did not."""
+    """The answers of the running collectors of these nodes, and the nodes that did not answer."""
     found = reading.read_many([paths.live_node(name) for name in nodes])
     served = [
         (name, live.value.collector)
@@ -76,12 +71,9 @@ def _by_node(
 def _together(
     ask: Callable[[str], Mapping[str, A]], addresses: Sequence[str]
 ) -> dict[str, Mapping[str, A] | None]:
-    """Address -> answer; None, or nothing when the time was up, where there was none. Raises
-    UserError when nobody answers and one refuses.
-
-    The threads are left alone then, and end with their calls. They are no daemons: a process that
-    ends within a call of gRPC crashes.
-    """
+    """Address -> answer or None. Raises UserError when nobody answers and one refuses. Late threads
+    end with their calls; they are not daemons, since a process that exits within a call of gRPC
+    crashes."""
     refused: list[UserError] = []
     waiting: SimpleQueue[str] = SimpleQueue()
     done: SimpleQueue[tuple[str, Mapping[str, A] | None]] = SimpleQueue()

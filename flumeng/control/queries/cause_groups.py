@@ -1,17 +1,15 @@
-"""Groups the problems of `flumeng status`: tasks with the same problem share one line."""
+"""Groups the problems of ``flumeng status``: tasks with the same problem share one line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 NAMED = 3
-"""How many tasks of a group are listed by name."""
 TASK = "task "
 
 
 def grouped(causes: Iterable[Mapping[str, str]]) -> list[tuple[str, str]]:
-    """Problems with their advice, in the order of ``causes``. Each cause has the keys ``what``,
-    ``advice`` and ``about``, as in the result of ``health.status``."""
+    """Problems with their advice, in the order of the ``causes`` of ``health.status``."""
     groups: dict[tuple[str, str], list[str]] = {}
     for cause in causes:
         subject = cause["about"] if cause["about"].startswith(TASK) else ""

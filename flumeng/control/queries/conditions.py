@@ -1,4 +1,4 @@
-"""What an operator can wait for. Each gives what is missing, a line each; none: it holds."""
+"""Conditions to wait for. Each returns what is missing, a line each; nothing when it holds."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from zkschema.records import COLLECT, DISCOVER
 
 
 def flow_running(store: ReadableStore, flow: str) -> list[str]:
-    """Every task that the flow asks for runs what it is to run now, which during a rollout may be
-    the revision before. Raises ``UserError`` without the flow."""
+    """Every task of the flow runs its wanted revision, which during a rollout may be the previous
+    one."""
     return _not_running(overview.flow(store, flow))
 
 
@@ -40,10 +40,8 @@ def _not_running(flow: FlowDetail) -> list[str]:
 
 
 def flow_rolled_out(store: ReadableStore, flow: str) -> list[str]:
-    """Every task of the flow runs its current revision, and no canary or wave is out.
-
-    Raises ``UserError`` without the flow, ``UnsatisfiableError`` when it went back by itself.
-    """
+    """Every task runs the current revision. Raises ``UnsatisfiableError`` when the flow went
+    back."""
     found = overview.flow(store, flow)
     if found.went_back:
         raise UnsatisfiableError(
@@ -54,8 +52,7 @@ def flow_rolled_out(store: ReadableStore, flow: str) -> list[str]:
 
 
 def flow_stopped(store: Store, flow: str) -> list[str]:
-    """The flow is to be stopped, nothing of it is planned any more but its discovery, and all that
-    it accepted is delivered, by its isolated parts too; raises as above."""
+    """Only discovery is planned, and all that the flow and its parts accepted is delivered."""
     every = [flow, *parts_there(store, [flow])]
     return [line for name in every for line in _not_stopped(store, name)]
 
@@ -71,8 +68,8 @@ def _not_stopped(store: Store, flow: str) -> list[str]:
 
 
 def flow_acked(store: Store, flow: str, ends: Mapping[str, int]) -> list[str]:
-    """All is acked up to ``ends``, by partition; what is gone was. Raises ``UserError``
-    without the flow, ``UnsatisfiableError`` when it is paused."""
+    """All partitions are acked up to ``ends``. Raises ``UnsatisfiableError`` when the flow is
+    paused."""
     state = require_flow(store, flow).value.state
     rows = acks_of(store, Positions(), flow)
     missing = [
@@ -86,7 +83,6 @@ def flow_acked(store: Store, flow: str, ends: Mapping[str, int]) -> list[str]:
 
 
 def flow_gone(store: ReadableStore, flow: str) -> list[str]:
-    """There is no such flow, and nothing of it."""
     known = store.children(paths.flows())
     names = [name for name in (flow, *parts_among(known, flow)) if name in known]
     found = zip(names, store.read_each([paths.flow(name) for name in names]), strict=True)
@@ -100,14 +96,14 @@ def flow_gone(store: ReadableStore, flow: str) -> list[str]:
 
 
 def flow_unread(store: ReadableStore, flow: str) -> list[str]:
-    """No other flow reads it. Raises ``UserError`` without the flow."""
+    """No other flow reads it."""
     require_flow(store, flow)
     why = why_not_deleted(store, flow)
     return [why] if why else []
 
 
 def node_drained(store: Store, node: str) -> list[str]:
-    """Nothing is left on the node. Raises ``UserError`` without the node."""
+    """Nothing is left on the node."""
     require_node(store, node)
     still = left(store, node)
     known = {task.key: task for task in overview.tasks(store)} if still.tasks else {}
@@ -122,7 +118,7 @@ def node_drained(store: Store, node: str) -> list[str]:
 
 
 def tasks_active(store: Store, keys: Sequence[str] = ()) -> list[str]:
-    """The tasks ``flow/task`` run what they are to run now; without keys: all do."""
+    """These tasks ``flow/task``, or all, run their wanted revision."""
     known = {f"{task.flow}/{task.task}": task for task in overview.tasks(store)}
     if not known and not keys:
         return ["nothing is planned yet"]
@@ -147,7 +143,7 @@ def _undrained(store: Store, flow: str) -> list[str]:
 
 
 def _unplanned(flow: FlowDetail) -> list[str]:
-    """Until a master has looked, fewer collect tasks may be planned than are asked for, or more."""
+    """Before a master's next tick, other numbers of collect tasks may be planned than wanted."""
     try:
         said = parse_flow(flow.text).place.collect.tasks
     except SpecError:

@@ -1,7 +1,4 @@
-"""What the sources of a flow took, cut, refused and dropped since their workers started.
-
-Reads only, and asks the nodes: none of this is in ZooKeeper.
-"""
+"""Counters of a flow's sources since their workers started, as nodes report them."""
 
 from __future__ import annotations
 
@@ -15,14 +12,13 @@ from flumeng.control.queries.reading import Reading
 from flumeng.control.zookeeper import Store
 
 Ask = Callable[[str], Sequence[Mapping[str, Any]]]
-"""Gives the counters of all sources of the worker at an address, a row for each with its ``flow``
-and ``source``; see ``flumeng.connectors.api.counters``. Raises ``UnavailableError``."""
+"""A row for each source of the worker at an address (``flumeng.connectors.api.counters``). Raises
+``UnavailableError``."""
 
 _NO_COUNTERS = {"flow", "source", "held_by", "held_seconds", "lost_files"}
 
 
 def ask_worker(address: str) -> Sequence[Mapping[str, Any]]:
-    """The ``Ask`` of a real cluster."""
     from flumeng.journal.serving.client import JournalClient  # noqa: PLC0415  loads pyarrow
 
     with JournalClient(address, asking.CALL_SECONDS) as client:
@@ -31,11 +27,8 @@ def ask_worker(address: str) -> Sequence[Mapping[str, Any]]:
 
 @dataclass(frozen=True)
 class CounterRow:
-    """One source on one node; ``counters`` are sums over the node's workers.
-
-    ``held_by`` says why it takes nothing now, and is empty when it does; of several workers it is
-    that of the one which has been held for longest, ``held_seconds``.
-    """
+    """One source on one node; ``counters`` are sums over the node's workers. ``held_by``: why it
+    takes nothing now, of the worker that is held for longest."""
 
     node: str
     source: str
@@ -45,7 +38,7 @@ class CounterRow:
 
 
 def counters(store: Store, ask: Ask, flow: str) -> tuple[list[CounterRow], tuple[str, ...]]:
-    """The rows of a flow, and the nodes that did not answer. Raises ``UserError`` without one."""
+    """The rows of a flow, and the nodes that did not answer."""
     require_flow(store, flow)
 
     def ask_one(address: str) -> Mapping[str, Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""Who reads flows besides themselves: each has a cursor there, for which journals keep events."""
+"""Cursors of other readers at flows, for which journals keep events."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from zkschema.records import Ack, Journal
 
 @dataclass(frozen=True)
 class CursorRow:
-    """``until`` is in seconds since the epoch, None for a flow, for which all is kept. ``lag``:
-    events that are kept for it; None while nobody says how far some journal reaches."""
+    """``until``: seconds since the epoch, None for a flow. ``lag``: events kept for it."""
 
     flow: str
     cursor: str
@@ -32,7 +31,7 @@ class CursorRow:
 
 
 def cursors(source: ReadableStore, where: Positions) -> list[CursorRow]:
-    """One row for each cursor that is not a flow's own, of all flows."""
+    """One row for each cursor that is not a flow's own."""
     reading = Reading.of(source)
     flows = reading.children(paths.flows())
     listed = reading.children_many([paths.acks(flow) for flow in flows])
@@ -68,8 +67,7 @@ def cursors(source: ReadableStore, where: Positions) -> list[CursorRow]:
 def _lag(
     journals: Mapping[str, Journal], acks: Mapping[str, Found[Ack]], where: Positions
 ) -> int | None:
-    """Events that the journals have and the cursor of these ``acks`` has not read; None when nobody
-    knows."""
+    """Events in the journals that the cursor has not read; None when unknown."""
     lag = 0
     for journal, record in journals.items():
         end, ack = where.end_of(journal, partitions.of_journal(record)), acks[journal]

@@ -1,4 +1,4 @@
-"""One node, or one task, with all that belongs to it. Reads only."""
+"""One node or one task in detail."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from zkschema import paths
 
 @dataclass(frozen=True)
 class NodeDetail:
-    """A node, its tasks, and its journals: name -> events that are not in the sinks yet.
-
-    The count is ``None`` while the node does not answer. ``left`` is what a drain waits for.
-    """
+    """``journals``: name -> undelivered events, None while the node does not answer. ``left``: what
+    a drain waits for."""
 
     node: NodeRow
     tasks: tuple[TaskRow, ...]
@@ -44,7 +42,7 @@ class StoryLine:
 
 @dataclass(frozen=True)
 class NodeStory:
-    """What a node told of itself last, oldest first."""
+    """The last events of a node, oldest first."""
 
     node: str
     live: bool
@@ -53,15 +51,12 @@ class NodeStory:
 
 @dataclass(frozen=True)
 class TaskDetail:
-    """A task with its acks, and what became of its last events."""
-
     task: TaskRow
     acks: tuple[AckRow, ...]
     counts: TaskCounts
 
 
 def node(store: Store, where: Positions, name: str) -> NodeDetail:
-    """Raises ``UserError`` when there is no such node."""
     require_node(store, name)
     lags = {ack.partition: ack.lag for ack in acks_of(store, where)}
     remains = left(store, name)
@@ -77,7 +72,6 @@ def node(store: Store, where: Positions, name: str) -> NodeDetail:
 
 
 def story(store: Store, name: str) -> NodeStory:
-    """Raises ``UserError`` when there is no such node."""
     require_node(store, name)
     found = store.read(paths.story(name))
     return NodeStory(
@@ -91,7 +85,7 @@ def story(store: Store, name: str) -> NodeStory:
 
 
 def task(store: Store, where: Positions, ask: task_counts.Ask, key: str) -> TaskDetail:
-    """The task ``flow/task``. Raises ``UserError`` when there is none."""
+    """The task ``flow/task``."""
     found = require_task(store, key)
     return TaskDetail(
         task=found,
@@ -105,7 +99,7 @@ def task(store: Store, where: Positions, ask: task_counts.Ask, key: str) -> Task
 
 
 def require_task(store: Store, key: str) -> TaskRow:
-    """Raises ``UserError`` with the nearest name when no plan has the task ``flow/task``."""
+    """Raises ``UserError`` with the nearest name for an unknown task."""
     known = {f"{row.flow}/{row.task}": row for row in overview.tasks(store)}
     if key not in known:
         hint = nearest(key, known) if known else "nothing is planned yet"

@@ -1,7 +1,4 @@
-"""A flow as a graph: where its events come from, what happens to them, where they go.
-
-Pure: from a flow's text alone, with rates where somebody has asked its collectors.
-"""
+"""The graph of a flow's sources, filters, branches and sinks. Pure."""
 
 from __future__ import annotations
 
@@ -29,9 +26,8 @@ KEPT = {
 
 @dataclass(frozen=True)
 class GraphNode:
-    """A place that events pass. ``id`` is unique in its graph, and a word; ``when`` is the
-    condition under which it is for an event, ``on_error`` what becomes of those that a filter
-    cannot process, unless it keeps them."""
+    """``when``: the condition for an event to get there; ``on_error``: what a filter does with
+    events that it cannot process."""
 
     id: str
     kind: NodeKind
@@ -42,7 +38,7 @@ class GraphNode:
 
 @dataclass(frozen=True)
 class GraphEdge:
-    """Events go from ``source`` to ``target``: so many in a second, where that is known."""
+    """``per_second``: events per second, if known."""
 
     source: str
     target: str
@@ -62,7 +58,6 @@ class FlowGraph:
     parse_errors_per_second: float | None = None
 
     def behind(self, node: str) -> list[GraphEdge]:
-        """The edges that begin at ``node``."""
         return [edge for edge in self.edges if edge.source == node]
 
     def node(self, id_: str) -> GraphNode:
@@ -71,7 +66,7 @@ class FlowGraph:
 
 @dataclass(frozen=True)
 class Rates:
-    """Events in a second, of all tasks of a flow in the last minute; None is known by nobody."""
+    """Events per second of all tasks of a flow in the last minute; None: unknown."""
 
     processed: float | None = None
     dropped: float | None = None
@@ -87,8 +82,7 @@ class Rates:
 
 
 def rates_of(counts: TaskCounts, now: float) -> Rates:
-    """``now`` is in seconds since the epoch, as the counts' ``since``. Known are rates of which
-    every task that counts, and no node is silent about, has told."""
+    """``now``: seconds since the epoch. A rate is known when every task has reported it."""
     if counts.silent or not counts.rows:
         return Rates()
 
@@ -105,7 +99,6 @@ def rates_of(counts: TaskCounts, now: float) -> Rates:
 
 
 def graph_of(spec: FlowSpec, rates: Rates | None = None) -> FlowGraph:
-    """The graph of a flow."""
     building = _Building(spec, rates or Rates())
     building.build()
     return FlowGraph(
@@ -181,7 +174,6 @@ class _Building:
             nodes[stage.number] = [node]
 
     def _alone(self, part: Component[SinkOptions] | Branch, *names: str) -> str:
-        """What is isolated is said to be, with the flow as which it runs."""
         return f" (isolated: flow {part_name(self.spec.flow, *names)})" if part.isolated else ""
 
     def _sink(
@@ -201,7 +193,7 @@ class _Building:
             self._sink(member, [group], None)
 
     def _promising(self, part: Component[SinkOptions]) -> str:
-        """With what it promises, where that is more than the flow says of all."""
+        """With its own guarantee, where that exceeds the flow's."""
         way = part.options.exactly_once if self.spec.delivery == "exactly-once" else None
         return f"{summary(part)} ({way})" if way else summary(part)
 

@@ -1,8 +1,5 @@
-"""What a flow is at, in the words of Druid's supervisors: a state, what exactly, why, and what to
-do. Pure: it follows from what is wanted, what is planned and what nodes say of the tasks.
-
-``unhealthy`` is only said after failures in a row, which are counted where tasks fail.
-"""
+"""The health of a flow, in the words of Druid's supervisors. Pure. ``unhealthy`` takes failures in
+a row, which are counted where tasks fail."""
 
 from __future__ import annotations
 
@@ -17,11 +14,10 @@ MEND = "correct the cause; it is tried again by itself"
 
 @dataclass(frozen=True)
 class FlowHealth:
-    """``state`` is ``running``, ``idle``, ``suspended``, ``stopping``, ``stopped``, ``pending``
-    (its partitions or tasks are not there yet), ``unhealthy supervisor`` (discovery fails, or it
-    cannot be planned) or ``unhealthy tasks``. ``detail`` is ``connecting to stream``,
-    ``discovering tasks``, ``creating tasks``, ``lost contact with stream``, ``discovery fails``,
-    ``tasks fail``, ``retrying`` or ``not readable``, or the state once more."""
+    """``state``: ``running``, ``idle``, ``suspended``, ``stopping``, ``stopped``, ``pending``,
+    ``unhealthy supervisor`` (discovery fails, or no plan) or ``unhealthy tasks``. ``detail``:
+    ``connecting to stream``, ``discovering tasks``, ``creating tasks``, ``lost contact with
+    stream``, ``discovery fails``, ``tasks fail``, ``retrying``, ``not readable``, or the state."""
 
     state: str
     detail: str
@@ -38,8 +34,8 @@ UNKNOWN_HEALTH = FlowHealth("unknown", "unknown")
 def flow_health(
     state: str, problem: str, tasks: Sequence[TaskRow], *, idle: bool = False
 ) -> FlowHealth:
-    """``state`` is the one that is wanted, ``problem`` why the flow cannot be read. ``idle``: it is
-    known that all is delivered, and that nothing comes."""
+    """``state`` is the wanted one, ``problem`` why the flow cannot be read. ``idle``: all is
+    delivered and nothing comes."""
     if state == "suspended":
         return FlowHealth(state, state, "an operator paused it", "`flumeng flow resume`")
     if state != "running":

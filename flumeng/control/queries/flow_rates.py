@@ -1,4 +1,4 @@
-"""Rates of flows over time, from totals that are looked at again and again. Pure."""
+"""Smoothed rates of flows from totals that are read again and again. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from typing import Any
 from flumeng.control.queries.flow_graph import Rates
 
 SMOOTHING_SECONDS = 10.0
-"""Time constant of the exponential moving average: a burst is gone from it after about thrice."""
+"""Time constant of the exponential moving average."""
 HISTORY = 60
 
 
 @dataclass(frozen=True)
 class FlowRates:
-    """Events per second: ``incoming`` (accepted), ``delivered`` (acked), ``dropped`` by filters and
-    ``dead_letters``; None while unknown. ``history`` has ``delivered`` at the last looks, the
-    oldest first."""
+    """Events per second, None while unknown: ``incoming`` (accepted), ``delivered`` (acked),
+    ``dropped`` by filters, ``dead_letters``. ``history``: ``delivered``, oldest first."""
 
     incoming: float | None = None
     delivered: float | None = None
@@ -33,7 +32,7 @@ UNKNOWN = FlowRates()
 
 @dataclass
 class _Total:
-    """A total that only grows, and its smoothed rate. A total that shrinks begins again."""
+    """A growing total and its smoothed rate; a total that shrinks begins again."""
 
     value: float
     seconds: float
@@ -50,7 +49,7 @@ class _Total:
 
 
 class RateMeter:
-    """Remembers the totals of each flow from one look to the next."""
+    """Remembers the totals of each flow."""
 
     def __init__(self) -> None:
         self._accepted: dict[str, _Total] = {}
@@ -59,8 +58,8 @@ class RateMeter:
         self._minute: Mapping[str, Rates] = {}
 
     def add(self, status: Mapping[str, Any], minute: Mapping[str, Rates], now: float) -> None:
-        """``status`` is the dict of ``control.queries.health``, ``minute`` has each flow's rates of
-        the last minute, ``now`` is monotonic."""
+        """``status``: the dict of ``health.status``; ``minute``: each flow's rates of the last
+        minute; ``now`` is monotonic."""
         flows = {flow["flow"]: flow for flow in status["flows"]}
         for name, flow in flows.items():
             _add(self._acked, name, flow["acked"], now)

@@ -1,4 +1,4 @@
-"""The graph of a flow as text for people, as Mermaid, and in the language of Graphviz."""
+"""The graph of a flow as text, as Mermaid and as Graphviz."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ DOT_SHAPES = {
 
 
 def text(graph: FlowGraph) -> str:
-    """Lines that lead from the sources down; behind a branch or a group they are indented."""
+    """Lines from the sources down, indented behind branches and groups."""
     return "\n".join([_title(graph), *_text_lines(graph)])
 
 
 def mermaid(graph: FlowGraph) -> str:
-    """A flowchart of Mermaid's."""
     lines = ["---", f"title: {json.dumps(_title(graph))}", "---", "flowchart TD"]
     for node in graph.nodes:
         label = _escaped(_labelled(node), {'"': "#quot;", "<": "#lt;", ">": "#gt;", "#": "#35;"})
@@ -45,7 +44,6 @@ def mermaid(graph: FlowGraph) -> str:
 
 
 def dot(graph: FlowGraph) -> str:
-    """A digraph of Graphviz's."""
     lines = [f"digraph {_quoted(graph.flow)} {{", f"  label={_quoted(_title(graph))};"]
     for node in graph.nodes:
         shape = DOT_SHAPES[node.kind]

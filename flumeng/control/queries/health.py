@@ -1,7 +1,5 @@
-"""Is the cluster well, and if not: what is wrong, and what should a person do? Pure.
-
-The command line, the status page and ``/status.json`` show the one dict that ``status`` makes.
-"""
+"""The health of the cluster: what is wrong, and what to do. The command line, the status page and
+``/status.json`` show the one dict that ``status`` makes."""
 
 from __future__ import annotations
 
@@ -46,8 +44,7 @@ HELD_SECONDS = 5.0
 def status(
     store: ReadableStore, ask: journals.Ask, ask_counters: counters.Ask, now: float
 ) -> dict[str, Any]:
-    """``now`` is in seconds since the epoch. Raises ``UserError`` when there is no cluster,
-    ``UnavailableError``."""
+    """``now`` is in seconds since the epoch."""
     reading = Reading.of(store)
     flows = overview.flows(reading)
     nodes = overview.nodes(reading)
@@ -145,7 +142,7 @@ def _flow(flow: FlowRow, acked: int, behind: FlowLag) -> dict[str, Any]:
 
 
 def _of_held(told: Mapping[str, Mapping[str, Answer]], store: ReadableStore) -> Iterator[Cause]:
-    """The sources that take nothing now, and why. What others have not read is kept as well."""
+    """Sources that take nothing now, and why."""
     for node, answers in sorted(told.items()):
         for _, counted in answers.values():
             for row in counted:
@@ -161,7 +158,7 @@ def _of_held(told: Mapping[str, Mapping[str, Answer]], store: ReadableStore) -> 
 
 
 def _of_lost(told: Mapping[str, Mapping[str, Answer]]) -> Iterator[Cause]:
-    """The sources that may have lost lines of files in the last day."""
+    """Sources that may have lost lines of files in the last day."""
     for node, answers in sorted(told.items()):
         lost: Counter[tuple[str, str]] = Counter()
         for _, counted in answers.values():
@@ -180,7 +177,7 @@ def _of_lost(told: Mapping[str, Mapping[str, Answer]]) -> Iterator[Cause]:
 def _of_copies(
     reading: Reading, nodes: Sequence[NodeRow], acks: Sequence[AckRow]
 ) -> Iterator[Cause]:
-    """The replicated journals that too few hold."""
+    """Journals with too few replicas."""
     known = journal_registry.journals(reading)
     flows = {journal.flow for journal in known.values() if journal.lineage}
     said = {flow: replicas_of(reading, flow) for flow in flows}
@@ -207,7 +204,7 @@ def _of_masters(masters: Mapping[str, LiveMaster | None]) -> Iterator[Cause]:
 def _of_troubles(
     masters: Mapping[str, LiveMaster | None], flows: Sequence[FlowRow]
 ) -> Iterator[Cause]:
-    """What masters say that they cannot do, unless it is said already why."""
+    """Troubles that masters report, unless their reason is reported already."""
     told = {f"flow {flow.flow}" for flow in flows if flow.problem}
     who: dict[tuple[str, str], list[str]] = {}
     for name, live in masters.items():

@@ -1,4 +1,4 @@
-"""Who changed what: the audit; the revisions of a flow, and what is different between two."""
+"""History: the audit, the revisions of a flow, and the difference between two."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from zkschema import paths, records
 
 @dataclass(frozen=True)
 class RevisionRow:
-    """``deleted`` says who deleted the flow, when and why, when it is not there any more; the last
-    row of such a flow has the ``text`` that it had."""
+    """``deleted``: who deleted the flow, when and why; then the last row has the flow's
+    ``text``."""
 
     revision: int
     author: str
@@ -29,8 +29,7 @@ class RevisionRow:
 
 @dataclass(frozen=True)
 class AuditRow:
-    """One operator command, or what masters did by themselves; ``time`` in seconds since the
-    epoch."""
+    """``time`` is in seconds since the epoch."""
 
     time: float
     who: str
@@ -40,7 +39,7 @@ class AuditRow:
 
 @dataclass(frozen=True)
 class Difference:
-    """``diff`` is a unified diff of the two texts, empty when they are the same."""
+    """``diff``: a unified diff, empty for equal texts."""
 
     flow: str
     old: int
@@ -49,8 +48,7 @@ class Difference:
 
 
 def history(store: Store, flow: str) -> list[RevisionRow]:
-    """The revisions that are kept, oldest first, also of a flow that was deleted. Raises
-    ``UserError`` without such a flow."""
+    """The kept revisions, oldest first, also of a deleted flow."""
     if flow not in store.children(paths.flows()):
         (past,) = store.read_each([paths.tombstone(flow)])
         if isinstance(past, Unreadable):
@@ -87,8 +85,7 @@ def _revision(
 
 
 def audit(store: Store, most: int) -> list[AuditRow]:
-    """The newest ``most`` entries that are kept, oldest first. Raises ``UserError`` without a
-    cluster."""
+    """The newest ``most`` entries, oldest first."""
     reading = Reading.of(store)
     names = reading.children(paths.audits())[-most:]
     found = reading.read_each([paths.audit(name) for name in names])
@@ -105,10 +102,8 @@ def _entry(found: Versioned[records.Audit] | Unreadable) -> AuditRow:
 def difference(
     store: Store, flow: str, old: int | None = None, new: int | None = None
 ) -> Difference:
-    """From revision ``old`` (the one before the current) to ``new`` (the current one).
-
-    Raises ``UserError`` when the flow or a revision is not there.
-    """
+    """From revision ``old`` (default: the one before the current) to ``new`` (the current). Raises
+    ``UserError`` for an unknown flow or revision."""
     current = require_flow(store, flow).value.revision
     if old is None:
         before = [number for number in _kept(store, flow) if number < current]

@@ -1,9 +1,5 @@
-"""What the journals of a cluster hold and for how long it has waited, as plain rows.
-
-Reads only. What is in ZooKeeper is always shown; the rest only nodes know, and is None while a
-journal's node does not answer. A registration that cannot be read leaves what the name says, and a
-``problem``; so does a key without which nobody can read the events.
-"""
+"""The journals of a cluster. What only nodes know is None while a journal's node does not answer;
+unreadable registrations and missing keys are a ``problem``."""
 
 from __future__ import annotations
 
@@ -21,11 +17,10 @@ from flumeng.platform.options.problems import nearest
 from zkschema import paths
 
 Ask = Callable[[str], Mapping[str, Account]]
-"""Gives the accounts of all journals served at an address. Raises ``UnavailableError``."""
+"""The accounts of all journals served at an address. Raises ``UnavailableError``."""
 
 
 def ask_worker(address: str) -> Mapping[str, Account]:
-    """The ``Ask`` of a real cluster."""
     from flumeng.journal.serving.client import JournalClient  # noqa: PLC0415  loads pyarrow
 
     with JournalClient(address, asking.CALL_SECONDS) as client:
@@ -37,7 +32,7 @@ AskCopies = Callable[[str], Mapping[str, int]]
 
 
 def ask_copies(address: str) -> Mapping[str, int]:
-    """The ``AskCopies`` of a real cluster. An older node tells of none."""
+    """An older node reports none."""
     from flumeng.journal.log.errors import DeniedError  # noqa: PLC0415  loads pyarrow
     from flumeng.journal.serving.client import JournalClient  # noqa: PLC0415  loads pyarrow
 
@@ -52,10 +47,9 @@ def ask_copies(address: str) -> Mapping[str, int]:
 
 @dataclass(frozen=True)
 class JournalRow:
-    """Offsets are half-open. ``end`` is set when the journal is closed; ``waits_at`` while readers
-    stop there until an operator accepts that events are lost. ``node`` leads it; of one that is
-    replicated ``copies`` are to hold one, and those ``in_sync`` have every answered event;
-    ``lags``: how many events the copy on each other node lacks."""
+    """Offsets are half-open. ``end`` is set when the journal is closed, ``waits_at`` while readers
+    stop before lost events. ``node`` is the primary; ``copies`` are to hold a replica, those
+    ``in_sync`` have every answered event; ``lags``: node -> events that its replica lacks."""
 
     journal: str
     node: str
@@ -105,19 +99,17 @@ def journals(store: Store, ask: Ask, now: float) -> list[JournalRow]:
 
 
 def journal(store: Store, ask: Ask, now: float, name: str) -> JournalRow:
-    """Raises ``UserError`` when there is no such journal."""
     return pick(journals(store, ask, now), name)
 
 
 def reached(store: Store, ask: AskCopies, name: str) -> dict[str, int]:
-    """Node -> up to which seq the copy there reaches of the journal that another one made; of those
-    that tell."""
+    """Node -> end of its replica of the journal, of the nodes that answer."""
     ends, _ = asking.ask_all(Reading.of(store), ask)
     return {node: known[name] for node, known in ends.items() if name in known}
 
 
 def pick(rows: Sequence[JournalRow], name: str) -> JournalRow:
-    """The one of that name; raises as above."""
+    """Raises ``UserError`` with the nearest name for an unknown journal."""
     known = {row.journal: row for row in rows}
     if name not in known:
         hint = nearest(name, known) if known else "there are none"

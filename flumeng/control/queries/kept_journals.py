@@ -1,8 +1,4 @@
-"""For whom journals are kept, told before they are full and senders wait.
-
-A journal keeps what the slowest of its readers has not acked: its own flow, one of that flow's
-isolated parts, a flow that reads it, or a reader that is no flow.
-"""
+"""Warns for which reader journals are kept, before they are full and senders wait."""
 
 from __future__ import annotations
 
@@ -20,13 +16,13 @@ from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 
 SHARE = 0.5
-"""Of its `max_bytes`: a journal that has to keep more is told of."""
+"""Of ``max_bytes``: a journal that has to keep more is reported."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A journal that is kept for ``reader``, which has not acked so many ``events``: about this
-    ``share`` of the bytes that it may have."""
+    """A journal kept for ``reader``, which has not acked ``events``: a ``share`` of
+    ``max_bytes``."""
 
     journal: str
     reader: str
@@ -35,8 +31,7 @@ class Kept:
 
 
 def kept(reading: Reading, accounts: Mapping[str, Account]) -> Iterator[Kept]:
-    """The journals over ``SHARE``, of the accounts of all partitions by their names. Only for those
-    that are as large are acks read."""
+    """The journals above ``SHARE``. Acks are read only of journals that are as large."""
     large = {
         name: one
         for name, one in sorted(accounts.items())
@@ -62,8 +57,8 @@ def kept(reading: Reading, accounts: Mapping[str, Account]) -> Iterator[Kept]:
 def causes(
     flows: Sequence[FlowRow], reading: Reading, accounts: Mapping[str, Account], now: float
 ) -> Iterator[Cause]:
-    """One cause for each reader for which journals are kept, with the fullest of them. A running
-    flow is not behind with events whose batch is not due yet. ``now``: seconds since the epoch."""
+    """One cause per reader, with its fullest journal. Events whose batch is not due yet do not
+    count. ``now``: seconds since the epoch."""
     states = {flow.flow: flow.state for flow in flows}
     due = {flow.flow: now - flow.batch_seconds for flow in flows if flow.state == "running"}
     found: dict[tuple[str, str], list[Kept]] = {}

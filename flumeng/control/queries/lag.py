@@ -1,7 +1,4 @@
-"""How far a flow is behind, as a whole and in each of its partitions, and whether that grows.
-
-Reads only. An end that nobody tells leaves ``None``, never an error.
-"""
+"""The lag of flows and their partitions, and whether it grows."""
 
 from __future__ import annotations
 
@@ -24,22 +21,19 @@ from flumeng.journal.serving.account import Account
 from zkschema.records import COLLECT
 
 BATCHES = 2
-"""A lag whose oldest event is younger than so many batches is steady, whatever it was before."""
+"""A lag whose oldest event is younger than so many batches is steady."""
 NOISE = 0.1
-"""A lag that differs less from that of a minute ago is steady, as a part of the larger one."""
+"""A lag that changes by a smaller share in a minute is steady."""
 STUCK_SECONDS = 60.0
-"""A collector that acked nothing for so long while events waited does not look well."""
+"""A collector that acked nothing for so long while events wait is stuck."""
 
 
 @dataclass(frozen=True)
 class FlowLag:
-    """``events`` wait in partitions of which the end is known; ``unknown`` are those of the others.
-
-    ``seconds`` is the age of the oldest. ``trend`` is against a minute ago: ``growing``,
-    ``shrinking``, ``steady`` (within the time of a batch, or a tenth), or empty when unknown.
-    ``moved`` says whether an ack has moved since; None when unknown. ``still``: in all partitions
-    nothing has come for a minute.
-    """
+    """``events`` wait in partitions with a known end; ``unknown``: the number of others.
+    ``seconds``: age of the oldest. ``trend`` against a minute ago: ``growing``, ``shrinking``,
+    ``steady`` or empty. ``moved``: whether an ack has moved since. ``still``: nothing arrived for a
+    minute."""
 
     events: int
     unknown: int
@@ -50,7 +44,7 @@ class FlowLag:
 
 
 def newest(told: Answers[Account]) -> dict[str, Account]:
-    """The accounts of all nodes by partition; of several of one, that which sees it farthest."""
+    """Partition -> account; of several, the one that reaches farthest."""
     found: dict[str, Account] = {}
     for answer in told.values():
         for name, account in answer.items():
@@ -62,8 +56,7 @@ def newest(told: Answers[Account]) -> dict[str, Account]:
 def flow_lag(
     acks: Sequence[AckRow], accounts: Mapping[str, Account], now: float, batch_seconds: float = 0.0
 ) -> FlowLag:
-    """Of one flow, from its acks and the accounts of its partitions by ``partitions.key``. A flow
-    that gathers events for ``batch_seconds`` has a lag that goes up and down with each batch."""
+    """The lag of one flow; with ``batch_seconds`` it goes up and down with each batch."""
     events = sum(ack.lag or 0 for ack in acks)
     waiting = {key(ack.flow, ack.partition) for ack in acks if ack.lag}
     behind = [accounts[name] for name in waiting if name in accounts]
@@ -88,7 +81,7 @@ def flow_lag(
 
 
 def causes(flow: FlowRow, lag: FlowLag) -> Iterator[Cause]:
-    """At most one: the flow is later than it may be, or its collectors do nothing at all."""
+    """At most one: the flow is late, or its collectors are stuck."""
     if flow.state == "suspended" or not lag.events:
         return
     late = lag.seconds is not None and lag.seconds > flow.lag_limit_seconds
@@ -112,7 +105,7 @@ def causes(flow: FlowRow, lag: FlowLag) -> Iterator[Cause]:
 
 
 def _reason(tasks: Sequence[TaskRow], lag: FlowLag) -> tuple[str, str]:
-    """The likely one, and what to do about it."""
+    """The likely reason, with advice."""
     collect = [task for task in tasks if task.kind == COLLECT]
     if not collect:
         return "no collect task is planned", "see what is said of the flow and of the masters"
@@ -157,13 +150,9 @@ def _trend(now: int, before: int, *, within_batch: bool) -> str:
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """``events`` wait between ``ack`` and ``end``.
-
-    ``seconds``: by so much the event at the ack is older than the newest one of the partition, or
-    than now where events are stamped with the clock of a node. ``acked_per_second`` and
-    ``added_per_second`` are those of the last minute, and ``caught_up_seconds`` is what they lead
-    to: None when the partition does not catch up, or nobody knows.
-    """
+    """``events`` wait between ``ack`` and ``end``. ``seconds``: how much older the event at the ack
+    is than the newest, or than now where nodes stamp events. Rates are of the last minute;
+    ``caught_up_seconds`` is None when it does not catch up or is unknown."""
 
     partition: str
     ack: int | None
@@ -178,9 +167,8 @@ class PartitionLag:
 
 @dataclass(frozen=True)
 class LagOfFlow:
-    """Of ``partitions``, the latest first. ``events`` are those that wait where the end is known;
-    of ``unknown`` nobody says anything. ``silent`` are the nodes that did not answer, ``problems``
-    what of the cluster could not be read."""
+    """``partitions``, the latest first; ``unknown`` have no known end. ``silent`` nodes did not
+    answer; ``problems``: what could not be read."""
 
     flow: str
     state: str
@@ -197,8 +185,7 @@ class LagOfFlow:
 
 
 def lag_of_flow(store: ReadableStore, ask: journals.Ask, flow: str, now: float) -> LagOfFlow:
-    """With its isolated parts. ``now`` is in seconds since the epoch. Raises ``UserError`` when
-    there is no such flow."""
+    """With its isolated parts. ``now`` is in seconds since the epoch."""
     state = require_flow(store, flow).value.state
     reading = Reading.of(store)
     told, silent = asking.ask_all(reading, ask)

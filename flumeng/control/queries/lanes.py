@@ -1,7 +1,4 @@
-"""The lanes of queues: how far they are acked, who reads them, and the items in them.
-
-Reads only: what cannot be read is named, and costs the rest nothing.
-"""
+"""The lanes of work queues: their acks, owners and items."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ Accounts = Mapping[str, Account]
 
 @dataclass(frozen=True)
 class Owner:
-    """``running``: the live ``node`` says that the task which reads a lane runs."""
+    """``running``: the live ``node`` reports that the lane's task runs."""
 
     node: str = ""
     running: bool = False
@@ -39,8 +36,8 @@ NOBODY = Owner()
 
 @dataclass(frozen=True)
 class LaneRow:
-    """A lane, as a ``QueueRow``. A task on ``node`` reads it. ``at`` is the item that is read now
-    if it is ``running``, else next; its events up to ``position`` are acked, ``since`` then."""
+    """As ``QueueRow``, for one lane. ``at``: the item that is read now or next, acked up to
+    ``position``, ``since`` then."""
 
     flow: str
     lane: str
@@ -61,9 +58,8 @@ class LaneRow:
 
 @dataclass(frozen=True)
 class ItemRow:
-    """``state`` is ``failed``, ``retry`` (to be read again), ``running`` or ``waiting``.
-    ``position``: up to where it was read, in bytes or rows. ``item``: as commands call it.
-    ``node`` reads it, and its lane was acked ``since`` for the last time, if ever."""
+    """``state``: ``failed``, ``retry``, ``running`` or ``waiting``. ``position``: bytes or rows
+    read. ``node`` reads it; its lane was last acked ``since``."""
 
     item: str
     state: str
@@ -79,8 +75,7 @@ class ItemRow:
 def lanes_of(
     reading: Reading, flows: Iterable[str], accounts: Accounts | None = None
 ) -> list[LaneRow]:
-    """A row for each lane of these flows; none for a flow without a queue, or with one that cannot
-    be read."""
+    """A row for each lane of these flows that can be read."""
     rows = []
     for flow in flows:
         head = reading.read(paths.queue(flow))
@@ -91,8 +86,7 @@ def lanes_of(
 
 
 def listed_items(reading: Reading, flow: str, most: int) -> list[ItemRow]:
-    """The items that failed, those that are read, and then those that wait, ``most`` of them.
-    Raises UserError."""
+    """Failed, running and then waiting items, at ``most`` so many. Raises UserError."""
     head = reading.read(paths.queue(flow))
     if head is None:
         raise UserError(
@@ -184,7 +178,7 @@ class _Queue:
         )
 
     def rows(self, lane: str, state: str, most: int) -> list[ItemRow]:
-        """The first of those that are not acked: the one that is read now, or those that wait."""
+        """The first items that are not acked: the running one, or those that wait."""
         ack, owner, waiting = self.acks[lane], self._owner(lane), self._waiting(lane)
         running = waiting[:1] if owner.running else []
         at = items.position_of(offset_of(ack))
@@ -215,7 +209,7 @@ class _Queue:
 
 
 def acks_of(reading: Reading, heads: Mapping[str, Queue]) -> dict[str, dict[str, Found[Ack]]]:
-    """Flow -> lane -> its ack; a lane that never had an item has none."""
+    """Flow -> lane -> its ack; None for a lane that never had an item."""
     wanted = [
         (flow, lane, ack_path(flow, queues.partition_of(lane, head)))
         for flow, head in heads.items()
@@ -232,7 +226,7 @@ def acks_of(reading: Reading, heads: Mapping[str, Queue]) -> dict[str, dict[str,
 
 
 def owners_of(reading: Reading, flows: Iterable[str]) -> dict[str, Owner]:
-    """By ``partitions.key``: who reads it. A task runs where a live node says so."""
+    """``partitions.key`` -> its owner."""
     plans = read_plans(reading, flows)
     nodes = reading.children(paths.live_nodes())
     told = reading.read_many([paths.status(node) for node in nodes])
@@ -262,7 +256,7 @@ def rate_of(account: Account | None) -> float | None:
 
 
 def end_of(account: Account | None) -> float | None:
-    """By bytes, or by items where those have none."""
+    """By bytes, or by items without sizes."""
     if account is None:
         return None
     if not account.unacked:

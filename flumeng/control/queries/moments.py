@@ -1,4 +1,4 @@
-"""Moments, as people read them."""
+"""Times for people."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 
 
 def utc(seconds: float) -> str:
-    """A moment in UTC, to the second; one that no calendar has is shown as the number that it is,
-    so that an odd record takes nothing else from view."""
+    """In UTC, to the second; an impossible time is shown as its number."""
     try:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
     except (ValueError, OverflowError, OSError):

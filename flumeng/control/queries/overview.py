@@ -1,9 +1,5 @@
-"""What a cluster looks like now, as plain rows: for the command line, the web page and tests.
-
-Reads only. What is in ZooKeeper is always shown; a record that cannot be read leaves its own row
-empty, with a ``problem``. How far partitions reach only nodes know: they are asked, and a node
-that does not answer leaves ``None``, never an error.
-"""
+"""Rows of flows, nodes and tasks. An unreadable record leaves its own row empty, with a
+``problem``."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ from flumeng.platform.errors import CorruptError, UserError
 from zkschema import paths, records
 
 UNREADABLE = "unreadable"
-"""Shown as the state of what nobody can tell the state of."""
+"""The state of what cannot be read."""
 UNREADABLE_FLOW = records.Flow(revision=0, state=UNREADABLE)
 NO_OUTLINE = Outline("", (), ())
 UNREADABLE_NODE = records.Node(uuid="", roles=())
@@ -40,9 +36,8 @@ NODE_ROWS = (paths.node, paths.live_node, paths.assignment, paths.status)
 
 @dataclass(frozen=True)
 class FlowRow:
-    """``problem`` says what of the flow, its plan or its current revision this flumeng cannot read;
-    without the flow's record its ``state`` is "unreadable". ``went_back`` is set when a newer one
-    was tried and a task failed with it."""
+    """``problem``: what of the flow cannot be read. ``went_back``: why a newer revision was given
+    up."""
 
     flow: str
     state: str
@@ -65,8 +60,7 @@ class FlowRow:
 
 @dataclass(frozen=True)
 class Backfill:
-    """How far a backfill ``of`` a flow is: ``left`` events are not delivered yet; None when nobody
-    can tell. ``done``: it has ended by itself."""
+    """``left``: undelivered events, None when unknown. ``done``: it has ended by itself."""
 
     of: str
     left: int | None
@@ -80,10 +74,8 @@ class Backfill:
 
 @dataclass(frozen=True)
 class FlowDetail:
-    """One flow with the text and the history of its current revision, and its isolated ``parts``
-    with their states. ``spark_uis``: where nodes that collect it show their Spark jobs, by node;
-    those that show them. ``scaling`` is there when its number of collect tasks is decided about.
-    ``counts`` is empty unless nodes were asked."""
+    """One flow in detail. ``spark_uis``: node -> URL. ``scaling`` is None for a fixed number of
+    tasks, ``counts`` is empty unless nodes were asked."""
 
     flow: str
     state: str
@@ -110,12 +102,8 @@ class FlowDetail:
 
 @dataclass(frozen=True)
 class NodeRow:
-    """``assigned`` and ``applied`` are versions of its assignment: equal when it is up to date.
-    ``spark_ui`` is the URL of its collector's Spark interface, if it has one.
-
-    ``problems`` is what it says of itself: a record that it cannot read, or a part of it that is
-    not well -> why.
-    """
+    """``assigned`` and ``applied`` are versions of its assignment, equal when it is up to date.
+    ``problems``: record or part -> what the node reports."""
 
     node: str
     live: bool
@@ -135,8 +123,7 @@ class NodeRow:
 
 
 def flows(source: ReadableStore, *, checked: bool = True) -> list[FlowRow]:
-    """Isolated parts follow their flow. ``checked``: say of every text whether this flumeng can
-    read it, which takes longer."""
+    """Isolated parts follow their flow. ``checked`` parses every text, which takes longer."""
     reading = Reading.of(source)
     statuses = _statuses(reading)
     return [
@@ -175,7 +162,7 @@ def _flow_row(seen: _Seen, tasks: tuple[TaskRow, ...]) -> FlowRow:
 
 
 def _limits(spec: FlowSpec | None) -> _Limits:
-    """What nobody has read counts as what is usual."""
+    """An unread text has the defaults."""
     if spec is None:
         return {}
     return {
@@ -186,8 +173,7 @@ def _limits(spec: FlowSpec | None) -> _Limits:
 
 
 def flow(store: ReadableStore, name: str) -> FlowDetail:
-    """Raises ``UserError`` when there is no such flow, ``CorruptError`` when its text is gone or
-    cannot be read."""
+    """Raises ``UserError`` for an unknown flow, ``CorruptError`` when its text cannot be read."""
     require_flow(store, name)
     reading = Reading(store)
     found = _flows(reading, [name], checked=True)
@@ -261,14 +247,14 @@ def _spark_uis(tasks: Iterable[TaskRow], statuses: task_status.Statuses) -> dict
 
 
 def dimensions(store: Store) -> set[str]:
-    """Those in which the flows' tasks weigh something: a capacity in another one bounds nothing."""
+    """The dimensions in which the flows' tasks have a weight."""
     seen = _flows(Reading(store), store.children(paths.flows()), checked=True)
     places = (one.view.place for one in seen if one.view.place)
     return {dimension for place in places for dimension in place.collect.weight}
 
 
 def ended(source: ReadableStore) -> list[EndedRow]:
-    """How tasks of all flows have ended, as far as it is kept: those of a flow in order."""
+    """How tasks of all flows have ended, as far as it is kept."""
     reading = Reading.of(source)
     return [
         entry
@@ -278,7 +264,6 @@ def ended(source: ReadableStore) -> list[EndedRow]:
 
 
 def tasks(source: ReadableStore) -> list[TaskRow]:
-    """All planned tasks of all flows."""
     reading = Reading.of(source)
     statuses = _statuses(reading)
     return [
@@ -324,7 +309,6 @@ def nodes(source: ReadableStore) -> list[NodeRow]:
 
 
 def _statuses(reading: Reading) -> task_status.Statuses:
-    """What each live node says of itself; None before it said anything."""
     names = reading.children(paths.live_nodes())
     found = reading.read_each([paths.status(name) for name in names])
     return {
@@ -340,7 +324,7 @@ class _Limits(TypedDict, total=False):
 
 
 class _Seen(NamedTuple):
-    """A flow with its plan, its current text, and what that says where it was read."""
+    """A flow with its plan and current text; ``spec`` is None for a text that was not parsed."""
 
     view: FlowView
     text: str
@@ -348,8 +332,7 @@ class _Seen(NamedTuple):
 
 
 def _flows(reading: Reading, names: Sequence[str], *, checked: bool) -> list[_Seen]:
-    """Those that are there. Texts that are not to be ``checked`` are read where they tell how a
-    rollout goes on."""
+    """Existing flows. Unchecked texts are parsed only during a rollout."""
     found = reading.read_each([paths.flow(name) for name in names])
     there = {name: flow for name, flow in zip(names, found, strict=True) if flow}
     revisions = current_revisions(reading, there)

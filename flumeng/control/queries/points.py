@@ -1,9 +1,4 @@
-"""Which offset of each partition an operator means: ``earliest``, ``latest``, a time, or offsets
-that he names.
-
-Only nodes know how far partitions reach. A partition of which nobody says anything, or in which
-there is no such place, is named, and nothing is made of the others alone.
-"""
+"""Resolves ``earliest``, ``latest``, a time or named offsets to an offset of each partition."""
 
 from __future__ import annotations
 
@@ -26,12 +21,12 @@ from zkschema import paths
 from zkschema.records import DISCOVER
 
 Point = Literal["earliest", "latest"] | datetime | Mapping[str, int]
-"""By name or label of partitions, when it is a mapping."""
+"""A mapping is by name or label of partitions."""
 WORDS: Mapping[str, Literal["earliest", "latest"]] = {"earliest": "earliest", "latest": "latest"}
 NAMED = 3
-"""So many partitions are named in an error."""
+"""Partitions named in an error."""
 OFFSETS_SECONDS = 15.0
-"""So long it may take: brokers are asked."""
+"""Time limit: discovery asks brokers."""
 Ask = Callable[[str, str, Collection[str], str], Mapping[str, int]]
 """Asks the discovery process at an address for offsets of a flow's partitions."""
 
@@ -59,8 +54,8 @@ def parse_point(text: str) -> Point:
 
 
 def choose(known: Collection[str], globs: Sequence[str]) -> list[str]:
-    """The partitions whose names or labels are like one of these; all without any. Raises
-    ``UserError`` for a pattern that is like none."""
+    """The partitions whose name or label matches one of the globs; all without any. Raises
+    ``UserError`` for a glob without a match."""
     if not globs:
         return sorted(known)
     chosen = set()
@@ -79,8 +74,8 @@ def choose(known: Collection[str], globs: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Resolved:
-    """``offsets`` by partition. ``accepted``: what discovery holds back until an operator says from
-    where it is read, such as a topic that was made anew -> what he says."""
+    """``offsets`` by partition. ``accepted``: partitions that discovery holds back, such as those
+    of a recreated topic -> where to begin."""
 
     offsets: Mapping[str, int]
     accepted: Mapping[str, str]
@@ -95,12 +90,9 @@ def resolve(
     ask: journals.Ask,
     ask_offsets: Ask,
 ) -> Resolved:
-    """The offset of each chosen partition of the flow. What is to be accepted has no partitions
-    yet, and those that it takes the place of are left as they are.
-
-    Raises ``UserError`` for partitions and offsets that are not there, ``UnavailableError`` when
-    nobody says how far one of them reaches.
-    """
+    """The offset of each chosen partition. Accepted ones have no partitions yet, and those that
+    they replace stay as they are. Raises ``UserError`` for unknown partitions and offsets out of
+    range, ``UnavailableError`` for an unknown end."""
     reading = Reading.of(store)
     known = _without_replaced(partitions.of_flows(reading, [flow])[flow])
     accepted: Mapping[str, str] = {}
@@ -143,7 +135,7 @@ def _offsets(
     reach: Mapping[str, tuple[int, int]],
     told: Callable[[str], dict[str, int]],
 ) -> dict[str, int]:
-    """``reach``: what nodes keep; ``told`` gives the same of what is on no node's disk."""
+    """``reach``: the ranges on nodes; ``told``: the offsets of others."""
     if isinstance(point, datetime):
         return _complete(told(point.isoformat()), names)
     if point == "earliest":
@@ -161,15 +153,14 @@ def _offsets(
 
 
 def require_same(starts: Mapping[str, int], ends: Mapping[str, int]) -> None:
-    """Raises ``UserError`` when one of them names a partition that the other does not."""
+    """Raises ``UserError`` when they do not name the same partitions."""
     alone = sorted(starts.keys() ^ ends.keys())
     if alone:
         raise UserError(f"{alone[0]} is in one of --from and --to, and not in the other")
 
 
 def _without_replaced(known: Mapping[str, Known]) -> dict[str, Known]:
-    """Without partitions that have ended and in whose place there are others: those of a topic that
-    was made anew."""
+    """Without ended partitions of a recreated topic."""
     there = {partitions.label_of(name) for name, one in known.items() if one.end is None}
     return {
         name: one
@@ -195,7 +186,7 @@ def _named(name: str, known: Mapping[str, Known]) -> str:
 def _on_nodes(
     store: Store, ask: journals.Ask, known: Mapping[str, Known], names: Sequence[str]
 ) -> dict[str, tuple[int, int]]:
-    """What the nodes keep of these, first offset and end; lacks those of nodes that are silent."""
+    """First offset and end of these, without those of silent nodes."""
     told, _ = asking.ask_all(Reading.of(store), ask) if names else ({}, ())
     accounts = {name: told.get(known[name].node, {}).get(name) for name in names}
     return {name: (one.floor, one.safe) for name, one in accounts.items() if one is not None}
@@ -216,7 +207,6 @@ def _complete(found: dict[str, int], names: Sequence[str]) -> dict[str, int]:
 def ask_discovery(
     address: str, flow: str, partitions: Collection[str], to: str
 ) -> Mapping[str, int]:
-    """The ``Ask`` of a real cluster."""
     from flumeng.journal.serving.client import JournalClient  # noqa: PLC0415  loads pyarrow
 
     with JournalClient(address, OFFSETS_SECONDS) as client:
@@ -226,12 +216,9 @@ def ask_discovery(
 def offsets(
     store: ReadableStore, ask: Ask, flow: str, partitions: Collection[str], to: str
 ) -> dict[str, int]:
-    """Partition -> the offset at which it would begin; ``to`` is ``earliest``, ``latest``, or a
-    time with its zone, for which it is the first event that is not older (the end, when all are).
-
-    Lacks partitions that do not say, such as those of a topic that is gone. Raises UnavailableError
-    when the flow's discovery task does not run, or does not answer, and UserError.
-    """
+    """Partition -> offset; ``to`` is ``earliest``, ``latest`` or a time with its zone, for which it
+    is the first event that is not older, else the end. Lacks partitions that do not answer. Raises
+    UnavailableError when the discovery task does not run or answer, and UserError."""
     reading = Reading(store)
     plans = read_plans(reading, [flow])
     tasks = plans[flow].value.tasks.values() if flow in plans else ()

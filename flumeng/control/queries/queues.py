@@ -1,8 +1,4 @@
-"""The work queues of all flows: what waits in them, is read, was done, and could not be read.
-
-Reads only. What cannot be read is named, and costs the rest nothing. How much waits and how fast it
-is read the flow's discovery process tells, for all flows at once; ``lanes`` has the items of one.
-"""
+"""The work queues of all flows; ``lanes`` has the items of one."""
 
 from __future__ import annotations
 
@@ -33,10 +29,9 @@ from zkschema.records import Ack, Flow, Queue
 
 @dataclass(frozen=True)
 class QueueRow:
-    """The queue of a flow. ``running`` of the ``waiting`` items are read now, one in a lane.
-    ``bytes`` wait, and ``oldest`` is when the oldest item was written, in seconds since the epoch.
-    ``items_per_second`` were done in the last minute, and nothing waits after ``end_seconds`` when
-    that goes on, with as much added as was. None where nobody says it, or no end is in sight."""
+    """``running`` of the ``waiting`` items are read now. ``oldest``: when the oldest item was
+    written, in seconds since the epoch. ``items_per_second``: of the last minute; ``end_seconds``:
+    until the queue is empty at that rate."""
 
     flow: str
     state: str
@@ -83,7 +78,7 @@ def overview(reading: Reading, accounts: Accounts) -> list[QueueRow]:
 
 
 def totals(rows: Sequence[LaneRow], state: str) -> QueueRow:
-    """Of all lanes of one flow."""
+    """The queue of one flow as the sum of its lanes."""
     return QueueRow(
         flow=rows[0].flow,
         state=state,
@@ -101,7 +96,7 @@ def totals(rows: Sequence[LaneRow], state: str) -> QueueRow:
 
 
 def causes(reading: Reading) -> Iterator[Cause]:
-    """One for each flow with items that could not be read, of which nobody has decided."""
+    """One for each flow with failed items about which nothing is decided."""
     flows = flows_with_queues(reading)
     failed = reading.children_many([paths.queue_failures(flow) for flow in flows])
     for flow, listed in zip(flows, failed, strict=True):
@@ -120,7 +115,7 @@ def causes(reading: Reading) -> Iterator[Cause]:
 
 @dataclass(frozen=True)
 class _Look:
-    """At all queues: by flow the acks of its lanes, and the names of its failed items."""
+    """Of all queues: flow -> acks of its lanes, flow -> names of its failed items."""
 
     acks: Mapping[str, Mapping[str, Found[Ack]]]
     failed: Mapping[str, Sequence[str]]

@@ -1,4 +1,4 @@
-"""A query's copy of the cluster: what it asks for is read, once."""
+"""A query's copy of the cluster: each znode is read once."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ R = TypeVar("R", bound=Record)
 
 
 class Reading(ClusterCopy):
-    """Of one look at a cluster. What cannot be read is left out, and is among the
-    ``unreadable``."""
+    """Unreadable records are left out and listed in ``unreadable``."""
 
     def __init__(self, store: ReadableStore) -> None:
         super().__init__(store.scale)
@@ -24,7 +23,7 @@ class Reading(ClusterCopy):
 
     @classmethod
     def of(cls, source: ReadableStore) -> Reading:
-        """The reading itself, or a new one of a cluster; raises as ``require``."""
+        """The reading itself, or a new one; raises as ``require``."""
         if isinstance(source, Reading):
             return source
         reading = cls(source)
@@ -32,8 +31,8 @@ class Reading(ClusterCopy):
         return reading
 
     def require(self) -> None:
-        """Raises UserError without a cluster of a version that this code knows. Where that cannot
-        be told, nothing may be written, but all can be looked at."""
+        """Raises UserError without a cluster of a known version. With an unreadable schema, reading
+        goes on."""
         (schema,) = self.read_each([paths.schema()])
         if not isinstance(schema, Unreadable):
             tree.require(self)
@@ -46,7 +45,7 @@ class Reading(ClusterCopy):
         return super().read_each(wanted)
 
     def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
-        """None also for what cannot be read."""
+        """None also for an unreadable record."""
         return [one if isinstance(one, Versioned) else None for one in self.read_each(wanted)]
 
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
@@ -59,5 +58,5 @@ class Reading(ClusterCopy):
         return super().children_many(wanted)
 
     def why(self, *wanted: Path) -> str:
-        """Why those of them that were read cannot be; empty when they can."""
+        """Why these cannot be read; empty when they can."""
         return "; ".join(map(str, self.unreadable_of(*wanted)))

@@ -1,5 +1,4 @@
-"""Where flows keep what is not delivered yet: what their sources receive lies in journals, and what
-they read from others stays there."""
+"""Where flows keep undelivered events: in journals, or where they read them."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from zkschema import paths
 
 @dataclass(frozen=True)
 class Receiving:
-    """``journals``: it has sources that write journals; ``others``: sources whose events others
-    keep, as Kafka does, or ``flow`` in its journals. One that cannot be read is as most are."""
+    """``journals``: it has sources that write journals; ``others``: it reads events kept elsewhere,
+    as in Kafka or in the journals of ``flow``. The default is for unreadable flows."""
 
     journals: bool = True
     others: bool = False

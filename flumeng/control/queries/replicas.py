@@ -1,5 +1,4 @@
-"""What is wrong with the copies of replicated journals, told by flow: how few are in sync, why, and
-whether the flow still takes events. Pure."""
+"""Problems of replicated journals by flow: too few replicas in sync. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from flumeng.journal.replication.membership import node_of
 from zkschema.records import Journal
 
 NAMED = 3
-"""Of so many journals of a flow in the same state it is told why."""
+"""Journals of a flow in the same state that are named."""
 UNAVAILABLE = "unavailable: no copy in sync is live"
 BELOW = "below the minimum in sync, and take no events"
 MINIMUM = "at the minimum in sync"
@@ -32,7 +31,7 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Short:
-    """A journal that is held by fewer than its flow wants."""
+    """A journal with too few replicas."""
 
     journal: str
     flow: str
@@ -46,8 +45,7 @@ def causes(
     live: Collection[str],
     acked: Mapping[str, int],
 ) -> Iterator[Cause]:
-    """One for each flow and state. ``wanted``: by flow; ``live`` nodes; ``acked``: journal -> below
-    which seq its flow has delivered all."""
+    """One for each flow and state. ``wanted``: by flow; ``acked``: journal -> the flow's ack."""
     found: dict[tuple[str, str], list[Short]] = {}
     for name, journal in journals.items():
         done = journal.end is not None and acked.get(name, 0) >= journal.end

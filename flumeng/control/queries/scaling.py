@@ -1,5 +1,4 @@
-"""What became of a flow's number of collect tasks, where its discovery task decides about it: the
-last decisions, each with its reason. Pure."""
+"""Decisions of a flow's discovery task about its number of collect tasks. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ from zkschema.records import Partitions
 
 @dataclass(frozen=True)
 class DecisionRow:
-    """``before`` and ``tasks`` are the same where the number was left as it is. ``time`` is in
-    seconds since the epoch; ``kind`` one of the words in ``flumeng.control.planner.scaling``."""
+    """``before`` equals ``tasks`` when nothing changed. ``time``: seconds since the epoch;
+    ``kind``: see ``flumeng.control.planner.scaling``."""
 
     time: float
     kind: str
@@ -23,8 +22,8 @@ class DecisionRow:
 
 @dataclass(frozen=True)
 class ScalingRow:
-    """``tasks`` is the number that was proposed last, 0 before any was; ``rate`` how many events
-    per second a task was seen to take, 0 when unknown. The last decision comes first."""
+    """``tasks``: the last proposal, 0 before any; ``rate``: events per second and task, 0 when
+    unknown. The last decision comes first."""
 
     min: int
     max: int
@@ -35,8 +34,7 @@ class ScalingRow:
 
 
 def row(wanted: object, found: Partitions | None) -> ScalingRow | None:
-    """None for a flow whose number of tasks is not decided about. ``wanted`` is what its place says
-    of the number, ``found`` what its discovery task has written."""
+    """None for a fixed number of tasks. ``found``: what the discovery task has written."""
     if not isinstance(wanted, TaskRange):
         return None
     said = found.scaling if found else None

@@ -1,7 +1,5 @@
-"""Asks a node that may collect a flow to try the flow's targets, before the flow is applied.
-
-The node tries them with its own network, secrets and policy, and secrets stay there.
-"""
+"""Asks a node to try a flow's targets before the flow is applied, with the node's own network,
+secrets and policy."""
 
 from __future__ import annotations
 
@@ -34,7 +32,6 @@ Ask = Callable[[str, str, str, str], Sequence[Mapping[str, Any]]]
 
 
 def ask_node(address: str, flow: str, text: str, signed: str) -> Sequence[Mapping[str, Any]]:
-    """The ``Ask`` of a real cluster."""
     from flumeng.journal.serving.client import JournalClient  # noqa: PLC0415  loads pyarrow
 
     with JournalClient(address, CHECK_SECONDS) as client:
@@ -69,10 +66,8 @@ class TargetsFailedError(FlumengError):
 
 
 def check_targets(store: ReadableStore, ask: Ask, spec: FlowSpec, text: str) -> list[CheckedTarget]:
-    """Asks candidate nodes in turn and gives the findings of the first that answers.
-
-    Raises UnavailableError when no node may collect the flow or none answers, and NotAllowedError
-    when this user may not ask."""
+    """The findings of the first candidate node that answers. Raises UnavailableError when none
+    does, NotAllowedError when this user may not ask."""
     signed = signature(spec.flow, text)
     trouble: list[FlumengError] = []
     for node, address in _candidates(store, spec):
@@ -100,7 +95,7 @@ def _checked(flow: str, node: str, row: Mapping[str, Any]) -> CheckedTarget:
 
 
 def _candidates(store: ReadableStore, spec: FlowSpec) -> Iterator[tuple[str, str]]:
-    """Live nodes that may collect the flow, and where each can be asked."""
+    """Live nodes that may collect the flow, with their addresses."""
     names = collecting_hosts(store, spec)
     lives = Reading.of(store).read_many([paths.live_node(name) for name in names])
     for name, live in zip(names, lives, strict=True):

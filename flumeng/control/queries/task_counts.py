@@ -1,7 +1,5 @@
-"""What became of the events of collect tasks in the last 1, 5 and 15 minutes.
-
-Reads only, and asks the collectors: none of this is in ZooKeeper.
-"""
+"""Events that collect tasks processed in the last 1, 5 and 15 minutes, as collectors report
+them."""
 
 from __future__ import annotations
 
@@ -19,17 +17,15 @@ from flumeng.platform.errors import CorruptError
 from zkschema.records import COLLECT
 
 Ask = Callable[[str], Sequence[Mapping[str, Any]]]
-"""Gives a row for each task of the collector at an address; see
-``flumeng.agent.collector.task_counts``. Raises ``UnavailableError``."""
+"""A row for each task of the collector at an address (``flumeng.agent.collector.task_counts``).
+Raises ``UnavailableError``."""
 
 
 @dataclass(frozen=True)
 class TaskCountsRow:
-    """What a task's present owner has counted since ``since``, in seconds since the epoch.
-
-    ``counts``: ``processed``, ``dropped`` (by filters), ``parse_errors`` and ``dead_letters``, each
-    by window (``1m``, ``5m``, ``15m``); None where nobody counts them.
-    """
+    """What the present owner has counted ``since`` (seconds since the epoch). ``counts``:
+    ``processed``, ``dropped``, ``parse_errors`` and ``dead_letters``, each by window (``1m``,
+    ``5m``, ``15m``); None where nobody counts."""
 
     flow: str
     task: str
@@ -41,8 +37,7 @@ class TaskCountsRow:
 
 @dataclass(frozen=True)
 class TaskCounts:
-    """``rows`` of the tasks that have begun to count; ``silent`` are the nodes that should know of
-    others and did not answer."""
+    """``silent`` nodes did not answer for their tasks."""
 
     rows: tuple[TaskCountsRow, ...] = ()
     silent: tuple[str, ...] = ()

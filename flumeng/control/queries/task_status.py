@@ -1,7 +1,4 @@
-"""What became of a flow's planned tasks: a row for each, and the rollout as a whole. Pure.
-
-What is planned is compared with what the live nodes say of themselves.
-"""
+"""Compares a flow's planned tasks with what nodes report: a row for each, and the rollout. Pure."""
 
 from __future__ import annotations
 
@@ -13,21 +10,16 @@ from flumeng.control.zookeeper import Unreadable
 from zkschema.records import COLLECT, DISCOVER, NodeStatus, PlannedTask, TaskStatus
 
 Statuses = Mapping[str, NodeStatus | Unreadable | None]
-"""What each live node says of itself; None before it said anything."""
+"""Live node -> its status; None before its first."""
 
 
 @dataclass(frozen=True)
 class TaskRow:
-    """A planned task and what became of it.
-
-    ``state`` is ``running``, ``draining``, ``starting`` (told, not done yet), ``failed``,
-    ``stopped``, ``waiting`` (nobody can run it), ``away`` (its node is not live) or ``unknown``
-    (what its node says cannot be read). ``wanted`` is the revision that it is to run now,
-    ``revision`` the one that its node applied. ``why`` tells of a task that runs in which
-    partitions it stands still. ``standbys``: node -> ``standby`` when it is ready to take over,
-    else ``starting``, ``away``, or ``failed:`` and why; ``lacking`` more of them have no node.
-    ``health`` is what ``TaskStatus`` says.
-    """
+    """``state``: ``running``, ``draining``, ``starting`` (assigned, not running), ``failed``,
+    ``stopped``, ``waiting`` (no node may run it), ``away`` (its node is not live) or ``unknown``
+    (unreadable status). ``wanted`` and ``revision``: the revision to run, and the applied one.
+    ``why`` of a running task: its stopped partitions. ``standbys``: node -> ``standby``,
+    ``starting``, ``away`` or ``failed: ...``; ``lacking`` more have no node."""
 
     flow: str
     task: str
@@ -49,26 +41,21 @@ class TaskRow:
 
     @property
     def shown_revision(self) -> str:
-        """For people."""
         if self.revision == self.wanted:
             return str(self.wanted)
         return f"{'-' if self.revision is None else self.revision} ({self.wanted} wanted)"
 
     @property
     def shown_standbys(self) -> str:
-        """For people."""
         told = [n if s == "standby" else f"{n} ({s})" for n, s in self.standbys.items()]
         return ", ".join([*told, f"{self.lacking} without a node"] if self.lacking else told)
 
 
 @dataclass(frozen=True)
 class EndedRow:
-    """The time of a task with one owner, which is over.
-
-    ``how``: ``succeeded`` (all that it was to read is read), ``superseded`` (another owner has a
-    higher epoch), ``stopped`` (an operator or the plan took it away) or ``failed`` (its node is
-    gone, or it failed until it was taken away). ``time`` is in seconds since the epoch.
-    """
+    """How a task ended with one owner: ``succeeded`` (all is read), ``superseded`` (by a higher
+    epoch), ``stopped`` (by an operator or the plan) or ``failed``. ``time``: seconds since the
+    epoch."""
 
     flow: str
     task: str
@@ -85,11 +72,8 @@ class EndedRow:
 
 @dataclass(frozen=True)
 class RolloutRow:
-    """A new revision on its way: ``taken`` of ``tasks`` may run it, ``running`` of them do.
-
-    The others stay with revision ``before``. ``stage`` is ``canary`` or ``waves``; ``paused``: an
-    operator lets it stand still.
-    """
+    """``taken`` of ``tasks`` may run the new revision, ``running`` of them do; the others stay with
+    ``before``. ``stage``: ``canary`` or ``waves``."""
 
     revision: int
     before: int
@@ -115,7 +99,6 @@ class RolloutRow:
 
 
 def rows(flow: FlowView, statuses: Statuses) -> tuple[TaskRow, ...]:
-    """All planned tasks of the flow, by name."""
     return tuple(_row(flow, name, task, statuses) for name, task in sorted(flow.tasks.items()))
 
 
@@ -127,7 +110,7 @@ def ended(flow: FlowView) -> tuple[EndedRow, ...]:
 
 
 def rollout(flow: FlowView, tasks: tuple[TaskRow, ...]) -> RolloutRow | None:
-    """None while none is under way; ``tasks`` are the flow's ``rows``."""
+    """None while none is under way."""
     if not flow.rolling or flow.rollout is None:
         return None
     tasks = tuple(task for task in tasks if task.kind != DISCOVER)  # it takes the revision last

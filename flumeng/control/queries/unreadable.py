@@ -1,4 +1,4 @@
-"""What it means that a record cannot be read, and what a person should do. Pure."""
+"""Reasons why the cluster is degraded; those of unreadable records. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ from zkschema.table import Row
 
 @dataclass(frozen=True)
 class Cause:
-    """One reason why a cluster is degraded, and what to do about it.
-
-    ``about`` says what it is of where ``what`` holds numbers or reasons that change from one look
-    to the next; empty: ``what`` stays the same.
-    """
+    """One reason why a cluster is degraded, and what to do. ``about`` identifies a cause whose
+    ``what`` changes from one query to the next."""
 
     what: str
     advice: str
@@ -25,7 +22,6 @@ class Cause:
 
     @property
     def identity(self) -> str:
-        """By this it is known again at the next look."""
         return self.about or self.what
 
 
@@ -50,7 +46,7 @@ MEANINGS: dict[str, str] = {
     paths.journal.pattern: "the journal is kept, and is not taken for drained",
 }
 WORST = 20
-"""So many of one kind are named one by one."""
+"""Records of one kind that are named."""
 
 
 def causes(found: Iterable[Unreadable]) -> Iterator[Cause]:
@@ -74,7 +70,6 @@ def causes(found: Iterable[Unreadable]) -> Iterator[Cause]:
 
 
 def meaning(row: Row[Record]) -> str:
-    """What goes on, and what does not."""
     return MEANINGS.get(row.pattern, "nothing else is harmed")
 
 

@@ -1,4 +1,4 @@
-"""Wait until something holds. Looks again and again: a watch could be lost, a look cannot."""
+"""Waits until a condition holds, by polling: a watch could be lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LOOK_SECONDS = 0.5
 
 
 class UnsatisfiableError(FlumengError):
-    """What is waited for cannot come any more: somebody must act first."""
+    """The condition cannot hold any more until somebody acts."""
 
 
 def wait_for(
@@ -21,11 +21,8 @@ def wait_for(
     sleep: Callable[[float], None],
     tell: Callable[[Sequence[str]], None] = lambda _missing: None,
 ) -> Sequence[str]:
-    """Until ``missing()`` names nothing more, or the time is up; gives what it named last.
-
-    ``tell`` gets it whenever it has changed. ZooKeeper may be away meanwhile: ``UnavailableError``
-    is raised only when it is away at the end.
-    """
+    """Wait until ``missing()`` is empty or the time is up; returns its last result. ``tell`` is
+    called with each change. Raises ``UnavailableError`` only when ZooKeeper is away at the end."""
     deadline = monotonic() + timeout_seconds
     told: Sequence[str] | None = None
     while True:
