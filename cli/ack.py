@@ -1,4 +1,4 @@
-"""``flumeng ack``: how far each flow has delivered, and acks that lie below what is there."""
+"""``flumeng ack``: acks of flows, and acks below what journals keep."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def _ranges(ranges: Mapping[str, tuple[int, int]]) -> str:
 
 
 def _floors(context: CliContext, store: Store, journals: tuple[str, ...]) -> dict[str, int]:
-    """The first events that are kept: of those that are named, or of all that are known."""
+    """The first retained events of the named journals, or of all known."""
     rows = journal_rows.journals(store, context.accounts, context.clock())
     if journals:
         rows = [journal_rows.pick(rows, name) for name in journals]

@@ -29,7 +29,7 @@ LAZY = {"secure": Lazy("cli.secure:secure", "Certificates: who a process or a pe
 
 
 class Key(click.types.StringParamType):
-    """The type of an argument that names a setting."""
+    """An argument that names a setting."""
 
     name = "key"
 

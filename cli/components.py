@@ -102,10 +102,8 @@ def _sections(
     cls: type[Any],
     above: tuple[type[Any], ...] = (),
 ) -> Iterator[Section]:
-    """The class itself, then its options that have options of their own, by their whole path.
-
-    A class within itself, as a component in a branch, is shown once.
-    """
+    """The class, then its options that have options of their own, by path. A class within itself,
+    as a component in a branch, is shown once."""
     yield _section(kind, name, package, cls)
     for option, nested in nested_options(cls):
         if nested not in (cls, *above):

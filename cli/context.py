@@ -1,7 +1,5 @@
-"""What commands reach the world through.
-
-The context travels as click's context object, so that tests and the shell give their own.
-"""
+"""The clusters, clocks and nodes that commands use: click's context object, which tests and the
+shell replace."""
 
 from __future__ import annotations
 
@@ -43,10 +41,8 @@ SESSION_SECONDS = 4.0
 
 
 def connect(hosts: str) -> Store:
-    """Gives up before the 10 s within which a command must have answered.
-
-    An attempt under way when the time is up may take another ``SESSION_SECONDS`` to end.
-    """
+    """Gives up before the 10 s within which a command must have answered; an attempt under way may
+    take another ``SESSION_SECONDS``."""
     from flumeng.control.zookeeper import kazoo_store  # noqa: PLC0415  loads kazoo
 
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # our own sentence says it better
@@ -54,8 +50,8 @@ def connect(hosts: str) -> Store:
 
 
 def open_site(site: Site) -> Store:
-    """For as long as the inventory lets it wait. Raises ``UnavailableError``, and ``UserError``
-    when the site's credential or hosts are wrong."""
+    """Waits as long as the inventory says. Raises ``UnavailableError``, and ``UserError`` for a
+    wrong credential or hosts."""
     from flumeng.control.zookeeper import kazoo_store  # noqa: PLC0415  loads kazoo
 
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
@@ -66,13 +62,13 @@ def open_site(site: Site) -> Store:
 
 
 def _who() -> str:
-    """The name that a certificate proves, in a secured cluster."""
+    """In a secured cluster the name in the certificate."""
     found = credentials.load(*PEOPLE)
     return str(found.identity) if found else f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 class ConnectionPool:
-    """Connections that stay open from one command to the next, one for each cluster."""
+    """Connections that stay open between commands, one for each cluster."""
 
     def __init__(self, connect: Callable[[str], Store]) -> None:
         self._connect = connect
@@ -99,11 +95,8 @@ class ConnectionPool:
 
 @dataclass(frozen=True)
 class CliContext:
-    """The world as a command sees it.
-
-    ``clock`` gives seconds since the epoch, ``monotonic`` seconds that only grow. The shell keeps
-    the connection of ``connect``, never one of ``open_site``.
-    """
+    """``clock``: seconds since the epoch; ``monotonic``: seconds. The shell keeps the connection of
+    ``connect``, never one of ``open_site``."""
 
     connect: Callable[[str], Store] = connect
     ask: Ask = ask_worker
@@ -129,12 +122,12 @@ class CliContext:
             yield store
 
     def look_up(self, hosts: str | None) -> None:
-        """Bring the names for completion up to date, in the background."""
+        """Update the names for completion in the background."""
         if hosts and self.pool is not None:
             self.pool.lookup(hosts).start()
 
     def names(self, hosts: str) -> names.Names:
-        """The names for completion: at once when connections are kept, else soon or never."""
+        """Names for completion: at once when connections are kept, else soon or never."""
         if self.pool is not None:
             return self.pool.lookup(hosts).known
 
@@ -150,10 +143,8 @@ class CliContext:
         return Operator(store, author=self.who(), reason=reason, now=self.clock())
 
     def wait_for(self, missing: Callable[[], Sequence[str]], timeout_seconds: float) -> None:
-        """Until ``missing()`` names nothing more; exit code 1, and what it named, when in vain.
-
-        A terminal is told what is missing whenever that changes; a pipe is not.
-        """
+        """Until ``missing()`` is empty; exit code 1 with what is missing after the timeout. Changes
+        are shown on a terminal only."""
         still = waiting.wait_for(
             missing,
             timeout_seconds=timeout_seconds,
@@ -175,7 +166,7 @@ def _tell(missing: Sequence[str]) -> None:
 
 
 def with_store(command: Callable[Concatenate[CliContext, Store, P], R]) -> Callable[P, R]:
-    """Add ``--zk``, and call the command with the context and an open store, closed afterwards."""
+    """Add ``--zk``; the command gets the context and an open store, closed afterwards."""
 
     @zk_option
     @functools.wraps(command)
@@ -202,7 +193,7 @@ def with_operator(command: Callable[Concatenate[CliContext, Operator, P], R]) ->
 
 
 class Name(click.types.StringParamType):
-    """The type of an argument that names a flow, a node or a task."""
+    """An argument that names a flow, a node or a task."""
 
     def __init__(self, kind: str) -> None:
         self.name = kind

@@ -1,4 +1,4 @@
-"""``flumeng cursor``: who reads flows besides themselves, and for whom nothing is kept any more."""
+"""``flumeng cursor``: cursors of other readers at flows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that run until they are told to stop: SIGTERM ends each of them cleanly."""
+"""The commands that run until SIGTERM."""
 
 from __future__ import annotations
 

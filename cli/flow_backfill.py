@@ -27,7 +27,7 @@ from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
 
 DISCOVERED = "*@*"
-"""All partitions of a flow that are no journals."""
+"""All partitions of a flow but journals."""
 
 
 @click.command()
@@ -110,7 +110,7 @@ def backfill(
 
 
 def _time(text: str, otherwise: str) -> str:
-    """Of objects. Raises ``UserError`` for offsets."""
+    """Raises ``UserError`` for offsets."""
     point = points.parse_point(text)
     if isinstance(point, Mapping):
         raise UserError("objects have no offsets: say earliest, latest or a time")

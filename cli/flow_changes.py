@@ -1,4 +1,4 @@
-"""``flumeng flow validate``, ``apply``, ``rollback`` and ``delete``: what flows say."""
+"""``flumeng flow validate``, ``apply``, ``rollback`` and ``delete``."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def _tell(applied: Applied) -> None:
 
 
 class ApplyOutcome:
-    """``flows`` is known once all files are read; ``add`` is told what was applied."""
+    """``flows`` is known once all files are read."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self.flows: Mapping[Path, str] = {}

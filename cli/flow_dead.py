@@ -1,4 +1,4 @@
-"""``flumeng flow dead``: the dead letters of a flow, after they were written to files."""
+"""``flumeng flow dead``: dead letters in files."""
 
 from __future__ import annotations
 
@@ -69,19 +69,18 @@ class _Letters:
         return cls(of, directory, directory.files(), known)
 
     def progress(self) -> AbstractContextManager[Callable[[int], None]]:
-        """Of reading all files."""
         return progress("reading letters", len(self.files))
 
     @property
     def unfinished(self) -> list[str]:
-        """The flows of replays that have not read all."""
+        """Replay flows that have not read all."""
         return sorted(
             flow for flow, listed in self.of.current.items() if listed not in self.replays.done
         )
 
 
 def with_choice(command: Callable[P, R]) -> Callable[P, R]:
-    """Add the options that say which letters are meant; the command gets them as ``choice``."""
+    """Add the options that select letters; the command gets them as ``choice``."""
 
     @click.option("--dead-reason", default="", metavar="TEXT", help="With this in the reason.")
     @click.option(

@@ -1,4 +1,4 @@
-"""``flumeng flow graph``: a flow's way from its sources to its sinks."""
+"""``flumeng flow graph``."""
 
 from __future__ import annotations
 

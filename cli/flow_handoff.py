@@ -1,4 +1,4 @@
-"""``flumeng flow handoff``: deliver now what is read, and wait until it is delivered."""
+"""``flumeng flow handoff``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``flumeng flow lag``: how far a flow is behind, partition by partition."""
+"""``flumeng flow lag``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from flumeng.control.queries.lag import LagOfFlow, lag_of_flow
 from flumeng.control.zookeeper import Store
 
 NAMED = 5
-"""So many partitions are named in a sentence."""
 
 
 @click.command()

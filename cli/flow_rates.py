@@ -1,4 +1,4 @@
-"""``flumeng flow choke`` and ``flumeng flow counters``: what comes in, and how much may."""
+"""``flumeng flow choke`` and ``flumeng flow counters``."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _rate(text: str) -> float | None:
 
 
 def _else(row: CounterRow) -> str:
-    """What is to be looked at; nothing for a source that has only taken events."""
+    """Nonzero counters besides events and bytes, and why the source is held."""
     shown = row.counters.items()
     rest = {key: n for key, n in shown if key not in ("events", "bytes", "held_seconds_total")}
     said = [f"{key} {number}" for key, number in sorted(rest.items()) if number]

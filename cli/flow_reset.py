@@ -1,4 +1,4 @@
-"""``flumeng flow reset``: let a flow that rests go on from another offset."""
+"""``flumeng flow reset``: let a resting flow go on from another offset."""
 
 from __future__ import annotations
 

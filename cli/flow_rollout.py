@@ -1,4 +1,4 @@
-"""``flumeng flow rollout``: a new revision on its way to a flow's tasks."""
+"""``flumeng flow rollout``."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from flumeng.platform.errors import UserError
 
 @dataclass(frozen=True)
 class Chosen:
-    """The flows that a command is for: those named, all, or those with all of these labels."""
+    """The flows of a command: those named, all, or those with all of these labels."""
 
     names: tuple[str, ...]
     every: bool
@@ -38,8 +38,8 @@ class Chosen:
             raise UserError("--if-revision goes with one flow")
 
     def flows(self, store: Store) -> list[str]:
-        """Of all flows, without those that are being deleted. One whose labels nobody can read is
-        not left out: that it is not changed is to be told."""
+        """Without flows that are being deleted. Unreadable ones are kept, to be reported as not
+        changed."""
         if self.names:
             return list(dict.fromkeys(self.names))
         wanted = given(self.labels, "a label").items()
@@ -54,7 +54,7 @@ class Chosen:
 
 
 def for_flows(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options by which flows are chosen, and what all such commands take."""
+    """Add the options of commands that choose flows."""
 
     @click.argument("names", nargs=-1, type=Name("flow"), metavar="[FLOW]...")
     @click.option("--all", "every", is_flag=True, help="All flows.")
@@ -140,7 +140,7 @@ def _set(
     told: Callable[[Receiving], str],
     as_json: bool,
 ) -> None:
-    """``told`` is said of a flow that changes."""
+    """``told``: the sentence for a flow that changes."""
     names = chosen.flows(store)
     operator = context.operator(store, reason)
     if len(names) == 1:

@@ -1,4 +1,4 @@
-"""``flumeng flow tap``: events of a running flow at one of its steps, as they come."""
+"""``flumeng flow tap``."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def tap(
 
 
 def _require_journals(spec: FlowSpec) -> None:
-    """Raises UserError for a flow whose events are in no journal of a node."""
+    """Raises UserError for a flow without journals on nodes."""
     for source in spec.sources:
         if isinstance(source.options, KafkaSource):
             topics = ", ".join(source.options.topics)
@@ -121,7 +121,7 @@ def _require_journals(spec: FlowSpec) -> None:
 
 
 def _partial(spec: FlowSpec, servers: int, most: int) -> Iterator[str]:
-    """What is not as in the cluster, since not all events are looked at."""
+    """Differences from the cluster, since not all events are read."""
     if servers > most:
         yield f"{servers} servers have events of the flow; {most} of them are looked at"
     partial = [

@@ -1,4 +1,4 @@
-"""``flumeng flow test``: cases beside a flow, run through its filters without a cluster."""
+"""``flumeng flow test``: cases beside a flow file, run without a cluster."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test(files: tuple[Path, ...], part: str, junit_file: Path | None) -> None:
 
 
 def told(outcome: Outcome) -> str:
-    """Of a case that has not passed, for people."""
+    """A failed case, for people."""
     said = [f"{outcome.place}: {outcome.name}: failed"]
     if outcome.error:
         said.append(f"  {outcome.error}")

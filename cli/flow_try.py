@@ -1,4 +1,4 @@
-"""``flumeng flow try``: lines through a flow's filters to the terminal, without a cluster."""
+"""``flumeng flow try``: lines through a flow's filters, without a cluster."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def moment(text: str | None) -> int | None:
 
 @contextlib.contextmanager
 def quiet_end(spark: LocalSpark) -> Iterator[None]:
-    """Ends without a trace when nobody reads on, or at Ctrl-C."""
+    """Ends without a traceback on a broken pipe or Ctrl-C."""
     try:
         yield
     except BrokenPipeError:
@@ -119,7 +119,7 @@ def quiet_end(spark: LocalSpark) -> Iterator[None]:
 
 
 def _write_no_more() -> None:
-    """What is still in a buffer goes nowhere, and not with an error of Python's at the end."""
+    """Discard what is buffered, without an error from Python at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -136,7 +136,7 @@ def write(content: memoryview) -> None:
 
 
 def end_of(output: Output, spec: FlowSpec) -> str | None:
-    """What is said of where events came out."""
+    """Which sink or dead letters the events came out at."""
     if output.failed:
         return f"dead letter of {output.failed}"
     return output.branch if spec.branches else None
@@ -188,7 +188,6 @@ def _explain(
 
 
 def show_explained(explained: Explained, *, as_json: bool) -> None:
-    """One event."""
     if as_json:
         click.echo(json.dumps(_as_json(explained), ensure_ascii=False))
         return

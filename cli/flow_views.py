@@ -1,5 +1,4 @@
-"""``flumeng flow list``, ``show``, ``history``, ``diff`` and ``wait``: what flows are and how they
-do."""
+"""``flumeng flow list``, ``show``, ``history``, ``diff`` and ``wait``."""
 
 from __future__ import annotations
 

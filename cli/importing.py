@@ -1,8 +1,5 @@
-"""``flumeng import``: configurations of other systems as flow files.
-
-The commands are entry points of the group ``flumeng.importers``, each a ``click.Command``: a
-distribution of its own brings them.
-"""
+"""``flumeng import``: importers are entry points of the group ``flumeng.importers``, each a
+``click.Command`` from a distribution of its own."""
 
 from __future__ import annotations
 
@@ -19,8 +16,7 @@ OWN = {
     "flume-ng": ("flumeng-flume", "Import agents of Flume 1.x"),
     "flume-og": ("flumeng-flume", "Import nodes of Flume 0.9"),
 }
-"""The importers of this project: the distribution that has each, and its help where that is not
-installed."""
+"""Importers of this project: distribution, and help where that is not installed."""
 
 
 def _installed() -> Mapping[str, EntryPoint]:
@@ -28,10 +24,8 @@ def _installed() -> Mapping[str, EntryPoint]:
 
 
 class Importers(CommandGroup):
-    """The importers that are installed, and those of this project that are not.
-
-    ``installed``: name of the command -> where it is.
-    """
+    """Installed importers, and those of this project that are not. ``installed``: command -> entry
+    point."""
 
     def __init__(
         self,
@@ -66,7 +60,7 @@ class Importers(CommandGroup):
 
 
 def _missing(name: str, text: str, reason: str) -> click.Command:
-    """A command that takes anything and says why it is not there."""
+    """A command that takes anything and says why it is missing."""
 
     @click.command(name, help=text, context_settings={"ignore_unknown_options": True})
     @click.argument("words", nargs=-1, type=click.UNPROCESSED)

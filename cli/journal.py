@@ -1,4 +1,4 @@
-"""``flumeng journal``: which journals there are, what they hold, and tools for damaged ones."""
+"""``flumeng journal``: the journals of a cluster, and tools for damaged ones."""
 
 from __future__ import annotations
 

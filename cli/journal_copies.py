@@ -1,5 +1,4 @@
-"""``flumeng journal promote``, ``move``, ``add-copy``, ``drop-copy``: who holds a journal that is
-replicated, and who leads it."""
+"""``flumeng journal promote``, ``move``, ``add-copy``, ``drop-copy``: replicas of journals."""
 
 from __future__ import annotations
 
@@ -59,8 +58,8 @@ def promote(
 
 
 def _given_up(context: CliContext, store: Store, change: copies.Change, to: str) -> str:
-    """What is known of what the copies in sync have and the one of ``to`` has not. Raises UserError
-    and ConflictError where it is not the copy to begin with when the record was lost."""
+    """What in-sync replicas have and that of ``to`` lacks. Raises UserError and ConflictError when
+    a lost record should begin with another replica."""
     ends = journals.reached(store, context.copies, change.name)
     end = ends.get(to)
     if change.before is None:
@@ -145,8 +144,8 @@ def drop_copy(_context: CliContext, operator: Operator, *, name: str, node: str,
 
 @dataclass(frozen=True)
 class LeftToOthers:
-    """What becomes of a damaged copy. ``in_sync``: live nodes that have its events; ``leads``: the
-    one that leads now in its place; ``set_aside``: where it is kept."""
+    """What becomes of a damaged replica. ``in_sync``: live nodes with its events; ``leads``: the
+    new primary; ``set_aside``: where it is kept."""
 
     in_sync: tuple[str, ...]
     leads: str | None
@@ -164,13 +163,9 @@ class LeftToOthers:
 
 
 def leave_to_others(context: CliContext, store: Store, directory: Path) -> LeftToOthers | None:
-    """Of a damaged copy: let another one lead that is in sync, and set it aside. None, and said
-    why, when no other one has its events. Raises UserError when a process has it open, and as
-    ``copies.others_in_sync``.
-
-    What this host began to write stays where it is: its node keeps from it, or from the copy that
-    leads now, where the sources of the flow are to go on.
-    """
+    """Make an in-sync replica the primary and set the damaged one aside; None when no other has its
+    events. A journal begun on this host stays in place: its node reads there where the flow's
+    sources go on. Raises UserError when a process has it open, and as ``copies.others_in_sync``."""
     from flumeng.journal.log import directory as directories  # noqa: PLC0415  loads pyarrow
     from flumeng.journal.log import replica  # noqa: PLC0415  loads pyarrow
 

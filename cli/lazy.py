@@ -1,9 +1,5 @@
-"""The command tree: what a command needs is imported when the command is used, never before.
-
-``--help`` of the whole tree must stay fast, so a group knows its commands' names and one-line
-helps from a table, and where to find them. An error of flumeng's tree leaves here as one sentence
-on standard error and an exit code; anything else is a fault of ours and shows its traceback.
-"""
+"""Command groups that import a command when it is used, so that ``--help`` is fast. Errors of
+flumeng end as one sentence on standard error and an exit code; others show a traceback."""
 
 from __future__ import annotations
 
@@ -40,7 +36,7 @@ def exit_code(error: FlumengError) -> int:
 
 
 def first_sentence(text: str) -> str:
-    """The text up to the first full stop that ends a line or has a space behind it."""
+    """The text up to the first full stop that ends a line or precedes a space."""
     paragraph = " ".join(text.split("\n\n", 1)[0].split())
     end = paragraph.find(". ")
     return paragraph if end < 0 else paragraph[: end + 1]
@@ -55,10 +51,7 @@ class Lazy:
 
 
 class CommandGroup(click.Group):
-    """Every group of the tree: its own commands, and lazy ones that are imported when used.
-
-    Its help lists all of them, each with the whole first sentence of its own help.
-    """
+    """A group with own and lazy commands; its help has the first sentence of each."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, Lazy] = {}, **more: Any) -> None:
         super().__init__(*args, **more)

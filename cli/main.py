@@ -1,4 +1,4 @@
-"""The whole tree of ``flumeng``; the names in it are a promise. One file for each command group."""
+"""The command tree of ``flumeng``. One file for each command group."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Names that can be completed: of flows, nodes and tasks, as ZooKeeper holds them.
-
-A completion never waits for ZooKeeper longer than ``PATIENCE_SECONDS``, and never fails: what is
-not known in time is not offered.
-"""
+"""Names of flows, nodes and tasks for completion, which never waits longer than
+``PATIENCE_SECONDS`` and never fails."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ Names = Mapping[str, Sequence[str]]
 
 
 def read(store: Store) -> Names:
-    """All names. Raises ``UnavailableError``."""
+    """Raises ``UnavailableError``."""
     flows = store.children(paths.flows())
     tasks = [
         f"{flow}/{task}"
@@ -35,7 +32,7 @@ def read(store: Store) -> Names:
 
 
 class Lookup:
-    """Asks in the background; ``known`` is what was answered last and is given at once."""
+    """Reads in the background; ``known``: the last result."""
 
     def __init__(self, ask: Callable[[], Names]) -> None:
         self.known: Names = {}
@@ -43,7 +40,7 @@ class Lookup:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Ask anew, unless a question is open."""
+        """Read again, unless a read is under way."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="names", daemon=True)
             self._thread.start()

@@ -356,7 +356,7 @@ def _numbers(capacity: Mapping[str, float]) -> str:
 
 
 def _confirm_loss(name: str, lost: list[DataLoss], *, yes: bool) -> None:
-    """Says what is given up, on standard error, and asks."""
+    """Shows what is given up, on standard error, and asks."""
     for row in lost:
         end = "nobody knows how far it reached" if row.end is None else f"it reached {row.end}"
         events = "an unknown number of" if row.events is None else row.events

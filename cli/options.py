@@ -1,4 +1,4 @@
-"""Options that several commands share, and ``KEY=VALUE`` words: labels and capacities."""
+"""Shared options, and ``KEY=VALUE`` words."""
 
 from __future__ import annotations
 
@@ -69,7 +69,6 @@ session_option = click.option(
 
 
 def timeout_option(seconds: float) -> Callable[[F], F]:
-    """``--timeout``, with its default."""
     return click.option(
         "--timeout",
         type=click.FloatRange(min=0),
@@ -104,7 +103,7 @@ metrics_option = click.option(
 
 
 def given(texts: Sequence[str], what: str) -> dict[str, str]:
-    """Raises ``UserError`` for a word that is no pair; ``what`` is what one is called."""
+    """Raises ``UserError`` for a word that is no pair; ``what`` names such a pair."""
     pairs = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -115,7 +114,7 @@ def given(texts: Sequence[str], what: str) -> dict[str, str]:
 
 
 def changes(texts: Sequence[str], what: str) -> tuple[dict[str, str], list[str]]:
-    """What is set, and what ``KEY-`` takes away. Raises ``UserError``."""
+    """Pairs to set, and keys that ``KEY-`` removes. Raises ``UserError``."""
     taken = [text[:-1] for text in texts if "=" not in text and text.endswith("-")]
     pairs = given([text for text in texts if text[:-1] not in taken], what)
     both = sorted({*taken} & {*pairs})
@@ -125,7 +124,7 @@ def changes(texts: Sequence[str], what: str) -> tuple[dict[str, str], list[str]]
 
 
 def numbers(pairs: Mapping[str, str], what: str) -> dict[str, float]:
-    """Values that are numbers above 0. Raises ``UserError``."""
+    """Values above 0. Raises ``UserError``."""
     found = {}
     for key, text in pairs.items():
         try:

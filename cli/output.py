@@ -1,4 +1,4 @@
-"""How answers look: a table for people on a terminal, tab-separated lines in a pipe, or JSON."""
+"""Output: a table on a terminal, tab-separated lines in a pipe, or JSON."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def show_json(value: Any) -> None:
-    """Dataclasses, and lists of them, become objects with their fields as keys."""
+    """Dataclasses become objects with their fields as keys."""
     click.echo(json.dumps(value, default=dataclasses.asdict, indent=2))
 
 
 def show_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """In a pipe the first line holds the headers, and no cell holds a tab or a line break."""
+    """In a pipe the first line has the headers, and cells have no tabs and line breaks."""
     if sys.stdout.isatty():
         from rich.console import Console  # noqa: PLC0415  slow to load, and only for people
 
@@ -32,7 +32,7 @@ def show_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None
 
 
 def make_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """For people."""
+    """For terminals."""
     from rich import box  # noqa: PLC0415  loads rich
     from rich.table import Table  # noqa: PLC0415  loads rich
     from rich.text import Text  # noqa: PLC0415  loads rich
@@ -52,8 +52,7 @@ def count(number: int, noun: str) -> str:
 
 @contextmanager
 def progress(label: str, length: int) -> Iterator[Callable[[int], None]]:
-    """Tell how many of ``length`` are done, and for how long it goes on: a terminal only. What is
-    given is called with how many more are done."""
+    """A progress bar on a terminal; the result is called with how many more are done."""
     if not sys.stderr.isatty():
         yield lambda _more: None
         return
@@ -63,8 +62,8 @@ def progress(label: str, length: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def moving_progress(label: str) -> Iterator[Callable[[str, int, int], None] | None]:
-    """A bar of what may still grow, and for how long it goes on: None without a terminal. What is
-    given is called with what is counted, how many are done, and of how many."""
+    """A progress bar whose total may grow; None without a terminal. The result is called with the
+    noun, how many are done, and of how many."""
     if not sys.stderr.isatty():
         yield None
         return

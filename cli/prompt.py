@@ -1,4 +1,4 @@
-"""The shell's prompt: lines from a person, with history and completion. For terminals only."""
+"""The shell's prompt, with history and completion. For terminals only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cli.context import CliContext
 
 
 class TreeCompleter(Completer):
-    """What click itself would complete on the command line, and files."""
+    """Click's own completions, and files."""
 
     def __init__(self, root: click.Command, context: CliContext) -> None:
         self._click = ShellComplete(root, {"obj": context}, "flumeng", "")
@@ -61,7 +61,7 @@ def ask(root: click.Command, context: CliContext) -> Iterator[str]:
 
 
 def history() -> History:
-    """In a file of the user's; a home that cannot be written to keeps none."""
+    """In a file of the user's, or in memory when the home directory is read-only."""
     path = Path(click.get_app_dir("flumeng")) / "history"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""``flumeng push``: many sites are brought to what one inventory says, in waves, and back."""
+"""``flumeng push``: brings many sites to one inventory, in waves, and back."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def _plan(
 
 
 def _keep(path: Path, made: PushPlan) -> None:
-    """Texts of flows may be nobody else's business."""
+    """Texts of flows may be confidential."""
     try:
         path.touch(mode=0o600)
         if path.is_file():  # it may have been there, and open to others
@@ -287,7 +287,7 @@ def _keep(path: Path, made: PushPlan) -> None:
 
 
 def _as_kept(context: CliContext, inventory: Inventory, path: Path) -> PushPlan:
-    """The plan as it is now; ``ConflictError`` when it is not what was kept."""
+    """The present plan; ``ConflictError`` when it is not the kept one."""
     try:
         document: Any = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
@@ -302,7 +302,7 @@ def _as_kept(context: CliContext, inventory: Inventory, path: Path) -> PushPlan:
 
 
 def _refuse_conflicts(made: PushPlan) -> None:
-    """Raises ``ConflictError`` that names all: nothing is changed anywhere."""
+    """Raises ``ConflictError`` with all conflicts, before anything is changed."""
     conflicts = [
         f"site {name}: {key}: {why}"
         for name, site in made.sites.items()

@@ -1,4 +1,4 @@
-"""How plans and outcomes of pushes look."""
+"""Output of plans and outcomes of pushes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ MOST_NAMES = 20
 
 
 def show_plan(plan: PushPlan) -> None:
-    """What is made, changed, deleted, was changed by hand in each site, once for those that are
-    alike; then all in one line."""
+    """The changes and drift of each site, once for sites that are alike, and a summary."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for site in plan.sites.values():
         alike.setdefault(tuple(_site_lines(site)), []).append(site.site)
@@ -60,7 +59,7 @@ def show_plan(plan: PushPlan) -> None:
 
 
 def _title(names: Sequence[str]) -> str:
-    """``site dub:``, or ``sites dub, fra, nyc (3):`` of those in which all is the same."""
+    """``site dub:``, or ``sites dub, fra, nyc (3):`` for sites that are alike."""
     if len(names) == 1:
         return f"site {names[0]}:"
     more = ", ..." if len(names) > MOST_NAMES else ""
@@ -129,7 +128,7 @@ def _differences(sign: str, key: str, before: str | None, after: str | None) -> 
 
 
 def show_outcome(outcome: Outcome, opens: Mapping[str, str]) -> None:
-    """What became of each site, and what to do next; ``opens`` says when a shut window opens."""
+    """What became of each site; ``opens``: when shut windows open."""
     rows = [
         *((name, "done", "") for name in outcome.done),
         *((name, "nothing to do", "") for name in outcome.skipped),

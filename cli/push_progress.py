@@ -1,4 +1,4 @@
-"""A push under way: a table of sites on a terminal, one line an event in a pipe."""
+"""Progress of a push: a table of sites on a terminal, a line for each event in a pipe."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ MOST_ROWS = 40
 
 
 def world(context: CliContext) -> World:
-    """What sites are reached through."""
-
     def causes(copy: SiteCopy) -> Mapping[str, str]:
         found = health.status(copy, context.accounts, context.counters, context.clock())
         rolling = {
@@ -47,7 +45,7 @@ def world(context: CliContext) -> World:
 
 
 def claim_of(context: CliContext, push: str) -> PushClaim:
-    """That this process pushes."""
+    """The claim of this process."""
     return PushClaim(
         who=context.who(),
         push=push,
@@ -64,7 +62,7 @@ def carry_out(
     waves: tuple[Wave, ...],
     manner: Manner,
 ) -> Outcome:
-    """Ctrl-C lets the sites under way come to their end; a second one leaves at once."""
+    """Ctrl-C completes the sites under way; a second one leaves at once."""
     with _reported(context) as report:
         execution = Execution(inventory, plan, waves, manner, world(context), report)
         with _stopped_by_signals(execution):
@@ -102,7 +100,7 @@ def _reported(context: CliContext) -> Iterator[Report]:
 
 
 class _Board:
-    """The sites of this wave and of those before that did not simply end."""
+    """The sites of this wave, and earlier ones that failed or were reverted."""
 
     def __init__(self, live: Live) -> None:
         self._live = live

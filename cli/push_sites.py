@@ -1,4 +1,4 @@
-"""``flumeng push status`` and what else looks at sites, or takes them under an inventory."""
+"""``flumeng push status``, ``drift``, ``history``, ``adopt`` and ``export``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from flumeng.platform import processes
 from flumeng.platform.errors import FlumengError, UserError
 
 WIDE_SITES = 12
-"""A table of flows has a column for each of at most so many sites."""
+"""The most sites that have columns of their own."""
 
 
 @click.command()
@@ -103,8 +103,7 @@ def _show_sites(rows: Sequence[SiteStatus], waves: Mapping[str, str]) -> None:
 
 
 def _show_flows(rows: Sequence[SiteStatus]) -> None:
-    """A row for each flow; with many sites a row for each flow and site that is not as it should
-    be."""
+    """A row for each flow; with many sites, for each flow and site that differs."""
     sites = [row for row in rows if not row.error]
     names = sorted({name for row in sites for name in row.flows})
     if len(sites) <= WIDE_SITES:
@@ -124,7 +123,7 @@ def _show_flows(rows: Sequence[SiteStatus]) -> None:
 
 
 def _cell(cell: FlowCell | None) -> str:
-    """``3``, or ``3 (drift, suspended)``; nothing where the flow is not to be."""
+    """``3``, or ``3 (drift, suspended)``; empty for a flow that should not be there."""
     if cell is None:
         return ""
     marks = [*cell.marks, *([cell.state] if cell.state not in ("", "running") else [])]
@@ -299,8 +298,7 @@ def _state(copy: SiteCopy) -> SiteState:
 
 
 def _check_export(directory: Path, states: Mapping[str, SiteState]) -> None:
-    """Tells of what is not in it as the sites hold it; exit code 1. Raises ``InventoryError`` for
-    what is not valid any more."""
+    """Reports what the inventory does not reproduce; exit code 1. Raises ``InventoryError``."""
     rendered = render_all(read_inventory(directory))
     left = [
         f"site {site}: {key} is left out: {why}"
@@ -320,7 +318,7 @@ def _check_export(directory: Path, states: Mapping[str, SiteState]) -> None:
 
 
 def _tell_silent(found: Mapping[str, object]) -> None:
-    """Of sites that cannot be read; exit code 4."""
+    """Sites that cannot be read; exit code 4."""
     silent = {name: one for name, one in found.items() if isinstance(one, FlumengError)}
     for name, error in silent.items():
         click.echo(f"flumeng: site {name} cannot be read: {error}", err=True)

@@ -1,4 +1,4 @@
-"""``flumeng queue``: what waits in the work queues of flows, and what could not be read."""
+"""``flumeng queue``: items that wait in work queues, and items that failed."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def show(context: CliContext, store: Store, flow: str, limit: int, as_json: bool
 
 
 def _decides(command: Callable[..., None]) -> Callable[..., None]:
-    """What commands take that decide of items that failed."""
+    """The options of commands that decide about failed items."""
     for part in (
         with_store,
         reason_option,

@@ -192,7 +192,7 @@ def fill(
     hosts: tuple[str, ...],
     days: float,
 ) -> None:
-    """Issue, and say what to do with it. Raises UserError."""
+    """Issue certificates, and say what to do with them. Raises UserError."""
     issuer = enrolment.open_authority(authority)
     issuer.fill(folder, roles, name, hosts, days=days, now=utc_now())
     click.echo(

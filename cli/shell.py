@@ -1,9 +1,5 @@
-"""``flumeng shell``: the same commands, one connection, and names that complete themselves.
-
-Every line is one command, in the words of ``shlex``: quotes as in a Unix shell, ``#`` begins a
-comment. The word ``flumeng`` may stand before it, and ``help`` says what there is. A script stops
-at the first command that fails, with its exit code.
-"""
+"""``flumeng shell``: the same commands over one connection, with completion. A line is one command
+in the words of ``shlex``. A script stops at the first command that fails, with its exit code."""
 
 from __future__ import annotations
 
@@ -25,18 +21,18 @@ LEAVE = ("exit", "quit")
 
 
 class Left(Exception):  # noqa: N818  no error: the user leaves
-    """The user is done."""
+    pass
 
 
 class Session:
-    """Runs lines, all through the same context."""
+    """Runs lines in one context."""
 
     def __init__(self, root: click.Command, context: CliContext) -> None:
         self.root = root
         self.context = context
 
     def run(self, line: str) -> int:
-        """One line; gives its exit code. Raises ``Left``."""
+        """Run one line; returns its exit code. Raises ``Left``."""
         try:
             words = shlex.split(line, comments=True)
         except ValueError as error:
@@ -60,7 +56,7 @@ class Session:
         raise AssertionError("click ends every command by SystemExit")
 
     def run_all(self, lines: Iterable[tuple[str, str]]) -> int:
-        """Lines with their places, until one fails; gives that one's exit code."""
+        """Run lines with their places until one fails; returns its exit code."""
         for place, line in lines:
             try:
                 code = self.run(line)

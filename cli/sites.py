@@ -1,4 +1,4 @@
-"""What a read command looks at: one cluster, one site of an inventory, or all sites at once."""
+"""The clusters of a read command: one cluster, one site of an inventory, or all sites."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 SILENT = 4
-"""The exit code when a site could not be read, and the others were."""
+"""The exit code when only some sites could be read."""
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """Either ``hosts`` or ``site`` is the one cluster; with neither it is ``sites``."""
+    """One cluster (``hosts`` or ``site``), or else many ``sites``."""
 
     context: CliContext
     hosts: str = ""
@@ -53,7 +53,7 @@ class Clusters:
                 yield store
 
     def read_each(self, read: Callable[[Store], R]) -> Mapping[str, R | FlumengError]:
-        """What each of ``sites`` gave, or why it cannot be read; all at the same time."""
+        """What each of ``sites`` returns, or why it cannot be read; all at once."""
         from flumeng.fleet.everywhere import in_sites  # noqa: PLC0415  only for many sites
 
         def look(site: Site) -> R:
@@ -70,10 +70,8 @@ class Clusters:
         *,
         as_json: bool,
     ) -> None:
-        """A row for each dataclass that ``read`` gives; of many sites, each with its site's name.
-
-        Sites that cannot be read are told on standard error, and the exit code is 4.
-        """
+        """A row for each dataclass that ``read`` returns; with many sites, each with its site's
+        name. Sites that cannot be read go to standard error, with exit code 4."""
         if not self.are_many:
             with self.open() as store:
                 rows = read(store)
@@ -103,8 +101,8 @@ class Clusters:
 def with_clusters(
     command: Callable[Concatenate[CliContext, Clusters, P], None],
 ) -> Callable[P, None]:
-    """Add ``--zk``, ``--site``, ``--all-sites`` and ``--inventory``, and call the command with the
-    context and the clusters that they name."""
+    """Add ``--zk``, ``--site``, ``--all-sites`` and ``--inventory``; the command gets the context
+    and the clusters."""
 
     @optional_zk_option
     @click.option("--site", "site_name", metavar="SITE", help="Which site of the inventory.")
@@ -138,7 +136,7 @@ def with_clusters(
 
 
 def find_site(inventory: Inventory, name: str) -> Site:
-    """Raises ``UserError`` when there is no such site."""
+    """Raises ``UserError`` for an unknown site."""
     if name not in inventory.sites:
         raise UserError(f'there is no site "{name}": {nearest(name, inventory.sites)}')
     return inventory.sites[name]

@@ -104,7 +104,7 @@ def state_cells(flow: dict[str, Any]) -> Sequence[object]:
 
 
 def lag_text(flow: dict[str, Any]) -> str:
-    """Events, the age of the oldest, and which way it goes: ``1200, 15 s, growing``."""
+    """Events, age of the oldest, and trend: ``1200, 15 s, growing``."""
     said = [f"{flow['lag']}{'+?' if flow['lag_unknown'] else ''}"]
     if flow["lag"]:
         said += [f"{flow['lag_seconds']:.0f} s"] if flow["lag_seconds"] is not None else []

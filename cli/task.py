@@ -1,4 +1,4 @@
-"""``flumeng task``: what runs where."""
+"""``flumeng task``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What commands show of tasks: how they have ended, what became of their last events, and where
-they would move."""
+"""Output about tasks: endings, event counts and previews."""
 
 from __future__ import annotations
 
@@ -17,7 +16,6 @@ SHOWN = ("processed", "dropped", "parse_errors", "dead_letters")
 
 
 def show_counts(found: TaskCounts) -> None:
-    """Nothing when no task has counted yet."""
     for node in found.silent:
         click.echo(f"flumeng: node {node} does not say what became of events", err=True)
     if not found.rows:

@@ -1,4 +1,4 @@
-"""``flumeng top``: the cluster at a glance, again and again."""
+"""``flumeng top``: the cluster on one screen, refreshed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SEQUENCES = {
     b"\x7f": "backspace",
 }
 Wait = Callable[[float], str]
-"""Waits so many seconds for a key; gives its name or letter, or nothing."""
+"""Waits so many seconds for a key; returns its name or letter, or nothing."""
 
 
 @click.command()
@@ -68,7 +68,6 @@ def top(context: CliContext, store: Store, as_json: bool) -> None:
 
 
 def look(context: CliContext, store: Store, meter: RateMeter, view: View) -> Seen:
-    """Raises ``UserError`` without a cluster, ``UnavailableError``."""
     status = health.status(store, context.accounts, context.counters, context.clock())
     meter.add(status, _last_minute(context, store), context.monotonic())
     return Seen(
@@ -80,7 +79,7 @@ def look(context: CliContext, store: Store, meter: RateMeter, view: View) -> See
 
 
 def _last_minute(context: CliContext, store: Store) -> dict[str, Rates]:
-    """Of each flow; collectors are asked once for all of them."""
+    """By flow; collectors are asked once for all."""
     flows = overview.flows(Reading(store), checked=False)
     tasks = [task for flow in flows for task in flow.tasks]
     counts = task_counts(store, context.counters, tasks)
@@ -128,7 +127,7 @@ def live(context: CliContext, store: Store, wait: Wait) -> None:
 def _until_next_look(
     context: CliContext, wait: Wait, view: View, seen: Seen | None, screen: Any
 ) -> View:
-    """Draws after each key at once; looks again when the details of another flow are wanted."""
+    """Draws after each key; returns early when another flow is opened."""
     end = context.monotonic() + REFRESH_SECONDS
     while (left := end - context.monotonic()) > 0:
         key = wait(left)
@@ -144,8 +143,7 @@ def _until_next_look(
 
 @contextmanager
 def keyboard() -> Iterator[Wait]:
-    """The terminal gives each key at once and shows none, until the end. Needs a terminal as
-    standard input."""
+    """Reads single keys without echo. Needs a terminal as standard input."""
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
 

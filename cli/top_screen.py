@@ -1,8 +1,4 @@
-"""The screen of ``flumeng top``: what is selected, and how it is drawn. Pure.
-
-Keys: up and down (or k and j) select a flow, enter shows its tasks and partitions, escape goes
-back, s sorts by the next column, r reverses, q ends.
-"""
+"""The screen of ``flumeng top``. Pure."""
 
 from __future__ import annotations
 
@@ -42,8 +38,8 @@ Table = tuple[Sequence[str], list[Sequence[object]]]
 
 @dataclass(frozen=True)
 class Seen:
-    """One look at the cluster. ``status`` is the dict of ``control.queries.health``; ``details``
-    are those of the flow that is open, if one is."""
+    """The state of the cluster. ``status``: the dict of ``health.status``; ``details``: those of
+    the opened flow."""
 
     status: dict[str, Any]
     nodes: Sequence[NodeRow] = ()
@@ -56,7 +52,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class View:
-    """``selected`` is a flow's name, ``opened`` that of the flow whose details are shown."""
+    """``selected`` and ``opened``: names of flows."""
 
     sort: str = "lag"
     reverse: bool = False
@@ -72,7 +68,7 @@ def flows_in_order(seen: Seen, view: View) -> list[dict[str, Any]]:
 
 
 def pressed(view: View, key: str, seen: Seen) -> View:
-    """The view after a key; keys without a meaning change nothing."""
+    """The view after a key."""
     if key == "q":
         return replace(view, ended=True)
     if view.opened:
@@ -103,7 +99,7 @@ def headline(status: dict[str, Any]) -> str:
 
 
 def tables(seen: Seen, view: View) -> Iterator[Table]:
-    """The worst first: on a screen the others may not fit."""
+    """The worst rows first, since not all may fit."""
     causes = seen.status["causes"]
     if causes:
         yield ("PROBLEM", "WHAT TO DO"), [*grouped(causes)]
@@ -124,7 +120,7 @@ def tables(seen: Seen, view: View) -> Iterator[Table]:
 
 
 def picture(seen: Seen, view: View, lines: int) -> Group:
-    """For a screen with so many lines: of each table as many rows as fit, the worst first."""
+    """For a screen with so many lines: as many rows of each table as fit."""
     from rich.console import Group  # noqa: PLC0415  loads rich
     from rich.text import Text  # noqa: PLC0415  loads rich
 
@@ -145,7 +141,7 @@ def picture(seen: Seen, view: View, lines: int) -> Group:
 
 
 def _selectable(seen: Seen, view: View, flows: list[Sequence[object]], rows: int) -> RenderableType:
-    """The flows with their sparklines; the selected one is marked, and among the rows shown."""
+    """The flows with their sparklines; the selected one is marked and visible."""
     names = [str(row[0]) for row in flows]
     chosen = names.index(view.selected) if view.selected in names else -1
     first = max(0, chosen - rows + 1)
@@ -157,7 +153,7 @@ def _selectable(seen: Seen, view: View, flows: list[Sequence[object]], rows: int
 
 
 def spark(seen: Seen, flow: str) -> str:
-    """The delivery rates of the last refreshes as a sparkline, scaled to the largest."""
+    """The last delivery rates as a sparkline."""
     history = seen.rates_of(flow).history[-SPARKS:]
     most = max(history, default=0.0)
     if not most:

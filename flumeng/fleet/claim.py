@@ -1,9 +1,6 @@
-"""Who pushes: one at a time in a site, without a session that is held.
-
-Who begins writes its name into each site's ``/push`` that it is about to change, and takes it out
-when it is done. A process of this host that has certainly ended holds nothing; of one on another
-host only a person can tell that.
-"""
+"""The claim on a site's ``/push``: one push at a time, without a session. It is written before and
+removed after a push. The claim of an ended process of this host does not count; that of another
+host only an operator can take over."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ HasEnded = Callable[[str, int], bool]
 
 
 def is_held_by(push: Push, claim: PushClaim) -> bool:
-    """Whether it is this process that pushes, and as this push."""
     held = push.claim
     return held is not None and (held.push, held.boot, held.pid) == (
         claim.push,
@@ -32,7 +28,7 @@ def is_held_by(push: Push, claim: PushClaim) -> bool:
 
 
 def why_refused(push: Push, claim: PushClaim, has_ended: HasEnded, *, take_over: bool) -> str:
-    """Who else pushes now; empty when nobody does, or when it is taken over."""
+    """Who else pushes now; empty when nobody does, or with ``take_over``."""
     held = push.claim
     if held is None or take_over or is_held_by(push, claim) or has_ended(held.boot, held.pid):
         return ""
@@ -50,12 +46,8 @@ def take(
     *,
     take_over: bool,
 ) -> None:
-    """Write the claim into a site whose ``/push`` was ``seen`` at a version (None: whatever it
-    is); nothing to do when it is there.
-
-    Raises ``ConflictError`` when somebody else pushes, or has pushed since. May be called again
-    when its outcome is unknown.
-    """
+    """Write the claim into a site whose ``/push`` was ``seen`` at a version (None: any). Safe to
+    repeat. Raises ``ConflictError`` when somebody else pushes, or has pushed since."""
     if seen is not None and not why_refused(seen[0], claim, has_ended, take_over=take_over):
         with contextlib.suppress(ConflictError):  # it is looked at below
             store.write(paths.push(), replace(seen[0], claim=claim), seen[1])
@@ -73,7 +65,7 @@ def take(
 
 
 def let_go(store: Store, claim: PushClaim) -> None:
-    """Take the claim out when it is there still."""
+    """Remove the claim if it is still there."""
     found = store.read(paths.push())
     if found is not None and is_held_by(found.value, claim):
         with contextlib.suppress(ConflictError):  # somebody took over

@@ -1,10 +1,6 @@
-"""What is to be done in a site, from what it should hold, what it has, and what pushes know. Pure.
-
-Three values of each resource are compared: the one that is *wanted*, the one that is *there*, and
-the one that the last push left (its digest). What is there and is not what the push left was
-changed by hand: that is *drift*, and an operator says what becomes of it. What no push made or
-adopted is never changed and never removed.
-"""
+"""Compares what a site should hold with what it holds and what the last push left there. Pure. A
+value that is not what the push left was changed by hand: that is *drift*. What no push made or
+adopted is never changed."""
 
 from __future__ import annotations
 
@@ -16,17 +12,16 @@ from flumeng.fleet.resources import CHOKE, FLOW, Resources, digest, kind_of, nam
 from flumeng.fleet.site_state import SiteState
 
 Verb = Literal["make", "change", "delete", "take", "confirm", "forget"]
-"""``take``: it is there already and is as wanted, pushes look after it from now on. ``confirm``: it
-is as wanted, and went back to that by itself: it no longer counts as a rollout that failed.
-``forget``: pushes look after it no more. None of these changes the resource."""
+"""``take``: it is there as wanted and becomes owned by pushes. ``confirm``: a flow that went back
+to what is wanted no longer counts as failed. ``forget``: no longer owned. None of these changes the
+resource."""
 DriftPolicy = Literal["refuse", "keep", "overwrite"]
 BEING_DELETED = "the flow of that name is being deleted: push again when it is gone"
 
 
 @dataclass(frozen=True)
 class Change:
-    """One resource: the value ``before`` (None: not there) and ``after``; what pushes know of it
-    before and after, as digests (None: it is none of theirs)."""
+    """The values ``before`` (None: absent) and ``after``, and their digests if pushes own them."""
 
     key: str
     verb: Verb
@@ -38,7 +33,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Drift:
-    """A resource that was changed by hand, or removed (``there`` is None), since the last push."""
+    """A resource changed or removed (``there`` is None) by hand since the last push."""
 
     key: str
     wanted: str | None
@@ -47,9 +42,8 @@ class Drift:
 
 @dataclass(frozen=True)
 class Comparison:
-    """``conflicts``: key -> why it cannot be done; while there are any, nothing is done in the
-    site. ``waiting``: key -> what it waits for. ``left``: the keys of what pushes look after and
-    the inventory does not have any more; they go with ``prune``."""
+    """``conflicts``: key -> why; any conflict stops the push to the site. ``waiting``: key -> what
+    it waits for. ``left``: owned keys that the inventory lacks; ``prune`` deletes them."""
 
     changes: tuple[Change, ...] = ()
     drift: tuple[Drift, ...] = ()
@@ -62,8 +56,7 @@ class Comparison:
 def compare(
     wanted: Resources, state: SiteState, *, prune: bool = False, policy: DriftPolicy = "refuse"
 ) -> Comparison:
-    """What brings the site to ``wanted``; what pushes made and it does not have goes with
-    ``prune``."""
+    """What brings the site to ``wanted``; ``prune`` deletes owned resources that it lacks."""
     return _Comparing(state, policy).compare(wanted, prune=prune)
 
 
@@ -73,7 +66,7 @@ def restore(
     *,
     policy: DriftPolicy = "refuse",
 ) -> Comparison:
-    """What gives each resource the value, and pushes the digest, that they had ``before``."""
+    """What restores the values and digests of ``before``."""
     comparing = _Comparing(state, policy)
     for key, (value, owned) in sorted(before.items()):
         comparing.bring(key, value, owned)
@@ -81,8 +74,6 @@ def restore(
 
 
 class _Comparing:
-    """Collects what is found of one site."""
-
     def __init__(self, state: SiteState, policy: DriftPolicy) -> None:
         self._state = state
         self._policy = policy
@@ -110,7 +101,7 @@ class _Comparing:
         return self.result()
 
     def bring(self, key: str, value: str | None, owned: str | None) -> None:
-        """To this value, and let pushes know it under this digest."""
+        """To this value, and this digest for pushes."""
         why = self._why_not(key, value)
         if why:
             self._conflicts[key] = why
@@ -153,7 +144,7 @@ class _Comparing:
         return ""
 
     def _tell_drift(self, key: str, value: str | None) -> bool:
-        """Whether there is another value than the last push left; ``value`` is the wanted one."""
+        """Whether the value differs from what the last push left; ``value`` is the wanted one."""
         there, known = self._state.resources.get(key), self._state.owned.get(key)
         drifted = known is not None and (there is None or digest(there) != known)
         if key in self._state.went_back:

@@ -1,8 +1,5 @@
-"""The same work in many sites at once, each with a limit of its own: a frozen one costs no other.
-
-Nothing here ends a thread: the work of a site that is given up goes on until its own calls end, and
-what it brings then is thrown away. Its thread does not keep the process from ending.
-"""
+"""Runs the same work in many sites at once, each with a time limit of its own. No thread is ended:
+late work goes on in a daemon thread, and its result is ignored."""
 
 from __future__ import annotations
 
@@ -20,25 +17,21 @@ R = TypeVar("R")
 
 AT_MOST = 64
 PLACE_SECONDS = 1.0
-"""For so long the work of a site holds one of the places; then it goes on beside them."""
+"""Work that takes longer leaves its place to the next site."""
 
 
 def limit_seconds(site: Site) -> float:
-    """How long all work in a site may take that is one look at it, or one change of it."""
+    """The time limit of one read or change of a site."""
     return site.connect_seconds + site.turn_seconds
 
 
 def in_sites(
     sites: Iterable[Site], work: Callable[[Site], R], at_most: int = AT_MOST
 ) -> dict[str, R | FlumengError]:
-    """What the work gave in each site, or why it could not: by name, in the order of ``sites``.
-
-    ``work`` runs in a thread for each site. There are ``at_most`` places to begin in; work that
-    lasts longer than ``PLACE_SECONDS`` leaves its place to the next, so that many frozen sites do
-    not keep the others waiting. A site has ``limit_seconds`` from when its work begins and is then
-    given up with ``UnavailableError``: work that writes must end sooner by itself. An error that is
-    no ``FlumengError`` is raised here.
-    """
+    """Site -> result or error, in the order of ``sites``. Work runs in a thread for each site,
+    ``at_most`` at once; slow work leaves its place, so that frozen sites do not block others. After
+    ``limit_seconds`` a site has ``UnavailableError``: writing work must end sooner by itself. Other
+    errors than ``FlumengError`` are raised."""
     order = list(sites)
     waiting = deque(order)
     begun: dict[str, tuple[Site, float]] = {}
@@ -80,7 +73,7 @@ def _work(
 
 
 def _seconds_left(begun: dict[str, tuple[Site, float]], now: float, *, more: bool) -> float:
-    """Until the next site is late or, when ``more`` wait, until the next place is free."""
+    """Until a site is late or, when ``more`` wait, a place is free."""
     moments = [since + limit_seconds(site) for site, since in begun.values()]
     if more:
         moments += [since + PLACE_SECONDS for _, since in begun.values()]

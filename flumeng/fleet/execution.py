@@ -1,8 +1,5 @@
-"""A push that is carried out: claims, a thread for each site's turn, and back what became of it.
-
-What happens next is decided by ``Waves``; here threads and queues are all there is. Killed at any
-moment it leaves sites that say how far it came, and the next one with the same inventory goes on.
-"""
+"""Carries out a push: claims, and a thread for each site's turn; ``Waves`` decides. A push that is
+killed leaves its progress in the sites, and the next one with the same inventory goes on."""
 
 from __future__ import annotations
 
@@ -47,15 +44,15 @@ from flumeng.platform.errors import ConflictError, FlumengError
 from zkschema.records import PushClaim, PushSource
 
 WINDOW_SECONDS = 30.0
-"""Between one look at the windows and the next, while they are waited for."""
+"""Between checks of windows while they are waited for."""
 STOP_SECONDS = 0.2
 GONE_SECONDS = 2.0
-"""Between one look for flows that are being deleted and the next."""
+"""Between checks for flows that are being deleted."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """What a site's turn is at, in a sentence."""
+    """A site's progress, in a sentence."""
 
     site: str
     text: str
@@ -63,8 +60,7 @@ class Note:
 
 @dataclass(frozen=True)
 class World:
-    """What a push reaches sites through. ``connect`` raises ``UnavailableError`` when a site does
-    not answer in its time."""
+    """``connect`` raises ``UnavailableError`` when a site does not answer in its time."""
 
     connect: Callable[[Site], Store]
     health: Health
@@ -73,15 +69,12 @@ class World:
 
 
 class Report(Protocol):
-    """Hears of what happens, one after the other."""
-
     def __call__(self, event: Instruction | Note) -> None: ...
 
 
 @dataclass(frozen=True)
 class Manner:
-    """How a push is carried out. ``verb`` as in ``PushEntry``; ``back`` is the push that a revert
-    is, whose id is another one."""
+    """``verb`` as in ``PushEntry``; ``back`` is the push that a revert makes, under another id."""
 
     verb: str
     source: PushSource
@@ -94,7 +87,7 @@ class Manner:
 
 @dataclass
 class Execution:
-    """``run`` once. ``stop`` may be called from any thread, or from a handler of signals."""
+    """``run`` once. ``stop`` may be called from any thread or signal handler."""
 
     inventory: Inventory
     plan: PushPlan
@@ -108,12 +101,12 @@ class Execution:
     _links: dict[str, Link] = field(default_factory=dict)
 
     def stop(self) -> None:
-        """No further site is begun; those under way come to their end."""
+        """No further site is begun; those under way complete."""
         self._events.put(StopAsked())
 
     def run(self) -> Outcome:
-        """Raises ``ConflictError`` when somebody else pushes to one of the sites: then nothing is
-        changed anywhere."""
+        """Raises ``ConflictError``, before any change, when somebody else pushes to one of the
+        sites."""
         todo = [name for name, site in self.plan.sites.items() if site.has_work or site.error]
         machine = Waves(
             self.waves,
@@ -147,7 +140,7 @@ class Execution:
             event = self._next(patience_seconds)
 
     def _next(self, patience_seconds: float | None) -> Event:
-        """What happens next; a tick when a window may have opened."""
+        """The next event; a tick when a window may have opened."""
         waited = 0.0
         while True:
             try:  # in short waits, so that a signal is heard
@@ -165,7 +158,7 @@ class Execution:
         threading.Thread(target=work, args=(site,), name=f"turn-{site}", daemon=True).start()
 
     def _take_turn(self, name: str) -> None:
-        """A site's whole turn; in a thread of its own."""
+        """A site's whole turn, in a thread of its own."""
         planned = self.plan.sites[name]
         cannot = planned.error or str(self._unclaimed.get(name, ""))
         if cannot:
@@ -194,7 +187,7 @@ class Execution:
             turn.close()
 
     def _take_back(self, name: str) -> None:
-        """What gives a site back what it had before this push."""
+        """Revert a site."""
         site = self.inventory.sites[name]
         link = Link(site, self.world.connect, self.world.clocks)
         self._ended.discard(name)  # it is claimed once more
@@ -217,8 +210,8 @@ class Execution:
             link.close()
 
     def _planned_back(self, name: str, link: Link, patience_seconds: float) -> SitePlan:
-        """What reverts the site, once the flows are gone that this push deleted there: before, they
-        cannot be made again. Raises ``ConflictError`` for what it cannot be."""
+        """Plans the revert once flows that this push deleted are gone and can be created again.
+        Raises ``ConflictError``."""
         deadline = self.world.clocks.monotonic() + patience_seconds
         while True:
             planned = link.do(lambda store: self._going_back(name, store))
@@ -269,8 +262,8 @@ class Execution:
         )
 
     def _claim(self, names: list[str]) -> list[str]:
-        """The sites that are ours now. The first is claimed alone: of two who begin at the same
-        moment one gets it, and the other goes."""
+        """The claimed sites. The first is claimed alone, so that one of two concurrent pushes gets
+        it."""
         ordered = sorted(names)
         outcomes: dict[str, FlumengError | None] = {}
         for part in (ordered[:1], ordered[1:]):
@@ -298,7 +291,7 @@ class Execution:
         )
 
     def _keep_links(self, todo: Sequence[str]) -> None:
-        """Only those of sites whose turn comes at once; no session is held for longer."""
+        """Only those of sites whose turn is next; no session is held longer."""
         wave = next((wave for wave in self.waves if {*wave.sites} & {*todo}), None)
         first = [name for name in wave.sites if name in todo] if wave else []
         kept = first[: wave.parallel or len(first)] if wave else []
@@ -309,7 +302,7 @@ class Execution:
         )
 
     def _let_go(self, names: list[str]) -> None:
-        """Of those that their turn has not let go."""
+        """Release claims that turns have not released."""
         sites = [self.inventory.sites[name] for name in names if name not in self._ended]
         in_sites(sites, self._let_go_of)
 

@@ -1,7 +1,4 @@
-"""A connection to one site, made anew when it breaks, for as long as a step may take.
-
-The session is held while something is done, and let go before a long wait.
-"""
+"""A connection to one site that is restored when it breaks."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ RETRY_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Clocks:
-    """``now`` gives seconds since the epoch, to be shown; ``monotonic`` seconds that only grow."""
+    """``now``: seconds since the epoch, for display; ``monotonic``: seconds."""
 
     now: Callable[[], float]
     monotonic: Callable[[], float]
@@ -37,8 +34,8 @@ class Link:
         self._store: Store | None = None
 
     def do(self, step: Callable[[Store], R]) -> R:
-        """The step's result. It is begun anew when the connection breaks, so it must look first
-        what of it is done. Raises ``UnavailableError`` when the site's time for it is up."""
+        """The step's result. It is repeated when the connection breaks, so it must check what is
+        done already. Raises ``UnavailableError`` after the site's time limit."""
         deadline = self._clocks.monotonic() + self._site.turn_seconds
         while True:
             try:

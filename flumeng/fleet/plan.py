@@ -1,4 +1,4 @@
-"""What a push would do in each site, and whether it is still that when it is applied. Pure."""
+"""The plan of a push in each site, and whether it still holds when it is applied. Pure."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ NOTHING, FAILED, CONFLICT, CHANGES = 0, 1, 3, 5
 
 @dataclass(frozen=True)
 class Seen:
-    """What saves whoever goes on from here a look: at which version ``/push`` is, and what there is
-    to ask for."""
+    """Saves the next reader a full read: the version of ``/push``, and which znodes there are."""
 
     push_version: Expected
     shape: Shape
@@ -34,10 +33,9 @@ class Seen:
 
 @dataclass(frozen=True)
 class SitePlan:
-    """``error``: why nothing can be said of the site, or done in it. ``recomposed``: flow ->
-    why it gets a new revision although the push does not name it. ``moves``: what masters would do
-    with tasks. ``unproven``: why the last push there is not done although nothing is left to
-    write; a site is seen to be well before it is. ``push``: what the site knows of pushes."""
+    """``error``: why the site cannot be planned. ``recomposed``: flow -> why it gets a revision
+    with another flow. ``moves``: of tasks, by masters. ``unproven``: why the last push there is not
+    done. ``push``: the site's record."""
 
     site: str
     comparison: Comparison = field(default_factory=Comparison)
@@ -55,7 +53,7 @@ class SitePlan:
 
 @dataclass(frozen=True)
 class PushPlan:
-    """``digest`` and ``revision`` are those of the inventory that it was made from."""
+    """``digest`` and ``revision`` are those of its inventory."""
 
     inventory: str
     digest: str
@@ -66,7 +64,7 @@ class PushPlan:
 
     @property
     def exit_code(self) -> int:
-        """The worst of what was found."""
+        """The worst result of all sites."""
         found = self.sites.values()
         if any(site.error for site in found):
             return FAILED
@@ -90,7 +88,7 @@ def plan_site(
 def plan_undo(
     site: str, entries: Sequence[PushEntry], copy: SiteCopy, *, policy: DriftPolicy
 ) -> SitePlan:
-    """What gives the site back what it had before these entries, which are its newest."""
+    """What restores the site to before these entries, its newest ones."""
     why = site_state.why_not_pushed(copy)
     if why:
         return SitePlan(site, error=why)
@@ -99,7 +97,7 @@ def plan_undo(
 
 
 def with_moves(site: str, comparison: Comparison, copy: SiteCopy) -> SitePlan:
-    """The plan of a site in which this is to be done, or why it cannot be."""
+    """Complete the plan of a site, or say why it cannot be done."""
     push = site_state.push_of(copy)
     refused = writes.refused_flows(copy, comparison.changes)
     comparison = replace(
@@ -129,7 +127,7 @@ def unproven(push: records.Push) -> str:
 
 
 def moved_since(before: PushPlan, now: PushPlan) -> list[str]:
-    """What is not as the plan saw it, a line each: an apply of the plan would do something else."""
+    """What differs from the plan, a line each."""
     lines = []
     for name, old in before.sites.items():
         new = now.sites.get(name)
@@ -155,7 +153,7 @@ def moved_since(before: PushPlan, now: PushPlan) -> list[str]:
 
 
 def to_json(plan: PushPlan) -> dict[str, Any]:
-    """As ``push plan --json`` prints it, and ``--out`` keeps it."""
+    """The format of ``push plan --json`` and ``--out``."""
     return {
         "v": FORMAT,
         "inventory": plan.inventory,
@@ -184,7 +182,7 @@ def _site_json(site: SitePlan) -> dict[str, Any]:
 
 
 def from_json(document: Any) -> PushPlan:
-    """A plan that ``to_json`` gave. Raises ``UserError`` for anything else."""
+    """Raises ``UserError`` for anything but the output of ``to_json``."""
     if not isinstance(document, dict) or document.get("v") != FORMAT:
         raise UserError(
             f"this is no plan of format {FORMAT}: make one with `flumeng push plan --out FILE`"

@@ -1,5 +1,4 @@
-"""Plans of many sites: all are read at the same time, and one that is away is said to be. Adoption
-puts what was made by hand under the care of pushes, as it is."""
+"""Plans many sites at once, and adopts resources that were made by hand."""
 
 from __future__ import annotations
 
@@ -30,10 +29,8 @@ Connect = Callable[[Site], Store]
 
 
 def chosen(inventory: Inventory, only: Collection[str]) -> list[Site]:
-    """The sites that are named, also by a group or a label (``tier=one``); all without a name.
-
-    Raises ``UserError`` for a name that there is not.
-    """
+    """Sites by name, group or label (``tier=one``); all without names. Raises ``UserError`` for an
+    unknown one."""
     names: set[str] = set()
     known = {name for site in inventory.sites.values() for name in _names(site)}
     for name in only:
@@ -63,7 +60,7 @@ def waves_of(inventory: Inventory, sites: Iterable[str]) -> tuple[Wave, ...]:
 def look(
     sites: Iterable[Site], connect: Connect, work: Callable[[Site, Store, SiteCopy], R]
 ) -> dict[str, R | FlumengError]:
-    """What ``work`` makes of each site, or why the site cannot be read."""
+    """What ``work`` returns for each site, or why the site cannot be read."""
 
     def one(site: Site) -> R:
         with closing(connect(site)) as store:
@@ -81,8 +78,8 @@ def plan_push(
     prune: bool = False,
     policy: DriftPolicy = "refuse",
 ) -> PushPlan:
-    """What brings the sites to what the inventory says. Raises ``UserError`` for a name in ``only``
-    that there is not."""
+    """What brings the sites to the inventory. Raises ``UserError`` for an unknown name in
+    ``only``."""
     sites = chosen(inventory, only)
     found = look(
         sites,
@@ -102,11 +99,8 @@ def plan_push(
 
 
 def source_of(plan: PushPlan, *, who: str, reason: str, now: float, suffix: str) -> PushSource:
-    """Who pushes what, under a new id; nobody else has the ``suffix``.
-
-    Ids begin with a time and sort in the order of pushes: with a clock that is behind, the new one
-    is a second later than the newest that these sites know.
-    """
+    """The source of a new push. Ids sort by time: with a slow clock, the new one is a second after
+    the newest that the sites know."""
     known = (site.push.source.push for site in plan.sites.values() if site.push.source)
     later = [moment + 1 for moment in map(_time_of, known) if moment is not None]
     moment = datetime.fromtimestamp(max([now, *later]), UTC)
@@ -130,8 +124,7 @@ def _time_of(push: str) -> float | None:
 
 
 def begun(plan: PushPlan) -> PushSource | None:
-    """The push of the same content that did not come to its end in all its sites, to be gone on
-    with as that; None when there is none."""
+    """The unfinished push of the same content, to be continued; None without one."""
     sources = {
         source.push: source
         for site in plan.sites.values()
@@ -145,7 +138,7 @@ def begun(plan: PushPlan) -> PushSource | None:
 
 
 def _lacks(site: SitePlan | None, source: PushSource) -> bool:
-    """Whether the push is still to come to the site, or to be seen to its end there."""
+    """Whether the push is not done in the site."""
     if site is None:
         return False
     last = site.push.source.push if site.push.source else ""
@@ -153,7 +146,7 @@ def _lacks(site: SitePlan | None, source: PushSource) -> bool:
 
 
 def said(found: Mapping[str, SitePlan | FlumengError]) -> dict[str, SitePlan]:
-    """Each site's plan, or one that says why there is none."""
+    """Each site's plan, or one with the error."""
     return {
         name: one if isinstance(one, SitePlan) else SitePlan(name, error=str(one))
         for name, one in found.items()
@@ -167,11 +160,8 @@ def adopt(
     claim: PushClaim,
     has_ended: HasEnded,
 ) -> list[str]:
-    """The keys that were adopted; without any given, those of all flows that no push made.
-
-    What was changed by hand since a push is adopted as it is now. Raises ``UserError`` for a key
-    that there is not, ``ConflictError`` while somebody pushes, ``UnavailableError``.
-    """
+    """The adopted keys: ``keys``, or all flows that no push made; drift is adopted as it is. Raises
+    ``UserError`` for an unknown key, ``ConflictError`` while somebody pushes."""
     adopted: list[str] = []
     while True:
         copy = copy_site(store)

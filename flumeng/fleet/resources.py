@@ -1,9 +1,6 @@
-"""What a push looks after: keys and values. Pure.
-
-A key is ``KIND/NAME``: ``flow/web``, ``setting/grace_seconds``, ``choke/web``, ``choke/web@n1``,
-``label/n1/role``, ``capacity/n1/slots``. A value is a text: a flow's is its file's, a number's is
-the shortest that reads back as the same number.
-"""
+"""Keys and values of what a push manages. Pure. A key is ``KIND/NAME``: ``flow/web``,
+``setting/grace_seconds``, ``choke/web``, ``choke/web@n1``, ``label/n1/role``,
+``capacity/n1/slots``. A value is a flow's text, or the shortest text of a number."""
 
 from __future__ import annotations
 
@@ -26,14 +23,13 @@ def name_of(key: str) -> str:
 
 
 def of_node(key: str) -> tuple[str, str]:
-    """The node, and the name of its label or dimension of capacity. A label may hold slashes, a
-    node's name cannot."""
+    """The node, and its label or dimension. A label may contain slashes."""
     node, _, name = name_of(key).partition("/")
     return node, name
 
 
 def number_text(value: float) -> str:
-    """``5`` for 5.0, and what reads back as the same number."""
+    """``5`` for 5.0; reads back as the same number."""
     return str(int(value)) if value == int(value) else repr(value)
 
 
@@ -42,5 +38,5 @@ def setting_text(value: float | str) -> str:
 
 
 def digest(value: str) -> str:
-    """What stands for a value where only its equality matters: 128 bits of its SHA-256."""
+    """128 bits of SHA-256, to compare values."""
     return hashlib.sha256(value.encode()).hexdigest()[:32]

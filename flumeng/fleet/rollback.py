@@ -1,4 +1,4 @@
-"""Which push is undone, and what that does in each site."""
+"""Plans a rollback: which push is undone, and what that changes in each site."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from zkschema.records import PushEntry, PushSource
 
 @dataclass(frozen=True)
 class Rollback:
-    """``undoes``: the push that is undone, or the one to which sites go back. ``begun``: the id of
-    the rollback that is gone on with, empty for a new one."""
+    """``undoes``: the undone push, or the one to go back to. ``begun``: the id of an unfinished
+    rollback that is continued, or empty."""
 
     undoes: str
     begun: str
@@ -44,13 +44,9 @@ def plan_rollback(
     only: Collection[str] = (),
     policy: DriftPolicy = "refuse",
 ) -> Rollback:
-    """What gives each site back what it had right after push ``to``, or before its newest push.
-
-    Without ``to`` that is the push that is the newest in any site, by its id, which begins with its
-    time; sites that did not get it stay as they are. A rollback that was not seen to its end is
-    gone on with; after one that was, there is nothing to do. Raises ``UserError`` when there is
-    nothing to undo, and for a ``to`` that none of the sites knows.
-    """
+    """Restore each site to right after push ``to``, or to before the newest push of any site; sites
+    without that push stay as they are. An unfinished rollback is continued. Raises ``UserError``
+    when there is nothing to undo, and for an unknown ``to``."""
     sites = planning.chosen(inventory, only)
     found = planning.look(
         sites,
@@ -93,8 +89,8 @@ def _expect_known(to: str, histories: Sequence[_History]) -> None:
 
 
 def _to_undo(histories: Sequence[_History]) -> tuple[str, ...]:
-    """The newest push; and when that is a rollback, the one that it undoes: so a rollback that was
-    killed is gone on with, and one that is done is not undone by itself."""
+    """The newest push, and when that is a rollback, the push that it undoes: so a killed rollback
+    is continued, and a finished one is not undone."""
     sources = [one.newest for one in histories if one.newest is not None]
     if not sources:
         raise UserError(

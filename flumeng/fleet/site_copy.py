@@ -1,14 +1,6 @@
-"""A site as it was at one moment: read in few round trips, then looked at as often as one likes.
-
-All that views, previews and writes want to know of a cluster is read in three waits, level by
-level. Whatever in it an operator may change is read once more with the last level, and if it is not
-as it was, all is read again. So between the first and the last of these reads nothing that a push
-compares or writes was changed. Acks and what nodes say of themselves change all the time: they are
-as they were at some point in between.
-
-Whoever has looked before knows what to ask for: all of that is read in one wait, and only what is
-new in more. Each znode is as it was at some point of these.
-"""
+"""A consistent copy of a site in a few round trips. What operators may change is read again with
+the last of three levels; if it differs, all is read again. Acks and statuses are of some point in
+between. A known shape is read in one round trip, each znode at some point of it."""
 
 from __future__ import annotations
 
@@ -40,14 +32,14 @@ FOLDERS = (
 
 @dataclass(frozen=True)
 class Shape:
-    """What there was to ask for in a site."""
+    """The znodes and folders of a site."""
 
     znodes: tuple[Path, ...]
     folders: tuple[Path, ...]
 
 
 class SiteCopy(ClusterCopy):
-    """All that belongs to a site; see ``Shape``."""
+    """All that belongs to a site."""
 
     def __init__(self, scale: Scale, shape: Shape) -> None:
         super().__init__(scale)
@@ -55,10 +47,7 @@ class SiteCopy(ClusterCopy):
 
 
 def copy_site(store: Store) -> SiteCopy:
-    """The site at one moment.
-
-    Raises ``UnavailableError``, ``ConflictError`` when the site never holds still.
-    """
+    """Raises ``ConflictError`` when the site changes again and again."""
     for _ in range(ATTEMPTS):
         reading = _Reading(store)
         if reading.read_at_once():
@@ -67,17 +56,14 @@ def copy_site(store: Store) -> SiteCopy:
 
 
 def look_again(store: Store, shape: Shape) -> SiteCopy:
-    """The site as it is now, of one that had this shape; in one wait when it still has it.
-
-    Raises ``UnavailableError``.
-    """
+    """The present state of a site of this shape; one round trip if the shape still holds."""
     reading = _Reading(store)
     reading.read_again(shape)
     return reading.copy()
 
 
 class _Reading:
-    """``_wanted`` and ``_listed`` are what belongs to the site."""
+    """``_wanted`` and ``_listed``: what belongs to the site."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -107,7 +93,7 @@ class _Reading:
         self._look_for([ack for cursor in others for ack in self._acks(cursor)], [])
 
     def copy(self) -> SiteCopy:
-        """Without what belonged to the site before and does no more."""
+        """Without what no longer belongs to the site."""
         shape = Shape(tuple(self._wanted.values()), tuple(self._listed.values()))
         copy = SiteCopy(self._store.scale, shape)
         for path in shape.znodes:
@@ -118,7 +104,7 @@ class _Reading:
     def _look_for(
         self, wanted: Sequence[Path], folders: Sequence[Path], again: Sequence[Path] = ()
     ) -> None:
-        """At those of these that were not looked at before, and at some of them ``again``."""
+        """Read what was not read before, and some of it ``again``."""
         self._wanted |= {str(path): path for path in wanted}
         self._listed |= {str(path): path for path in folders}
         missing = [path for path in wanted if str(path) not in self._seen.znodes]
@@ -133,7 +119,7 @@ class _Reading:
         self._seen.folders |= zip(map(str, folders), listed, strict=True)
 
     def _heads(self) -> list[Path]:
-        """What operators change; it tells of all that they change."""
+        """What operators change."""
         return [
             *(paths.flow(name) for name in self._names(paths.flows())),
             *(paths.node(name) for name in self._names(paths.nodes())),

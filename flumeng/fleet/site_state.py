@@ -1,4 +1,4 @@
-"""Which resources a site has, and which of them pushes look after. Pure."""
+"""The resources of a site, and which of them pushes own. Pure."""
 
 from __future__ import annotations
 
@@ -29,12 +29,10 @@ DELETED = "deleted"
 
 @dataclass(frozen=True)
 class SiteState:
-    """``resources`` are all that there are; settings that have their default are none, unless a
-    push looks after them. ``owned``: key -> digest of the value that it got from a push, or was
-    adopted with. ``ending``: flows that are being deleted. ``nodes``: those that are registered.
-    ``unreadable``: a key, or the kinds and names that start with it -> why nobody can tell.
-    ``returned``: the keys of flows whose rollout ended at the revision before; ``went_back``: those
-    of them for which it did so by itself."""
+    """``resources``: without settings at their default, unless owned. ``owned``: key -> digest of
+    the pushed or adopted value. ``ending``: flows being deleted. ``unreadable``: key, or beginning
+    of keys -> why. ``returned``: keys of flows whose rollout was given up; ``went_back``: by
+    itself."""
 
     resources: Resources
     owned: Mapping[str, str] = field(default_factory=dict)
@@ -45,13 +43,13 @@ class SiteState:
     went_back: frozenset[str] = frozenset()
 
     def why_unknown(self, key: str) -> str:
-        """Why nobody can tell what the resource is; empty when it is known."""
+        """Why the resource cannot be read; empty when it can."""
         kind = kind_of(key)
         starts = (key, kind, f"{kind}/{of_node(key)[0]}")
         return next((self.unreadable[start] for start in starts if start in self.unreadable), "")
 
     def why_waits(self, key: str) -> str:
-        """Which node has to register before the resource can be there; empty for none."""
+        """Which node has to register first; empty for none."""
         kind = kind_of(key)
         if kind in (LABEL, CAPACITY):
             node = of_node(key)[0]
@@ -61,7 +59,7 @@ class SiteState:
 
 
 def push_of(copy: SiteCopy) -> records.Push:
-    """What the site knows of pushes. Raises ``CorruptError``, or ``UserError`` when it is newer."""
+    """Raises ``CorruptError``, or ``UserError`` for a newer record."""
     found = copy.read(paths.push())
     return found.value if found else records.Push()
 
@@ -86,14 +84,14 @@ def why_not_pushed(copy: SiteCopy) -> str:
 
 
 def why_not_now(copy: SiteCopy) -> str:
-    """Why nothing is changed in the site now; empty when it can be."""
+    """Why nothing may be changed now; empty when it may."""
     cluster = copy.znodes[str(paths.cluster())]
     maintenance = cluster.value.maintenance if isinstance(cluster, Versioned) else None
     return f"maintenance mode, by {maintenance.who}: {maintenance.why}" if maintenance else ""
 
 
 def state_of(copy: SiteCopy) -> SiteState:
-    """The state of a site to which something can be pushed."""
+    """Of a site that can be pushed to."""
     owned = push_of(copy).resources
     unreadable: dict[str, str] = {}
     resources = {
@@ -122,7 +120,7 @@ def state_of(copy: SiteCopy) -> SiteState:
 
 
 def _flows(copy: SiteCopy, unreadable: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Isolated parts are none: they follow from the text of their flow."""
+    """Without isolated parts, which follow from their flow's text."""
     for name in copy.children(paths.flows()):
         if is_part(name):
             continue

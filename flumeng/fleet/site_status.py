@@ -1,4 +1,4 @@
-"""What is where: what each site holds against the inventory, who pushed it, and how it does."""
+"""Compares each site with the inventory: who pushed it, its drift and health."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ OK, DEGRADED = "ok", "degraded"
 
 @dataclass(frozen=True)
 class FlowCell:
-    """One flow in one site. ``revision`` is None when it is not there; ``marks`` say in which ways
-    it is not as the inventory has it: ``differs``, ``drift``, ``foreign`` (no push made it)."""
+    """``revision`` is None for an absent flow; ``marks``: ``differs``, ``drift``, ``foreign`` (no
+    push made it)."""
 
     revision: int | None
     state: str
@@ -31,8 +31,7 @@ class FlowCell:
 
 @dataclass(frozen=True)
 class SiteStatus:
-    """``behind``: so many resources are not as the inventory has them. ``error``: why nothing of
-    the rest can be told."""
+    """``behind``: the number of resources that differ. ``error``: why the rest is empty."""
 
     site: str
     error: str = ""
@@ -59,7 +58,7 @@ def site_status(
     health: Mapping[str, Any],
     has_ended: HasEnded,
 ) -> SiteStatus:
-    """``health`` is what ``flumeng status`` shows of the site."""
+    """``health`` is the result of ``health.status``."""
     why = why_not_pushed(copy)
     if why:
         return SiteStatus(site, why)
@@ -95,7 +94,7 @@ def site_status(
 
 
 def _pushed_by(claim: PushClaim | None, has_ended: HasEnded) -> str:
-    """Who pushes, as far as anybody knows: a killed process leaves its claim."""
+    """Who pushes; a killed process leaves its claim."""
     if claim is None or has_ended(claim.boot, claim.pid):
         return ""
     return claim.who
@@ -135,7 +134,7 @@ class PushRow:
 
 
 def history(entries: Mapping[str, Sequence[PushEntry]]) -> list[PushRow]:
-    """The pushes that sites remember, the oldest first; ``entries`` by site."""
+    """The pushes that sites remember, oldest first; ``entries`` by site."""
     sites: dict[str, list[str]] = {}
     changes: dict[str, int] = {}
     newest: dict[str, PushEntry] = {}
@@ -165,6 +164,6 @@ def history(entries: Mapping[str, Sequence[PushEntry]]) -> list[PushRow]:
 
 
 def _moment(row: tuple[str, PushEntry]) -> tuple[str, bool, str]:
-    """Sorts by time; a push and the one that takes it back may be of the same second."""
+    """Sorts by time; a push and its undoing may be of the same second."""
     push, entry = row
     return push.partition("-")[0], bool(entry.source.undoes), push

@@ -1,9 +1,6 @@
-"""One site's turn in a push: write what was planned, see that the site takes it well, let it go.
-
-Each step looks first what of it is done, so it may be begun anew at any point: after a connection
-that broke, a reply that was lost, or by another process after this one was killed. A resource is
-written only while it is what the plan saw.
-"""
+"""One site's turn in a push: write the changes, watch that the site is well, release it. Each step
+checks what is done, so it can be repeated after a lost connection or by another process. A resource
+is written only while it is as planned."""
 
 from __future__ import annotations
 
@@ -25,19 +22,18 @@ from zkschema.records import Push, PushClaim, PushSource
 
 ATTEMPTS = 10
 LOOKS_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 10.0)
-"""Before a look at a site, from the first one on; the last one again and again."""
+"""Waits before each look at a site; the last one repeats."""
 SOAK_LOOKS = 10
 HOLD_SECONDS = 10.0
-"""A connection is let go when nothing is asked for longer than this."""
+"""A connection is closed before a longer wait."""
 
 Health = Callable[[SiteCopy], Mapping[str, str]]
-"""What is wrong in a site: a name that stays the same -> a sentence."""
+"""Problems of a site: stable name -> sentence."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a turn is to do. ``verb`` as in ``PushEntry``; ``shape`` is the site's at the last look,
-    if there was one."""
+    """``verb`` as in ``PushEntry``; ``shape``: the site's, if it was read before."""
 
     site: Site
     changes: tuple[Change, ...]
@@ -72,7 +68,7 @@ class Turn:
         self._seen: Versioned[Push] | None = None
 
     def write(self) -> None:
-        """Raises ``ConflictError`` for what is not as the plan saw it, ``UnavailableError``."""
+        """Raises ``ConflictError`` for what is not as planned."""
         refused = 0
         while True:
             try:
@@ -85,8 +81,8 @@ class Turn:
                 self._clocks.sleep(LOOKS_SECONDS[0])
 
     def watch(self, settled: Callable[[], None]) -> None:
-        """Until the site was well for as long as it is to be; ``settled`` is called when it is so
-        for the first time. Raises ``FlumengError`` when it is not in time."""
+        """Until the site was well for its soak time; ``settled`` is called when it is first well.
+        Raises ``FlumengError`` after the time limit."""
         task = self._task
         deadline = self._clocks.monotonic() + task.settle_seconds + task.soak_seconds
         well_since: float | None = None
@@ -120,7 +116,7 @@ class Turn:
                 self._link.close()
 
     def end(self, why: str = "") -> None:
-        """Let the site go: it has what it was to have, or failed (``why``)."""
+        """Release the site, which is done or failed (``why``)."""
         self._link.do(lambda store: self._end(store, why))
 
     def close(self) -> None:
@@ -155,7 +151,7 @@ class Turn:
         return len(part) == len(changes)
 
     def _look(self, store: Store) -> SiteCopy:
-        """As little as can be asked for; a write that rests on it is refused when it is stale."""
+        """Reads as little as possible; a stale read makes the write fail."""
         copy = copy_site(store) if self._shape is None else look_again(store, self._shape)
         self._shape = copy.shape
         self._seen = copy.read(paths.push())
@@ -173,8 +169,7 @@ class Turn:
         return push
 
     def _begin(self, copy: SiteCopy, push: Push) -> None:
-        """A push that was not seen to its end leaves what was wrong before it: with that the site
-        is compared, and not with what the push may have made of it."""
+        """An unfinished push leaves the problems before it: the site is compared with those."""
         if push.source is not None and push.source.push == self._task.source.push:
             self.touched = True
         if push.state == "applied":
@@ -183,7 +178,7 @@ class Turn:
             self._baseline = frozenset(push.baseline)
 
     def _missing(self, copy: SiteCopy) -> list[str]:
-        """What is not as it is to be, or is worse than before; a line each."""
+        """What is not as wanted, or worse than before; a line each."""
         self._own_push(copy)
         lines: list[str] = []
         applied = list(writes.texts_of(self._task.changes))
@@ -222,8 +217,8 @@ class _Lost(ConflictError):  # noqa: N818  a compare-and-set, to be looked at ag
 
 
 def remaining(changes: Sequence[Change], copy: SiteCopy) -> list[Change]:
-    """Those that are not done yet. Raises ``ConflictError`` for one of which neither the value
-    before nor the one after is there."""
+    """Changes that are not done yet. Raises ``ConflictError`` when neither the value before nor the
+    one after is there."""
     state = site_state.state_of(copy)
     left = []
     for change in changes:

@@ -1,4 +1,4 @@
-"""What gives a site back what it had before a push, from the entries that pushes left."""
+"""Selects the entries of pushes to undo, and what was there before them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,16 @@ from zkschema import paths
 from zkschema.records import PushEntry
 
 Before = Mapping[str, tuple[str | None, str | None]]
-"""Key -> the value (None: not there), and the digest that pushes knew (None: it was not theirs)."""
+"""Key -> value (None: absent) and digest (None: not owned)."""
 
 
 def read_entries(store: ReadableStore, copy: SiteCopy) -> list[PushEntry]:
-    """All that are kept, in order, from behind the last one that cannot be read.
-
-    Raises ``UnavailableError``.
-    """
+    """All kept entries in order, after the last unreadable one."""
     return read_history(store, copy)[0]
 
 
 def read_history(store: ReadableStore, copy: SiteCopy) -> tuple[list[PushEntry], str]:
-    """The same, and why those before cannot be told; empty when all can. Raises
-    ``UnavailableError``."""
+    """The same, with why older ones cannot be read; empty when all can."""
     wanted = [paths.push_entry(name) for name in copy.children(paths.push())]
     entries: list[PushEntry] = []
     why = ""
@@ -38,7 +34,7 @@ def read_history(store: ReadableStore, copy: SiteCopy) -> tuple[list[PushEntry],
 
 
 def before(entries: Iterable[PushEntry]) -> Before:
-    """What was there before the first of these, which are in the order in which they were made."""
+    """What was there before the first of these ordered entries."""
     found: dict[str, tuple[str | None, str | None]] = {}
     for entry in entries:
         for key, change in entry.changes.items():
@@ -47,7 +43,7 @@ def before(entries: Iterable[PushEntry]) -> Before:
 
 
 def of_pushes(entries: Sequence[PushEntry], pushes: Collection[str]) -> Sequence[PushEntry]:
-    """The entries of these when nothing came after them, also when only half of one was done."""
+    """The entries of these pushes if nothing came after them."""
     count = 0
     for entry in reversed(entries):
         if entry.source.push not in pushes:
@@ -59,8 +55,7 @@ def of_pushes(entries: Sequence[PushEntry], pushes: Collection[str]) -> Sequence
 def expect_readable(
     copy: SiteCopy, entries: Sequence[PushEntry], taken: Sequence[PushEntry]
 ) -> None:
-    """Raises ``UserError`` when, of those that are ``taken`` from the ``entries`` that were read,
-    the first may lie among those that could not be."""
+    """Raises ``UserError`` when the first entry to undo may be among those that cannot be read."""
     if len(taken) == len(entries) < len(copy.children(paths.push())):
         raise UserError(
             f"what its pushes changed cannot be told: an entry below {paths.push()} is damaged, or "
@@ -69,9 +64,8 @@ def expect_readable(
 
 
 def after_push(entries: Sequence[PushEntry], push: str, *, are_all: bool) -> Sequence[PushEntry]:
-    """All that came after that push, also when it changed nothing here: by the ids, which sort in
-    the order of pushes. ``are_all``: there never were others. Raises ``UserError`` when those that
-    are kept do not go back so far."""
+    """All entries after that push by their ids, which sort by time; ``are_all``: no entries were
+    dropped. Raises ``UserError`` when the kept ones do not go back so far."""
     ids = [entry.source.push for entry in entries]
     upto = [number for number, id_ in enumerate(ids) if id_ == push]
     upto = upto or [number for number, id_ in enumerate(ids) if id_ < push]

@@ -1,4 +1,4 @@
-"""What ``Waves`` is told, and what it asks for."""
+"""Events and instructions of ``Waves``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Tick:
 
 @dataclass(frozen=True)
 class StopAsked:
-    """No site is begun, or reverted, any more."""
+    """No further site is begun or reverted."""
 
 
 @dataclass(frozen=True)
 class Applied:
-    """All of the site's transactions are written."""
+    """All transactions of the site are written."""
 
     site: str
 
@@ -40,8 +40,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """The site could not be reached or written, or is worse than before. ``touched``: something of
-    this push is in it, or may be."""
+    """``touched``: something of this push is in the site, or may be."""
 
     site: str
     why: str
@@ -66,8 +65,6 @@ Event = Tick | StopAsked | SiteEvent
 
 
 class State(StrEnum):
-    """What a site is at."""
-
     PENDING = "pending"
     SKIPPED = "nothing to do"
     WRITING = "writing"
@@ -93,7 +90,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class Step:
-    """One event of a site, and what it changed."""
+    """One event of a site, and the states before and after it."""
 
     number: int
     site: str
@@ -109,13 +106,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Where a push was left.
-
-    ``wave`` is the one in which it ended, None when it went through all. ``done``, ``skipped``
-    (nothing to do there), ``never_begun`` and ``reverted`` are what sites are at now; the windows
-    of ``shut`` are shut. ``failed`` are all that failed, with why, whatever became of them then;
-    ``not_reverted`` those that should have been reverted, with why they were not.
-    """
+    """The end of a push. ``wave``: where it ended, None after all. ``done``, ``skipped``,
+    ``never_begun``, ``reverted``: the sites' states; windows of ``shut`` are shut. ``failed``: all
+    that failed -> why, also reverted ones; ``not_reverted``: site -> why its revert failed."""
 
     ending: Ending
     wave: str | None = None
@@ -130,14 +123,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Begin:
-    """Write the site, then see it settle and soak; say each of that, or that it failed."""
+    """Write the site and watch it; report each step or the failure."""
 
     site: str
 
 
 @dataclass(frozen=True)
 class Revert:
-    """Give the site back what it had before this push; say that it is done, or that it failed."""
+    """Restore the site to before this push; report it."""
 
     site: str
 
@@ -156,7 +149,7 @@ class WaveBegins:
 
 @dataclass(frozen=True)
 class WaveEnds:
-    """``failed`` are its sites that have failed, with why."""
+    """``failed``: its failed sites -> why."""
 
     wave: str
     ending: Ending
@@ -165,14 +158,14 @@ class WaveEnds:
 
 @dataclass(frozen=True)
 class Tell:
-    """A site has come further."""
+    """A site has changed its state."""
 
     step: Step
 
 
 @dataclass(frozen=True)
 class Finish:
-    """The push is over; nothing comes after this."""
+    """The push is over."""
 
     outcome: Outcome
 

@@ -56,7 +56,7 @@ TRANSITIONS: dict[tuple[State, type[SiteEvent]], State] = {
     (State.REVERTING, Reverted): State.REVERTED,
     (State.REVERTING, RevertFailed): State.NOT_REVERTED,
 }
-"""What an event makes of a site; a pair that is not here is a fault of the caller."""
+"""A pair that is not here is a fault of the caller."""
 
 UNDER_WAY = (State.WRITING, State.SETTLING, State.SOAKING)
 GONE_BACK = (State.REVERTING, State.REVERTED, State.NOT_REVERTED)
@@ -64,8 +64,8 @@ GONE_BACK = (State.REVERTING, State.REVERTED, State.NOT_REVERTED)
 
 @dataclass
 class _Site:
-    """``touched``: something of this push is in it, or may be. ``failed`` and ``not_reverted`` say
-    why, and stay."""
+    """``touched``: something of this push is in it, or may be. ``failed`` and ``not_reverted``:
+    why."""
 
     name: str
     state: State
@@ -75,12 +75,9 @@ class _Site:
 
 
 class Waves:
-    """One run of a push; all calls come from one thread.
-
-    ``todo`` are the sites that differ from what they should hold, and ``touched`` those that an
-    earlier run of the same push has touched. ``is_open`` says whether a site may be begun now.
-    ``log`` holds what became of each site: at most six steps each.
-    """
+    """One run of a push; not thread-safe. ``todo``: the sites to change; ``touched``: those that an
+    earlier run of the same push has changed. ``is_open``: whether a site may be begun now. ``log``:
+    at most six steps for each site."""
 
     def __init__(
         self,
@@ -112,11 +109,8 @@ class Waves:
         self.log: list[Step] = []
 
     def handle(self, event: Event) -> list[Instruction]:
-        """The one entrance; the first event is a ``Tick``.
-
-        Raises:
-            AssertionError: the event is none that the site can have now.
-        """
+        """The first event is a ``Tick``. Raises AssertionError for an event that the site cannot
+        have now."""
         self._out = []
         if isinstance(event, StopAsked):
             self._stopping = True
@@ -129,12 +123,12 @@ class Waves:
 
     @property
     def reverting(self) -> bool:
-        """Whether a wave has failed, and what this push touched is reverted."""
+        """Whether a wave has failed, and touched sites are reverted."""
         return self._failed_wave is not None
 
     @property
     def states(self) -> dict[str, State]:
-        """What each site is at, in the order of the waves."""
+        """By site, in the order of the waves."""
         return {site.name: site.state for site in self._sites.values()}
 
     def check(self) -> None:
@@ -169,7 +163,6 @@ class Waves:
         self._move(site, type(event).__name__.lower(), after, getattr(event, "why", ""))
 
     def _advance(self) -> None:
-        """All that can be asked for now."""
         while self.outcome is None:
             if self.reverting:
                 going = self._go_back()
@@ -181,7 +174,7 @@ class Waves:
                 return
 
     def _go_on(self, wave: Wave) -> bool:
-        """Begin what can be begun; whether there is more to do than to wait."""
+        """Begin sites; whether there is more to do than to wait."""
         beyond = self._is_beyond(wave)
         for site in self._in(wave, State.PENDING):
             if not self._stopping and not beyond and self._has_room(wave, *UNDER_WAY):
@@ -222,7 +215,7 @@ class Waves:
         return True
 
     def _go_back(self) -> bool:
-        """Revert what can be reverted; whether there is more to do than to wait."""
+        """Revert sites; whether there is more to do than to wait."""
         if self._at < 0:
             return self._finish(Ending.ROLLED_BACK, self._failed_wave)
         wave = self._waves[self._at]
@@ -291,6 +284,6 @@ class Waves:
         return len(self._in(wave, State.FAILED)) > wave.max_failures
 
     def _left(self, *waves: Wave) -> list[_Site]:
-        """What is still to be reverted."""
+        """The sites still to revert."""
         sites = [site for wave in waves for site in self._of(wave)]
         return [site for site in sites if site.touched and site.state not in GONE_BACK]

@@ -1,9 +1,6 @@
-"""From changes to one transaction on the site that they were compared with. Pure.
-
-Every write expects what the copy has, and so does that of ``/push``: of two who change a site at
-the same moment one is done and the other refused. With the changes goes an entry of what was
-there before, and one for the audit.
-"""
+"""Turns changes into one transaction on the site copy they were compared with. Pure. Every write
+expects the version in the copy, so that of two concurrent changes one is refused. It includes an
+entry of what was there before, and an audit entry."""
 
 from __future__ import annotations
 
@@ -39,8 +36,7 @@ def first_part(
     source: PushSource,
     verb: str,
 ) -> Sequence[Change]:
-    """As many of the changes as fit into one ``transaction``; in almost all cases all. Raises
-    ``RefusedError``."""
+    """As many changes as fit into one transaction, mostly all. Raises ``RefusedError``."""
 
     def fits(some: Sequence[Change]) -> bool:
         return copy.scale.fits(transaction(copy, some, push, source, verb))
@@ -49,8 +45,7 @@ def first_part(
 
 
 def recomposed_flows(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, str]:
-    """The flows that get a new revision although no change names them, and why. Raises
-    ``RefusedError``."""
+    """Flow -> why it gets a revision without being named in a change. Raises ``RefusedError``."""
     return {
         one.flow: one.because
         for one in next_revisions(copy, texts_of(changes))
@@ -59,7 +54,7 @@ def recomposed_flows(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, str
 
 
 def refused_flows(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, str]:
-    """Key -> why the flow may not get that text there now, or not go."""
+    """Key -> why the flow may not get that text, or not be deleted."""
     refused: dict[str, str] = {}
     try:
         next_revisions(copy, texts_of(changes))
@@ -80,8 +75,7 @@ def transaction(
     source: PushSource,
     verb: str,
 ) -> list[Write]:
-    """What carries the changes out and lets the site know. ``push`` is what ``/push`` is to say
-    besides. Raises ``ConflictError``."""
+    """``push``: the fields of ``/push`` to write besides. Raises ``ConflictError``."""
     known = {**push.resources}
     for change in changes:
         if change.owned_after is None:
@@ -118,7 +112,7 @@ def transaction(
 
 
 def entry_name(number: int) -> str:
-    """So that names sort by number."""
+    """Names sort by number."""
     return f"{number:010d}"
 
 
@@ -153,7 +147,7 @@ def _reason(source: PushSource) -> str:
 
 
 def _confirmed(copy: SiteCopy, changes: Iterable[Change]) -> Iterable[Put]:
-    """Flows whose revision is wanted no longer say that they went back to it."""
+    """Flows whose present revision is wanted no longer count as gone back."""
     for change in changes:
         if kind_of(change.key) != FLOW or change.verb not in CONFIRMING:
             continue
@@ -166,7 +160,7 @@ def _confirmed(copy: SiteCopy, changes: Iterable[Change]) -> Iterable[Put]:
 
 
 def texts_of(changes: Iterable[Change]) -> dict[str, str]:
-    """Flow -> the text that it gets."""
+    """Flow -> its new text."""
     return {
         name_of(change.key): change.after
         for change in _real(changes)
@@ -175,7 +169,7 @@ def texts_of(changes: Iterable[Change]) -> dict[str, str]:
 
 
 def _cluster(copy: SiteCopy, changes: Sequence[Change]) -> Iterable[Write]:
-    """Settings and chokes. Of what a choke is for somebody could take it away meanwhile."""
+    """Settings and chokes, with checks that what a choke is for stays there."""
     found = copy.read(paths.cluster())
     own = [change for change in _real(changes) if kind_of(change.key) in (SETTING, CHOKE)]
     if found is None:
@@ -219,7 +213,7 @@ def _still_there(copy: SiteCopy, changes: Sequence[Change], choke: str) -> Itera
 
 
 def nodes_of(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, records.Node]:
-    """Node -> its record with the labels and capacities of the changes."""
+    """Node -> its record with the new labels and capacities."""
     nodes: dict[str, records.Node] = {}
     for change in _real(changes):
         if kind_of(change.key) not in (LABEL, CAPACITY):
@@ -255,12 +249,12 @@ def _real(changes: Iterable[Change]) -> list[Change]:
 
 
 def _old(copy: SiteCopy) -> Iterable[Write]:
-    """What goes so that entries stay bounded; of the audit, masters take away."""
+    """Removes old entries; masters trim the audit."""
     for name in copy.children(paths.push())[: -KEEP_ENTRIES + 1][:REMOVED_AT_ONCE]:
         yield Remove(paths.push_entry(name), ANY)
 
 
 def version_of(copy: SiteCopy, path: Path) -> Expected:
-    """What a write of it expects."""
+    """The version that a write expects."""
     found = copy.znodes[str(path)]
     return found.version if found else ABSENT

@@ -1,4 +1,4 @@
-"""What an inventory says of its sites and waves; ``files`` reads it."""
+"""An inventory's sites and problems; ``files`` reads it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,10 @@ from flumeng.platform.errors import UserError
 
 @dataclass(frozen=True)
 class Site:
-    """One data centre.
-
-    ``zookeeper`` is a connect string with a chroot. ``groups`` are in the order in which their
-    overlays apply. ``variables`` has those of the inventory and of the groups too. ``credential``
-    refers to a secret, as ``${secret:NAME}``, that holds ``user:password`` for the digest scheme of
-    ZooKeeper; empty: none. ``connect_seconds`` bounds the wait for a connection,
-    ``turn_seconds`` each look at the site and each change of it.
-    """
+    """One data centre. ``zookeeper``: a connect string with a chroot. ``groups``: in the order of
+    their overlays. ``credential``: ``${secret:NAME}`` of a ``user:password`` for ZooKeeper's digest
+    scheme, or empty. ``connect_seconds`` and ``turn_seconds`` limit a connection and each read or
+    change."""
 
     name: str
     zookeeper: str
@@ -36,13 +32,10 @@ class Site:
 
 @dataclass(frozen=True)
 class Wave:
-    """Sites that are changed together, so many at once.
-
-    A wave has failed when more of its sites than ``max_failures`` have. A site has
-    ``settle_seconds`` to run what it got, and must then be no worse than before for
-    ``soak_seconds``. A site is only begun within one of the ``windows``, in its own time zone;
-    without any, at any time.
-    """
+    """Sites that are changed together, ``parallel`` at once. The wave has failed when more than
+    ``max_failures`` have. A site has ``settle_seconds`` to run what it got and must then be no
+    worse than before for ``soak_seconds``. It is begun only within a window in its time zone, if
+    there are any."""
 
     name: str
     sites: tuple[str, ...]
@@ -55,9 +48,8 @@ class Wave:
 
 @dataclass(frozen=True)
 class Inventory:
-    """``digest`` is that of all its files; ``revision`` that of the git checkout they are in, with
-    ``+`` behind it when they differ from it, empty without one. Each site is in one wave.
-    ``layers`` has what was in the files below it, by the layer's name (``base``, ``groups/eu``)."""
+    """``digest`` is that of all files; ``revision``: the git commit, with ``+`` for uncommitted
+    changes, or empty. Each site is in one wave. ``layers``: by name (``base``, ``groups/eu``)."""
 
     name: str
     directory: Path
@@ -70,8 +62,7 @@ class Inventory:
 
 @dataclass(frozen=True, order=True)
 class InventoryProblem:
-    """One thing to change: ``line`` from 1, or 0 for the file as a whole. ``path`` is the place in
-    the flow or file. ``sites`` are those that have it, empty when it is of no site's."""
+    """``line`` from 1, or 0 for the whole file; ``path``: the place in the flow or file."""
 
     file: str
     line: int
@@ -81,7 +72,7 @@ class InventoryProblem:
 
 
 class InventoryError(UserError):
-    """An inventory that cannot be used; ``problems`` has all of all its files and sites, sorted."""
+    """``problems`` has those of all files and sites, sorted."""
 
     def __init__(self, problems: Sequence[InventoryProblem]) -> None:
         self.problems = tuple(sorted(problems))

@@ -1,5 +1,4 @@
-"""What a ``cluster.yaml`` says: settings and chokes of a cluster, labels and capacities of its
-nodes. Pure."""
+"""Reads ``cluster.yaml``: settings, chokes, and labels and capacities of nodes. Pure."""
 
 from __future__ import annotations
 
@@ -79,7 +78,7 @@ class ClusterFile:
 
 @dataclass(frozen=True)
 class ClusterResources:
-    """``choke_lines`` says for each choke, by its name, where in the text it stands."""
+    """``choke_lines``: name of a choke -> line."""
 
     resources: Resources
     choke_lines: Mapping[str, int]
@@ -130,8 +129,7 @@ def _rate(text: str) -> int:
 
 
 def _check_maintenance(settings: Mapping[str, Any], decoder: Decoder) -> None:
-    """Maintenance that ends above where it begins would end and begin again at once; what is not
-    given counts with its default."""
+    """Maintenance may not leave above where it enters; missing values have their defaults."""
     limits = Cluster().maintenance_limits
     leave = settings.get("maintenance_leave", limits.leave)
     enter = settings.get("maintenance_enter", limits.enter)

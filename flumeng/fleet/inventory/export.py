@@ -1,10 +1,6 @@
-"""An inventory of what sites hold: what most of them have alike in the base. Pure.
-
-What is rendered of it is what the sites hold, byte for byte. So a flow is never cut into a text and
-a patch: the base has a flow that at least `SHARE` of the sites have with the very same text, the
-others have theirs as a whole, marked ``layers.VERBATIM``, or remove that of the base. The base has
-those settings, chokes, labels and capacities that all sites have alike.
-"""
+"""Makes an inventory of what sites hold; it renders to that, byte for byte. Pure. The base has each
+flow text that at least ``SHARE`` of the sites share, and the other resources that all share; sites
+have other flows as a whole, marked ``layers.VERBATIM``."""
 
 from __future__ import annotations
 
@@ -44,10 +40,8 @@ _KEEP_LINE_ENDS = "*.yaml -text\n"
 def export(
     sites: Mapping[str, Resources], inventory: str, zookeepers: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """The files of an inventory of that name, by their path within it: text to be written as UTF-8
-    without any change of line ends. ``zookeepers`` has the connect string of each of the ``sites``.
-    What the sites hold is taken as it is, whether or not this flumeng finds it valid, or an
-    inventory can say it: a label named ``$patch`` it cannot."""
+    """Path -> text, to be written without changing line ends. Resources are taken as they are,
+    valid or not; a label named ``$patch`` cannot be exported."""
     files = {"sites.yaml": _ABOUT + _yaml(_sites(inventory, zookeepers))}
     flows = {
         site: {name_of(key): text for key, text in held.items() if kind_of(key) == FLOW}
@@ -83,13 +77,12 @@ def _sites(inventory: str, zookeepers: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _common_flows(flows: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Of each flow the text that is the same in enough sites, where there is one."""
     count = Counter(pair for own in flows.values() for pair in own.items())
     return {flow: text for (flow, text), sites in count.items() if sites >= SHARE * len(flows)}
 
 
 def _over(base: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """The flow files of a site that make what it holds of what is in the base."""
+    """The flow files of a site over those of the base."""
     files = {
         f"{flow}.yaml": _yaml({"flow": flow, overlays.DIRECTIVE: overlays.DELETE})
         for flow in base

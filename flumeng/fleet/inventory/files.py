@@ -45,8 +45,8 @@ GIT_SECONDS = 10.0
 
 
 def read_inventory(directory: Path) -> Inventory:
-    """Raises ``InventoryError`` with every problem of every file. Whether what results for a site
-    is valid is told by ``rendering``."""
+    """Raises ``InventoryError`` with every problem of every file; ``rendering`` validates the
+    result."""
     tree = _Tree(directory)
     if not directory.is_dir():
         raise InventoryError([InventoryProblem(str(directory), 0, "", "is no directory")])
@@ -78,8 +78,8 @@ def read_inventory(directory: Path) -> Inventory:
 
 
 def revision(directory: Path) -> str:
-    """The commit of the git checkout that the directory is in, with ``+`` behind it when something
-    below the directory differs; empty when there is none, or git does not tell in time."""
+    """The git commit of the directory, with ``+`` for uncommitted changes below it; empty without
+    git."""
     head = _git(directory, "rev-parse", "--verify", "HEAD")
     changes = _git(directory, "status", "--porcelain", "--", ".") if head else None
     if not head or changes is None:
@@ -88,7 +88,7 @@ def revision(directory: Path) -> str:
 
 
 class _Tree:
-    """The directory, of which nothing outside is read. ``files`` has what was read, by path."""
+    """The directory; nothing outside it is read. ``files``: path -> content."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -100,8 +100,7 @@ class _Tree:
         self.problems.append(InventoryProblem(name, line, path, message))
 
     def look(self, name: str, known: set[str] | None = None) -> list[str]:
-        """The names in a directory that are part of the inventory, sorted; what is not among those
-        ``known`` is a problem."""
+        """The sorted names in a directory; one that is not ``known`` is a problem."""
         try:
             with os.scandir(self.directory / name) as entries:
                 found = sorted(entries, key=lambda entry: entry.name)
@@ -132,8 +131,7 @@ class _Tree:
         return target.is_relative_to(self.root)
 
     def compose(self, name: str, most_bytes: int, most_nodes: int) -> tuple[str, yaml.Node] | None:
-        """The text of a file and its tree, which is without faults of its own; None when there is
-        a problem."""
+        """The text of a file and its tree; None when there is a problem."""
         before = len(self.problems)
         try:
             content = content_of(self.directory / name, most_bytes)
@@ -157,7 +155,7 @@ class _Tree:
 
 
 def _quoting(text: str, line: int) -> str:
-    """The end of a sentence about a line that is not YAML: braces of a variable may be why."""
+    """A hint for invalid YAML: braces of a variable may be the cause."""
     here = text.splitlines()[line - 1 : line]
     return "; within {} and [] quote a value that has ${...}" if "${" in "".join(here) else ""
 
@@ -210,7 +208,7 @@ def _flow_file(tree: _Tree, name: str) -> LayerFile | None:
 
 
 def _flow_name(tree: _Tree, file: LayerFile) -> str | None:
-    """The flow that the file is, or patches; it is told by its name, which holds no variables."""
+    """The name of the flow that the file defines or patches; it has no variables."""
     node = document.items(file.root).get("flow")
     if node is None:
         tree.report(file.name, 1, 'missing "flow": the name of the flow that it is, or patches')
@@ -234,7 +232,7 @@ def _digest(files: Mapping[str, bytes]) -> str:
 
 
 def _git(directory: Path, *words: str) -> str | None:
-    """What git answers; None when it fails, or does not answer in time."""
+    """Output of git; None when it fails or takes too long."""
     try:
         done = subprocess.run(
             ("git", "--no-optional-locks", "-C", str(directory), *words),

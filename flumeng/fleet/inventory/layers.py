@@ -1,8 +1,5 @@
-"""The files of an inventory as they were read, layer by layer: what is rendered. Pure.
-
-A site's *layers* are ``base``, ``groups/GROUP`` for each of its groups in their order, and
-``sites/SITE``. Each node of a tree knows its file and line by its mark.
-"""
+"""The files of an inventory by layer: ``base``, ``groups/GROUP`` for each group of a site in their
+order, ``sites/SITE``. Each node of a tree has its file and line as its mark. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +11,15 @@ import yaml
 
 BASE = "base"
 VERBATIM = "# flumeng: verbatim"
-"""The first line of a flow's file that is laid over nothing, and in which nothing is filled in: the
-flow is what stands below that line, byte for byte."""
+"""First line of a flow file that is taken byte for byte, without overlays and variables."""
 
 _VERBATIM = re.compile(rf"(\ufeff?){VERBATIM}[ \t]*\r?\n")
 
 
 @dataclass(frozen=True, eq=False)
 class LayerFile:
-    """``name`` is its path within the inventory, ``root`` the tree of ``text``, a mapping. Files
-    are equal by identity only, so that what was made of them can be kept by it. The ``text`` of one
-    that ``is_verbatim`` is without its first line."""
+    """``name``: path within the inventory; ``root``: the tree of ``text``. Equal by identity only,
+    so that it can be a cache key. A verbatim ``text`` is without its first line."""
 
     name: str
     text: str
@@ -34,7 +29,7 @@ class LayerFile:
 
 @dataclass(frozen=True)
 class Layer:
-    """``flows`` by the name that is in the file; ``cluster`` is the file ``cluster.yaml``."""
+    """``flows`` by the name in the file; ``cluster`` is ``cluster.yaml``."""
 
     flows: Mapping[str, LayerFile] = field(default_factory=dict)
     cluster: LayerFile | None = None
@@ -46,12 +41,11 @@ def names(site: str, groups: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def marked_verbatim(text: str) -> str:
-    """The file that holds a flow byte for byte."""
     mark, rest = ("\ufeff", text[1:]) if text.startswith("\ufeff") else ("", text)
     return f"{mark}{VERBATIM}\n{rest}"
 
 
 def verbatim(content: str) -> str | None:
-    """The flow that a file holds byte for byte; None for any other file."""
+    """The flow of a verbatim file; None for any other file."""
     found = _VERBATIM.match(content)
     return None if found is None else found[1] + content[found.end() :]

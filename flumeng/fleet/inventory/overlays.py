@@ -42,19 +42,18 @@ def problem(node: yaml.Node, path: str, message: str) -> InventoryProblem:
 
 
 def origin(node: yaml.Node) -> Origin:
-    """The file and the line, from 1, that a node came from."""
+    """File and line, from 1, of a node."""
     return node.start_mark.name, document.line(node)
 
 
 def directive(node: yaml.Node) -> str | None:
-    """What ``$patch`` says in a mapping; None without it."""
+    """The value of ``$patch`` in a mapping, or None."""
     found = document.items(node).get(DIRECTIVE)
     return None if found is None else str(found.value)
 
 
 def check(root: yaml.Node) -> Iterator[InventoryProblem]:
-    """What is wrong with a file whatever it is laid over: keys that are no names or are given
-    twice, and directives that are none. Nothing else here is called with one that has any."""
+    """Invalid or repeated keys and invalid directives. Other functions here expect a valid file."""
     pending = [(root, "")]
     while pending:
         node, path = pending.pop()
@@ -75,9 +74,9 @@ def check(root: yaml.Node) -> Iterator[InventoryProblem]:
 
 
 def lay(trees: Iterable[yaml.Node], problems: Problems) -> yaml.Node | None:
-    """The trees laid over each other, the lowest first; None when the last of them removes what is
-    below. No node is there twice, and a collection stands on one line only if all of it came from
-    one line, so that each line of its text has one origin."""
+    """The trees laid over each other, lowest first; None when the last removes what is below. No
+    node occurs twice, and a collection is on one line only if all of it came from one line, so that
+    each line of text has one origin."""
     result: yaml.Node | None = None
     for tree in trees:
         is_patch = result is not None or has_directives(tree)
@@ -92,7 +91,7 @@ def has_directives(root: yaml.Node) -> bool:
 
 
 def parts(node: yaml.Node) -> list[yaml.Node]:
-    """What is in a collection: entries, or keys and values; nothing in a scalar."""
+    """Entries, or keys and values; empty for a scalar."""
     if isinstance(node, yaml.MappingNode):
         return [part for pair in node.value for part in pair]
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
@@ -148,7 +147,7 @@ def _laid(
 
 
 def _is_same(below: yaml.Node | None, patch: yaml.ScalarNode) -> bool:
-    """Whether a scalar says what is below it: then it came from there."""
+    """Whether a scalar equals what is below it and keeps that origin."""
     return (
         isinstance(below, yaml.ScalarNode) and below.value == patch.value and below.tag == patch.tag
     )
@@ -224,8 +223,7 @@ def _name(entry: yaml.Node) -> str | None:
 def _component(
     below: yaml.Node | None, entry: yaml.Node, path: str, problems: Problems
 ) -> yaml.Node | None:
-    """An entry of a name over one of the same name; a name alone has no options, and changes
-    none."""
+    """An entry over one of the same name; a name alone changes nothing."""
     if not isinstance(entry, yaml.MappingNode):
         return below or _copy(entry)
     ((name, options),) = entry.value
@@ -239,7 +237,7 @@ def _component(
 
 
 def _entry(node: yaml.Node, path: str, problems: Problems) -> yaml.Node:
-    """An entry of a list that is replaced as a whole: nothing is below it, ``null`` is a value."""
+    """An entry of a replaced list, where ``null`` is a value."""
     if isinstance(node, yaml.ScalarNode):
         return _scalar(node)
     assert isinstance(node, yaml.CollectionNode)
@@ -247,7 +245,6 @@ def _entry(node: yaml.Node, path: str, problems: Problems) -> yaml.Node:
 
 
 def _with(node: C, value: list[Any]) -> C:
-    """Such a collection, with another content."""
     return type(node)(node.tag, value, node.start_mark, node.end_mark, node.flow_style)
 
 
@@ -257,7 +254,7 @@ def _scalar(node: yaml.Node) -> yaml.ScalarNode:
 
 
 def _spread(node: yaml.Node) -> Origin | None:
-    """Lets a collection of several origins take a line for each; gives the one origin of others."""
+    """Put a collection of several origins on several lines; returns the origin of others."""
     one: Origin | None = origin(node)
     for part in parts(node):
         if _spread(part) != origin(node):

@@ -1,11 +1,6 @@
-"""What each site should hold: the inventory's files laid over each other, filled in and checked.
-Pure.
-
-A flow that neither an overlay nor a variable touches keeps its text, byte for byte, and so does one
-in a file that is marked ``layers.VERBATIM``, until something is laid over it. Any other is written
-anew from its tree, without comments, and always in the same way. Sites that have the same files,
-and the same values of the variables that are in them, share the work.
-"""
+"""Renders each site: layers laid over each other, variables filled in, result checked. Pure. A flow
+without overlays and variables, or marked ``layers.VERBATIM``, keeps its text byte for byte; others
+are written from their trees. Sites with the same files and values share the work."""
 
 from __future__ import annotations
 
@@ -38,14 +33,13 @@ _UNFOLDED = 2**20
 _Dumper: Any = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
 
 Files = tuple[LayerFile, ...]
-"""What is laid over each other, the lowest first."""
+"""Files laid over each other, lowest first."""
 Check = Callable[[str], ClusterResources | None]
-"""Raises ``SpecError``; gives what a cluster's file says."""
+"""Raises ``SpecError``; returns the content of a cluster's file."""
 
 
 def render(inventory: Inventory) -> Mapping[str, Resources]:
-    """By site. Raises ``InventoryError`` with all problems of all sites; one that several have is
-    told once."""
+    """By site. Raises ``InventoryError`` with all problems of all sites, each once."""
     rendering = _Rendering()
     rendered = {
         site.name: rendering.resources(site, _layers(inventory, site))
@@ -60,8 +54,7 @@ def render(inventory: Inventory) -> Mapping[str, Resources]:
 
 @dataclass(frozen=True)
 class Stack:
-    """The files of a site, by flow, and those of its cluster; ``problems`` are what is wrong with
-    laying them over each other at all."""
+    """The files of a site by flow, and those of its cluster."""
 
     flows: Mapping[str, Files]
     cluster: Files
@@ -70,8 +63,8 @@ class Stack:
 
 @dataclass(frozen=True)
 class Laid:
-    """Files laid over each other, and the variables that are in them. ``untouched`` is the only
-    file when its text stays as it is."""
+    """A laid tree and the variables in it; ``untouched``: the only file, when its text stays as it
+    is."""
 
     tree: yaml.Node
     names: tuple[str, ...]
@@ -81,8 +74,8 @@ class Laid:
 
 @dataclass(frozen=True)
 class Rendered:
-    """A file as a site has it: a text, where that came from, and what is wrong with it. ``cluster``
-    is what it says, when it is a cluster's and nothing is wrong."""
+    """A file as a site has it. ``source``: where the text came from; ``cluster``: the content of a
+    valid cluster file."""
 
     text: str
     source: LayerFile | yaml.Node
@@ -91,7 +84,7 @@ class Rendered:
 
 
 class _Rendering:
-    """Keeps what several sites share. ``problems`` are those found so far, with their sites."""
+    """Caches what sites share. ``problems``: with their sites."""
 
     def __init__(self) -> None:
         self.problems: dict[InventoryProblem, list[str]] = {}
@@ -100,7 +93,7 @@ class _Rendering:
         self._rendered: dict[tuple[Files, tuple[str | None, ...]], Rendered] = {}
 
     def resources(self, site: Site, own: Mapping[str, Layer]) -> Resources:
-        """What a site should hold, of its ``own`` layers; of use only without problems."""
+        """Of a site's ``own`` layers; invalid when there are problems."""
         values = {**site.variables, "site": site.name}
         if site.zone:
             values["zone"] = site.zone
@@ -162,7 +155,7 @@ def _stacked(own: Sequence[Layer]) -> Stack:
 
 
 def _over(below: Files, file: LayerFile) -> Files:
-    """What is still of account when ``file`` is laid over what is below it."""
+    """The relevant files when ``file`` is laid over those below."""
     said = overlays.directive(file.root)
     if said == overlays.DELETE:
         return ()
@@ -199,7 +192,7 @@ def _render(laid: Laid, values: Mapping[str, str], check: Check) -> Rendered:
 
 
 def written(tree: yaml.Node) -> str:
-    """The text of a tree, without folded lines: the same text for the same tree."""
+    """Without folded lines: equal trees have equal texts."""
     text: str = yaml.serialize(tree, Dumper=_Dumper, width=_UNFOLDED, allow_unicode=True)
     return text
 
@@ -212,7 +205,7 @@ def _check_flow(text: str) -> None:
 def _wrong_chokes(
     rendered: Rendered, cluster: ClusterResources, flows: Mapping[str, Files]
 ) -> list[InventoryProblem]:
-    """Chokes of what is no flow of the site."""
+    """Chokes of flows that the site does not have."""
     problems = []
     for name, line in cluster.choke_lines.items():
         flow = name.partition("@")[0]
@@ -226,7 +219,7 @@ def _wrong_chokes(
 def _placed(
     problems: Iterable[Problem], text: str, source: LayerFile | yaml.Node
 ) -> list[InventoryProblem]:
-    """The problems of a text, where an author finds what they are about."""
+    """The problems of a text, at their places in the source files."""
     if isinstance(source, LayerFile):
         above = int(source.is_verbatim)
         return [InventoryProblem(source.name, p.line + above, p.path, p.message) for p in problems]
@@ -243,8 +236,8 @@ def _placed(
 
 
 def _places(tree: yaml.Node, text: str) -> Mapping[tuple[int, str | None], Origin]:
-    """Where the nodes of a tree came from, by their line in its text and their path, and by the
-    line alone. Empty for a text that cannot be read, as it has become too large."""
+    """(line, path) and (line, None) in the text -> origin. Empty for a text that is too large to be
+    read."""
     try:
         pending = deque([(tree, document.compose(text), "")])
     except SpecError:

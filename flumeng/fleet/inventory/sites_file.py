@@ -1,4 +1,4 @@
-"""What ``sites.yaml`` says of sites, groups and waves. Pure."""
+"""Reads ``sites.yaml``: sites, groups and waves. Pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check_connect_string(text: str) -> None:
 
 
 def clusters(connect_string: str) -> set[str]:
-    """What tells the cluster of a connect string: two with one of these in common are of one."""
+    """Two connect strings that share one of these are of the same cluster."""
     servers, _, chroot = connect_string.partition("/")
     return {f"{server.lower()}/{chroot}" for server in servers.split(",")}
 
@@ -67,7 +67,7 @@ def check_failures(text: str) -> None:
 
 
 def failures(text: str, sites: int) -> int:
-    """So many of a wave's sites may fail; a share is rounded down."""
+    """How many of a wave's sites may fail; a share is rounded down."""
     return sites * int(text[:-1]) // 100 if text.endswith("%") else int(text)
 
 
@@ -226,8 +226,7 @@ class SitesFile:
 
 @dataclass(frozen=True)
 class Sites:
-    """What the file says, and what is wrong with it. ``declared`` has the names of all groups and
-    sites, also of those that ``sites`` lacks since they have a problem."""
+    """``declared``: the names of all groups and sites, invalid ones too."""
 
     name: str
     declared: Mapping[str, tuple[str, ...]]
@@ -237,7 +236,7 @@ class Sites:
 
 
 def read(root: yaml.Node) -> Sites:
-    """What the tree of the file says; whatever is wrong is in the ``problems`` of what is given."""
+    """Problems are in the result."""
     decoder = Decoder()
     file = decoder.mapping(SitesFile, root, "")
     top = document.items(root)
@@ -306,7 +305,7 @@ def _waves(
     declared: Mapping[str, Sequence[str]],
     decoder: Decoder,
 ) -> tuple[Wave, ...]:
-    """The waves with their sites, each of which has to be in exactly one."""
+    """Each site has to be in exactly one."""
     if not given:
         return (Wave("all", tuple(sites)),)
     waves: list[Wave] = []

@@ -1,13 +1,6 @@
-"""Variables: ``${name}`` in the values of an inventory's files. Pure.
-
-They are filled into scalars of the parsed tree, never into keys, and what is filled in is never
-read as YAML: it is a text, whatever it looks like. ``$${`` stands for ``${``. ``${secret:...}``
-stays as it is: a node resolves it. What is filled in is not looked at again.
-
-Each site has ``${site}``, its name, and, where it has one, ``${zone}``. Besides these, what a site
-says stands before what its groups say, a later group before an earlier one, and what is said for
-all sites comes last.
-"""
+"""Fills ``${name}`` into scalar values, as text and never as YAML. Pure. ``$${`` stands for ``${``;
+``${secret:...}`` is left to the node. ``${site}`` and ``${zone}`` are built in; a site's variables
+override its groups', a later group an earlier one, and those of all sites come last."""
 
 from __future__ import annotations
 
@@ -38,8 +31,8 @@ def check_name(text: str) -> None:
 
 @dataclass(frozen=True)
 class Usage:
-    """``names`` of the variables in the values of a tree, sorted; ``changes`` tells whether filling
-    in changes anything at all."""
+    """``names``: variables in the tree, sorted; ``changes``: whether filling in changes
+    anything."""
 
     names: tuple[str, ...]
     changes: bool
@@ -59,7 +52,7 @@ def usage(root: yaml.Node) -> Usage:
 def filled(
     root: yaml.Node, values: Mapping[str, str], problems: Problems, path: str = ""
 ) -> yaml.Node:
-    """The tree with its variables filled in; what has none is shared with ``root``."""
+    """The tree with its variables filled in; unchanged nodes are shared with ``root``."""
     if isinstance(root, yaml.MappingNode):
         pairs = [
             (key, filled(value, values, problems, f"{path}.{key.value}" if path else key.value))
@@ -88,7 +81,7 @@ def filled(
 
 
 def fill(text: str, values: Mapping[str, str]) -> tuple[str, list[str]]:
-    """A text with its variables filled in, and what is wrong with those that are not."""
+    """The filled text, and what is wrong with other variables."""
     wrong = []
 
     def value(found: re.Match[str]) -> str:
@@ -109,7 +102,7 @@ def fill(text: str, values: Mapping[str, str]) -> tuple[str, list[str]]:
 
 
 def _values(node: yaml.Node) -> list[yaml.ScalarNode]:
-    """The scalars of a tree that are no keys."""
+    """Scalars that are not keys."""
     if isinstance(node, yaml.ScalarNode):
         return [node]
     if isinstance(node, yaml.MappingNode):

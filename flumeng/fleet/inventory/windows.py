@@ -1,8 +1,5 @@
-"""When sites may be changed: windows of the week, in a site's own time zone. Pure.
-
-A window is open while the clock on the site's wall shows a time within it. So an hour that the
-clock shows twice counts twice, and one that it leaps over does not come.
-"""
+"""Weekly windows in a site's time zone, in which it may be changed. Pure. Wall clock time counts: a
+repeated hour is open twice, a skipped one never."""
 
 from __future__ import annotations
 
@@ -21,8 +18,8 @@ _MINUTE = timedelta(minutes=1)
 
 @dataclass(frozen=True)
 class Window:
-    """``days`` are those on which it begins, Monday is 0; ``begin`` and ``end`` are minutes of the
-    day in local time. One that ends before it begins, or at the same minute, ends the day after."""
+    """``days``: on which it begins, Monday is 0; ``begin`` and ``end``: minutes of the local day.
+    With ``end`` not after ``begin`` it ends the next day."""
 
     days: frozenset[int]
     begin: int
@@ -30,12 +27,8 @@ class Window:
 
 
 def parse_window(text: str) -> Window:
-    """The window that ``mon-fri 09:00-16:00``, ``sat,sun 22:00-06:00`` or ``daily 00:00-24:00``
-    says.
-
-    Raises:
-        ValueError: it says none; with what was expected.
-    """
+    """``mon-fri 09:00-16:00``, ``sat,sun 22:00-06:00`` or ``daily 00:00-24:00``. Raises
+    ``ValueError``."""
     form = _FORM.fullmatch(text.strip().lower())
     if form is None:
         raise ValueError(
@@ -48,7 +41,7 @@ def parse_window(text: str) -> Window:
 
 
 def is_open(windows: Sequence[Window], moment: datetime, zone: ZoneInfo) -> bool:
-    """Whether one of the ``windows`` is open at ``moment`` (aware); without any, always."""
+    """Whether a window is open at ``moment`` (aware); true without windows."""
     wall = moment.astimezone(zone)
     minute = wall.hour * 60 + wall.minute
     return not windows or any(
@@ -59,8 +52,7 @@ def is_open(windows: Sequence[Window], moment: datetime, zone: ZoneInfo) -> bool
 
 
 def opens_at(windows: Sequence[Window], moment: datetime, zone: ZoneInfo) -> datetime | None:
-    """The first time from ``moment`` (aware) on when one of the ``windows`` is open, in the
-    ``zone``; None when there is none within `HORIZON_DAYS` days."""
+    """The first open time from ``moment`` (aware) on; None within ``HORIZON_DAYS``."""
     moment = moment.astimezone(UTC)
     until = moment + timedelta(days=HORIZON_DAYS)
     turns = {moment, *_begins(windows, moment, zone), *_clock_changes(moment, zone)}
@@ -70,14 +62,13 @@ def opens_at(windows: Sequence[Window], moment: datetime, zone: ZoneInfo) -> dat
 
 
 def _holds(window: Window, day: int, minute: int) -> bool:
-    """Whether the window that begins on weekday ``day`` holds that minute, counted from the
-    beginning of this day."""
+    """Whether the window that begins on weekday ``day`` contains that minute of it."""
     end = window.end if window.end > window.begin else window.end + DAY_MINUTES
     return day in window.days and window.begin <= minute < end
 
 
 def _begins(windows: Sequence[Window], moment: datetime, zone: ZoneInfo) -> Iterator[datetime]:
-    """Each time when the clock shows the begin of a window; an hour shown twice has it twice."""
+    """Begins of windows; a repeated hour has two."""
     today = moment.astimezone(zone).date()
     for ahead in range(HORIZON_DAYS + 1):
         for window in windows:
@@ -91,8 +82,7 @@ def _shown(day: date, minute: int, zone: ZoneInfo) -> Iterator[datetime]:
 
 
 def _clock_changes(moment: datetime, zone: ZoneInfo) -> Iterator[datetime]:
-    """The first minute after each change of the offset of the ``zone``; of several within a day,
-    one."""
+    """The first minute after each change of the zone's offset, at most one a day."""
     start = moment.replace(second=0, microsecond=0)
     for _ in range(HORIZON_DAYS):
         before, after = start, start + timedelta(days=1)

@@ -1,8 +1,5 @@
-"""How a process asks its children for their metrics and their health, over a socket pair.
-
-The channel has no name and no port: nobody else can ask. A child that is frozen or hung does not
-answer in time; it is left out, and is not asked again before it has answered what it was asked.
-"""
+"""Asks child processes for their metrics and health over a socket pair. A hung child is left out,
+and not asked again before it has answered."""
 
 from __future__ import annotations
 
@@ -19,10 +16,8 @@ MOST_ASKED_BYTES = 64
 
 
 class Channel:
-    """The parent's end, of one child; ends by itself when the child does.
-
-    ``descriptor`` is the child's end, which it must inherit; ``child_started`` closes it here.
-    """
+    """The parent's end; ends with the child. The child inherits ``descriptor``, which
+    ``child_started`` closes here."""
 
     def __init__(self, child: str) -> None:
         ours, self._theirs = socket.socketpair()
@@ -38,7 +33,7 @@ class Channel:
         self._theirs.close()
 
     def ask(self, what: str) -> None:
-        """Begin to ask; never blocks. A child that still owes an answer is asked nothing."""
+        """Never blocks. A child that still owes an answer is asked nothing."""
         with self._changed:
             self._answered = None
             if self._asked is not None or self._ended:
@@ -48,7 +43,7 @@ class Channel:
                 self._connection.send_bytes(what.encode())
 
     def answer(self, what: str, deadline: float) -> bytes | None:
-        """What the child says; None when it has not said so by ``deadline`` (monotonic)."""
+        """The child's answer; None when it has not come by ``deadline`` (monotonic)."""
         with self._changed:
             left = max(0.0, deadline - time.monotonic())
             self._changed.wait_for(lambda: self._answered is not None or self._ended, left)
@@ -71,7 +66,7 @@ class Channel:
 
 
 def serve(descriptor: int, answers: Mapping[str, Callable[[], bytes]]) -> None:
-    """The child's end: answer from a thread until the parent is gone."""
+    """The child's end: answers from a thread until the parent is gone."""
     os.set_inheritable(descriptor, False)
     connection = Connection(descriptor)
 

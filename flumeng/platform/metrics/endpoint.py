@@ -1,8 +1,5 @@
-"""The HTTP endpoint of a process: ``/metrics``, ``/healthz`` and ``/readyz``.
-
-``/healthz`` answers 503 when the process's main loop is stuck, ``/readyz`` also when something that
-it or a process below it needs is not there, each reason on a line of its own.
-"""
+"""The HTTP endpoint of a process: ``/metrics``, ``/healthz`` (503 when the main loop is stuck) and
+``/readyz`` (503 also when the process or a child lacks something, a reason a line)."""
 
 from __future__ import annotations
 
@@ -23,8 +20,7 @@ from flumeng.platform.metrics.page import CONTENT_TYPE
 log = logging.getLogger(__name__)
 
 CONNECTIONS = 4
-"""At once; who comes then ends the oldest, so that a client that is slow keeps no other out. So
-many at once may also wait for what children say: that may take longer than their clients stay."""
+"""A further connection closes the oldest. Also the most requests that wait for children."""
 BUSY = b"others wait for the same already: ask again in some seconds\n"
 
 REQUEST_SECONDS = 10.0
@@ -32,11 +28,8 @@ PLAIN = "text/plain; charset=utf-8"
 
 
 class Endpoint:
-    """Serves from threads of its own until the process ends, or ``close``.
-
-    ``listen`` is ``host:port``, port 0 taking a free one; ``address`` is the one that it has.
-    Raises UserError when it cannot be had.
-    """
+    """Serves from threads until ``close``. ``listen`` is ``host:port``; port 0 takes a free one,
+    see ``address``. Raises UserError when the address cannot be used."""
 
     def __init__(self, listen: str, instruments: Instruments) -> None:
         host, _, port = listen.rpartition(":")
@@ -71,7 +64,7 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        """Without what HTTPServer adds: it asks the DNS for this host's name."""
+        """HTTPServer would ask the DNS for this host's name."""
         socketserver.TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -88,7 +81,7 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, *_: Any) -> None:
-        """A client that is gone or too slow is no event of ours; anything else is a fault."""
+        """Clients that are gone or slow are ignored."""
         if not isinstance(sys.exc_info()[1], OSError):
             log.exception("a request for metrics failed")
 
@@ -119,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._say(self.server.instruments.unready())
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Scrapes are no events of ours."""
+        """Scrapes are not logged."""
 
     def _say(self, reasons: list[str]) -> None:
         status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK

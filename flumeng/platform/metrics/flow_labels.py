@@ -1,8 +1,5 @@
-"""Keeps the ``flow`` label bounded: ``MOST_FLOWS`` flows by their names, all others as one. Pure.
-
-A flow that has come keeps its name until it goes, so that no series jumps. What the other flows
-count together only grows, also when one of them goes.
-"""
+"""Bounds the ``flow`` label: ``MOST_FLOWS`` flows by name, all others as one. Pure. A named flow
+keeps its name until it goes. The counters of the others together only grow."""
 
 from __future__ import annotations
 
@@ -20,8 +17,6 @@ Key = tuple[Metric, tuple[str, ...]]
 
 
 class Merged(NamedTuple):
-    """``number`` or ``histogram`` is there."""
-
     metric: Metric
     labels: tuple[str, ...]
     value: float | Histogram
@@ -39,8 +34,8 @@ class FlowLabels:
         self._other_histograms: dict[Key, Histogram] = {}
 
     def merge(self, readings: Iterable[Reading]) -> list[Merged]:
-        """A value for each metric and its labels: readings with the same labels are added up, or
-        the largest counts, as the metric says."""
+        """A value for each metric and its labels: readings with the same labels are added, or the
+        largest counts, as the metric says."""
         values: dict[Key, float | Histogram] = {}
         for metric, value, labels in readings:
             key = (metric, labels)

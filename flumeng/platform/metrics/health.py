@@ -1,8 +1,5 @@
-"""Whether a process is up, and whether it can do its work now.
-
-Up means that its main loop turns; a supervisor may end a process that is not. Ready means that what
-it depends on is there; a process that is not ready waits, and ending it would help nobody.
-"""
+"""Whether a process is up and ready. Up: its main loop turns; a supervisor may end one that does
+not. Ready: what it depends on is there."""
 
 from __future__ import annotations
 
@@ -10,15 +7,12 @@ import time
 from collections.abc import Callable
 
 Reason = Callable[[], str | None]
-"""Says why a process cannot do its work now, in one sentence; None when it can."""
+"""Why a process cannot do its work now; None when it can."""
 
 
 class Health:
-    """The main loop calls ``turned``; any thread may ask. ``clock`` gives seconds that only grow.
-
-    A loop that has not turned for ``limit_seconds`` is stuck. It may say itself that its next turn
-    can take longer.
-    """
+    """The main loop calls ``turned``; any thread may ask. ``clock`` is monotonic. A loop that has
+    not turned for ``limit_seconds`` is stuck, unless it announced a longer turn."""
 
     def __init__(self, limit_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit_seconds = limit_seconds
@@ -35,7 +29,7 @@ class Health:
             self._on_turn()
 
     def on_turn(self, report: Callable[[], None]) -> None:
-        """``report`` is called by the loop at each of its turns from now on."""
+        """Call ``report`` at each turn from now on."""
         self._on_turn = report
 
     def be_patient(self, seconds: float) -> None:
@@ -43,7 +37,6 @@ class Health:
         self._due_at += seconds
 
     def needs(self, reason: Reason) -> None:
-        """Count ``reason`` among those for which the process is not ready."""
         self._reasons.append(reason)
 
     @property
@@ -52,13 +45,13 @@ class Health:
 
     @property
     def stuck(self) -> str | None:
-        """Why it does not count as up; None when it does."""
+        """None when it is up."""
         if self._clock() <= self._due_at:
             return None
         return f"the main loop has not turned for {self.turn_age_seconds:.0f} s"
 
     @property
     def unready(self) -> list[str]:
-        """Why it is not ready; empty when it is."""
+        """Reasons; empty when it is ready."""
         stuck = self.stuck
         return [*([stuck] if stuck else ()), *filter(None, (ask() for ask in self._reasons))]

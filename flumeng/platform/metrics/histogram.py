@@ -1,4 +1,4 @@
-"""A histogram that a process keeps while it works, whether somebody scrapes it or not. Light."""
+"""A light histogram for use in hot paths."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ FLOW_SECONDS = (0.05, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0,
 
 
 class Counts(NamedTuple):
-    """How many values lie between two bounds each, and the sum of all values."""
+    """Values between each two bounds, and their sum."""
 
     by_bound: tuple[int, ...]
     total: float
 
     def since(self, before: Counts | None) -> Counts:
-        """The growth since ``before``; all counts when they were reset in between."""
+        """The growth since ``before``; all counts after a reset."""
         if before is None or sum(self.by_bound) < sum(before.by_bound):
             return self
         pairs = zip(self.by_bound, before.by_bound, strict=True)
@@ -30,7 +30,7 @@ class Counts(NamedTuple):
 
 
 class Histogram:
-    """Counts values by ``bounds``, which grow. Any thread may add."""
+    """Counts values by ascending ``bounds``. Any thread may add."""
 
     def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
         self._bounds = bounds
@@ -45,7 +45,7 @@ class Histogram:
             self._sum += value * times
 
     def add_counts(self, counts: Counts) -> None:
-        """Adds counts of the same bounds that another process has collected."""
+        """Add the counts of another process with the same bounds."""
         with self._lock:
             pairs = zip(self._counts, counts.by_bound, strict=True)
             self._counts = [own + other for own, other in pairs]
@@ -57,11 +57,10 @@ class Histogram:
             return Counts(tuple(self._counts), self._sum)
 
     def like(self) -> Histogram:
-        """An empty one with the same bounds."""
         return Histogram(self._bounds)
 
     def read(self) -> tuple[list[tuple[str, float]], float]:
-        """How many values lie at or below each bound, the last one ``+Inf``; and their sum."""
+        """Values at or below each bound, the last one ``+Inf``; and their sum."""
         with self._lock:
             counts, total = list(self._counts), self._sum
         buckets: list[tuple[str, float]] = []

@@ -1,4 +1,4 @@
-"""All that one process tells of itself and of its children: metrics, and whether it is well."""
+"""Metrics and health of one process and its children."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from flumeng.platform.metrics.page import Page, Readings, merged
 from flumeng.platform.metrics.table import Reading
 
 ASK_SECONDS = 3.0
-"""Prometheus waits ten seconds for all of a host, by default."""
+"""Prometheus waits ten seconds for a whole scrape by default."""
 METRICS, HEALTH = "metrics", "health"
 
 
 class Instruments:
-    """``children`` gives the channels of the processes that were started and run. Each has
-    ``ask_seconds`` to answer, all of them at once. Any thread may ask."""
+    """``children``: the channels of running child processes, which have ``ask_seconds`` to answer
+    together. Any thread may ask."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Instruments:
             return merged([self.page.text(), *filter(None, pages.values())])
 
     def unready(self) -> list[str]:
-        """Why this process or one below it is not ready, in a sentence each."""
+        """Why this process or a child is not ready, a sentence each."""
         with self._lock:
             answers = self._ask(HEALTH)
         reasons = self.health.unready
@@ -56,7 +56,7 @@ class Instruments:
         return reasons
 
     def serve_parent(self, descriptor: int) -> None:
-        """Answer the process that started this one, over the channel that it gave along."""
+        """Answer the parent process over the channel that it gave along."""
         channel.serve(
             descriptor,
             {METRICS: self.metrics, HEALTH: lambda: "\n".join(self.unready()).encode()},

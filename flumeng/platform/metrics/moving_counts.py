@@ -1,8 +1,5 @@
-"""Sums over the last minutes, of what is counted under a few names. Pure.
-
-Counts lie in slots of SLOT_SECONDS, and a slot in which nothing was counted takes no room; so a sum
-is of a time that is up to a slot shorter than it says.
-"""
+"""Sums of named counts over the last minutes, in slots of SLOT_SECONDS. Pure. A sum may be of a
+time up to one slot shorter."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ WINDOWS: Mapping[str, float] = {"1m": 60.0, "5m": 300.0, "15m": 900.0}
 
 
 class MovingCounts:
-    """For one thread at a time. ``clock`` gives seconds that only grow. Invariant: the slots are in
-    order of time, none is older than the longest of WINDOWS, and each has counted something."""
+    """For one thread at a time. ``clock`` is monotonic. Invariant: slots are in order, none is
+    older than the longest window or empty."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -31,7 +28,7 @@ class MovingCounts:
         self._slots[-1][1].update(found)
 
     def sums(self) -> dict[str, Counter[str]]:
-        """By window, how much was counted under each name."""
+        """Window -> name -> count."""
         now = self._forget()
         return {
             window: sum((c for slot, c in self._slots if slot > now - _slot(seconds)), Counter())
@@ -46,7 +43,7 @@ class MovingCounts:
         assert all(counts.total() for _, counts in self._slots)
 
     def _forget(self) -> int:
-        """What no window holds any more; the slot of this moment."""
+        """Drop old slots; returns the present one."""
         now = _slot(self._clock())
         while self._slots and self._slots[0][0] <= now - _slot(max(WINDOWS.values())):
             self._slots.popleft()

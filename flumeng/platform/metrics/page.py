@@ -1,8 +1,5 @@
-"""Prometheus' text format out of readings: the one adapter to ``prometheus_client``.
-
-A page is made of blocks, one for each metric: its ``# HELP`` and ``# TYPE`` lines and its samples.
-Pages of several processes become one by putting the samples of each metric together.
-"""
+"""Prometheus' text format: the one adapter to ``prometheus_client``. Pages of several processes are
+merged block by block, one block for each metric."""
 
 from __future__ import annotations
 
@@ -32,14 +29,14 @@ log = logging.getLogger(__name__)
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 PROCESS = "process"
-"""The label that every sample has: which process of the host tells it."""
+"""The label of every sample: which process of the host reports it."""
 
 Readings = Callable[[], Iterable[Reading]]
 _BLOCK = re.compile(rb"^(?=# HELP )", re.MULTILINE)
 
 
 class Page(Collector):
-    """All that one process tells; ``text`` may be called from any thread."""
+    """All metrics of one process; ``text`` may be called from any thread."""
 
     def __init__(self, process: str) -> None:
         self._process = process
@@ -56,7 +53,7 @@ class Page(Collector):
         self._readings.append(readings)
 
     def add_process(self, namespace: str, pid: int) -> None:
-        """Tell memory, descriptors and processor time of another process too."""
+        """Report memory, descriptors and CPU time of another process too."""
         other = ProcessCollector(namespace=namespace, pid=lambda: pid, registry=None)
         self._processes.append(other)
 
@@ -65,7 +62,7 @@ class Page(Collector):
             return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Family]:
-        """What ``prometheus_client`` asks for; see ``text``."""
+        """Called by ``prometheus_client``; see ``text``."""
         families: dict[str, Family] = {}
         readings = (reading for part in self._readings for reading in self._read(part))
         for metric, labels, value in self._flows.merge(readings):
@@ -81,7 +78,7 @@ class Page(Collector):
         yield from ()
 
     def _read(self, readings: Readings) -> list[Reading]:
-        """What cannot be read is left out, and the fault is logged once."""
+        """A failure is left out, and logged once."""
         try:
             return list(readings())
         except Exception:
@@ -99,7 +96,6 @@ class Page(Collector):
 
 
 def merged(pages: Iterable[bytes]) -> bytes:
-    """One page of several."""
     blocks: dict[bytes, list[bytes]] = {}
     for page in pages:
         for block in filter(None, _BLOCK.split(page)):

@@ -1,7 +1,5 @@
-"""Begins to serve what a process tells of itself: over HTTP, and to the process that started it.
-
-Processes import this only when it is asked for, since it brings ``prometheus_client`` along.
-"""
+"""Starts serving metrics over HTTP and to the parent. Imported only when asked for, since it loads
+``prometheus_client``."""
 
 from __future__ import annotations
 
@@ -27,10 +25,8 @@ def serve(
     children: Callable[[], Mapping[str, Channel]] = dict,
     ask_seconds: float = ASK_SECONDS,
 ) -> Instruments:
-    """At ``listen`` for everybody, and over the channel of ``descriptor`` for the parent.
-
-    Raises UserError when the address cannot be had.
-    """
+    """At ``listen`` over HTTP, and at ``descriptor`` for the parent. Raises UserError when the
+    address cannot be used."""
     instruments = Instruments(process, health, readings, children, ask_seconds)
     if listen is not None:
         log.info("metrics at %s", Endpoint(listen, instruments).url)

@@ -1,9 +1,6 @@
-"""The one table of all metrics; the page in the docs, and what a process may tell, derive from it.
-
-Names keep to Prometheus' conventions: ``flumeng_<area>_<what>_<unit>``, base units, ``_total`` for
-what only grows. Labels are bounded: flows by ``flow_labels``, everything else by its nature. Every
-sample has the label ``process`` besides. Standard library only.
-"""
+"""The one table of all metrics, and the source of their page in the docs. Names follow Prometheus:
+``flumeng_<area>_<what>_<unit>``, base units, ``_total`` for counters. Labels are bounded; every
+sample also has the label ``process``. Standard library only."""
 
 from __future__ import annotations
 
@@ -32,8 +29,8 @@ LABELS = {
 
 @dataclass(frozen=True)
 class Metric:
-    """``area`` says which processes tell it. ``largest``: of readings with the same labels, and of
-    flows that have no label of their own, the largest counts and not the sum."""
+    """``area``: the processes that report it. ``largest``: readings with the same labels are joined
+    by maximum, not sum."""
 
     name: str
     kind: Kind
@@ -53,8 +50,6 @@ class Metric:
 
 
 class Reading(NamedTuple):
-    """What a metric is now."""
-
     metric: Metric
     value: float | Histogram
     labels: tuple[str, ...] = ()
