@@ -21,7 +21,6 @@ from flumeng.config.tables import MOST_BYTES, MOST_ROWS, Jdbc, LookupTable
 from flumeng.platform import delta_storage, secrets
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.file_store import open_files
-from flumeng.platform.options.patterns import SECRET
 
 QUERY_SECONDS = 60
 ROWS_AT_ONCE = 1000
@@ -77,9 +76,7 @@ def _of_delta(options: LookupTable, schema: pa.Schema) -> Iterator[pa.RecordBatc
         deltalake = import_module("deltalake")
     except ImportError as error:
         raise UserError("deltalake is not installed: pip install 'flumeng[delta]'") from error
-    given = options.credentials.given.values() if options.credentials is not None else ()
-    found = {value: secrets.resolve(value) for value in given if SECRET.fullmatch(value)}
-    uri, storage = delta_storage.of(options.location, found)
+    uri, storage = delta_storage.of(options.location, secrets.of(options.credentials))
     try:
         table: Any = deltalake.DeltaTable(uri, storage_options=storage)
     except deltalake.exceptions.TableNotFoundError:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flumeng.platform.errors import UserError
+from flumeng.platform.options.locations import Credentials
 from flumeng.platform.options.option import option
 from flumeng.platform.options.patterns import SECRET
 from flumeng.platform.options.quantities import check_absolute
@@ -78,6 +79,12 @@ def resolve(reference: str) -> Secret:
     name = form[1]
     backend = _backends.get(name)
     return _anywhere(name) if backend is None else _from_backend(name, backend)
+
+
+def of(credentials: Credentials | None) -> dict[str, Secret]:
+    """The secrets of a store's credentials, by their references. Raises UserError."""
+    given = credentials.given.values() if credentials is not None else ()
+    return {value: resolve(value) for value in given if SECRET.fullmatch(value)}
 
 
 def filled(values: Mapping[str, str]) -> dict[str, str]:

@@ -149,7 +149,7 @@ def test_member_that_was_overtaken_adds_nothing_and_the_others_are_there(
     """Its next owner commits its batch between the group's look and the group's commit."""
     writers = sinks(lake, 4)
     commits = [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(writers)]
-    append = type(writers[0]._table)._append  # type: ignore[attr-defined]
+    append = type(writers[0]._table)._append
     slept: list[int] = []
 
     def sleep_first(self: Any, handle: Any, additions: Sequence[Addition]) -> None:

@@ -148,7 +148,7 @@ def test_another_writer_between_look_and_commit_costs_a_second_look(
 ) -> None:
     sink = lake.sink()
     commit = write(sink, events(b"a"))
-    append = type(sink._table)._append  # type: ignore[attr-defined]
+    append = type(sink._table)._append
     foreign = [events(b"x"), events(b"y"), events(b"z")]
 
     def after_another(table: Any, *given: Any) -> None:
@@ -425,7 +425,7 @@ class Hanging:
 def test_a_call_that_hangs_is_not_waited_for_and_forgotten_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = Hanging()
+    table: Any = Hanging()
     sink = TableSink(table, object(), TASK)
     commit = sink.written(staged(DeltaDirectory(tmp_path).sink(), events(b"a"))).commit
     assert commit
@@ -444,7 +444,7 @@ def test_a_call_that_hangs_is_not_waited_for_and_forgotten_in_the_end(
 
 def test_who_is_always_overtaken_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "PAUSE_SECONDS", 0.0)
-    table = Hanging()
+    table: Any = Hanging()
 
     def overtaken(_additions: Any) -> bool:
         table.calls += 1

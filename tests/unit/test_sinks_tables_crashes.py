@@ -66,7 +66,8 @@ class WorldOfTable(World):
         return sink
 
     def write(self, sink: TableSink, _batch: Batch, events: list[str], steps: Steps) -> Written:
-        looked = TableSink(Stepping(sink._table, steps), object(), TASK)
+        stepping: Any = Stepping(sink._table, steps)
+        looked = TableSink(stepping, object(), TASK)
         return looked.written(staged(looked, pa.table({"event": events})))
 
     def rows(self) -> list[str]:

@@ -27,7 +27,6 @@ from flumeng.filters.receipt_bound import refused
 from flumeng.platform import secrets
 from flumeng.platform.errors import UserError
 from flumeng.platform.file_store import FileStore, below, open_store
-from flumeng.platform.options.patterns import SECRET
 from flumeng.platform.scrubbing import Secret
 
 MARKER = "_SUCCESS"
@@ -49,12 +48,7 @@ class FilesSink:
             raise UserError("files: install flumeng[avro] to write Avro")
         self._options = options
         self._path = PatternPath(options.location)
-        given = options.credentials.given if options.credentials else {}
-        self._secrets = {
-            reference: secrets.resolve(reference)
-            for reference in given.values()
-            if SECRET.fullmatch(reference)
-        }
+        self._secrets = secrets.of(options.credentials)
 
     @property
     def roots(self) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
-"""Tables of Delta Lake, committed to without a JVM.
+"""Delta Lake tables, committed to without a JVM.
 
-The number of the last batch of a series is in the table as an *application transaction*. Delta
-takes a number twice and lower ones too, so this looks first; it refuses a commit through a handle
-that is older than another commit of the same series.
+The number of the last batch of a series is an *application transaction* of the table. Delta accepts
+a number twice, and lower ones too, so it is read first; a commit through a handle that is older
+than another commit of the series is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -24,14 +23,7 @@ from flumeng.connectors.lakehouse.group_commit import Addition
 from flumeng.connectors.lakehouse.options import Delta, partition
 from flumeng.connectors.lakehouse.partitions import Partition
 from flumeng.connectors.lakehouse.table_files import Layout, TableFile
-from flumeng.connectors.lakehouse.tables import (
-    LocalDirectory,
-    OvertakenError,
-    TableSink,
-    imported,
-    resolved,
-    translated,
-)
+from flumeng.connectors.lakehouse.tables import OvertakenError, Table, TableSink, imported
 from flumeng.platform import delta_storage
 from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError, UserError
 
@@ -50,43 +42,30 @@ WRITABLE = frozenset(
         "variantType",
     }
 )
-"""The writer features that the library commits with, and those that ``_check_table`` looks at by
-what they are used for."""
+"""The writer features that the library supports or that ``_check_table`` checks by their use."""
 SHORT_BYTES = 64
-"""Of texts: longer ones are not told among a file's least and greatest values."""
+"""Longer texts have no statistics."""
 _DAY = "_day"
 
 
 class DeltaSink(TableSink):
     def __init__(self, options: Delta, task: TaskRevision) -> None:
-        table = DeltaLake(options)
-        super().__init__(table, options, task)
-        self._look = table.look
-
-    def probe(self) -> None:
-        self._call(self._look)
+        super().__init__(DeltaLake(options), options, task)
 
 
-class DeltaLake:
-    """One table; see ``tables.Table``."""
-
+class DeltaLake(Table):
     def __init__(self, options: Delta) -> None:
+        super().__init__(options)
         self._deltalake = imported("deltalake", "delta")
         self._options = options
-        self._secrets = resolved(options.credentials)
         self._uri, self._storage = delta_storage.of(options.location, self._secrets)
-        self._log: LocalDirectory | None = None
-        if self._uri.startswith("/"):
-            self._log = LocalDirectory(f"{self._uri}/_delta_log")
 
-    def prepare(self, events: pa.Schema) -> Layout:
-        with translated(_meaning):
-            table = self._load() or self._create(events)
-            fit = self._fit(table, events, add=self._options.schema == "add")
-            if fit.added:
-                fields = self._deltalake.Schema.from_arrow(pa.schema(fit.added)).fields
-                table.alter.add_columns(fields)
-            parts = _partitions(table, events)
+    def _layout(self, table: Any, events: pa.Schema) -> Layout:
+        fit = self._fit(table, events, add=self._options.schema == "add")
+        if fit.added:
+            fields = self._deltalake.Schema.from_arrow(pa.schema(fit.added)).fields
+            table.alter.add_columns(fields)
+        parts = _partitions(table, events)
         by = {part.name for part in parts}
         return Layout(
             self._options.location,
@@ -96,25 +75,6 @@ class DeltaLake:
             self._options.compression,
             self._secrets,
         )
-
-    def look(self) -> None:
-        """Load the table, or see that there is none, which ``prepare`` would make."""
-        with translated(_meaning):
-            self._load()
-
-    def add(self, additions: Sequence[Addition]) -> Sequence[Addition]:
-        with translated(_meaning):
-            table = self._load()
-            if table is None:
-                return additions
-            taken, unfit = group_commit.to_commit(
-                additions, table.transaction_version, partial(self._fits, table)
-            )
-            if taken:
-                self._append(table, taken)
-            if self._log is not None:
-                self._log.sync()
-        return unfit
 
     def _append(self, table: Any, additions: Sequence[Addition]) -> None:
         transaction = self._deltalake.transaction
@@ -137,7 +97,6 @@ class DeltaLake:
         )
 
     def _load(self) -> Any | None:
-        """A handle of what the table is now; None when there is none."""
         try:
             return self._deltalake.DeltaTable(self._uri, storage_options=self._storage)
         except self._deltalake.exceptions.TableNotFoundError:
@@ -168,17 +127,34 @@ class DeltaLake:
         _check_fields(fit.added)
         return fit
 
+    def _number(self, table: Any, series: str) -> int | None:
+        number: int | None = table.transaction_version(series)
+        return number
+
+    def _metadata_place(self, _table: Any) -> str:
+        return f"{self._uri}/_delta_log"
+
     def _fits(self, table: Any, files: Sequence[TableFile]) -> bool:
-        """Whether the table still has the columns and the partitions for which they were made."""
         schema = pa.schema(table.schema().to_arrow())
         if list(files[0].partition) != table.metadata().partition_columns:
             return False
         columns = {field.name: field.type for field in schema}
         return all(columns.get(field.name) == field.type for field in files[0].schema)
 
+    def _meaning(self, error: Exception) -> FlumengError:
+        found = imported("deltalake.exceptions", "delta")
+        text = _one_line(str(error))
+        if isinstance(error, found.CommitFailedError):
+            if "Concurrent transaction" in text:
+                return ConflictError(f"another owner commits to the table: {text}")
+            return OvertakenError(text)
+        if isinstance(error, found.SchemaMismatchError | found.DeltaProtocolError):
+            return UserError(text)
+        return UnavailableError(text)
+
 
 def stats(file: TableFile) -> dict[str, Any]:
-    """What Delta's readers skip files by: how many rows, nulls, and least and greatest values."""
+    """The statistics of a file by which readers of Delta skip it."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -198,7 +174,7 @@ def stats(file: TableFile) -> dict[str, Any]:
 
 
 def _statistics(footer: pq.FileMetaData) -> Iterator[tuple[str, list[pq.Statistics]]]:
-    """Of each column that is no part of another, those of each row group; none where one lacks."""
+    """The statistics of each row group, by top-level column; without columns that lack some."""
     for number in range(footer.num_columns):
         if "." in (name := footer.schema.column(number).path):
             continue
@@ -209,7 +185,7 @@ def _statistics(footer: pq.FileMetaData) -> Iterator[tuple[str, list[pq.Statisti
 
 
 def _bounds(group: pq.Statistics) -> tuple[Any, Any] | None:
-    """The least and the greatest value, of types for which all readers agree on their JSON."""
+    """Minimum and maximum, for types whose JSON all readers read alike."""
     try:
         low, high = (group.min, group.max) if group.has_min_max else (None, None)
     except (OverflowError, ValueError):
@@ -231,7 +207,7 @@ def _json(value: Any) -> Any:
 
 
 def _partitions(table: Any, events: pa.Schema) -> tuple[Partition, ...]:
-    """How a table that is there is partitioned: by columns of the events, or the day of one."""
+    """The partitioning of an existing table: by columns of the events, or the day of one."""
     found = []
     for name in table.metadata().partition_columns:
         column = name.removesuffix(_DAY)
@@ -259,7 +235,7 @@ def _check_fields(fields: Iterable[pa.Field]) -> None:
 
 
 def _check_table(table: Any) -> None:
-    """Raises UserError when the table asks of its writers what this one does not do."""
+    """Raises UserError when the table needs a writer feature that is not supported."""
     settings = table.metadata().configuration
     asked = [name for name in settings if name.startswith("delta.constraints.")]
     if settings.get("delta.columnMapping.mode", "none") != "none":
@@ -277,20 +253,7 @@ def _check_table(table: Any) -> None:
         raise UserError(f"flumeng does not write into a Delta table with {asked[0]}")
 
 
-def _meaning(error: Exception) -> FlumengError:
-    """What an error of the library's means."""
-    found = imported("deltalake.exceptions", "delta")
-    text = _one_line(str(error))
-    if isinstance(error, found.CommitFailedError):
-        if "Concurrent transaction" in text:
-            return ConflictError(f"another owner commits to the table: {text}")
-        return OvertakenError(text)
-    if isinstance(error, found.SchemaMismatchError | found.DeltaProtocolError):
-        return UserError(text)
-    return UnavailableError(text)
-
-
 def _one_line(text: str) -> str:
-    """Without colours, and without the stack that the library's messages may end with."""
+    """Without colours and without the library's stack trace."""
     plain = re.sub(r"\x1b\[[0-9;]*m|↳", "", text).partition("\n   0:")[0]
     return " ".join(plain.split())

@@ -1,21 +1,19 @@
 """One commit of a table for all tasks of a collector that have files for it.
 
 Rules
-1. One commit of a table is under way at a time. Tasks that come meanwhile gather, and one of them
-   commits for all, as appends to a journal share an ``fdatasync``.
-2. A task that has the table to itself waits for nothing. Where other tasks of the collector write
-   into it, a commit leaves when all of them wait or many do, or ``GATHER_SECONDS`` after it could
-   leave and ``GAP_SECONDS`` after the last one left.
-3. A group is fenced as each member is. The numbers of all members are looked for through the handle
-   through which the group is committed. Another owner of a member's task has committed the batch
-   before the handle was made, and then the look finds the number and leaves that member out; or
-   after it, and then the table refuses the commit of the whole group, which looks again. No member
-   needs its epoch for that, nor does it matter which of them commits.
-4. A group that fails commits nothing or all. It breaks up then, and each member commits by itself:
-   an error of one member ends as that member's error. A commit of unknown outcome is settled by the
-   look too.
-5. A member waits for a bounded time. What it has handed over may be committed later, as after any
-   answer that is lost.
+1. One commit of a table is under way at a time. Meanwhile other tasks wait, and one of them then
+   commits for all.
+2. A task that is alone never waits. With other tasks, a commit starts when all of them or many
+   wait, or after ``GATHER_SECONDS`` and at least ``GAP_SECONDS`` after the last one.
+3. A group is fenced as each member is. The numbers of all members are read through the handle
+   through which the group is committed. If another owner of a member's task has committed the
+   batch before the handle was made, the number is found and the member left out; if after, the
+   table refuses the commit and the numbers are read again. So no member needs its epoch, and it
+   does not matter which of them commits.
+4. A group commits all or nothing. After an error each member commits by itself, so that an error
+   of one member stays its own. A commit of unknown outcome is settled by the numbers too.
+5. A member waits for a bounded time. Its files may still be committed later, as after any lost
+   answer.
 """
 
 from __future__ import annotations
@@ -33,21 +31,21 @@ from flumeng.platform.errors import UnavailableError
 
 GATHER_SECONDS = 0.1
 GAP_SECONDS = 1.0
-"""A batch takes longer, and the next one is written while this one waits."""
+"""Shorter than a batch: the next one is written while this one waits."""
 MANY_CALLS = 24
-"""Half of the turns that a collector takes at once."""
+"""Half of a collector's slots."""
 
 
 @dataclass(frozen=True, eq=False)
 class Addition:
-    """The files, at least one, that a task adds to a table for one batch."""
+    """The files, at least one, of a task and batch."""
 
     files: Sequence[TableFile]
     batch: BatchId | None
 
 
 Add = Callable[[Sequence[Addition]], Collection[Addition]]
-"""Commits additions to the table at once, and gives those that do not fit it; see ``Table.add``."""
+"""Commits additions at once, returns those that do not fit: see ``Table.add``."""
 
 
 def to_commit(
@@ -55,12 +53,11 @@ def to_commit(
     last: Callable[[str], int | None],
     fits: Callable[[Sequence[TableFile]], bool],
 ) -> tuple[list[Addition], list[Addition]]:
-    """Splits additions into those to commit and those that do not fit the table.
+    """Splits additions into those to commit and those that do not fit the table; those that the
+    table has already are left out.
 
-    Those that are in the table already are in neither list.
-
-    ``last`` gives the number of a series that the table has. An owner that was overtaken may be in
-    a group with its successor: of two with the same number one is committed.
+    ``last`` gives the number of a series in the table. Of two additions with the same number, of an
+    owner and its successor, one is committed.
     """
     taken: list[Addition] = []
     unfit: list[Addition] = []
@@ -81,14 +78,14 @@ def to_commit(
 
 
 def numbers(additions: Iterable[Addition]) -> dict[str, int]:
-    """Series -> the last number that the table has with ``additions``."""
+    """Series -> its last number after ``additions``."""
     batches = (one.batch for one in additions)
     return {batch.series: batch.number for batch in batches if batch is not None}
 
 
 @dataclass(eq=False)
 class _Call:
-    """``alone``: its group has failed with ``error``. ``settled``: its outcome does not change."""
+    """``alone``: its group has failed with ``error``. ``settled``: its outcome is final."""
 
     addition: Addition
     task: str
@@ -103,8 +100,7 @@ class _Call:
 
 
 class GroupCommit:
-    """The commits of one table by the sinks of this process. Used by any number of threads; it has
-    none of its own. ``clock`` gives seconds that only grow."""
+    """The commits of one table in this process. Thread-safe. ``clock`` gives monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -115,15 +111,15 @@ class GroupCommit:
         self._tasks: WeakKeyDictionary[object, str] = WeakKeyDictionary()
 
     def join(self, sink: object, task: str) -> None:
-        """Commits wait for ``task`` too, as long as there is its ``sink``."""
+        """Commits wait for ``task`` too, until its ``sink`` is garbage collected."""
         with self._news:
             self._tasks[sink] = task
 
     def commit(self, addition: Addition, task: str, add: Add, patience_seconds: float) -> bool:
-        """Commit ``addition``, with what other tasks have. False: it does not fit the table.
+        """Commit ``addition``, with those of other tasks. False: it does not fit the table.
 
-        ``add`` is the caller's own way to commit, for itself and for others. Raises what that
-        raises; UnavailableError when it was not committed in time.
+        ``add`` commits for the caller and for others. Raises what it raises; UnavailableError on
+        timeout.
         """
         call = _Call(addition, task, self._clock() + patience_seconds)
         with self._news:
@@ -150,7 +146,6 @@ class GroupCommit:
             return not call.settled
 
     def _lead(self, call: _Call, add: Add) -> None:
-        """One commit. Nothing else is under way."""
         calls = [call]
         try:
             calls = self._take(call)
@@ -167,7 +162,7 @@ class GroupCommit:
             self._end(calls)
 
     def _take(self, call: _Call) -> list[_Call]:
-        """Takes the calls of the next commit out of those that wait; ``call`` is one of them."""
+        """Take the calls of the next commit from the waiting ones; ``call`` is one of them."""
         with self._news:
             now = self._clock()
             if not call.alone:
@@ -186,8 +181,7 @@ class GroupCommit:
         return len(calls) >= MANY_CALLS or {one.task for one in calls} >= {*self._tasks.values()}
 
     def _end(self, calls: Sequence[_Call], error: Exception | None = None) -> None:
-        """Settles ``calls``, or lets each commit alone after an error of a group. Calls that have
-        given up are settled already."""
+        """Settle ``calls``, or let each commit alone after an error of the group."""
         with self._news:
             for call in calls:
                 if call.settled:
@@ -205,7 +199,7 @@ _lock = threading.Lock()
 
 
 def of(table: Hashable) -> GroupCommit:
-    """This process's group commit for ``table``, a key made of its address and its options."""
+    """The group commit of this process for ``table``, a key of its address and options."""
     with _lock:
         found = _of_tables.get(table)
         if found is None:

@@ -1,9 +1,8 @@
-"""Tables of Apache Iceberg, committed to without a JVM.
+"""Apache Iceberg tables, committed to without a JVM.
 
 The number of the last batch of a series is a property of the table, set in the transaction that
-adds the batch's files; a transaction may have batches of several series. A commit is refused when
-the table has changed since its handle was made; the library would then repeat it without a look, so
-here it may not.
+adds the batch's files. A commit is refused when the table has changed since its handle was made;
+the library must not retry it, since it would not read the number again.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, cast
 from urllib.parse import urlencode
 
@@ -24,27 +22,20 @@ from flumeng.connectors.lakehouse.group_commit import Addition
 from flumeng.connectors.lakehouse.options import Catalog, Iceberg, Transform, partition
 from flumeng.connectors.lakehouse.partitions import Partition
 from flumeng.connectors.lakehouse.table_files import Layout, TableFile
-from flumeng.connectors.lakehouse.tables import (
-    LocalDirectory,
-    OvertakenError,
-    TableSink,
-    imported,
-    resolved,
-    translated,
-)
+from flumeng.connectors.lakehouse.tables import OvertakenError, Table, TableSink, imported
 from flumeng.platform import secrets
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.options.locations import located, store_of
 from flumeng.platform.scrubbing import Secret
 
 NUMBER = "flumeng."
-"""The property of a series begins with this."""
+"""Prefix of the property of a series."""
 TIME_OUTS = {"connect_timeout": "5", "tcp_user_timeout": "20000", "keepalives_idle": "10"}
 RETRIES = "commit.retry.num-retries"
 MERGING = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "50"}
-"""Unless the table says otherwise: a commit writes a list of all manifests, so these are few."""
+"""Defaults: each commit writes a list of all manifests, so these should be few."""
 NEW_TABLE = {"write.metadata.delete-after-commit.enabled": "true"}
-"""Each commit writes all metadata again: old ones go by themselves."""
+"""Each commit writes all metadata again: old metadata files are deleted."""
 FIELD_ID = b"PARQUET:field_id"
 WRITTEN_BY = {iceberg_snapshots.WRITER: __version__}
 STORAGE = {
@@ -57,40 +48,30 @@ TRANSFORMS = ("identity", "year", "month", "day", "hour")
 
 class IcebergSink(TableSink):
     def __init__(self, options: Iceberg, task: TaskRevision) -> None:
-        table = IcebergTable(options)
-        super().__init__(table, options, task)
-        self._look = table.look
-
-    def probe(self) -> None:
-        self._call(self._look)
+        super().__init__(IcebergTable(options), options, task)
 
 
-class IcebergTable:
-    """One table of a catalog; see ``tables.Table``."""
-
+class IcebergTable(Table):
     def __init__(self, options: Iceberg) -> None:
+        super().__init__(options)
         self._catalogs = imported("pyiceberg.catalog", "iceberg")
         logging.getLogger("pyiceberg").setLevel(logging.ERROR)  # it has a line for each column
         self._options = options
-        self._secrets = resolved(options.credentials)
         self._properties = _properties(options) | _storage(options, self._secrets)
         self._opened: Any = None
-        self._metadata: dict[str, LocalDirectory] = {}
 
-    def prepare(self, events: pa.Schema) -> Layout:
-        with translated(_meaning):
-            table = self._load() or self._create(events)
-            may = self._options.schema == "add"
-            parts = _partitions(table)
-            partitions.check(parts, events)
-            fit = table_schema.fit(events, _columns(table), add=may, widen=may)
-            table_schema.check_types(fit.added)
-            _check_unmapped(table, fit.added)
-            if fit.added or fit.widened:
-                with table.update_schema() as update:
-                    update.union_by_name(pa.schema([*fit.added, *fit.widened]))
-                table = self._load()
-                fit = table_schema.fit(events, _columns(table), add=False, widen=False)
+    def _layout(self, table: Any, events: pa.Schema) -> Layout:
+        may = self._options.schema == "add"
+        parts = _partitions(table)
+        partitions.check(parts, events)
+        fit = table_schema.fit(events, _columns(table), add=may, widen=may)
+        table_schema.check_types(fit.added)
+        _check_unmapped(table, fit.added)
+        if fit.added or fit.widened:
+            with table.update_schema() as update:
+                update.union_by_name(pa.schema([*fit.added, *fit.widened]))
+            table = self._load()
+            fit = table_schema.fit(events, _columns(table), add=False, widen=False)
         return Layout(
             self._located(_directory(table)),
             _identified(fit.files, _columns(table)),
@@ -100,26 +81,8 @@ class IcebergTable:
             self._secrets,
         )
 
-    def look(self) -> None:
-        """Load the table, or see that there is none, which ``prepare`` would make."""
-        with translated(_meaning):
-            self._load()
-
-    def add(self, additions: Sequence[Addition]) -> Sequence[Addition]:
-        with translated(_meaning):
-            table = self._load()
-            if table is None:
-                return additions
-            taken, unfit = group_commit.to_commit(
-                additions, partial(_number, table), partial(self._fits, table)
-            )
-            if taken:
-                self._append(table, taken)
-            self._sync(table.location().removeprefix("file://"))
-        return unfit
-
     def _append(self, table: Any, additions: Sequence[Addition]) -> None:
-        """The handle has properties of its own for this commit."""
+        """Sets properties of the handle for this commit only."""
         once = {**MERGING, **table.properties, RETRIES: "0"}
         table.metadata = table.metadata.model_copy(update={"properties": once})
         keep = self._options.snapshots
@@ -143,7 +106,7 @@ class IcebergTable:
             iceberg_snapshots.remove_files(table, gone)
 
     def _located(self, directory: str) -> str:
-        """As ``file_store`` reaches it, and as whom."""
+        """The location for ``file_store``, with credentials."""
         if store_of(directory) != "s3":
             return directory
         query: dict[str, str] = {}
@@ -155,13 +118,10 @@ class IcebergTable:
         place = f"{directory}?{urlencode(query)}" if query else directory
         return located(place, self._options.credentials)
 
-    def _sync(self, place: str) -> None:
-        if place.startswith("/"):
-            directory = self._metadata.setdefault(place, LocalDirectory(f"{place}/metadata"))
-            directory.sync()
+    def _metadata_place(self, table: Any) -> str:
+        return f"{table.location().removeprefix('file://')}/metadata"
 
     def _load(self) -> Any | None:
-        """A handle of what the table is now; None when there is none."""
         errors = imported("pyiceberg.exceptions", "iceberg")
         if self._opened is None:
             self._opened = self._catalogs.load_catalog(
@@ -189,11 +149,14 @@ class IcebergTable:
                 for part in by:
                     update.add_field(part.column, transforms.parse_transform(part.transform))
         except errors.TableAlreadyExistsError:
-            """Somebody else has made it."""
+            pass  # another writer was first
         return self._load()
 
+    def _number(self, table: Any, series: str) -> int | None:
+        found = table.properties.get(NUMBER + series)
+        return None if found is None else int(found)
+
     def _fits(self, table: Any, files: Sequence[TableFile]) -> bool:
-        """Whether the table still has the columns and the partitions for which they were made."""
         columns = {field.name: _identity(field) for field in _columns(table)}
         names = [part.name for part in _partitions(table)]
         return all(
@@ -202,19 +165,34 @@ class IcebergTable:
             for file in files
         )
 
-
-def _number(table: Any, series: str) -> int | None:
-    found = table.properties.get(NUMBER + series)
-    return None if found is None else int(found)
+    def _meaning(self, error: Exception) -> FlumengError:
+        found = imported("pyiceberg.exceptions", "iceberg")
+        first = (str(error).strip().splitlines() or [""])[0]
+        text = f"{type(error).__name__}: {first}"
+        if isinstance(error, OverflowError):
+            return UserError(
+                "the library cannot commit times and dates beyond the years 1 to 9999: leave them "
+                "out with where"
+            )
+        if isinstance(error, found.CommitFailedException):
+            return OvertakenError(text)
+        wrong = (
+            ValueError,
+            found.NotInstalledError,
+            found.UnauthorizedError,
+            found.ForbiddenError,
+            found.BadRequestError,
+            found.OAuthError,
+        )
+        return UserError(text) if isinstance(error, wrong) else UnavailableError(text)
 
 
 def _columns(table: Any) -> pa.Schema:
-    """What Arrow calls the table's columns, with the types that Spark has too."""
+    """The table's columns with the types that Spark has too."""
     return pa.schema([field.with_type(_plain(field.type)) for field in table.schema().as_arrow()])
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Inner fields keep their ids."""
     if pa.types.is_large_string(kind):
         return pa.string()
     if pa.types.is_large_binary(kind):
@@ -233,8 +211,7 @@ def _plain_field(field: pa.Field) -> pa.Field:
 
 
 def _identified(files: pa.Schema, table: pa.Schema) -> pa.Schema:
-    """``files`` with the ids of the table's fields: readers find a column by its id, whatever
-    another engine calls it."""
+    """``files`` with the field ids of the table, by which readers find columns."""
     return pa.schema(
         [
             table.field(one.name).with_nullable(one.nullable)
@@ -250,8 +227,8 @@ def _identity(field: pa.Field) -> tuple[pa.DataType, bytes | None]:
 
 
 def _check_unmapped(table: Any, added: Sequence[pa.Field]) -> None:
-    """Raises UserError for a new column whose name the table's name mapping has: then files
-    without ids have a column of that name, whose values would come back in the new one."""
+    """Raises UserError for a new column that is in the table's name mapping: files without field
+    ids would show old values in it."""
     mapping = table.metadata.name_mapping()
     names = {name for one in (mapping.root if mapping else ()) for name in one.names}
     for field in added:
@@ -264,8 +241,7 @@ def _check_unmapped(table: Any, added: Sequence[pa.Field]) -> None:
 
 
 def _transaction(table: Any) -> Any:
-    """The library's, which copies all metadata each time that it looks at them: here once for each
-    change."""
+    """The library's transaction with cached metadata: it copies all metadata on each access."""
     base: Any = imported("pyiceberg.table", "iceberg").Transaction
 
     class Transaction(base):  # type: ignore[misc]
@@ -280,7 +256,7 @@ def _transaction(table: Any) -> Any:
 
 
 def _data_file(metadata: Any, file: TableFile) -> Any:
-    """An entry for a manifest, out of the footer that the executor has sent."""
+    """A manifest entry from the footer that the executor has sent."""
     files = imported("pyiceberg.io.pyarrow", "iceberg")
     manifest = imported("pyiceberg.manifest", "iceberg")
     schema = metadata.schema()
@@ -304,7 +280,6 @@ def _data_file(metadata: Any, file: TableFile) -> Any:
 
 
 def _partitions(table: Any) -> tuple[Partition, ...]:
-    """How a table that is there is partitioned now."""
     found = []
     for field in table.spec().fields:
         name = table.schema().find_column_name(field.source_id)
@@ -321,7 +296,7 @@ def _directory(table: Any) -> str:
 
 
 def _properties(options: Iceberg) -> dict[str, str]:
-    """What the library wants to know of the catalog, with the secrets in it."""
+    """Properties of the catalog, with its secrets."""
     catalog = options.catalog
     found = {"type": catalog.type, "uri": _address(catalog)}
     if catalog.warehouse is not None:
@@ -333,7 +308,7 @@ def _properties(options: Iceberg) -> dict[str, str]:
 
 
 def _address(catalog: Catalog) -> str:
-    """With the password; and of PostgreSQL with the driver that the library brings along."""
+    """The address with the password; for PostgreSQL with the driver of the library."""
     if catalog.type != "sql":
         return catalog.uri
     url = imported("sqlalchemy", "iceberg").make_url(catalog.uri)
@@ -345,34 +320,9 @@ def _address(catalog: Catalog) -> str:
 
 
 def _storage(options: Iceberg, known: Mapping[str, Secret]) -> dict[str, str]:
-    """How S3 is reached, as the library calls it."""
+    """The library's options for S3."""
     found = {"s3.connect-timeout": "5", "s3.request-timeout": "10"}
     found |= {"s3.endpoint": options.endpoint} if options.endpoint is not None else {}
     found |= {"s3.region": options.region} if options.region is not None else {}
     given = options.credentials.given if options.credentials is not None else {}
     return found | {STORAGE[name]: known.get(value, value) for name, value in given.items()}
-
-
-def _meaning(error: Exception) -> FlumengError:
-    """What an error of the library's means."""
-    found = imported("pyiceberg.exceptions", "iceberg")
-    first = (str(error).strip().splitlines() or [""])[0]
-    text = f"{type(error).__name__}: {first}"
-    if isinstance(error, OverflowError):
-        return UserError(
-            "the library cannot commit times and dates beyond the years 1 to 9999: leave them "
-            "out with where"
-        )
-    if isinstance(error, found.CommitFailedException):
-        return OvertakenError(text)
-    if isinstance(
-        error,
-        ValueError
-        | found.NotInstalledError
-        | found.UnauthorizedError
-        | found.ForbiddenError
-        | found.BadRequestError
-        | found.OAuthError,
-    ):
-        return UserError(text)
-    return UnavailableError(text)

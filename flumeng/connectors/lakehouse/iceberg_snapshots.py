@@ -1,9 +1,8 @@
-"""Expiry of snapshots: each one that is kept makes every later commit slower.
+"""Expiry of snapshots: each snapshot that is kept makes every later commit slower.
 
-Only snapshots of flumeng's own commits are expired, so the history that others have written stays.
-And only those behind which rows were appended and nothing else, so every data file of them is in
-the current snapshot too. Those before a rewrite by another engine are left to that engine, which
-removes the files that it has replaced.
+Only snapshots of flumeng's own commits are expired, and only those that only appends follow, so
+that all of their data files are in the current snapshot. Snapshots before a rewrite by another
+engine are left to that engine.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ AT_ONCE = 10
 """Fewer are not worth reading the lists of their manifests."""
 APPEND = "append"
 WRITER = "flumeng.version"
-"""The property of a snapshot that flumeng has made."""
+"""Property of flumeng's own snapshots."""
 MAX_AGE, LEAST = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
 DEFAULT_AGE_MS, DEFAULT_LEAST = 3_600_000, 20
 
@@ -45,7 +44,7 @@ def _is_own(snapshot: Any) -> bool:
 
 
 def _retention(metadata: Any, keep: Snapshots) -> tuple[int, int]:
-    """The age in ms, and the number of snapshots: by the flow, the branch, the table, or ours."""
+    """Age in ms and number of snapshots: of the flow, the branch, the table, or the default."""
     branch = metadata.refs.get("main")
 
     def told(name: str, by_branch: int | None, default: int) -> int:
@@ -62,8 +61,7 @@ def _retention(metadata: Any, keep: Snapshots) -> tuple[int, int]:
 
 
 def _appended(metadata: Any) -> list[Any]:
-    """The snapshots of the main branch up to the current one, the oldest first, as far back as
-    all that follow only append."""
+    """The latest snapshots of the main branch, the oldest first, that only appends follow."""
     by_id = {one.snapshot_id: one for one in metadata.snapshots}
     found = []
     one = by_id.get(metadata.current_snapshot_id)
@@ -76,8 +74,8 @@ def _appended(metadata: Any) -> list[Any]:
 
 
 def remove_files(table: Any, gone: Sequence[Any]) -> None:
-    """Remove the metadata files that only ``gone`` needed, which ``table`` has no more. Those that
-    cannot be removed are orphans, for the table's own clean-up."""
+    """Delete the metadata files that only ``gone`` needed. Files that cannot be deleted are
+    orphans, for the table's own clean-up."""
     try:
         dropped: dict[str, int] = {}
         for one in gone:
@@ -94,7 +92,7 @@ def remove_files(table: Any, gone: Sequence[Any]) -> None:
 
 
 def _manifests(table: Any, snapshot: Any) -> dict[str, int]:
-    """Path -> sequence number; that is 0 in tables of the first format."""
+    """Path -> sequence number; 0 in tables of format 1."""
     found = snapshot.manifests(table.io)
     return {manifest.manifest_path: manifest.sequence_number or 0 for manifest in found}
 

@@ -30,7 +30,7 @@ Transform = Literal["identity", "year", "month", "day", "hour"]
 
 
 def partition(text: str) -> tuple[str, Transform]:
-    """The column and the transform of an entry of ``partition_by`` that was checked."""
+    """Column and transform of a checked entry of ``partition_by``."""
     found = _PARTITION.fullmatch(text)
     assert found is not None
     return found[2] or found[3], cast(Transform, found[1] or "identity")
@@ -78,8 +78,20 @@ def check_endpoint(text: str) -> None:
         raise ValueError("expected a server, like https://s3.example:9000")
 
 
+class TableOptions(SinkOptions):
+    makes_files: ClassVar[bool] = True
+    exactly_once: ClassVar[ExactlyOnce] = "by batch"
+    in_driver: ClassVar[bool] = True
+
+    partition_by: tuple[str, ...]
+
+    def misfits(self, columns: Columns, /) -> Iterator[str]:
+        names = (partition(text)[0] for text in self.partition_by)
+        return missing("partition_by", names, columns)
+
+
 @dataclass(frozen=True)
-class Delta(InStore, SinkOptions):
+class Delta(InStore, TableOptions):
     """Appends to a Delta Lake table, which remembers the last batch of each flow: a reader of it
     sees each event exactly once. Needs `flumeng[delta]`."""
 
@@ -108,18 +120,9 @@ class Delta(InStore, SinkOptions):
         default=None,
     )
 
-    makes_files: ClassVar[bool] = True
-    exactly_once: ClassVar[ExactlyOnce] = "by batch"
-    in_driver: ClassVar[bool] = True
-
     def claims(self) -> Iterator[tuple[str, str]]:
-        """Two sinks of a flow would take each other's batches for their own in one table."""
+        """Two sinks of a flow must not share a table: they would share the numbers of batches."""
         yield "path", re.sub("^s3[an]:", "s3:", self.path.rstrip("/"))
-
-    def misfits(self, columns: Columns, /) -> Iterator[str]:
-        return missing(
-            "partition_by", (name for name, _ in map(partition, self.partition_by)), columns
-        )
 
     def problems(self) -> Iterator[tuple[str, str]]:
         problem = credential_problem(self.path, self.credentials)
@@ -130,7 +133,7 @@ class Delta(InStore, SinkOptions):
 
 
 def _unusual(credentials: Credentials, store: str) -> str | None:
-    """What the libraries that commit cannot do."""
+    """Credentials that the libraries do not support."""
     if store != "s3":
         return "only for S3: let the environment of the collector say it"
     if credentials.role or credentials.ca:
@@ -211,7 +214,7 @@ class Snapshots:
 
 
 @dataclass(frozen=True)
-class Iceberg(SinkOptions):
+class Iceberg(TableOptions):
     """Appends to an Apache Iceberg table, which remembers the last batch of each flow: a reader of
     it sees each event exactly once. Needs `flumeng[iceberg]`."""
 
@@ -258,24 +261,15 @@ class Iceberg(SinkOptions):
         doc="Who the sink is to S3; without it, who the environment says.", default=None
     )
 
-    makes_files: ClassVar[bool] = True
-    exactly_once: ClassVar[ExactlyOnce] = "by batch"
-    in_driver: ClassVar[bool] = True
-
     @property
     def local_path(self) -> str:
-        """The file of a catalog that is on the host's own disk, else empty."""
+        """The file of a SQLite catalog, else empty."""
         uri = self.catalog.uri
         return urlsplit(uri).path[1:] if uri.startswith("sqlite") else ""
 
     def claims(self) -> Iterator[tuple[str, str]]:
-        """Two sinks of a flow would take each other's batches for their own in one table."""
+        """See ``Delta.claims``."""
         yield "table", f"{self.table} of {self.catalog.uri}"
-
-    def misfits(self, columns: Columns, /) -> Iterator[str]:
-        return missing(
-            "partition_by", (name for name, _ in map(partition, self.partition_by)), columns
-        )
 
     def problems(self) -> Iterator[tuple[str, str]]:
         problem = None if self.credentials is None else _unusual(self.credentials, "s3")

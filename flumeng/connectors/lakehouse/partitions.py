@@ -1,7 +1,4 @@
-"""Events by partition of a table: each group has one value of each of the table's partition fields.
-
-A partition field is a column of the events, or the day, hour, month or year of one.
-"""
+"""Splits events by partition: by columns, or by the day, hour, month or year of a column."""
 
 from __future__ import annotations
 
@@ -16,16 +13,16 @@ from flumeng.connectors.lakehouse.options import Transform
 from flumeng.platform.errors import UserError
 
 Values = tuple[str | None, ...]
-"""What a group has in common, as text; None: null."""
+"""Partition values as text; None: null."""
 
 LONGEST_BYTES = 1024
-"""Of a text: a file's statistics, from which readers know its partition, leave out longer ones."""
+"""Of a text: statistics, from which readers know the partition, leave out longer ones."""
 _UNITS = {"year": "Y", "month": "M", "day": "D", "hour": "h"}
 
 
 @dataclass(frozen=True)
 class Partition:
-    """``name`` is what the table calls it."""
+    """``name``: the table's name of the partition field."""
 
     name: str
     column: str
@@ -49,7 +46,7 @@ def check(partitions: Sequence[Partition], events: pa.Schema) -> None:
 
 
 def too_long(events: pa.RecordBatch, partitions: Sequence[Partition]) -> pa.Array | None:
-    """Which events have a text that is too long for the name of a partition; None: no event."""
+    """Mask of events with a text that is too long to partition by; None: there are none."""
     long = None
     for partition in partitions:
         column = events.column(partition.column)
@@ -60,7 +57,7 @@ def too_long(events: pa.RecordBatch, partitions: Sequence[Partition]) -> pa.Arra
 
 
 def split(events: pa.Table, partitions: Sequence[Partition]) -> Iterator[tuple[Values, pa.Table]]:
-    """Each group that is there, with its events in their order."""
+    """Each partition that occurs, with its events in their order."""
     if not events.num_rows:
         return
     columns = [(partition, _encoded(events, partition)) for partition in partitions]

@@ -1,8 +1,6 @@
-"""Parquet files for a table: each of one partition, written where they stay, and unseen until a
-commit of the table names them.
+"""Parquet files of a table, one partition each, invisible until a commit of the table names them.
 
-The name of a file is never used again. A file that no commit names is an orphan: the table's own
-clean-up removes it.
+File names are never reused. A file that no commit names is an orphan, for the table's own clean-up.
 """
 
 from __future__ import annotations
@@ -48,10 +46,9 @@ _NAME_CHARACTERS = 64
 
 @dataclass(frozen=True)
 class Layout:
-    """Where files of a table are, and what they are. ``directory`` is a URI; ``schema`` has columns
-    of the events, in the types that the table has for them. ``stored`` are those that files hold:
-    of some tables not the columns that they are partitioned by. ``secrets`` are what references in
-    the directory stand for: the host that writes may not have them."""
+    """Where and how files of a table are written. ``schema``: columns of the events in the types of
+    the table. ``stored``: the columns in the files, in some formats without the partition columns.
+    ``secrets``: by their references in the directory, since the executor may not have them."""
 
     directory: str
     schema: pa.Schema
@@ -63,8 +60,8 @@ class Layout:
 
 @dataclass(frozen=True)
 class TableFile:
-    """A file that is durable; ``path`` is relative to the directory of its layout, and ``uri`` says
-    no more of its store than the table does."""
+    """A durable file; ``path`` is relative to the layout's directory, ``uri`` has no
+    credentials."""
 
     path: str
     uri: str
@@ -80,9 +77,9 @@ class TableFile:
 
 @dataclass(frozen=True)
 class WriteFiles:
-    """Writes a split's events to files of ``layout``, and yields a row for each of them.
+    """Writes a split's events to files of ``layout``, and yields a row for each file.
 
-    One row without a path says that the split makes too many files; nothing of it counts.
+    A single row without a path means that the split makes too many files.
     """
 
     layout: Layout
@@ -109,7 +106,7 @@ class WriteFiles:
     def _bounded(
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
     ) -> Iterator[pa.RecordBatch]:
-        """Those without a text that is too long to partition by."""
+        """The events without those whose text is too long to partition by."""
         for batch in batches:
             long = partitions.too_long(batch, self.layout.partitions)
             if long is None:
@@ -122,7 +119,7 @@ class WriteFiles:
 
 @dataclass(frozen=True)
 class Unreachable:
-    """Stands for writing files of a table that could not be looked up: ``message`` says why."""
+    """Stands for ``WriteFiles`` when the table could not be reached."""
 
     message: str
 
@@ -133,7 +130,7 @@ class Unreachable:
 
 
 def read(rows: Sequence[Row]) -> list[TableFile]:
-    """What the stages of all splits have written. Raises BatchTooWideError."""
+    """The files that all splits have written. Raises BatchTooWideError."""
     if any(row["path"] is None for row in rows):
         raise BatchTooWideError(f"over {MOST_FILES} files of one split: partition_by is too fine")
     return [
@@ -150,7 +147,7 @@ def read(rows: Sequence[Row]) -> list[TableFile]:
 
 
 class _Files:
-    """The files of a split, by the values of the table's partition fields."""
+    """The open files of a split, by partition values."""
 
     def __init__(self, layout: Layout, store: FileStore, place: str) -> None:
         self._layout = layout
@@ -222,7 +219,7 @@ class _OpenFile:
 
 
 def _directory(partition: Partition, value: str | None) -> str:
-    """For the eye only: the table itself tells which partition a file is of."""
+    """For people only: the table says which partition a file is of."""
     shown = "__HIVE_DEFAULT_PARTITION__" if value is None else value[:_NAME_CHARACTERS]
     return "=".join(_UNSAFE.sub("_", text) for text in (partition.name, shown))
 

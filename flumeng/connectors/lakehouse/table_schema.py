@@ -1,7 +1,7 @@
-"""How the columns of events go into a table that is there: which are added, which are widened.
+"""Fits the columns of events to an existing table: which columns are added, which are widened.
 
-Pure. A table keeps its types, and narrower events are written in them. What the table cannot take
-without losing something is a UserError that names the column.
+Pure. A table keeps its types. What it cannot hold without loss is a UserError that names the
+column.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _FRACTIONS = (pa.float32(), pa.float64())
 
 @dataclass(frozen=True)
 class Fit:
-    """``files``: what files hold of the events, in the table's types. The table first needs the
-    columns ``added``, and the types of ``widened``."""
+    """``files``: the columns of the files, in the types of the table. The table first needs the
+    columns ``added`` and the types of ``widened``."""
 
     files: pa.Schema
     added: tuple[pa.Field, ...] = ()
@@ -28,8 +28,8 @@ class Fit:
 
 
 def fit(events: pa.Schema, table: pa.Schema, *, add: bool, widen: bool) -> Fit:
-    """``add``: the table may be given columns; ``widen``: its numbers may grow. Raises UserError.
-    What ``events`` lacks is null in the table, so no column that it lacks may be required."""
+    """``add``: columns may be added; ``widen``: numbers may grow. Raises UserError. Columns that
+    ``events`` lack are null in the table, so they must not be required."""
     check_names(events)
     by_name = {field.name: field for field in table}
     same_but_for_case = {field.name.lower(): field.name for field in table}
@@ -68,7 +68,7 @@ def fit(events: pa.Schema, table: pa.Schema, *, add: bool, widen: bool) -> Fit:
 
 
 def check_names(events: pa.Schema) -> None:
-    """Tables do not tell names apart by their case."""
+    """Names of tables are case-insensitive."""
     seen: dict[str, str] = {}
     for name in events.names:
         if name.lower() in seen:
@@ -77,15 +77,15 @@ def check_names(events: pa.Schema) -> None:
 
 
 def check_types(fields: Iterable[pa.Field]) -> None:
-    """No table has columns of nulls, or of spans of time."""
+    """No table has columns of nulls or durations."""
     for field in fields:
         if not _has_place(field.type):
             raise UserError(f"the column {field.name} is {field.type}, which no table can hold")
 
 
 def widest(table: pa.DataType, events: pa.DataType) -> pa.DataType | None:
-    """The type that holds all values of both: ``table`` itself where that will do; None when there
-    is none. Names inside lists and maps do not matter; a struct has to have the same fields."""
+    """The type that holds all values of both, ``table`` itself if possible; None when there is
+    none. Names inside lists and maps do not matter; structs need the same fields."""
     if table == events:
         return table
     for kinds in (_WHOLE, _FRACTIONS):

@@ -1,9 +1,9 @@
 """A sink into a table that remembers the number of the last batch that it took.
 
-Executors write Parquet files, which nobody sees. The driver names them all in one commit of the
-table, which carries the batch's number, through a handle that was made before it looked for that
-number: so of two owners that commit the same batch one wins, and the other looks again. Tasks of
-one collector share commits (``group_commit``).
+Executors write Parquet files that no reader sees. The driver names them all in one commit of the
+table, with the batch's number, through a handle that was made before that number was read: so of
+two owners that commit the same batch one wins, and the other reads again. Tasks of a collector
+share commits (``group_commit``).
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import os
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -25,40 +26,103 @@ from flumeng.connectors.api.dead_letters import schema_around
 from flumeng.connectors.api.sink import Attempt, BatchId, Row, TaskRevision, Written
 from flumeng.connectors.lakehouse import group_commit, table_files
 from flumeng.connectors.lakehouse.group_commit import Addition
+from flumeng.connectors.lakehouse.options import Delta, Iceberg
 from flumeng.connectors.lakehouse.table_files import Layout, TableFile, Unreachable, WriteFiles
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform import secrets
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.file_store import LOCAL
-from flumeng.platform.options.locations import Credentials
-from flumeng.platform.options.patterns import SECRET
-from flumeng.platform.scrubbing import Secret
 
 COMMITS = 12
-"""So often another writer may be first in one attempt."""
+"""Attempts while other writers are first."""
 PAUSE_SECONDS = 0.05
 ANSWER_SECONDS = 20.0
 """A turn of a task may take 30."""
 FORGET_SECONDS = 300.0
-"""A call that has hung for so long may never end: its server may be gone without a word."""
+"""A call that hangs for so long is given up: its server may be gone."""
 _Result = TypeVar("_Result")
 
 
 class OvertakenError(FlumengError):
-    """Another writer has changed the table since the handle was made; nothing was committed."""
+    """Another writer was first; nothing was committed."""
 
 
-class Table(Protocol):
-    """A table of one format. Each call makes a handle of its own. Raises UserError,
-    UnavailableError."""
+class Table(ABC):
+    """A table of one format, as its library reaches it. Each call makes a handle of its own.
+    Raises UserError, UnavailableError."""
+
+    def __init__(self, options: Delta | Iceberg) -> None:
+        self._secrets = secrets.of(options.credentials)
+        self._local: dict[str, LocalDirectory] = {}
 
     def prepare(self, events: pa.Schema) -> Layout:
-        """Make the table, or add the columns that it lacks, as its options say."""
+        """Create the table, or add the columns that it lacks, as its options say."""
+        with self._translated():
+            return self._layout(self._load() or self._create(events), events)
+
+    def probe(self) -> None:
+        """Load the table; that there is none is no error."""
+        with self._translated():
+            self._load()
 
     def add(self, additions: Sequence[Addition]) -> Sequence[Addition]:
-        """Commit at once those of which the table has not the batch or a later one, with all their
-        numbers. Gives those that do not fit the table any more, which are left out. Raises
-        OvertakenError, ConflictError; then nothing was committed."""
+        """Commit at once the additions whose batch, or a later one, the table does not have.
+
+        Returns those that no longer fit the table, which are left out. Raises OvertakenError,
+        ConflictError; then nothing was committed.
+        """
+        with self._translated():
+            table = self._load()
+            if table is None:
+                return additions
+            taken, unfit = group_commit.to_commit(
+                additions, partial(self._number, table), partial(self._fits, table)
+            )
+            if taken:
+                self._append(table, taken)
+            place = self._metadata_place(table)
+            if place.startswith("/"):
+                self._local.setdefault(place, LocalDirectory(place)).sync()
+        return unfit
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except FlumengError:
+            raise
+        except Exception as error:
+            raise self._meaning(error) from error
+
+    @abstractmethod
+    def _load(self) -> Any | None:
+        """A handle of the current table; None when there is none."""
+
+    @abstractmethod
+    def _create(self, events: pa.Schema) -> Any: ...
+
+    @abstractmethod
+    def _layout(self, table: Any, events: pa.Schema) -> Layout:
+        """Where and how files for the table are written; adds missing columns first."""
+
+    @abstractmethod
+    def _number(self, table: Any, series: str) -> int | None:
+        """The number of the last batch of a series that the table has."""
+
+    @abstractmethod
+    def _fits(self, table: Any, files: Sequence[TableFile]) -> bool:
+        """Whether the table still has the columns and partitions that the files were made for."""
+
+    @abstractmethod
+    def _append(self, table: Any, additions: Sequence[Addition]) -> None: ...
+
+    @abstractmethod
+    def _metadata_place(self, table: Any) -> str:
+        """The directory of the commits; synced here when it is a local path."""
+
+    @abstractmethod
+    def _meaning(self, error: Exception) -> FlumengError:
+        """The error of ours for one of the library."""
 
 
 class TableSink:
@@ -66,7 +130,7 @@ class TableSink:
     identified = writes_at_once = False
 
     def __init__(self, table: Table, key: Hashable, task: TaskRevision) -> None:
-        """Sinks of equal ``key`` share their commits: each can commit as the others do."""
+        """Sinks of equal ``key`` share their commits."""
         self._table = table
         self._task = f"{task.flow}/{task.task}"
         self._commits = group_commit.of(key)
@@ -74,8 +138,11 @@ class TableSink:
         self._call = _Caller()
         self._layouts: dict[pa.Schema, Layout] = {}
 
+    def probe(self) -> None:
+        self._call(self._table.probe)
+
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
-        """Prepares the table, once; that it cannot be reached fails the batch, not the task."""
+        """Prepares the table once; an unreachable table fails the batch, not the task."""
         stage: WriteFiles | Unreachable
         try:
             stage = WriteFiles(self._layout(batch.schema))
@@ -103,7 +170,7 @@ class TableSink:
             raise UnavailableError("the table was changed while files for it were written")
 
     def _repeated(self, step: Callable[..., _Result], *given: Any) -> _Result:
-        """``step`` again as long as other writers are first."""
+        """Call ``step`` again while other writers are first."""
         began = time.monotonic()
         for attempt in itertools.count(1):
             try:
@@ -117,14 +184,14 @@ class TableSink:
 
 
 class LocalDirectory:
-    """Where the metadata of a table is on a local disk; no library syncs it."""
+    """The metadata directory of a table on a local disk, which no library syncs."""
 
     def __init__(self, place: str) -> None:
         self._place = place
         self._synced_ns = 0
 
     def sync(self) -> None:
-        """Make durable what is there: also what an owner left behind that was killed."""
+        """Make all files durable, also those of an owner that was killed."""
         newest = self._synced_ns
         for entry in os.scandir(self._place):
             with suppress(FileNotFoundError):
@@ -136,35 +203,18 @@ class LocalDirectory:
         self._synced_ns = newest
 
 
-def resolved(credentials: Credentials | None) -> dict[str, Secret]:
-    """What the references in them stand for. Raises UserError."""
-    given = credentials.given.values() if credentials is not None else ()
-    return {value: secrets.resolve(value) for value in given if SECRET.fullmatch(value)}
-
-
 def imported(package: str, extra: str) -> Any:
-    """A package that not every installation has. Raises UserError."""
+    """An optional package. Raises UserError."""
     try:
         return import_module(package)
     except ImportError as error:
         raise UserError(f"{package} is not installed: pip install 'flumeng[{extra}]'") from error
 
 
-@contextmanager
-def translated(meaning: Callable[[Exception], FlumengError]) -> Iterator[None]:
-    """Turns a library's errors into those of the one tree."""
-    try:
-        yield
-    except FlumengError:
-        raise
-    except Exception as error:
-        raise meaning(error) from error
-
-
 class _Caller:
-    """Makes calls that may never end, one at a time, each within ANSWER_SECONDS.
+    """Makes calls that may hang, one at a time, each within ANSWER_SECONDS.
 
-    One that ends late does no harm: it commits what it was asked to, or is overtaken.
+    A call that ends late does no harm: it commits what it was asked to, or is overtaken.
     """
 
     def __init__(self) -> None:
