@@ -77,7 +77,7 @@ def _serve(
         try:
             key = repr(options)
             if key not in polls:
-                polls[key] = sql_poll.SqlPoll.of(options, SparkJdbc(spark, options))
+                polls[key] = sql_poll.SqlPoll(options, SparkJdbc(spark, options))
             last[:] = [polls[key]]
             asked.send(polls[key].ask(state, DUE))
         except Exception as error:

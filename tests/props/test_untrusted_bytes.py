@@ -45,7 +45,6 @@ from flumeng.connectors.objects.seen import MARK, seen
 from flumeng.connectors.objects.seen_hashes import SeenHashes
 from flumeng.connectors.polls import (
     answers,
-    http_body,
     http_client,
     http_records,
     json_paths,
@@ -258,8 +257,8 @@ def seen_marks(data: bytes) -> object:
 def sent_whole(data: bytes, encoding: str) -> bytes:
     """The body of an answer, and its records in all forms."""
     limit = 1 << 20
-    body = b"".join(http_body.unpacked([data[:7], data[7:]], encoding, limit))
-    assert len(body) <= limit + len(data) + 1
+    body = http_client.decoded(io.BytesIO(data), encoding, limit)
+    assert len(body) <= limit + http_client.READ_BYTES
     return body
 
 
@@ -268,9 +267,9 @@ def records_in(data: bytes) -> None:
     for form in ("lines", "text"):
         http_records.records_of(data, form, ())
     whole = http_records.json_of(data)
-    value = http_records.value_at(whole, path[:1])
+    value = json_paths.value_at(whole, path[:1])
     if value is not None:
-        http_records.scalar(value)
+        json_paths.scalar(value)
     http_records.records_of(whole, "json", ())
     http_records.records_of(whole, "json", path)
 
@@ -281,11 +280,11 @@ def header_values(text: str) -> None:
     target = http_records.next_link(line)
     if target is not None:
         http_client.joined("https://host/a?b=c", target)
-    http_body.text_of(b"a\xff", line)
+    http_records.text_of(b"a\xff", line)
 
 
 def charset(text: str) -> bytes:
-    return http_body.text_of(b"\xff\xfea\0\xd8" * 9, f"text/plain; charset={text}")
+    return http_records.text_of(b"\xff\xfea\0\xd8" * 9, f"text/plain; charset={text}")
 
 
 def sites(text: str) -> object:

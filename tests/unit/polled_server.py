@@ -134,7 +134,7 @@ def source(url: str, **options: Any) -> HttpPollSource:
 
 @contextmanager
 def polling(options: HttpPollSource) -> Iterator[HttpPoll]:
-    poll = HttpPoll.of(options)
+    poll = HttpPoll(options)
     try:
         yield poll
     finally:

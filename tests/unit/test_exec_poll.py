@@ -33,7 +33,7 @@ def poll(script: str, timeout_seconds: float = 20.0, max_line_bytes: int = 2**20
         timeout_seconds=timeout_seconds,
         max_line_bytes=max_line_bytes,
     )
-    return ExecPoll.of(options)
+    return ExecPoll(options)
 
 
 def runs(pid: int) -> bool:
@@ -95,7 +95,7 @@ def test_a_command_that_fails_is_told_with_what_it_said() -> None:
         poll("kill -TERM $$").ask("", DUE)
     missing = Exec(command=("/no/such/program",), once_per="cluster")
     with pytest.raises(UserError, match=r"/no/such/program ended with status 127: No such file"):
-        ExecPoll.of(missing).ask("", DUE)
+        ExecPoll(missing).ask("", DUE)
 
 
 def test_a_command_that_takes_too_long_is_ended_with_what_it_started(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_command_ends_with_the_process_that_asks(tmp_path: Path) -> None:
     code = (
         "from datetime import *; from flumeng.connectors.exec.poll import ExecPoll;"
         "from flumeng.connectors.exec.options import Exec;"
-        f"ExecPoll.of(Exec(command=('/bin/sh', '-c', {script!r}))).ask('', datetime.now(UTC))"
+        f"ExecPoll(Exec(command=('/bin/sh', '-c', {script!r}))).ask('', datetime.now(UTC))"
     )
     asking = subprocess.Popen([sys.executable, "-c", code])
     deadline = time.monotonic() + 30

@@ -162,7 +162,7 @@ class Database:
 
 
 def taken(database: Database) -> list[int]:
-    poll = SqlPoll.of(source(track=TrackColumn(column="id", start_from="1")), database)
+    poll = SqlPoll(source(track=TrackColumn(column="id", start_from="1")), database)
     state, ids, more = "", [], True
     while more:
         answer = poll.ask(state, DUE)

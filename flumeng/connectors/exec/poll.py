@@ -43,10 +43,6 @@ class ExecPoll:
         self._closed = False
         self._run: _Run | None = None
 
-    @classmethod
-    def of(cls, options: Exec) -> ExecPoll:
-        return cls(options)
-
     def ask(self, state: str, due: datetime) -> Answer:
         """A due time before others that were taken has nothing that they have left out."""
         taken = _moment(state) if state else None

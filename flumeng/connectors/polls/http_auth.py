@@ -1,68 +1,58 @@
-"""The headers that say who asks over HTTP. Tokens of OAuth 2 are kept until they expire."""
+"""Headers that authenticate requests: basic, bearer, or a token of OAuth 2."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import Protocol
 from urllib.parse import quote_plus, urlencode
 
 from urllib3.util import make_headers
 
 from flumeng.config.client_tls import ClientTls
-from flumeng.connectors.polls import json_paths
 from flumeng.connectors.polls.http_client import HttpClient, Request
 from flumeng.connectors.polls.http_options import HttpAuth, OAuth2
-from flumeng.connectors.polls.http_records import scalar, value_at
+from flumeng.connectors.polls.json_paths import parse, scalar, value_at
 from flumeng.platform import secrets
 from flumeng.platform.errors import UserError
 
 EARLY_SECONDS = 60.0
-"""A token is not used so shortly before it expires."""
-TOKEN, EXPIRES = "access_token", "expires_in"
+"""A token is renewed so long before it expires."""
 DEFAULT_SECONDS = 300.0
 MOST_TOKEN_BYTES = 16 * 1024
-MOST_HAD = 10
-"""A page may name the token with which one before it was asked for."""
+MOST_KEPT = 10
 
 
-class Auth(Protocol):
-    @property
-    def tokens(self) -> frozenset[str]:
-        """That were sent lately, and that no state may have."""
-
-    def headers(self) -> Mapping[str, str]:
-        """Raises UnavailableError, UserError, CorruptError."""
-
-    def forget(self) -> bool:
-        """The server did not take them; whether there may be others now."""
-
-    def close(self) -> None: ...
-
-
-class Given:
-    """Headers that do not change."""
+class Auth:
+    """Headers that do not change. ``token`` is the one in them."""
 
     def __init__(self, headers: Mapping[str, str], token: str = "") -> None:
         self._headers = headers
-        self.tokens = frozenset({token} - {""})
+        self._tokens = deque([token] if token else [], maxlen=MOST_KEPT)
+
+    @property
+    def tokens(self) -> frozenset[str]:
+        """The last tokens, which no state may hold: a page may name the one before."""
+        return frozenset(self._tokens)
 
     def headers(self) -> Mapping[str, str]:
+        """Raises UnavailableError, UserError, CorruptError."""
         return self._headers
 
     def forget(self) -> bool:
+        """After HTTP 401: whether the next headers may be others."""
         return False
 
     def close(self) -> None:
-        """It has nothing open."""
+        """Nothing is open."""
 
 
-class Tokens:
-    """Of one client of OAuth 2; asked by one thread."""
+class OAuthTokens(Auth):
+    """Tokens by the grant ``client_credentials``; used by one thread."""
 
     def __init__(self, options: OAuth2, tls: ClientTls | None, timeout_seconds: float) -> None:
         """Raises UserError."""
+        super().__init__({})
         secret = secrets.resolve(options.client_secret)
         form = {"grant_type": "client_credentials", **options.parameters}
         own = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
@@ -73,21 +63,15 @@ class Tokens:
             own["Authorization"] = make_headers(basic_auth=pair)["authorization"]
         self._request = Request("POST", options.token_url, own, urlencode(form).encode())
         self._client = HttpClient(options.token_url, (), tls, timeout_seconds)
-        self._token = ""
         self._until = 0.0
-        self._had: deque[str] = deque(maxlen=MOST_HAD)
-
-    @property
-    def tokens(self) -> frozenset[str]:
-        return frozenset(self._had)
 
     def headers(self) -> Mapping[str, str]:
-        if not self._token or time.monotonic() >= self._until:
+        if not self._headers or time.monotonic() >= self._until:
             self._renew()
-        return {"Authorization": f"Bearer {self._token}"}
+        return self._headers
 
     def forget(self) -> bool:
-        had, self._token = self._token, ""
+        had, self._headers = self._headers, {}
         return bool(had)
 
     def close(self) -> None:
@@ -99,7 +83,7 @@ class Tokens:
             body = self._client.ask(self._request).body
         finally:
             self._client.rest()
-        values = (value_at(body, json_paths.parse(name)) for name in (TOKEN, EXPIRES))
+        values = (value_at(body, parse(name)) for name in ("access_token", "expires_in"))
         token, seconds = (scalar(value) if value is not None else None for value in values)
         if not token or not _is_token(token):
             raise UserError(f"{self._request}: the answer is no JSON with an access_token")
@@ -107,27 +91,27 @@ class Tokens:
             lasts = float(seconds) if seconds is not None else DEFAULT_SECONDS
         except ValueError:
             lasts = DEFAULT_SECONDS
-        self._token = token
-        self._had.append(token)
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._tokens.append(token)
         self._until = asked + max(lasts - EARLY_SECONDS, lasts / 2)
 
 
 def auth_of(options: HttpAuth | None, tls: ClientTls | None, timeout_seconds: float) -> Auth:
     """Raises UserError."""
     if options is None:
-        return Given({})
+        return Auth({})
     if options.oauth2 is not None:
-        return Tokens(options.oauth2, tls, timeout_seconds)
+        return OAuthTokens(options.oauth2, tls, timeout_seconds)
     if options.bearer is not None:
         token = secrets.resolve(options.bearer)
         if not _is_token(token):
             raise UserError("http_poll: the secret of auth.bearer is not printable ASCII")
-        return Given({"Authorization": f"Bearer {token}"}, token)
+        return Auth({"Authorization": f"Bearer {token}"}, token)
     assert options.username is not None
     assert options.password is not None
     pair = f"{options.username}:{secrets.resolve(options.password)}"
     encoded = make_headers(basic_auth=pair.encode().decode("latin-1"))
-    return Given({"Authorization": encoded["authorization"]})
+    return Auth({"Authorization": encoded["authorization"]})
 
 
 def _is_token(text: str) -> bool:

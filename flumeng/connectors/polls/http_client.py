@@ -1,50 +1,54 @@
-"""Requests over HTTP to servers that may do anything: bounded in time, bytes and servers.
+"""HTTP client for servers that may do anything: bounded in time and bytes, on allowed URLs only.
 
-Whatever is answered, or is not, is a Reply or one of three errors. A server other than that of the
-source gets no header of the source, and only where the source has named it.
+A request gives a ``Reply`` or raises UnavailableError, UserError or CorruptError. Only the server
+of the source gets the source's headers.
 """
 
 from __future__ import annotations
 
-import email.utils
+import gzip
+import io
 import re
+import socket
+import ssl
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from math import ceil
-from ssl import SSLCertVerificationError
+from typing import Any, cast
 from urllib.parse import urljoin
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
-from urllib3.exceptions import HTTPError, LocationParseError
-from urllib3.util import Url, parse_url
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import HTTPError, InvalidHeader, LocationParseError
+from urllib3.util import Url, make_headers, parse_url
 
 from flumeng.config.client_tls import ClientTls
-from flumeng.connectors.polls.http_body import unpacked
-from flumeng.connectors.polls.wires import Trust, Wires
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 from flumeng.platform.scrubbing import SHOWN, excerpt
 
 CONNECT_SECONDS = 10.0
 MOST_BODY_BYTES = 64 * 2**20
-"""Of an answer, as it comes and decompressed."""
 MOST_ERROR_BYTES = 64 * 1024
+READ_BYTES = 2**16
 MOST_REDIRECTS = 5
 MOST_URL_BYTES = 8 * 1024
-MOST_PAUSE_SECONDS = 3600.0
-"""Whatever ``Retry-After`` says, a server is asked again after so long."""
+MOST_PAUSE_SECONDS = 3600
+"""Bounds ``Retry-After``."""
+MOST_SOCKETS = 8
 QUOTED_CHARACTERS = 200
 GENERAL = {"User-Agent": "flumeng", "Accept-Encoding": "gzip, deflate"}
 PORTS = {"http": 80, "https": 443}
 PASSING = (408, 425, 429)
-"""Beside all from 500 on, and 403 with ``Retry-After``."""
+"""Retried, as are all from 500 on, and 403 with ``Retry-After``."""
 REDIRECTS = (301, 302, 303, 307, 308)
-_CONNECTION = re.compile(r"^\w+\(host=[^)]*\): ")
-"""How urllib3 begins what it says of one."""
+_PREFIX = re.compile(r"^\w+\(host=[^)]*\): ")
 HINTS = {
     400: "look at `query` and `body`",
     401: "look at `auth` and its secrets",
@@ -57,12 +61,12 @@ HINTS = {
 
 
 class UnauthorizedError(UserError):
-    """The server does not take who asks."""
+    """HTTP 401."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """``own``: what only the server of the source may see."""
+    """``own`` are headers for the source's server only."""
 
     method: str
     url: str
@@ -75,7 +79,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """``url`` is that from which it came in the end."""
+    """``url`` is the one behind all redirects; names of headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -84,7 +88,7 @@ class Reply:
 
 
 class HttpClient:
-    """``home`` and what is below ``elsewhere`` may be asked. One thread asks."""
+    """Requests ``home`` and URLs below ``elsewhere``. One thread requests."""
 
     def __init__(
         self, home: str, elsewhere: Sequence[str], tls: ClientTls | None, timeout_seconds: float
@@ -92,24 +96,23 @@ class HttpClient:
         """Raises UserError."""
         self._home = parsed(home)
         self._elsewhere = tuple(map(parsed, elsewhere))
-        self._tls = {True: tls, False: tls and replace(tls, certificate=None, key=None)}
-        self._trust = {True: Trust.of(tls)} if tls else {}
         self._timeout_seconds = timeout_seconds
-        self._wires = Wires()
+        self._connections = _Connections(tls)
         self._not_before = 0.0
         self._closed = threading.Event()
 
     def is_home(self, url: str) -> bool:
-        """Whether it is of the source's own server. Raises UserError."""
+        """Whether ``url`` is on the source's server. Raises UserError."""
         return _origin(parsed(url)) == _origin(self._home)
 
     def ask(self, request: Request) -> Reply:
-        """The answer to it, or to where it was redirected: one of 200 to 299, or 304. Nothing is
-        asked while ``rest_seconds`` are not over.
-
-        Raises UnavailableError, UserError, CorruptError.
-        """
-        self._require_allowed_now()
+        """The reply behind redirects, of status 2xx or 304. Raises UnavailableError, also while
+        ``rest_seconds`` last; UserError, CorruptError."""
+        self.wait(0)
+        if left := self.rest_seconds:
+            raise UnavailableError(
+                f"{self._home.host} asks not to be asked again for {ceil(left)} s (Retry-After)"
+            )
         first = request
         with self._limited(first):
             for _ in range(MOST_REDIRECTS + 1):
@@ -120,16 +123,16 @@ class HttpClient:
         raise UserError(f"{first}: it redirects more than {MOST_REDIRECTS} times")
 
     def rest(self) -> None:
-        """Nothing is asked for a while."""
-        self._wires.drop()
+        """Close idle connections."""
+        self._connections.drop()
 
     def close(self) -> None:
-        """Ends a request that another thread makes."""
+        """Abort the request of another thread, and all later ones."""
         self._closed.set()
-        self._wires.shut()
+        self._connections.abort()
 
     def require_allowed(self, url: str, where: str) -> None:
-        """Raises UserError when what a server has said leads to where nothing may be asked."""
+        """Raises UserError when a URL that a server has given may not be requested."""
         target = parsed(url)
         if target.auth is not None:
             raise UserError(f"{where} leads to a URL with a user in it, and is not followed")
@@ -142,32 +145,23 @@ class HttpClient:
             )
 
     def wait(self, seconds: float) -> None:
-        """Raises UnavailableError, at once, when it is closed."""
+        """Raises UnavailableError as soon as the client is closed."""
         if self._closed.wait(seconds):
             raise UnavailableError("the poll is closed")
 
     @property
     def rest_seconds(self) -> float:
-        """For how long the server is not to be asked, as it has said."""
+        """How much is left of the server's ``Retry-After``."""
         return max(0.0, self._not_before - time.monotonic())
 
-    def _require_allowed_now(self) -> None:
-        self.wait(0)
-        if left := self.rest_seconds:
-            raise UnavailableError(
-                f"{self._home.host} asks not to be asked again for {ceil(left)} s (Retry-After)"
-            )
-
     def _redirected(self, first: Request, request: Request, reply: Reply) -> Request:
-        """What to ask instead."""
         location = reply.headers.get("location", "")
         if not location:
             raise UserError(f"{first}: HTTP {reply.status} without a Location")
         url = joined(request.url, location)
         self.require_allowed(url, f"{first}: HTTP {reply.status}")
-        if request.method == "GET":
-            return replace(request, url=url)
-        if reply.status not in (307, 308) or not self.is_home(url):
+        keeps_method = reply.status in (307, 308) and self.is_home(url)
+        if request.method != "GET" and not keeps_method:
             raise UserError(
                 f"{first}: HTTP {reply.status} redirects a {request.method} to {_shown(url)}: "
                 "change `url`"
@@ -175,7 +169,7 @@ class HttpClient:
         return replace(request, url=url)
 
     def _checked(self, first: Request, reply: Reply) -> Reply:
-        """The same, unless it says that it is no answer."""
+        """Raises the error that the status stands for."""
         status = reply.status
         if 200 <= status < 300 or status == 304 or status in REDIRECTS:
             return reply
@@ -187,19 +181,18 @@ class HttpClient:
         told = f"{first}: HTTP {status}" + (f": {said}" if said else "")
         retry = reply.headers.get("retry-after", "")
         if status in PASSING or status >= 500 or (status == 403 and retry):
-            pause = min(after_seconds(retry), MOST_PAUSE_SECONDS)
-            self._not_before = time.monotonic() + pause
+            self._not_before = time.monotonic() + after_seconds(retry)
             raise UnavailableError(told)
         error = UnauthorizedError if status == 401 else UserError
         raise error(f"{told}: {HINTS[status]}" if status in HINTS else told)
 
     def _send(self, request: Request) -> Reply:
-        home = self.is_home(request.url)
+        url, home = parsed(request.url), self.is_home(request.url)
         headers = urllib3.HTTPHeaderDict(GENERAL)
         for name, value in request.own.items() if home else ():
             headers[name] = value
         try:
-            response = self._manager(request.url, home=home).request(
+            response = self._connections.manager(url, home=home).request(
                 request.method,
                 request.url,
                 body=request.body,
@@ -211,6 +204,7 @@ class HttpClient:
                 retries=False,
                 redirect=False,
                 preload_content=False,
+                decode_content=False,
             )
             with response:
                 found = {name.lower(): text for name, text in response.headers.items()}
@@ -223,42 +217,106 @@ class HttpClient:
                     f"{request}: its certificate is not trusted: {excerpt(str(error), 300)}; set "
                     "tls.ca to the authority that it is from"
                 ) from error
-            said = excerpt(_CONNECTION.sub("", str(error)), 300)
+            said = excerpt(_PREFIX.sub("", str(error)), 300)
             raise UnavailableError(f"{request}: no answer: {said}") from error
 
     @contextmanager
     def _limited(self, request: Request) -> Iterator[None]:
-        """Ends what is done in it when that takes too long, or when this is closed, by shutting
-        the sockets: an answer may come byte by byte, in which no other timeout sees an end."""
+        """Aborts the connections after ``timeout_seconds``: those of sockets restart with each
+        byte."""
         late = threading.Event()
-        timer = threading.Timer(self._timeout_seconds, _expire, (late, self._wires))
+
+        def expire() -> None:
+            late.set()
+            self._connections.abort()
+
+        timer = threading.Timer(self._timeout_seconds, expire)
         timer.daemon = True
-        self._wires.open()
+        self._connections.aborted = False
         timer.start()
         try:
             yield
         finally:
             timer.cancel()
-            if self._closed.is_set():
-                raise UnavailableError("the poll is closed")
+            self.wait(0)
             if late.is_set():
                 raise UnavailableError(
                     f"{request}: no end of the answer within {self._timeout_seconds:g} s"
                 )
 
-    def _manager(self, url: str, *, home: bool) -> urllib3.PoolManager:
-        target = parsed(url)
-        proxies = getproxies()
-        proxy = proxies.get(target.scheme or "") or proxies.get("all")
-        if proxy is not None and proxy_bypass(f"{target.host}:{target.port or ''}".rstrip(":")):
-            proxy = None
-        if target.scheme == "https" and home not in self._trust:
-            self._trust[home] = Trust.of(self._tls[home])
-        return self._wires.manager(self._trust.get(home), proxy)
+
+class _Connections:
+    """Connection pools that another thread can abort at any point, also in a TLS handshake: each
+    socket is duplicated, and a shutdown of the duplicate ends the connection."""
+
+    def __init__(self, tls: ClientTls | None) -> None:
+        self._tls = tls
+        self._contexts = {True: _ssl_context(tls)} if tls else {}
+        self._lock = threading.Lock()
+        self._sockets: list[socket.socket] = []
+        self._managers: dict[tuple[bool, str | None], urllib3.PoolManager] = {}
+        self.aborted = False
+
+    def manager(self, url: Url, *, home: bool) -> urllib3.PoolManager:
+        """The client certificate is for ``home`` only. Raises UserError."""
+        if len(self._sockets) > MOST_SOCKETS:
+            self.drop()
+        if url.scheme == "https" and home not in self._contexts:
+            tls = replace(self._tls, certificate=None, key=None) if self._tls else ClientTls()
+            self._contexts[home] = _ssl_context(tls)
+        proxy = _proxy(url)
+        with self._lock:
+            if (home, proxy) not in self._managers:
+                made = _manager(proxy, self._contexts.get(home))
+                made.pool_classes_by_scheme = self._pool_classes()
+                self._managers[home, proxy] = made
+            return self._managers[home, proxy]
+
+    def abort(self) -> None:
+        """Close all connections, and those that are made until ``aborted`` is reset."""
+        self.aborted = True
+        self.drop()
+
+    def drop(self) -> None:
+        with self._lock:
+            sockets, self._sockets = self._sockets, []
+            managers, self._managers = self._managers, {}
+        for one in sockets:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        for manager in managers.values():
+            manager.clear()
+
+    def _hold(self, connected: socket.socket) -> socket.socket:
+        with self._lock:
+            self._sockets.append(connected.dup())
+        if self.aborted:
+            self.drop()
+        return connected
+
+    def _pool_classes(self) -> dict[str, Any]:
+        hold = self._hold
+
+        class Plain(HTTPConnection):
+            def _new_conn(self) -> socket.socket:
+                return hold(super()._new_conn())
+
+        class Secured(HTTPSConnection):
+            def _new_conn(self) -> socket.socket:
+                return hold(super()._new_conn())
+
+        class PlainPool(HTTPConnectionPool):
+            ConnectionCls = Plain
+
+        class SecuredPool(HTTPSConnectionPool):
+            ConnectionCls = Secured
+
+        return {"http": PlainPool, "https": SecuredPool}
 
 
 def parsed(url: str) -> Url:
-    """As it is asked: what is compared is what is sent. Raises UserError."""
+    """Normalized as urllib3 sends it. Raises UserError."""
     try:
         found = parse_url(url)
     except (LocationParseError, ValueError) as error:
@@ -269,7 +327,7 @@ def parsed(url: str) -> Url:
 
 
 def joined(base: str, url: str) -> str:
-    """What ``url`` means in an answer from ``base``, without what is behind #. Raises UserError."""
+    """``url`` relative to ``base``, without a fragment. Raises UserError."""
     try:
         whole = urljoin(base, url.strip())
     except ValueError as error:
@@ -278,23 +336,63 @@ def joined(base: str, url: str) -> str:
 
 
 def after_seconds(text: str) -> float:
-    """What ``Retry-After`` says, seconds or a moment; 0 when it says neither."""
-    if text.isascii() and text.isdigit():
-        return float(text[:9])
+    """The value of ``Retry-After``, seconds or a date, within bounds; 0 when it is neither."""
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except (ValueError, TypeError, OverflowError):
+        return urllib3.Retry(retry_after_max=MOST_PAUSE_SECONDS).parse_retry_after(text)
+    except (InvalidHeader, ValueError, TypeError, OverflowError):
         return 0.0
 
 
+def decoded(raw: urllib3.BaseHTTPResponse | io.BytesIO, encoding: str, limit: int) -> bytes:
+    """The body in ``raw`` decompressed, up to ``limit`` and a little more. Raises CorruptError for
+    an encoding that was not accepted, and a damaged or cut body."""
+    name = encoding.strip().lower()
+    if name not in ("", "identity", "gzip", "x-gzip", "deflate"):
+        raise CorruptError("it is compressed in a way that was not asked for (Content-Encoding)")
+    stream: Any = gzip.GzipFile(fileobj=cast("io.BytesIO", raw)) if "gzip" in name else raw
+    content = io.BytesIO()
+    try:
+        while content.tell() <= limit and (piece := stream.read(READ_BYTES)):
+            content.write(piece)
+        whole = content.getvalue()
+        return _inflated(whole, limit + 1) if name == "deflate" and whole else whole
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise CorruptError(f"it is not {name}, as Content-Encoding says: {error}") from error
+
+
+def _inflated(packed: bytes, most: int) -> bytes:
+    """``deflate`` with the header of zlib or without one. Raises EOFError, zlib.error."""
+    is_zlib = packed[0] & 0x0F == 8 and packed[0] >> 4 <= 7
+    stream = zlib.decompressobj(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
+    found = stream.decompress(packed, most)
+    if stream.unused_data or (len(found) < most and not stream.eof):
+        raise EOFError("it ends too early or too late")
+    return found
+
+
+def _body(response: urllib3.BaseHTTPResponse, request: Request) -> bytes:
+    """Raises CorruptError, UserError; for an error's body neither."""
+    failed = not 200 <= response.status < 300
+    limit = MOST_ERROR_BYTES if failed else MOST_BODY_BYTES
+    try:
+        body = decoded(response, response.headers.get("Content-Encoding", ""), limit)
+    except CorruptError as error:
+        if failed:
+            return b""
+        raise CorruptError(f"{request}: {error}") from error
+    if len(body) > limit:
+        response.close()
+        if not failed:
+            raise UserError(
+                f"{request}: the answer is larger than {limit // 2**20} MiB: ask for less at once, "
+                "with a parameter for the number of records in `query`"
+            )
+    return body
+
+
 def _shown(url: str) -> str:
-    """As errors may have it."""
+    """``url`` for messages, without its query."""
     return excerpt(url.partition("?")[0], QUOTED_CHARACTERS)
-
-
-def _expire(late: threading.Event, wires: Wires) -> None:
-    late.set()
-    wires.shut()
 
 
 def _origin(url: Url) -> tuple[str | None, str, int]:
@@ -306,37 +404,46 @@ def _is_below(url: Url, place: Url) -> bool:
     return _origin(url) == _origin(place) and (path == root or path.startswith(f"{root}/"))
 
 
-def _body(response: urllib3.BaseHTTPResponse, request: Request) -> bytes:
-    """Raises CorruptError, UserError."""
-    failed = not 200 <= response.status < 300
-    limit = MOST_ERROR_BYTES if failed else MOST_BODY_BYTES
-    chunks = response.stream(2**16, decode_content=False)
-    pieces: list[bytes] = []
-    size = 0
+def _ssl_context(tls: ClientTls) -> ssl.SSLContext:
+    """Raises UserError."""
     try:
-        for piece in unpacked(chunks, response.headers.get("Content-Encoding", ""), limit):
-            pieces.append(piece)
-            size += len(piece)
-            if size > limit:
-                break
-    except CorruptError as error:
-        if not failed:
-            raise CorruptError(f"{request}: {error}") from error
-    if size > limit:
-        response.close()
-        if not failed:
-            raise UserError(
-                f"{request}: the answer is larger than {limit // 2**20} MiB: ask for less at once, "
-                "with a parameter for the number of records in `query`"
-            )
-    return b"".join(pieces)
+        context = ssl.create_default_context(cafile=tls.ca)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if tls.certificate is not None:
+            context.load_cert_chain(tls.certificate, tls.key, password="")
+    except (OSError, ValueError) as error:
+        name = getattr(error, "filename", None) or tls.ca or tls.certificate
+        raise UserError(f"tls: {name}: {error}") from error
+    return context
+
+
+def _proxy(url: Url) -> str | None:
+    """The environment's proxy for ``url``."""
+    proxies = getproxies()
+    found = proxies.get(url.scheme or "") or proxies.get("all")
+    bypassed = found and proxy_bypass(f"{url.host}:{url.port}" if url.port else url.host or "")
+    return None if bypassed else found
+
+
+def _manager(proxy: str | None, context: ssl.SSLContext | None) -> urllib3.PoolManager:
+    """Raises UserError without the proxy's URL, which may have a password."""
+    if proxy is None:
+        return urllib3.PoolManager(maxsize=1, ssl_context=context)
+    try:
+        user = parse_url(proxy).auth
+        headers = make_headers(proxy_basic_auth=user) if user else None
+        return urllib3.ProxyManager(proxy, proxy_headers=headers, maxsize=1, ssl_context=context)
+    except (ValueError, HTTPError) as error:
+        raise UserError(
+            "the environment names a proxy that is no http:// or https:// URL"
+        ) from error
 
 
 def _distrusts(error: BaseException | None) -> bool:
-    """Whether a certificate is at the bottom of it."""
+    """Whether a certificate that is not trusted is among the causes."""
     while error is not None:
         inner = [error, *(arg for arg in error.args if isinstance(arg, BaseException))]
-        if any(isinstance(one, SSLCertVerificationError) for one in inner):
+        if any(isinstance(one, ssl.SSLCertVerificationError) for one in inner):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -1,9 +1,8 @@
-"""Asks a server over HTTP, page by page, and says where the next poll begins.
+"""Polls a server over HTTP, page by page, from the state that the poll before has left.
 
-An answer holds whole pages. What was not kept is asked for again from the state before it; an
-answer that ends in the middle of a due time goes on at its next page. When a due time fails there,
-the next one first goes on with its pages: what came of them is kept, and would come again. If the
-server does not know that place any more, it begins anew where the other had begun, once.
+An answer holds whole pages, and one that was not kept is asked for again from the state before it.
+When a due time fails between its pages, the next one goes on with them first. If the server does
+not know that place any more, that due time's chain of pages begins once again.
 """
 
 from __future__ import annotations
@@ -11,16 +10,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from urllib.parse import quote, quote_plus, unquote_plus, urlsplit
 
 import pyarrow as pa
 
-from flumeng.connectors.polls import json_paths
-from flumeng.connectors.polls.http_auth import Auth, auth_of
-from flumeng.connectors.polls.http_body import text_of
+from flumeng.connectors.polls.http_auth import auth_of
 from flumeng.connectors.polls.http_client import (
     HttpClient,
     Reply,
@@ -29,10 +26,17 @@ from flumeng.connectors.polls.http_client import (
     joined,
 )
 from flumeng.connectors.polls.http_options import HttpPollSource
-from flumeng.connectors.polls.http_records import json_of, next_link, records_of, scalar, value_at
+from flumeng.connectors.polls.http_records import (
+    NO_RECORDS,
+    Tracked,
+    Tracker,
+    json_of,
+    next_link,
+    records_of,
+    text_of,
+)
 from flumeng.connectors.polls.http_state import Chain, State
-from flumeng.connectors.polls.http_tracking import Reach, Tracker
-from flumeng.connectors.polls.json_paths import Step
+from flumeng.connectors.polls.json_paths import parse, scalar, value_at
 from flumeng.connectors.polls.poll import Answer
 from flumeng.connectors.polls.templates import Template, iso
 from flumeng.platform import secrets
@@ -43,85 +47,48 @@ from flumeng.platform.options.patterns import SECRET
 ANSWER_BYTES = 8 * 2**20
 """An answer ends with the page that makes it larger."""
 ANSWER_SECONDS = 30.0
-"""Or with the one that comes later."""
 ANSWER_PAGES = 1_000
 PAUSES_SECONDS = (0.5, 1.5)
-"""In all that is waited within an answer, before a page behind others is asked for again. Who waits
-longer keeps other polls from being asked."""
+"""Pauses before retries of later pages, in all of an answer: waiting holds a thread that other
+polls need."""
 MOST_PAGES = 100_000
 """Of one due time."""
 MOST_AT_BYTES = 8 * 1024
 MOST_VALIDATOR = 1_024
 SECRET_CHARACTERS = 6
-"""A shorter secret is in many texts that have nothing to do with it."""
+"""Shorter secrets occur in unrelated texts."""
 VALIDATORS = {"etag": "If-None-Match", "last-modified": "If-Modified-Since"}
-LAST = Chain("", "")
-_NONE = pa.array([], pa.binary())
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The texts of requests, with secrets in them."""
-
-    query: Mapping[str, Template]
-    body: Template | None
-    headers: Mapping[str, str]
-    written: Callable[[str], str]
-    """How a variable is written into the body."""
-    secret_parameters: frozenset[str]
-    hidden: tuple[str, ...]
-    """What must not come into a state."""
-
-    def uses(self, variable: str) -> bool:
-        texts = [*self.query.values(), *([self.body] if self.body else [])]
-        return any(variable in text.variables for text in texts)
-
-    @classmethod
-    def of(cls, options: HttpPollSource) -> Asked:
-        """Raises UserError."""
-        headers = {"Accept": "application/json"} if options.format == "json" else {}
-        if options.body is not None:
-            headers["Content-Type"] = "application/json"
-        for name, text in options.headers.items():
-            headers = {key: one for key, one in headers.items() if key.lower() != name.lower()}
-            headers[name] = SECRET.sub(lambda found: secrets.resolve(found[0]), text)
-            if not headers[name].isascii() or not headers[name].isprintable():
-                raise UserError(f"http_poll: the secret in headers.{name} is not printable ASCII")
-        written = _writer(headers)
-        body = None
-        if options.body is not None:
-            body = Template.of(options.body, lambda found: written(secrets.resolve(found)))
-        return cls(
-            {name: Template.of(text, secrets.resolve) for name, text in options.query.items()},
-            body,
-            headers,
-            written,
-            frozenset(name for name, text in options.query.items() if SECRET.search(text)),
-            tuple(filter(_is_telling, map(secrets.resolve, _references(options)))),
-        )
 
 
 class HttpPoll:
     """See ``Poll``."""
 
-    def __init__(self, options: HttpPollSource, asked: Asked, auth: Auth) -> None:
+    def __init__(self, options: HttpPollSource) -> None:
+        """Raises UserError."""
         self._options = options
-        self._asked = asked
-        self._auth = auth
-        self._by = options.paging.by if options.paging else ""
-        self._records = _steps(options.records)
-        self._next = _steps(options.paging.path if options.paging else None)
+        paging = options.paging
+        self._by = paging.by if paging else ""
+        self._records_path = parse(options.records) if options.records is not None else ()
+        self._next_path = parse(paging.path) if paging and paging.path is not None else ()
+        self._headers = _headers(options)
+        self._written = _writer(self._headers)
+        query = options.query
+        self._query = {name: Template.of(query[name], secrets.resolve) for name in query}
+        self._body = None
+        if options.body is not None:
+            self._body = Template.of(
+                options.body, lambda found: self._written(secrets.resolve(found))
+            )
+        self._secret_parameters = frozenset(name for name in query if SECRET.search(query[name]))
+        self._hidden = tuple(map(secrets.resolve, _references(options)))
+        self._auth = auth_of(options.auth, options.tls, options.timeout_seconds)
         self._tracker = Tracker(options.track) if options.track else None
-        self._by_windows = self._tracker is None and asked.uses("last")
+        texts = [*self._query.values(), *([self._body] if self._body else [])]
+        uses_last = any("last" in text.variables for text in texts)
+        self._by_windows = self._tracker is None and uses_last
         self._client = HttpClient(
             options.url, options.redirect_to, options.tls, options.timeout_seconds
         )
-
-    @classmethod
-    def of(cls, options: HttpPollSource) -> HttpPoll:
-        """Raises UserError."""
-        auth = auth_of(options.auth, options.tls, options.timeout_seconds)
-        return cls(options, Asked.of(options), auth)
 
     def ask(self, state: str, due: datetime) -> Answer:
         found = State.of(state, self._options.track)
@@ -130,7 +97,7 @@ class HttpPoll:
         try:
             while True:
                 try:
-                    more, found = self._next_page(found, due, pauses)
+                    more, found = self._retried_page(found, due, pauses)
                 except FlumengError:
                     if not bodies:
                         raise
@@ -148,11 +115,11 @@ class HttpPoll:
         self._client.close()
         self._auth.close()
 
-    def _next_page(
+    def _retried_page(
         self, state: State, due: datetime, pauses: Iterator[float]
     ) -> tuple[pa.BinaryArray, State]:
-        """As ``_page``; a page behind others is asked for again after each of the ``pauses``, if
-        the server does not want a longer one."""
+        """A page behind others is retried after each of ``pauses``, unless the server asks for a
+        longer one."""
         while True:
             try:
                 return self._page(state, due)
@@ -163,63 +130,66 @@ class HttpPoll:
             self._client.wait(pause)
 
     def _page(self, state: State, due: datetime) -> tuple[pa.BinaryArray, State]:
-        """The next records, and what comes behind them; nothing is asked for when there is no
-        chain for it."""
+        """The next records and the state behind them, without a request where no chain is left."""
         state = self._begun(state, due)
         chain = state.chain
         if chain is None:
-            return _NONE, state
+            return NO_RECORDS, state
         try:
-            bodies, state = self._asked_for(state, chain)
+            bodies, state = self._requested(state, chain)
         except UserError:
             if chain.due == iso(due) or chain.anew:
                 raise
             chain = replace(self._first_of(due, state), anew=True)
-            bodies, state = self._asked_for(state, chain)
+            bodies, state = self._requested(state, chain)
         if state.chain is None and chain.due != iso(due):
             state = self._begun(state, due)
         return bodies, state
 
-    def _asked_for(self, state: State, chain: Chain) -> tuple[pa.BinaryArray, State]:
-        """What is at the place of the chain, and what comes behind it."""
+    def _requested(self, state: State, chain: Chain) -> tuple[pa.BinaryArray, State]:
+        """The page where ``chain`` is, and the state behind it."""
         moment = self._moment(time_of(chain.due))
         request = self._request(state, chain, moment)
-        asked = _digest(_without(request.url, self._asked.secret_parameters).encode())
+        asked = _digest(_without(request.url, self._secret_parameters).encode())
         conditional = not self._by and request.method == "GET"
         if conditional and state.asked == asked:
             request = replace(request, own={**request.own, **state.validators})
         reply = self._reply(request)
-        done = replace(state, until=_latest(state.until, moment), chain=None)
+        until = iso(max(time_of(state.until), moment) if state.until else moment)
+        done = replace(state, until=until, chain=None)
         if reply.status == 304:
-            return _NONE, done
+            return NO_RECORDS, done
         try:
-            bodies, following = self._read(state, chain, reply)
+            bodies, reached, following = self._read(state, chain, reply)
         except UserError as error:
             raise UserError(f"{self}: {error}") from error
-        if following.at:
-            return bodies, replace(state, chain=following)
+        if following is not None:
+            return bodies, replace(state, chain=replace(following, reached=reached))
         validators = _validators(reply) if conditional else {}
-        done = replace(done, reach=following.reached, asked=asked if validators else "")
-        return bodies, replace(done, validators=validators)
+        asked = asked if validators else ""
+        return bodies, replace(done, reach=reached, asked=asked, validators=validators)
 
-    def _read(self, state: State, chain: Chain, reply: Reply) -> tuple[pa.BinaryArray, Chain]:
-        """The records of a page that are new, and the chain behind it: at nothing after the last.
+    def _read(
+        self, state: State, chain: Chain, reply: Reply
+    ) -> tuple[pa.BinaryArray, Tracked, Chain | None]:
+        """The new records of a page, what is tracked with them, and the chain behind it, if any.
 
         Raises UserError.
         """
-        text = self._text_of(reply)
-        bodies = records_of(text, self._options.format, self._records)
+        text = text_of(reply.body, reply.headers.get("content-type", ""))
+        if self._options.format == "json" and text.strip():
+            text = json_of(text)
+        bodies = records_of(text, self._options.format, self._records_path)
         following = self._following(chain, reply, text, len(bodies))
         if self._tracker is None:
-            return bodies, following
-        bodies, reached = self._tracker.pass_on(bodies, state.reach, chain.reached)
-        return bodies, replace(following, reached=reached)
+            return bodies, following.reached if following else Tracked(), following
+        return *self._tracker.pass_on(bodies, state.reach, chain.reached), following
 
     def _begun(self, state: State, due: datetime) -> State:
-        """With a chain that goes on for this due time: one with pages that came already, or a new
-        one; none when a window was asked for that goes up to there."""
+        """``state`` with the chain to go on with, or a new one for this due time; with none where a
+        window up to there was taken."""
         if self._tracker is not None and not state.reach.last and self._options.start_from:
-            state = replace(state, reach=Reach(self._options.start_from))
+            state = replace(state, reach=Tracked(self._options.start_from))
         chain = state.chain
         if chain is not None and chain.by == self._by and (chain.pages or chain.due == iso(due)):
             return state
@@ -238,7 +208,7 @@ class HttpPoll:
         return due.astimezone(UTC) - timedelta(seconds=self._options.settle_seconds)
 
     def _reply(self, request: Request) -> Reply:
-        """With a new token when the server does not take the one that there was."""
+        """With a new token after HTTP 401."""
         try:
             return self._client.ask(self._with_auth(request))
         except UnauthorizedError:
@@ -250,46 +220,35 @@ class HttpPoll:
         return replace(request, own={**request.own, **self._auth.headers()})
 
     def _request(self, state: State, chain: Chain, moment: datetime) -> Request:
-        values: dict[str, str | datetime] = {"due": moment, **self._last(state)}
-        if self._by in ("page", "offset", "cursor") and chain.at:
-            values[self._by] = chain.at
-        url, asked = self._options.url, self._asked
-        if self._by in ("link", "url") and chain.at:
+        values: dict[str, str | datetime] = {"due": moment}
+        last = state.reach.last if self._tracker is not None else self._windows_end(state)
+        if last:
+            values["last"] = last
+        url, names = self._options.url, frozenset(self._query)
+        if chain.at and self._by in ("link", "url"):
             url = chain.at
-            secret = asked.secret_parameters if self._client.is_home(url) else frozenset()
-        else:
-            secret = None
+            names = self._secret_parameters if self._client.is_home(url) else frozenset()
+        elif chain.at:
+            values[self._by] = chain.at
         pairs = [
             f"{quote(name, safe='')}={quote(template.fill(values), safe='')}"
-            for name, template in asked.query.items()
-            if (secret is None or name in secret) and template.variables <= values.keys()
+            for name, template in self._query.items()
+            if name in names and template.variables <= values.keys()
         ]
         if pairs:
             url = f"{url}{'&' if urlsplit(url).query else '?'}{'&'.join(pairs)}"
-        body = None
-        if asked.body is not None:
-            body = asked.body.fill(values, asked.written).encode()
-        return Request(self._options.method, url, asked.headers, body)
-
-    def _last(self, state: State) -> dict[str, str | datetime]:
-        if self._tracker is not None:
-            return {"last": state.reach.last} if state.reach.last else {}
-        end = self._windows_end(state)
-        return {"last": end} if end is not None else {}
+        body = self._body.fill(values, self._written).encode() if self._body else None
+        return Request(self._options.method, url, self._headers, body)
 
     def _windows_end(self, state: State) -> datetime | None:
-        """Up to when all was asked for."""
+        """The end of the last window without ``track``."""
         text = state.until or self._options.start_from
         return time_of(text).astimezone(UTC) if text else None
 
-    def _text_of(self, reply: Reply) -> bytes:
-        text = text_of(reply.body, reply.headers.get("content-type", ""))
-        return json_of(text) if self._options.format == "json" and text.strip() else text
-
-    def _following(self, chain: Chain, reply: Reply, text: bytes, count: int) -> Chain:
+    def _following(self, chain: Chain, reply: Reply, text: bytes, count: int) -> Chain | None:
         at = self._at(chain, reply, text, count)
         if not at:
-            return LAST
+            return None
         if len(at.encode()) > MOST_AT_BYTES:
             raise UserError("what it says of the next page is longer than 8 KiB")
         digest = _digest(text)
@@ -301,7 +260,7 @@ class HttpPoll:
         return replace(chain, at=at, pages=chain.pages + 1, records=records, digest=digest)
 
     def _at(self, chain: Chain, reply: Reply, text: bytes, count: int) -> str:
-        """Where the next page is; empty when there is none."""
+        """Where the next page is; empty behind the last one."""
         paging = self._options.paging
         if paging is None:
             return ""
@@ -312,16 +271,16 @@ class HttpPoll:
         if paging.by == "link":
             found = next_link(reply.headers.get("link", ""))
         else:
-            found = self._said(text)
+            found = self._named(text)
         if not found or paging.by == "cursor":
             return found or ""
         url = joined(reply.url, found)
         self._client.require_allowed(url, "the next page")
-        return _without(url, self._asked.secret_parameters, self._auth.tokens)
+        return _without(url, self._secret_parameters, self._auth.tokens)
 
-    def _said(self, text: bytes) -> str | None:
+    def _named(self, text: bytes) -> str | None:
         """The URL or cursor that the answer names."""
-        value = value_at(text, self._next)
+        value = value_at(text, self._next_path)
         if value is None or value in (b"false", b"0"):
             return None
         found = scalar(value)
@@ -330,11 +289,12 @@ class HttpPoll:
         return found
 
     def _text(self, state: State) -> str:
-        """Raises UserError."""
+        """Raises UserError when a secret is in the state."""
         text = state.to_text()
         forms = (str, json.dumps, quote, quote_plus)
-        hidden = (*self._asked.hidden, *filter(_is_telling, self._auth.tokens))
-        if any(form(secret).strip('"') in text for secret in hidden for form in forms):
+        secret = (*self._hidden, *self._auth.tokens)
+        hidden = [one for one in secret if len(one) >= SECRET_CHARACTERS]
+        if any(form(one).strip('"') in text for one in hidden for form in forms):
             raise UserError(f"{self}: what it says of the next page has a secret in it")
         return text
 
@@ -342,12 +302,21 @@ class HttpPoll:
         return f"{self._options.method} {self._options.url.partition('?')[0]}"
 
 
-def _steps(path: str | None) -> tuple[Step, ...]:
-    return json_paths.parse(path) if path is not None else ()
+def _headers(options: HttpPollSource) -> dict[str, str]:
+    """Those of the options, with secrets, and defaults. Raises UserError."""
+    own = secrets.filled(options.headers)
+    for name, text in own.items():
+        if not text.isascii() or not text.isprintable():
+            raise UserError(f"http_poll: the secret in headers.{name} is not printable ASCII")
+    defaults = {"Accept": "application/json"} if options.format == "json" else {}
+    if options.body is not None:
+        defaults["Content-Type"] = "application/json"
+    lower = {name.lower() for name in own}
+    return {name: text for name, text in defaults.items() if name.lower() not in lower} | own
 
 
 def _references(options: HttpPollSource) -> Iterator[str]:
-    """To all of its secrets."""
+    """References to all secrets."""
     texts = [*options.headers.values(), *options.query.values(), options.body]
     if options.auth is not None:
         texts += [options.auth.password, options.auth.bearer]
@@ -356,21 +325,12 @@ def _references(options: HttpPollSource) -> Iterator[str]:
         yield from (found[0] for found in SECRET.finditer(text))
 
 
-def _is_telling(secret: str) -> bool:
-    return len(secret) >= SECRET_CHARACTERS
-
-
 def _writer(headers: Mapping[str, str]) -> Callable[[str], str]:
-    """How a text is written into a body of the type that the headers say."""
-    lower = {name.lower(): text.lower() for name, text in headers.items()}
-    kind = lower.get("content-type", "")
-    if "json" in kind:
+    """Escapes a text for a body of the content type in ``headers``."""
+    kind = next((text for name, text in headers.items() if name.lower() == "content-type"), "")
+    if "json" in kind.lower():
         return lambda text: json.dumps(text)[1:-1]
-    return quote_plus if "form-urlencoded" in kind else str
-
-
-def _latest(until: str, moment: datetime) -> str:
-    return iso(max(time_of(until), moment) if until else moment)
+    return quote_plus if "form-urlencoded" in kind.lower() else str
 
 
 def _digest(content: bytes) -> str:
@@ -387,7 +347,7 @@ def _validators(reply: Reply) -> dict[str, str]:
 
 
 def _without(url: str, names: frozenset[str], values: frozenset[str] = frozenset()) -> str:
-    """Without these parameters, and those with such a value; the others as they are written."""
+    """``url`` without the parameters of these names or values; the others keep their writing."""
     place, mark, query = url.partition("?")
     kept = []
     for one in query.split("&"):

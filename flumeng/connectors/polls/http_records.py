@@ -1,9 +1,16 @@
-"""The records in an answer over HTTP, and what follows it."""
+"""The records in a reply, those of them that are new, and the link to the next page."""
 
 from __future__ import annotations
 
+import codecs
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from email.message import Message
+from hashlib import blake2b
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -12,97 +19,78 @@ import pyarrow.compute as pc
 from flumeng.connectors.objects.json_elements import elements
 from flumeng.connectors.objects.lines import MOST_LINE_BYTES, cut
 from flumeng.connectors.objects.parts import Segment
-from flumeng.connectors.polls.http_options import Format
-from flumeng.connectors.polls.json_paths import Step
+from flumeng.connectors.polls.http_options import Format, TrackedType, TrackField
+from flumeng.connectors.polls.json_paths import (
+    BLANK,
+    NOT_JSON,
+    Step,
+    parse,
+    scalar,
+    value_at,
+    values_at,
+)
 from flumeng.platform.errors import CorruptError, UserError
 from flumeng.platform.scrubbing import excerpt
 
 MOST_RECORDS = 4_000_000
-_whole = msgspec.json.Decoder(msgspec.Raw).decode
-_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_value = msgspec.json.Decoder().decode
-_NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
-_BLANK = b" \t\n\r"
+HASH_BYTES = 8
+MOST_SEEN = 2_000
+"""More records with the same tracked value may come twice."""
+MOST_VALUE_BYTES = 1024
+NO_RECORDS = pa.array([], pa.binary())
+_check_json = msgspec.json.Decoder(msgspec.Raw).decode
+_NO_TEXTS = frozenset({"punycode", "idna", "unicode-escape", "raw-unicode-escape", "undefined"})
+"""Encodings of Python that are no charsets."""
 _HALF = rb"u[dD][89a-fA-F][0-9a-fA-F]{2}"
 _PAIR = rb"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _ESCAPE = re.compile(rb"\\(?:(?P<pair>" + _PAIR + rb")|(?P<half>" + _HALF + rb")|.)", re.DOTALL)
 _LINK = re.compile(r'<([^<>]*)>((?:\s*;\s*[\w*!.-]+\s*(?:=\s*(?:"[^"]*"|[^\s;,"]*))?)*)')
 _REL = re.compile(r';\s*rel\s*=\s*(?:"([^"]*)"|([^\s;,"]*))', re.IGNORECASE)
-_NONE = pa.array([], pa.binary())
+_FRACTION = re.compile(r"[.,]([0-9]{1,100})")
+
+
+def text_of(body: bytes, content_type: str) -> bytes:
+    """``body`` in UTF-8, without a byte order mark. Bytes that are no text in the charset become
+    U+FFFD; those of UTF-8 stay as they are. Raises UserError."""
+    try:
+        message = Message()
+        message["Content-Type"] = content_type.replace("\r", " ").replace("\n", " ")
+        charset = message.get_content_charset("utf-8") or "utf-8"
+        name = codecs.lookup(charset).name.replace("_", "-")
+        if name in _NO_TEXTS:
+            raise LookupError(charset)
+        if name not in ("utf-8", "ascii"):
+            body = body.decode(charset, "replace").encode("utf-8", "replace")
+    except (LookupError, ValueError, TypeError) as error:
+        raise UserError(f"unknown charset in Content-Type: {content_type[:80]!r}") from error
+    return body.removeprefix(codecs.BOM_UTF8)
 
 
 def json_of(text: bytes) -> bytes:
-    """``text``, which is JSON; half of a surrogate pair in it is U+FFFD. Raises UserError."""
-    for attempt in (text, None):
+    """``text``, which is JSON; lone halves of surrogate pairs become U+FFFD. Raises UserError."""
+    try:
         try:
-            whole = _without_halves(text) if attempt is None else attempt
-            _whole(whole)
-            return whole
-        except _NOT_JSON as error:
-            problem = error
-    said = excerpt(" ".join(text[:400].decode("utf-8", "replace").split()), 100)
-    raise UserError(f"the answer is not JSON ({problem}), it begins: {said}") from problem
+            _check_json(text)
+        except NOT_JSON:
+            text = _ESCAPE.sub(lambda found: rb"\ufffd" if found["half"] else found[0], text)
+            _check_json(text)
+    except NOT_JSON as error:
+        said = excerpt(" ".join(text[:400].decode("utf-8", "replace").split()), 100)
+        raise UserError(f"the answer is not JSON ({error}), it begins: {said}") from error
+    return text
 
 
 def records_of(text: bytes, form: Format, path: Sequence[Step]) -> pa.BinaryArray:
-    """One body for each. ``text`` is JSON where ``form`` is. Raises UserError."""
-    if not text.strip(_BLANK):
-        return _NONE
+    """One body for each record. ``text`` is JSON where ``form`` is. Raises UserError."""
+    if not text.strip(BLANK):
+        return NO_RECORDS
     if form == "json":
-        return _elements(list(found(text, path)))
+        return _elements(list(values_at(text, path)))
     if form == "text":
-        _require_event(len(text))
-        return pa.array([text], pa.binary())
+        return _checked(pa.array([text], pa.binary()))
     if text.count(b"\n") > MOST_RECORDS:
         raise UserError(f"an answer has more than {MOST_RECORDS} lines: ask for less at once")
-    bodies = cut([Segment(0, len(text), text)], keep_empty=form == "lines").bodies
-    _require_event(pc.max(pc.binary_length(bodies)).as_py() or 0)
-    return bodies
-
-
-def found(text: bytes, path: Sequence[Step]) -> Iterator[bytes]:
-    """What is there in JSON, as it is written. Raises UserError when nothing is, and might not be
-    missing."""
-    if not path:
-        yield text
-        return
-    step, rest = path[0], path[1:]
-    inner = _below(text, step)
-    if inner is None:
-        if step.optional or (step.key is not None and text.strip(_BLANK) == b"null"):
-            return
-        raise UserError(
-            f"the answer has no {step} where the path `records` has it: correct the path, or put "
-            "a ? behind what may be missing"
-        )
-    for one in inner:
-        yield from found(one, rest)
-
-
-def value_at(text: bytes, path: Sequence[Step]) -> bytes | None:
-    """The one value there, as it is written; None when there is none, or null."""
-    for step in path:
-        try:
-            inner = _below(text, step)
-        except _NOT_JSON:
-            return None
-        if not inner:
-            return None
-        text = inner[0]
-    text = text.strip(_BLANK)
-    return None if text == b"null" else text
-
-
-def scalar(text: bytes) -> str | None:
-    """The content of a text, the writing of a number; None of anything else."""
-    if text[:1] == b'"':
-        try:
-            content = _value(text)
-        except _NOT_JSON:
-            return None
-        return content if isinstance(content, str) else None
-    return text.decode() if text[:1] in b"-0123456789" and text else None
+    return _checked(cut([Segment(0, len(text), text)], keep_empty=form == "lines").bodies)
 
 
 def next_link(header: str) -> str | None:
@@ -114,28 +102,10 @@ def next_link(header: str) -> str | None:
     return None
 
 
-def _below(text: bytes, step: Step) -> list[bytes] | None:
-    """What the step leads to, which is any number of values only of ``[*]``; None when it is not
-    there."""
-    text = text.strip(_BLANK)
-    try:
-        if isinstance(step.key, str):
-            named = _object(text) if text[:1] == b"{" else {}
-            return [bytes(named[step.key])] if step.key in named else None
-        listed = _array(text) if text[:1] == b"[" else None
-    except _NOT_JSON:
-        return None
-    if listed is None:
-        return None
-    if step.key is None:
-        return [bytes(one) for one in listed]
-    return [bytes(listed[step.key])] if -len(listed) <= step.key < len(listed) else None
-
-
-def _elements(slices: list[bytes]) -> pa.BinaryArray:
+def _elements(values: list[bytes]) -> pa.BinaryArray:
     """Arrays give their elements, objects themselves, null nothing."""
-    kept = [one for one in slices if one.strip(_BLANK) != b"null"]
-    if any(one.lstrip(_BLANK)[:1] not in (b"[", b"{") for one in kept):
+    kept = [one for one in values if one.strip(BLANK) != b"null"]
+    if any(one.lstrip(BLANK)[:1] not in (b"[", b"{") for one in kept):
         raise UserError("the path `records` leads to what is neither an array nor an object")
     try:
         arrays = list(elements(iter([b"\n".join(kept)])))
@@ -143,15 +113,110 @@ def _elements(slices: list[bytes]) -> pa.BinaryArray:
         raise UserError(f"a record of the answer cannot be read: {error}") from error
     if sum(map(len, arrays)) > MOST_RECORDS:
         raise UserError(f"an answer has more than {MOST_RECORDS} records: ask for less at once")
-    for array in arrays:
-        _require_event(pc.max(pc.binary_length(array)).as_py() or 0)
-    return pa.concat_arrays(arrays) if arrays else _NONE
+    return _checked(pa.concat_arrays(arrays)) if arrays else NO_RECORDS
 
 
-def _require_event(size: int) -> None:
-    if size > MOST_LINE_BYTES:
+def _checked(bodies: pa.BinaryArray) -> pa.BinaryArray:
+    """Raises UserError when one is too large for an event."""
+    if (pc.max(pc.binary_length(bodies)).as_py() or 0) > MOST_LINE_BYTES:
         raise UserError(f"an event of the answer is larger than {MOST_LINE_BYTES // 2**20} MiB")
+    return bodies
 
 
-def _without_halves(text: bytes) -> bytes:
-    return _ESCAPE.sub(lambda escape: rb"\ufffd" if escape["half"] else escape[0], text)
+@dataclass(frozen=True)
+class Tracked:
+    """``last`` is the greatest tracked value so far, as it came, or "". ``seen``: the hashes of the
+    records that have it, joined."""
+
+    last: str = ""
+    seen: bytes = b""
+
+    @property
+    def hashes(self) -> set[bytes]:
+        places = range(0, len(self.seen), HASH_BYTES)
+        return {self.seen[at : at + HASH_BYTES] for at in places}
+
+
+class Tracker:
+    """Drops records below the greatest value so far, and those at it that came before.
+
+    Over the pages of one due time the value before the first page counts: records may come in any
+    order.
+    """
+
+    def __init__(self, track: TrackField) -> None:
+        self._key = _KEYS[track.type]
+        self._type = track.type
+        self._name = track.path
+        self._path = parse(track.path)
+
+    def pass_on(
+        self, bodies: pa.BinaryArray, began: Tracked, reached: Tracked
+    ) -> tuple[pa.BinaryArray, Tracked]:
+        """The records that are new since ``began``, and ``reached`` with all of them.
+
+        Raises UserError when none of the records has the value, or one of another type.
+        """
+        first = self._parsed(began.last) if began.last else None
+        best = self._parsed(reached.last) if reached.last else None
+        known, seen, kept, without = began.hashes, reached.hashes, [], 0
+        for number, body in enumerate(bodies.to_pylist()):
+            text = self._text(body)
+            if text is None:
+                kept.append(number)
+                without += 1
+                continue
+            key = self._parsed(text)
+            digest = blake2b(body, digest_size=HASH_BYTES).digest()
+            if first is None or key > first or (key == first and digest not in known):
+                kept.append(number)
+            if best is None or key > best:
+                best, seen = key, {digest}
+                reached = replace(reached, last=text)
+            elif key == best and len(seen) < MOST_SEEN:
+                seen.add(digest)
+        if without and without == len(bodies):
+            raise UserError(f"no record has {self._name}, which is to be tracked")
+        reached = replace(reached, seen=b"".join(sorted(seen)))
+        whole = len(kept) == len(bodies)
+        return bodies if whole else bodies.take(pa.array(kept, pa.int64())), reached
+
+    def _text(self, body: bytes) -> str | None:
+        value = value_at(body, self._path)
+        if value is None:
+            return None
+        text = scalar(value)
+        if not text or len(text.encode("utf-8", "replace")) > MOST_VALUE_BYTES:
+            raise UserError(
+                f"{self._name} is to be tracked, and is neither a text nor a number of at most "
+                f"{MOST_VALUE_BYTES} bytes: {excerpt(value[:200].decode('utf-8', 'replace'), 40)}"
+            )
+        return text
+
+    def _parsed(self, text: str) -> Any:
+        """What orders values of this type."""
+        try:
+            return self._key(text)
+        except (ValueError, ArithmeticError) as error:
+            raise UserError(
+                f"{self._name} is to be tracked as a {self._type}, and is none: {excerpt(text, 40)}"
+            ) from error
+
+
+def _time(text: str) -> tuple[int, Decimal]:
+    """Seconds and their fraction, of any number of digits."""
+    fraction = _FRACTION.search(text)
+    moment = datetime.fromisoformat(_FRACTION.sub("", text, count=1))
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp()), Decimal(f"0.{fraction[1]}") if fraction else Decimal(0)
+
+
+def _number(text: str) -> Decimal:
+    found = Decimal(text)
+    if not found.is_finite():
+        raise InvalidOperation
+    return found
+
+
+_KEYS: Mapping[TrackedType, Callable[[str], Any]] = {"time": _time, "number": _number, "text": str}

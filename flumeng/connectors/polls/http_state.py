@@ -1,4 +1,4 @@
-"""What a poll over HTTP goes on from: a small JSON text, kept in ZooKeeper."""
+"""The state of a poll over HTTP, from which the next one goes on: a JSON text in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from flumeng.connectors.polls.http_options import TrackField
-from flumeng.connectors.polls.http_tracking import Reach
+from flumeng.connectors.polls.http_records import Tracked
 from flumeng.connectors.polls.poll import MOST_STATE_BYTES
 from flumeng.platform.errors import CorruptError, UserError
 from flumeng.platform.options.moments import time_of
@@ -17,10 +17,12 @@ from flumeng.platform.options.moments import time_of
 
 @dataclass(frozen=True)
 class Chain:
-    """The pages of the due time ``due``, when there are more of them. ``at`` is what to ask for
-    next: the number of a page or record, a cursor, a URL; as ``by`` says. ``pages`` and ``records``
-    came before, ``digest`` is that of the last one. ``anew``: it stands for another chain, in which
-    there was no way on."""
+    """The pages of the due time ``due`` that are not read yet.
+
+    ``at``: the next page's number, offset, cursor or URL, as ``by`` says. ``pages`` and ``records``
+    came before; ``digest`` is of the last page. ``anew``: it replaces a chain that the server
+    refused to go on with.
+    """
 
     due: str
     by: str
@@ -28,7 +30,7 @@ class Chain:
     pages: int = 0
     records: int = 0
     digest: str = ""
-    reached: Reach = field(default_factory=Reach)
+    reached: Tracked = field(default_factory=Tracked)
     anew: bool = False
 
     def __post_init__(self) -> None:
@@ -38,16 +40,15 @@ class Chain:
 
 @dataclass(frozen=True)
 class State:
-    """``path`` and ``type``: what has been tracked; "" when nothing has. ``until``: the latest
-    `{due}` of those whose pages all came; ``reach``: what was tracked then.
-    ``validators``: headers that ask whether the answer to the request ``asked`` has changed.
-    """
+    """``path`` and ``type`` of what is tracked, or "". ``until``: the latest `{due}` whose pages
+    all came; ``reach``: what was tracked then. ``validators``: headers that ask whether the answer
+    to the request with the digest ``asked`` has changed."""
 
     v: Literal[1]
     path: str = ""
     type: str = ""
     until: str = ""
-    reach: Reach = field(default_factory=Reach)
+    reach: Tracked = field(default_factory=Tracked)
     asked: str = ""
     validators: Mapping[str, str] = field(default_factory=dict)
     chain: Chain | None = None
@@ -60,9 +61,9 @@ class State:
 
     @classmethod
     def of(cls, text: str, track: TrackField | None = None) -> State:
-        """Raises CorruptError, and UserError when it is of another tracked value."""
+        """Raises CorruptError, and UserError when another value was tracked."""
         try:
-            state = _decode(text) if text else cls(1)
+            state = msgspec.json.decode(text, type=cls) if text else cls(1)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise CorruptError(
                 "the state of the poll is not what was written: when something else than http_poll "
@@ -79,11 +80,8 @@ class State:
         return replace(state, path=track.path, type=track.type)
 
     def to_text(self) -> str:
-        """Raises UserError when what the server has said is too large for it."""
+        """Raises UserError when it is too large for ZooKeeper."""
         text: bytes = msgspec.json.encode(self)
         if len(text) > MOST_STATE_BYTES:
             raise UserError("what it says of the next page is larger than ZooKeeper is to keep")
         return text.decode()
-
-
-_decode = msgspec.json.Decoder(State).decode

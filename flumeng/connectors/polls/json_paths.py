@@ -1,21 +1,31 @@
-"""Paths into JSON, like ``data.items[*].hits`` or ``["@odata.nextLink"]``.
+"""Paths into JSON, like ``data.items[*].hits`` or ``["@odata.nextLink"]``, and the values there.
 
-A name, an index (counted from the end below 0) or ``[*]`` for all elements, and a ``?`` behind what
-may be missing. A name with other characters than letters, digits and ``_@$-`` is written in quotes.
+A step is a name, an index (counted from the end below 0) or ``[*]`` for all elements; with a ``?``
+behind it, it may be missing. Names with other characters than letters, digits and ``_@$-`` are in
+quotes. Values keep their own writing.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
+from flumeng.platform.errors import UserError
+
 MOST_STEPS = 32
+BLANK = b" \t\n\r"
+NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
 _STEP = re.compile(
     r"(?:(?P<dot>\.?)(?P<name>[\w@$-]{1,200})"
     r'|\["(?P<quoted>[^"\\\x00-\x1f]{1,200})"\]'
     r"|\[(?P<index>-?[0-9]{1,9})\]"
     r"|\[(?P<all>\*)\])(?P<optional>\??)"
 )
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 @dataclass(frozen=True)
@@ -26,9 +36,9 @@ class Step:
     optional: bool
 
     def __str__(self) -> str:
-        return (
-            f"[{'*' if self.key is None else self.key}]" if self.key != str(self.key) else self.key
-        )
+        if isinstance(self.key, str):
+            return self.key
+        return "[*]" if self.key is None else f"[{self.key}]"
 
 
 def parse(text: str) -> tuple[Step, ...]:
@@ -39,7 +49,9 @@ def parse(text: str) -> tuple[Step, ...]:
         found = _STEP.match(text, position)
         if found is None or (found["name"] and bool(found["dot"]) != bool(steps)):
             raise ValueError('expected a path, like "data.items", "hits[*].source" or ["a.b"]')
-        steps.append(_step(found))
+        index = found["index"]
+        key = int(index) if index is not None else found["name"] or found["quoted"]
+        steps.append(Step(key, bool(found["optional"])))
         position = found.end()
     if not 0 < len(steps) <= MOST_STEPS:
         raise ValueError(f"expected a path of 1 to {MOST_STEPS} steps")
@@ -52,13 +64,63 @@ def check_path(text: str) -> None:
 
 
 def check_single(text: str) -> None:
-    """Raises ValueError, also for a path that may lead to several values."""
+    """Raises ValueError, also for a path to several values."""
     if any(step.key is None for step in parse(text)):
         raise ValueError("expected a path to one value, without [*]")
 
 
-def _step(found: re.Match[str]) -> Step:
-    optional = bool(found["optional"])
-    if found["index"] is not None:
-        return Step(int(found["index"]), optional)
-    return Step(None if found["all"] else found["name"] or found["quoted"], optional)
+def values_at(text: bytes, path: Sequence[Step]) -> Iterator[bytes]:
+    """All values there. Raises UserError when a step is missing that is not optional; behind a
+    null nothing is."""
+    if not path:
+        yield text
+        return
+    step, rest = path[0], path[1:]
+    inner = _below(text, step)
+    if inner is None:
+        if step.optional or (step.key is not None and text.strip(BLANK) == b"null"):
+            return
+        raise UserError(
+            f"the answer has no {step} where the path `records` has it: correct the path, or put "
+            "a ? behind what may be missing"
+        )
+    for one in inner:
+        yield from values_at(one, rest)
+
+
+def value_at(text: bytes, path: Sequence[Step]) -> bytes | None:
+    """The first value there; None when there is none, or null."""
+    for step in path:
+        inner = _below(text, step)
+        if not inner:
+            return None
+        text = inner[0]
+    text = text.strip(BLANK)
+    return None if text == b"null" else text
+
+
+def scalar(text: bytes) -> str | None:
+    """The content of a string, the writing of a number; None of anything else."""
+    if text[:1] == b'"':
+        try:
+            return msgspec.json.decode(text, type=str)
+        except NOT_JSON:
+            return None
+    return text.decode() if text[:1] in b"-0123456789" and text else None
+
+
+def _below(text: bytes, step: Step) -> list[bytes] | None:
+    """The values of a step, several only of ``[*]``; None when it is missing."""
+    text = text.strip(BLANK)
+    try:
+        if isinstance(step.key, str):
+            named = _object(text) if text[:1] == b"{" else {}
+            return [bytes(named[step.key])] if step.key in named else None
+        if text[:1] != b"[":
+            return None
+        listed = [bytes(one) for one in _array(text)]
+    except NOT_JSON:
+        return None
+    if step.key is None:
+        return listed
+    return [listed[step.key]] if -len(listed) <= step.key < len(listed) else None

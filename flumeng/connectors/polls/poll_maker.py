@@ -23,9 +23,9 @@ def poll_maker(session: SparkSession) -> MakePoll:
         except ImportError as missing:
             raise UserError(f"the source {part.name} needs a package: {missing}") from missing
         if isinstance(part.options, SqlPollSource):
-            sql: Poll = found.of(part.options, SparkJdbc(session, part.options))
+            sql: Poll = found(part.options, SparkJdbc(session, part.options))
             return sql
-        other: Poll = found.of(part.options)
+        other: Poll = found(part.options)
         return other
 
     return make

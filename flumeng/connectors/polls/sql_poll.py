@@ -39,10 +39,6 @@ class SqlPoll:
         self._query = query
         self._statements = Statements(options)
 
-    @classmethod
-    def of(cls, options: SqlPollSource, query: JdbcQuery) -> SqlPoll:
-        return cls(options, query)
-
     def ask(self, state: str, due: datetime) -> Answer:  # noqa: ARG002
         track = self._options.track
         if track is None:
