@@ -13,15 +13,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flumeng.connectors.api.framing import TRAILER_BYTES
-from flumeng.connectors.api.received_block import LineRules, ReceivedBlock
+from flumeng.connectors.api.framing import Indices, Lines, find_lines
+from flumeng.connectors.api.received_block import ReceivedBlock
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.frame import MAX_ROWS
 from flumeng.platform.errors import UserError
@@ -41,7 +41,6 @@ and 6 % of the time goes into two attributes of usual length.)"""
 FRAME_STATES = 256
 """Blocks with state in one frame: each names a file, by a path of up to 4 KiB, twice."""
 
-Indices = NDArray[np.int64]
 Build = tuple[pa.RecordBatch, Mapping[str, object]]
 
 _UNFIT = (UserError, ValueError, OverflowError, MemoryError)
@@ -50,17 +49,7 @@ _UNFIT = (UserError, ValueError, OverflowError, MemoryError)
 _ROW_BYTES = 8 + 3 * 4
 """Of each row: its time, and where its body, host and attributes end."""
 
-_NEWLINE = 10
 _ABSENT = -1
-
-
-class Lines(NamedTuple):
-    """Rows of a group of blocks: slices of the joined bytes, and how many bytes of an over-long one
-    were cut off."""
-
-    starts: Indices
-    ends: Indices
-    cut_bytes: Indices
 
 
 class Found(NamedTuple):
@@ -145,7 +134,7 @@ def _frames(group: list[ReceivedBlock], on_found: Callable[[Found], None]) -> It
     """One frame, nearly always. A group that makes too much of one is halved, and a block alone is
     cut into several, unless it has state: that goes with all of its lines."""
     data = b"".join([block.data for block in group])
-    lines = _find_lines(data, group)
+    lines = find_lines(data, group)
     rows = len(lines.starts)
     places = np.array(_places(group))
     edges = np.searchsorted(lines.starts, places)
@@ -192,65 +181,6 @@ def _parts(sizes: Indices) -> Iterator[tuple[int, int]]:
 def _row_bytes(host: str, attrs: tuple[tuple[str, str], ...]) -> int:
     """What each row takes beside its body."""
     return _ROW_BYTES + len(host.encode()) + sum(8 + len("".join(a).encode()) for a in attrs)
-
-
-def _find_lines(data: bytes, group: list[ReceivedBlock]) -> Lines:
-    """Neighbours that are cut by the same rules are cut in one pass."""
-    found: list[Lines] = []
-    begin = 0
-    for (rules, bounded), run in groupby(
-        group, key=lambda block: (block.origin.rules, block.bounds is not None)
-    ):
-        blocks = list(run)
-        end = begin + sum(len(block.data) for block in blocks)
-        starts, ends = _bounds(blocks, begin) if bounded else _split(data, begin, end)
-        found.append(_cut(np.frombuffer(data, np.uint8), starts, ends, rules))
-        begin = end
-    if len(found) == 1:
-        return found[0]
-    return Lines(*(np.concatenate(column) for column in zip(*found, strict=True)))
-
-
-def _split(data: bytes, begin: int, end: int) -> tuple[Indices, Indices]:
-    part = np.frombuffer(data, np.uint8)[begin:end]
-    ends = np.flatnonzero(part == _NEWLINE) + begin
-    starts = np.empty_like(ends)
-    starts[:1] = begin
-    starts[1:] = ends[:-1] + 1
-    return starts, ends
-
-
-def _bounds(blocks: list[ReceivedBlock], begin: int) -> tuple[Indices, Indices]:
-    columns: list[list[Indices]] = [[], []]
-    for block in blocks:
-        assert block.bounds is not None
-        for column, bounds in zip(columns, block.bounds, strict=True):
-            column.append(np.frombuffer(bounds, np.int64) + begin)
-        begin += len(block.data)
-    return np.concatenate(columns[0]), np.concatenate(columns[1])
-
-
-def _cut(data: NDArray[np.uint8], starts: Indices, ends: Indices, rules: LineRules) -> Lines:
-    """Take off trailers, cut over-long lines, drop empty ones."""
-    if not len(starts) or not len(data):
-        return Lines(starts[:0], ends[:0], starts[:0])
-    whole = ends
-    overlong = ends - starts > rules.max_line_bytes + TRAILER_BYTES
-    for _ in range(TRAILER_BYTES):
-        last = data[ends - 1]
-        trailing = np.logical_or.reduce([last == trailer for trailer in rules.trailers])
-        trailing &= ends > starts
-        if not trailing.any():
-            break
-        ends = ends - trailing
-    overlong |= ends - starts > rules.max_line_bytes
-    ends = np.minimum(ends, starts + rules.max_line_bytes)
-    cut_bytes = np.where(overlong, whole - ends, 0)
-    if not rules.keep_empty:
-        filled = ends > starts
-        if not filled.all():
-            return Lines(starts[filled], ends[filled], cut_bytes[filled])
-    return Lines(starts, ends, cut_bytes)
 
 
 def _to_batch(

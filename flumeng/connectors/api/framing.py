@@ -1,48 +1,54 @@
-"""Where one message ends and the next begins in a stream: newlines, octet counts (RFC 6587) or
-lengths of four bytes before them.
+"""Framing: how bytes of a stream become messages, and messages the bodies of events. Pure.
 
-Pure: bytes in, whole messages out. What it costs per byte is a search for the last newline and one
-copy; splitting into single messages is the commit thread's work. It drops nothing but the rest of
-over-long messages and what follows a length that is none, and counts it; an idle connection costs
-it an empty remainder.
+A ``Cutter`` finds whole messages in the event loop, by newlines, octet counts (RFC 6587) or lengths
+of four bytes; per byte it costs one search and one copy. ``find_lines`` splits them into single
+ones in the commit thread, takes off trailers and cuts those that are too long.
 """
 
 from __future__ import annotations
 
 import re
 from array import array
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Literal, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from flumeng.connectors.api.received_block import LineRules, ReceivedBlock
+
 Framing = Literal["auto", "newline", "nul", "octet-counted", "length-prefixed"]
+Indices = NDArray[np.int64]
+
+TRAILERS: Mapping[str, bytes] = {
+    "datagram": b"\n\r",
+    "newline": b"\r",
+    "octet-counted": b"\n\r",
+    "length-prefixed": b"",
+    "syslog": b"\n\r\0",
+}
+"""Bytes that are no part of a message at its end: many senders count a newline in."""
 
 TRAILER_BYTES = 2
-"""Up to this many CR and NUL bytes at the end of a message belong to its framing."""
+"""At most so many trailing bytes of a message belong to its framing."""
 
 _NEWLINE, _NUL = b"\n", b"\0"
-_MAX_COUNT = 1 << 24
-"""A larger count is text; no flow takes longer messages."""
-
+_MAX_COUNT = 1 << 24  # a larger count is text
 _MAX_COUNT_DIGITS = len(str(_MAX_COUNT))
-_PRIORITY = b"<"
-"""Syslog messages begin with it."""
+_PRIORITY = b"<"  # begins each syslog message
 
 _FRAME = re.compile(rb"(?<![0-9])([1-9][0-9]{0,7}) <[0-9]{1,3}>")
-_FRAME_BYTES = 15
-"""Of a count and a priority with which a syslog message begins, at most, and a byte before."""
-
+_FRAME_BYTES = 15  # of a count, a priority, and one byte before
 _HEAD = re.compile(rb"[1-9][0-9]{0,7} <[0-9]{1,3}>")
-"""A count and a priority, where a message is known to begin."""
-
-_PROXY = b"PROXY "
-"""A load balancer may send one such line before everything else."""
+_PROXY = b"PROXY "  # a load balancer may send one such line first
 
 _PREFIX_BYTES = 4
-_MAX_PREFIX = 1 << 28
-"""A larger length is no length: what is text reads as 512 MiB and more."""
+_MAX_PREFIX = 1 << 28  # text reads as a length of 512 MiB or more
 
 
 class Messages(NamedTuple):
-    """Whole messages: each ends with a newline, or is ``data[start:end]`` of its ``bounds``."""
+    """Whole messages: each ends with a newline, or is a slice of ``data`` by ``bounds``."""
 
     data: bytes
     bounds: tuple[array[int], array[int]] | None = None
@@ -50,14 +56,13 @@ class Messages(NamedTuple):
 
     @property
     def events(self) -> int:
-        """How many messages; of lines also the empty ones, which are no events later."""
+        """The number of messages, empty lines included."""
         return self.data.count(b"\n") if self.bounds is None else len(self.bounds[0])
 
 
 class Cutter(Protocol):
-    """Cuts the bytes of one connection. Once ``malformed``, ``complaint`` says what was received
-    and what follows from it; when it is ``hopeless`` there is no use in reading on. ``skipped``
-    counts the bytes that are in no message that was passed on."""
+    """Cuts the bytes of one connection. ``malformed``: framing was violated, as ``complaint`` says;
+    ``hopeless``: nothing that follows can be read. ``skipped`` counts bytes in no message."""
 
     malformed: bool
     skipped: int
@@ -85,16 +90,14 @@ def cutter(framing: Framing, max_line_bytes: int, *, nul_ends: bool = False) -> 
 class Framer:
     """Cuts at newlines, with ``nul_ends`` also at NUL bytes, or by octet counts.
 
-    ``auto`` decides by the connection's first byte, behind newlines and a line of the PROXY
-    protocol: a digit begins an octet count. Bytes that are no octet count end the counting:
-    ``malformed`` becomes true and what follows is cut at newlines, up to the next count with a
-    syslog priority behind it, where counting goes on. So one wrong count costs no other message,
-    and a sender that mixes the two loses nothing. A count over
-    ``max_line_bytes`` is one only when the framing was asked for, or a syslog message follows: what
-    ``auto`` took for a count may be the time with which a line of text begins.
+    ``auto`` decides by the first byte after newlines and a line of the PROXY protocol: a digit
+    begins an octet count. After a bad count (``malformed``) it cuts at newlines until a count with
+    a syslog priority behind it follows, so one wrong count costs no other message. A count over
+    ``max_line_bytes`` counts only if the framing was asked for, or a syslog message follows: a line
+    of text may begin with a time.
 
-    Of a message over ``max_line_bytes`` a few bytes more than that are passed on, by which the
-    commit thread knows it for over-long and cuts it; the rest is skipped here.
+    A few bytes more than ``max_line_bytes`` of a message are passed on, so that ``_trim`` knows it
+    is too long; the rest is skipped.
     """
 
     __slots__ = (
@@ -135,7 +138,7 @@ class Framer:
         return len(self._partial)
 
     def feed(self, buffer: bytes | bytearray, size: int) -> list[Messages]:
-        """Take the first ``size`` bytes of ``buffer``, which its owner may then overwrite."""
+        """Takes the first ``size`` bytes of ``buffer``, which the caller may then overwrite."""
         if self._counting is None:
             return self._begin(bytes(self._partial) + bytes(memoryview(buffer)[:size]))
         if self._lost:
@@ -143,7 +146,7 @@ class Framer:
         return self._count(buffer, size) if self._counting else self._split(buffer, size)
 
     def _begin(self, data: bytes) -> list[Messages]:
-        """Decide how the connection is framed, by its first bytes."""
+        """Detects the framing of a connection by its first bytes."""
         self._partial.clear()
         begin = data.lstrip(b"\r\n\0")
         proxy = begin.startswith(_PROXY)
@@ -158,7 +161,7 @@ class Framer:
         return self.feed(begin, len(begin))
 
     def _recover(self, data: bytes) -> list[Messages]:
-        """Cut at newlines up to the next octet count before a priority."""
+        """Cuts at newlines up to the next octet count before a priority."""
         seen = self._recent + data
         first = len(self._recent) == _FRAME_BYTES  # there was something before
         frames = (found for found in _FRAME.finditer(seen, first) if int(found[1]) <= _MAX_COUNT)
@@ -180,7 +183,7 @@ class Framer:
         return found + self._count(rest, len(rest))
 
     def end(self) -> list[Messages]:
-        """The sender closed its side: what follows its last framed message counts as one too."""
+        """At the end of the stream, the rest counts as a message."""
         rest = bytes(self._partial)
         self._partial.clear()
         count, space, _ = rest.partition(b" ")
@@ -240,7 +243,7 @@ class Framer:
         return found
 
     def _walk(self, data: bytes, starts: array[int], ends: array[int]) -> int:
-        """Append the bounds of the whole messages; return where the first incomplete one begins."""
+        """Appends the bounds of whole messages; returns where the first incomplete one begins."""
         position, size, limit = 0, len(data), self._limit
         self._needed = 0
         while position < size:
@@ -279,10 +282,9 @@ class Framer:
         return size
 
     def _without_drift(self, data: bytes, starts: array[int], ends: array[int]) -> int | None:
-        """Some senders count one byte too many in each message: then a message ends with the first
-        digit of the next count, and the next one is cut short. Corrects these two, and gives where
-        they end. None where no next message, nor the end of ``data``, would be there.
-        """
+        """Corrects the last two messages of a sender that counts one byte too many in each, so that
+        a message ends with the first digit of the next count. Returns where they end; None unless
+        the next message or the end of ``data`` follows there."""
         if len(starts) < 2 or not data[starts[-2]] == data[starts[-1]] == _PRIORITY[0]:
             return None
         head, start = ends[-2] - 1, starts[-1]
@@ -297,7 +299,6 @@ class Framer:
         return end
 
     def _believes(self, count: int, first: bytes) -> bool:
-        """Whether so large a count is one, before a message that begins so."""
         return count <= _MAX_COUNT and (not self._guessing or first == _PRIORITY)
 
 
@@ -374,3 +375,71 @@ class PrefixedFramer(Framer):
             self.skipped += min(position, size) - end
         self._skip = max(position - size, 0)
         return min(position, size)
+
+
+class Lines(NamedTuple):
+    """Messages as slices of joined bytes, and how many bytes of each too long one were cut off."""
+
+    starts: Indices
+    ends: Indices
+    cut_bytes: Indices
+
+
+def find_lines(data: bytes, group: Sequence[ReceivedBlock]) -> Lines:
+    """The messages of blocks whose bytes, joined, are ``data``. Neighbours with the same rules are
+    cut in one pass."""
+    found: list[Lines] = []
+    begin = 0
+    for (rules, bounded), run in groupby(
+        group, key=lambda block: (block.origin.rules, block.bounds is not None)
+    ):
+        blocks = list(run)
+        end = begin + sum(len(block.data) for block in blocks)
+        starts, ends = _bounds(blocks, begin) if bounded else _split_lines(data, begin, end)
+        found.append(_trim(np.frombuffer(data, np.uint8), starts, ends, rules))
+        begin = end
+    if len(found) == 1:
+        return found[0]
+    return Lines(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+
+def _split_lines(data: bytes, begin: int, end: int) -> tuple[Indices, Indices]:
+    part = np.frombuffer(data, np.uint8)[begin:end]
+    ends = np.flatnonzero(part == _NEWLINE[0]) + begin
+    starts = np.empty_like(ends)
+    starts[:1] = begin
+    starts[1:] = ends[:-1] + 1
+    return starts, ends
+
+
+def _bounds(blocks: list[ReceivedBlock], begin: int) -> tuple[Indices, Indices]:
+    columns: list[list[Indices]] = [[], []]
+    for block in blocks:
+        assert block.bounds is not None
+        for column, bounds in zip(columns, block.bounds, strict=True):
+            column.append(np.frombuffer(bounds, np.int64) + begin)
+        begin += len(block.data)
+    return np.concatenate(columns[0]), np.concatenate(columns[1])
+
+
+def _trim(data: NDArray[np.uint8], starts: Indices, ends: Indices, rules: LineRules) -> Lines:
+    """Takes off trailers, cuts lines that are too long, drops empty ones."""
+    if not len(starts) or not len(data):
+        return Lines(starts[:0], ends[:0], starts[:0])
+    whole = ends
+    overlong = ends - starts > rules.max_line_bytes + TRAILER_BYTES
+    for _ in range(TRAILER_BYTES):
+        last = data[ends - 1]
+        trailing = np.logical_or.reduce([last == trailer for trailer in rules.trailers])
+        trailing &= ends > starts
+        if not trailing.any():
+            break
+        ends = ends - trailing
+    overlong |= ends - starts > rules.max_line_bytes
+    ends = np.minimum(ends, starts + rules.max_line_bytes)
+    cut_bytes = np.where(overlong, whole - ends, 0)
+    if not rules.keep_empty:
+        filled = ends > starts
+        if not filled.all():
+            return Lines(starts[filled], ends[filled], cut_bytes[filled])
+    return Lines(starts, ends, cut_bytes)

@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import Literal
 
-from flumeng.connectors.api.framing import cutter
+from flumeng.connectors.api.framing import TRAILERS, cutter
 from flumeng.connectors.api.received_block import LineRules
 from flumeng.connectors.api.source import Source, SourceContext
 from flumeng.connectors.network.datagrams import Datagrams
@@ -17,14 +17,6 @@ from flumeng.connectors.network.streams import Limits, Streams
 from flumeng.connectors.network.tls import LOOK_SECONDS, ServerTls
 from flumeng.platform.listening import listen
 from flumeng.platform.seldom import every
-
-_TRAILERS = {
-    "datagram": b"\n\r",
-    "newline": b"\r",
-    "octet-counted": b"\n\r",
-    "length-prefixed": b"",
-}
-"""What does not belong to a message at its end, by framing: many senders count a newline in."""
 
 
 class SocketSource(Source):
@@ -81,7 +73,7 @@ class TcpSource(SocketSource):
     """Lines, or messages after their lengths."""
 
     def __init__(self, options: Tcp, context: SourceContext) -> None:
-        rules = LineRules(options.max_line_bytes, _TRAILERS[options.framing], keep_empty=False)
+        rules = LineRules(options.max_line_bytes, TRAILERS[options.framing], keep_empty=False)
         cut = partial(cutter, options.framing, options.max_line_bytes)
         reception = Reception("tcp", rules, context, cut)
         limits = Limits(options.max_connections, options.idle_seconds, options.per_peer)
@@ -92,7 +84,7 @@ class UdpSource(SocketSource):
     """One message a datagram, or several, cut as on a stream."""
 
     def __init__(self, options: Udp, context: SourceContext) -> None:
-        rules = LineRules(options.max_line_bytes, _TRAILERS[options.framing], keep_empty=False)
+        rules = LineRules(options.max_line_bytes, TRAILERS[options.framing], keep_empty=False)
         cut = (
             None
             if options.framing == "datagram"

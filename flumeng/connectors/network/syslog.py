@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from flumeng.connectors.api.framing import cutter
+from flumeng.connectors.api.framing import TRAILERS, cutter
 from flumeng.connectors.api.received_block import LineRules
 from flumeng.connectors.api.source import SourceContext
 from flumeng.connectors.network.options import Syslog
@@ -22,7 +22,7 @@ class SyslogSource(SocketSource):
 
     def __init__(self, options: Syslog, context: SourceContext) -> None:
         udp = options.protocol == "udp"
-        rules = LineRules(options.max_line_bytes, b"\n\r\0", keep_empty=False)
+        rules = LineRules(options.max_line_bytes, TRAILERS["syslog"], keep_empty=False)
         cut = partial(cutter, options.framing, options.max_line_bytes, nul_ends=True)
         reception = Reception("syslog", rules, context, None if udp else cut)
         limits = Limits(options.max_connections, options.idle_seconds, options.per_peer)
