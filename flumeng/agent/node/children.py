@@ -1,8 +1,4 @@
-"""A node's children as its machine sees them: the state of each, and what all of them say together.
-
-Pure. A node has any number of ingest workers, ``ingest.0`` and so on, at most one collector, and
-beside that one process for all of its discovery tasks.
-"""
+"""The state of a node's child processes, and the task statuses they report together. Pure."""
 
 from __future__ import annotations
 
@@ -21,8 +17,8 @@ _WORST_LAST = ("running", "standby", "retrying", "stopped", "starting", "failed"
 
 
 class State(Enum):
-    """``HUNG`` was killed since nothing was heard of it, and has not ended yet; ``WAITING`` has
-    ended by itself and is started again when its back-off is over."""
+    """``HUNG``: killed after its limit, and not ended yet. ``WAITING``: ended by itself; restarted
+    after a back-off."""
 
     ABSENT = "absent"
     STARTING = "starting"
@@ -34,8 +30,8 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Limits:
-    """For how long a child may be silent: until it is ready (``start_seconds``), and after that
-    (``silent_seconds``). One that is alive and says that it is held may be for ``held_seconds``."""
+    """Seconds of silence before a child counts as hung: until it is ready, once it runs, and while
+    it reports that it is held."""
 
     start_seconds: float = 120.0
     silent_seconds: float = 20.0
@@ -48,14 +44,13 @@ UNLIMITED = Limits(inf, inf, inf)
 
 @dataclass
 class Child:
-    """``tasks`` and ``journals`` are what it said last, ``answered`` the configuration that it said
-    it for, ``told`` the last that it was sent; ``kill_at`` counts while STOPPING or HUNG.
+    """The last report of a child (``answered``: for which configuration) and the last configuration
+    sent (``told``).
 
-    ``heard_at`` is when it said last that its work goes on, ``held`` what it waits for since
-    ``held_at``; ``trouble`` is how it ended last, until it is ready again. ``starts`` and ``hangs``
-    are counted since the node started. ``suspects`` are the flows whose jobs a collector was told
-    to run one at a time, ``spark`` the settings with which it was started. ``awaited`` are the
-    journals whose acks it waits for, each with the last that it was told.
+    ``kill_at`` counts while STOPPING or HUNG. ``heard_at``: its last ``alive``; ``held``: what it
+    has waited for since ``held_at``. ``trouble``: why it ended last, until it is ready again.
+    ``suspects``: flows whose jobs a collector runs one at a time. ``awaited``: journal -> the last
+    ack sent.
     """
 
     name: str
@@ -89,11 +84,10 @@ class Child:
 
     @property
     def number(self) -> int:
-        """Which of the ingest workers it is."""
         return number_of(self.name)
 
     def hang(self, now: float, limits: Limits) -> str:
-        """Why the child is to be killed; empty while there is patience with it."""
+        """Why the child is to be killed; empty while it is not."""
         silent = now - self.heard_at
         if self.state is State.STARTING and silent > limits.start_seconds:
             return f"hung: not ready after {limits.start_seconds:g} s"
@@ -104,7 +98,7 @@ class Child:
         return ""
 
     def be_patient(self, seconds: float) -> None:
-        """The node itself stood still for so long, and could hear nothing."""
+        """Discounts seconds in which the node itself stood still."""
         self.heard_at += seconds
         self.held_at += seconds
 
@@ -117,24 +111,24 @@ class Child:
 
 
 def names(roles: Iterable[str], workers: int) -> list[str]:
-    """What the children of a node are called."""
+    """The names of a node's children."""
     ingest = [f"{INGEST}.{number}" for number in range(workers)]
     of_role = {INGEST: ingest, COPY: ingest[:1], COLLECT: [COLLECT, DISCOVER]}
     return list(dict.fromkeys(name for role in roles for name in of_role[role]))
 
 
 def role_of(child: str) -> str:
-    """The kind of the tasks that it runs."""
+    """The kind of tasks that the child runs."""
     return child.partition(".")[0]
 
 
 def number_of(child: str) -> int:
-    """Of the ingest worker of that name."""
+    """The number of an ingest worker."""
     return int(child.partition(".")[2])
 
 
 def statuses(children: Iterable[Child], assigned: Iterable[AssignedTask]) -> dict[str, TaskStatus]:
-    """The tasks that are assigned or still run, each as the child has it that is worst off."""
+    """The status of each assigned or running task; of several children the worst one counts."""
     said: dict[str, list[TaskStatus]] = {}
     number: dict[str, int] = {}
     trouble: dict[str, str] = {}
@@ -171,7 +165,7 @@ def statuses(children: Iterable[Child], assigned: Iterable[AssignedTask]) -> dic
 
 
 def unreadable(said: Mapping[str, TaskStatus], wanted: Wanted) -> dict[str, TaskStatus]:
-    """The tasks whose text cannot be read, as failed: their children only know that it is empty."""
+    """Tasks whose flow text cannot be read, as failed."""
     return {
         key: replace(said[key], state="failed", error=why)
         for task in wanted.assignment.tasks
@@ -183,7 +177,7 @@ def unreadable(said: Mapping[str, TaskStatus], wanted: Wanted) -> dict[str, Task
 def set_aside(
     said: Mapping[str, TaskStatus], assigned: Iterable[AssignedTask], suspects: Suspects
 ) -> dict[str, TaskStatus]:
-    """The tasks of flows that take the collector down, as failed."""
+    """Tasks of flows that crash the collector, as failed."""
     return {
         key: replace(said[key], state="failed", error=why)
         for task in assigned

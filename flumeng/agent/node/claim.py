@@ -1,14 +1,14 @@
-"""Which data directory a node's name belongs to: the claim that tells a restart from a copy. Pure.
+"""The claim on a node's name, which tells a restarted data directory from a copy of it. Pure.
 
-Each process that begins to work under a node's name makes a claim with a number higher than all
-before and a token of its own: first on its disk, then in ``/nodes/N`` by compare-and-set.
+Each process writes a claim (a number higher than all before, and a random token) to its disk, then
+to ``/nodes/N`` by compare-and-set.
 
-1. A directory whose claim is behind that of ``/nodes/N``, or has its number and another token, is
-   a copy or a backup: since it was made, another process has gone on with the journals.
-2. A directory whose claim is ahead is that of a process that ended between its two writes, or
-   ZooKeeper was brought back from an older export: it goes on.
-3. A process that finds another claim than its own in ``/nodes/N``, and one that is not behind its
-   own, has lost the name to another directory and stops.
+1. A directory whose claim is behind that of ``/nodes/N``, or has the same number with another
+   token, is a copy or a backup.
+2. A directory whose claim is ahead belongs to a process that ended between its two writes, or
+   ZooKeeper was restored from an older export: it goes on.
+3. A process that finds another claim in ``/nodes/N`` that is not behind its own has lost the name
+   and stops.
 """
 
 from __future__ import annotations
@@ -31,10 +31,8 @@ class SupplantedError(UserError):
 
 
 def next_claim(disk: Claim, known: Claim, token: str) -> Claim:
-    """What a process of this directory claims, after the claim ``known`` in ``/nodes/N``.
-
-    Raises SupplantedError when the directory is a copy.
-    """
+    """The next claim of this directory, after ``known`` in ``/nodes/N``. Raises SupplantedError for
+    a copy."""
     if disk.number < known.number or (disk.number == known.number and disk.token != known.token):
         raise SupplantedError(
             f"this data directory is a copy, or older than the one in use since then: it was used "
@@ -45,8 +43,8 @@ def next_claim(disk: Claim, known: Claim, token: str) -> Claim:
 
 
 def require_own(own: Claim, known: Claim) -> bool:
-    """Whether the claim in ``/nodes/N`` is still one's own; False when it is behind and is to be
-    made again. Raises SupplantedError when another process has made it."""
+    """Whether the claim in ``/nodes/N`` is current; False when it is behind. Raises SupplantedError
+    when another process made it."""
     if own == known:
         return True
     if known.number >= own.number:

@@ -1,4 +1,4 @@
-"""With which command each child process of a node is started. Pure."""
+"""The command line of each child process. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from zkschema.records import COLLECT, INGEST
 
 
 def command_of(child: str, settings: Settings, data: Path, spark: Mapping[str, str]) -> list[str]:
-    """The module and its arguments. ``spark`` are the settings of Spark of a collector."""
     common = ["--data", str(data), "--node", settings.name, "--host", settings.host]
     if settings.policy is not None:
         common += ["--policy", str(settings.policy)]

@@ -1,4 +1,4 @@
-"""What flows say now of which nothing needs to run here: a copy that leads needs their keys."""
+"""Current texts of flows whose encryption keys a leading copy needs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ class CurrentTexts:
         self._texts: dict[str, tuple[int, str]] = {}
 
     def of(self, flows: Collection[str]) -> Mapping[str, str]:
-        """The text that the flow's tasks run in its current revision; lacks what cannot be read, or
-        is not trusted. Looked at ever more seldom while it stays the same. Raises
-        UnavailableError."""
+        """The text of each flow's current revision, without those that are unreadable or untrusted.
+        Polled less often while unchanged. Raises UnavailableError."""
         wanted = sorted(flow for flow in flows if NAME.fullmatch(flow))
         self._texts = {flow: known for flow, known in self._texts.items() if flow in wanted}
         due = self._pace.due(wanted)

@@ -1,4 +1,4 @@
-"""The node's loop: hear, decide, act, publish. Everything it decides is in the machine."""
+"""The node's main loop: take events, decide in the machine, act, publish."""
 
 from __future__ import annotations
 
@@ -70,31 +70,29 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.2
 ACKS_SECONDS = 1.0
 DELIVERED_SECONDS = 0.1
-"""How often, at most, acks are read while somebody waits for them."""
+"""Least seconds between two reads of acks that somebody waits for."""
 DELIVERED_SHARE = 0.05
-"""Of the time, at most, goes into that when very many journals are awaited."""
+"""Most of the time spent on those reads."""
 DELIVERED_MOST_SECONDS = 1.0
-"""So long is waited at most, also after a request that ZooKeeper did not answer for long."""
+"""Most seconds between them, whatever the last one took."""
 LOOK_SECONDS = 10.0
 ALL_SECONDS = 300.0
-"""How often all registrations are read, though nothing says that one has changed."""
+"""Seconds between two reads of all registrations."""
 RETRY_SECONDS = 0.5
 HELD_SESSIONS = 3
-"""For how many session timeouts the znode of another live process of that name is waited for."""
+"""Session timeouts to wait for another live process of the same name."""
 CLAIM_RETRY_SECONDS = 0.05
 CLAIM_SECONDS = 3.0
-"""How long a start waits for ZooKeeper to say whether the data directory may be used."""
+"""Seconds that a start waits for ZooKeeper to confirm the claim."""
 NAMES = 5
-"""So many of many names are said."""
+"""Most names in one message."""
 STUCK_SECONDS = 60.0
-"""A turn that takes so long hangs: each of its calls to ZooKeeper has a limit far below."""
+"""A turn this long hangs: each call to ZooKeeper has a far lower limit."""
 
 
 class Node:
-    """One node process. ``stop`` and ``hear`` may be called from any thread.
-
-    ``clock`` gives seconds that only grow, ``signers`` are those of the policy file.
-    """
+    """One node process. ``stop`` and ``hear`` may be called from any thread. ``signers`` are those
+    of the policy file."""
 
     def __init__(
         self,
@@ -164,11 +162,8 @@ class Node:
         store.on_session(self._on_session)
 
     def run(self) -> None:
-        """Until ``stop``, and then until every child has ended.
-
-        No child starts before ZooKeeper has said that the data directory is no copy, unless it is
-        not there.
-        """
+        """Runs until ``stop``, then until every child has ended. No child starts before the claim
+        on the name is confirmed, unless ZooKeeper is away."""
         began = self._clock()
         self.health.turned()
         while not (self._registered or self._stopping):
@@ -200,7 +195,7 @@ class Node:
         time.sleep(CLAIM_RETRY_SECONDS)
 
     def begin(self) -> None:
-        """Start with the assignment that was kept, whether ZooKeeper is there or not."""
+        """Starts with the assignment on disk, whether ZooKeeper is there or not."""
         self._look_back()
         if not self._past.restored:
             self._mark_running()
@@ -209,8 +204,7 @@ class Node:
             self._apply(self._kept)
 
     def _look_back(self) -> None:
-        """How far readers have come in the journals that lie here. Where ZooKeeper does not say
-        that, new journals are begun."""
+        """Reads how far the local journals were read; where that is unknown, new ones are begun."""
         unknown = [name for name, offset in self._past.seen.items() if offset is None]
         try:
             if unknown and self._store.connected:
@@ -228,14 +222,14 @@ class Node:
             log.warning("a copy of this data directory would not be noticed: %s", error)
 
     def _settle_past(self) -> None:
-        """Once nothing here can be older than what others know of it, this is no copy any more."""
+        """Ends the mark of a restored directory once no journal here can lack events."""
         if self._past.restored and self._machine.has_settled_past:
             self._past = replace(self._past, restored=False)
             self._mark_running()
             self._act(self._machine.handle(self._past))
 
     def turn(self) -> None:
-        """Act on what has happened, and on the passing of time, and publish what came of it."""
+        """Handles all pending events, and publishes the result."""
         self._handle(self._next_event())
         for _ in range(self._events.qsize()):
             self._handle(self._next_event())
@@ -281,7 +275,7 @@ class Node:
                 self._exit = True
 
     def _kill(self, child: str, why: str) -> None:
-        """It is killed again until it ends; that is said once."""
+        """Repeated until the child ends, and logged once."""
         if child not in self._killed:
             log.warning("%s is killed: %s", child, why)
         self._killed.add(child)
@@ -309,7 +303,7 @@ class Node:
             channel.child_started()
 
     def readings(self) -> Iterator[Reading]:
-        """Metrics of the node; may be called from any thread."""
+        """Metrics of the node, from any thread."""
         for name, child in self._machine.children.items():
             yield table.CHILD_STARTS.of(child.starts, name)
             yield table.CHILD_HANGS.of(child.hangs, name)
@@ -317,7 +311,6 @@ class Node:
             yield table.TASKS.of(1, task.state)
 
     def _unready(self) -> str | None:
-        """Why the node cannot do its work now."""
         if not self._store.connected:
             return "ZooKeeper is not connected"
         if not self._registered:
@@ -334,10 +327,9 @@ class Node:
         self.hear(event)
 
     def _publish(self) -> None:
-        """Bring ZooKeeper in line; what fails now is done at a later turn.
+        """Brings ZooKeeper in line; a failure is retried at a later turn.
 
-        Journals come before the status: whoever reads that a flow has ended here also finds what it
-        has left.
+        Journals come before the status: a reader of an ended flow's status also finds its journals.
         """
         if not self._store.connected:
             if self._held_since:
@@ -354,8 +346,8 @@ class Node:
         self._say(trouble or f"registered as {self._settings.name}")
 
     def _attempt_all(self) -> None:
-        """Nothing is written before a look has found that the name is ours; the workers are told
-        what they may drop all the same."""
+        """Writes nothing before ``_look`` has confirmed the name; acks are passed on all the
+        same."""
         looks = self._clock() >= self._look_at or self._session != self._store.session
         if looks:
             self._attempt("reporting", self._look)
@@ -373,7 +365,7 @@ class Node:
             self._attempt("asking for deliveries", self._ask_for_deliveries)
 
     def _attempt(self, what: str, work: Callable[[], None]) -> None:
-        """One damaged record, or a write that is refused, keeps nothing else from being done."""
+        """Keeps one damaged record or refused write from stopping the other work."""
         trouble = ""
         try:
             work()
@@ -391,7 +383,7 @@ class Node:
         self.health.turned()
 
     def _wait_for_holder(self, error: HeldError) -> str:
-        """Its session ends, when it is left over; when it is not, this is a copy."""
+        """A left-over session ends by itself; if it does not, this directory is a copy."""
         self._look_at = self._clock() + RETRY_SECONDS
         self._held_since = self._held_since or self._clock()
         if self._clock() - self._held_since > HELD_SESSIONS * self._settings.session_seconds:
@@ -437,8 +429,8 @@ class Node:
         return {"unknown flows": why}
 
     def _clear_up(self) -> None:
-        """Let the workers drop what is acked, and what was of deleted flows; deregister what is
-        gone. Each is looked at the more seldom the longer nothing has happened to it."""
+        """Passes acks on to the workers and removes what nobody needs. Idle journals are polled
+        less often."""
         self._acks_at = self._clock() + ACKS_SECONDS
         local = self._machine.journals
         if local is None:
@@ -474,7 +466,7 @@ class Node:
         self._act(self._machine.handle(Delivered(acks)))
 
     def _deleted(self, local: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, ...], list[str]]:
-        """The deleted flows of which there is something here, and their closed journals."""
+        """The deleted flows with state here, and their closed journals."""
         kept = self._machine.kept_flows
         registered = self._znodes.registered
         flows = {*kept, *(known.value.flow for known in registered.values())}
@@ -499,7 +491,7 @@ class Node:
         return tuple(flow for flow in kept if flow in deleted), journals
 
     def _remember(self, file: str, present: Collection[str], local: Collection[str]) -> KnownNames:
-        """That these are there; of those of which nothing is ``local`` nothing is kept."""
+        """Records which names exist, for those with something ``local``."""
         known = self._known[file].after(self._generation, present, local)
         if known != self._known[file]:
             self._known[file] = known
@@ -510,8 +502,8 @@ class Node:
         return known
 
     def _look(self) -> None:
-        """Whose the name is, and the assignment; the timer is set first, so that a change in
-        between is seen. While no session of ours was there the name may have been given away."""
+        """Confirms the name, and reads the assignment. The timer is set first, so that a change
+        meanwhile is seen."""
         self._look_at = self._clock() + LOOK_SECONDS
         self._session, self._is_ours = self._store.session, False
         generation = self._require_cluster()
@@ -536,7 +528,7 @@ class Node:
         self._remember(FLOWS, assigned, self._known[FLOWS].names | assigned)
 
     def _require_cluster(self) -> int:
-        """The generation of the tree. Raises UserError when it is of another cluster."""
+        """The generation of the tree. Raises UserError for another cluster."""
         schema = tree.require(self._store)
         self._home.belong_to(schema.cluster)
         return schema.generation
@@ -550,7 +542,7 @@ class Node:
         self._act(self._machine.handle(wanted))
 
     def _keep(self, wanted: Wanted) -> None:
-        """On a full disk nothing is kept, and that is no reason to stop: the next look tries."""
+        """A failure is logged and retried at the next look."""
         try:
             self._home.keep(wanted)
         except OSError as error:
@@ -574,11 +566,8 @@ class Node:
 
 
 def run(settings: Settings) -> None:
-    """A node until SIGTERM or SIGINT. ZooKeeper away at start is waited for.
-
-    Raises UserError when the data directory or the name cannot be had, or when the policy file is
-    bad.
-    """
+    """Runs a node until SIGTERM or SIGINT; waits for ZooKeeper. Raises UserError when the data
+    directory, the name or the policy file cannot be used."""
     if not names.is_node(settings.name):
         raise UserError(
             f"{settings.name!r} cannot be the --name: a node's name has letters, digits, dots, "

@@ -1,5 +1,3 @@
-"""What happened on a node: an entry for each change of a state."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -7,10 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Step:
-    """One entry of the story: what changed of ``who`` (the node, a child or a task), and why.
-
-    ``number`` grows by one with each; ``seconds`` are those of the machine's clock.
-    """
+    """A state change of ``who`` (the node, a child or a task). ``seconds`` are those of the
+    machine's clock."""
 
     number: int
     seconds: float

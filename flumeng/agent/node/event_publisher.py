@@ -1,7 +1,6 @@
-"""Writes the machine's story where every shell can read it, also when the node is dead.
+"""Writes the machine's event log into ZooKeeper, where it is read also when the node is dead.
 
-Seldom and little: at most once in ``TELL_SECONDS``, only when something happened, and never more
-than the znode may hold. What an earlier life of the node told stays until it is pushed out.
+At most every ``TELL_SECONDS``, and within the size of the znode; older entries are pushed out.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class EventPublisher:
         self._next = 0.0
 
     def tell(self, steps: Iterable[Step], *, at_once: bool = False) -> None:
-        """Bring the znode up to date when it is time. Raises as a write does; then ask again."""
+        """Writes new entries when due. Raises as a write does; then call it again."""
         fresh = [step for step in steps if step.number > self._told]
         if not fresh or (self._clock() < self._next and not at_once):
             return

@@ -1,4 +1,4 @@
-"""What happens to a node, and what its machine has it do about that."""
+"""Events of the node's machine, and the instructions it answers with."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from zkschema.records import Assignment
 
 @dataclass(frozen=True)
 class Wanted:
-    """The assignment to run now, with the text of each (flow, revision) that it names, or why that
-    text cannot be read."""
+    """The assignment, with the text of each (flow, revision) in it, or why that is unreadable."""
 
     version: int
     assignment: Assignment
@@ -30,7 +29,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Ended:
-    """A child's process is gone; of ``running`` flows, a collector's jobs had not ended."""
+    """A child's process has ended; ``running``: flows with unfinished jobs of a collector."""
 
     child: str
     code: int
@@ -39,15 +38,13 @@ class Ended:
 
 @dataclass(frozen=True)
 class Tick:
-    """Time passes: children whose back-off is over may start, those that hang are killed."""
+    """Time passes: restarts after back-off, and hung children, are due."""
 
 
 @dataclass(frozen=True)
 class Acked:
-    """Up to where all who read some of the local journals have acked them; which journals nobody
-    needs any more, and which of the flows whose source state is kept are deleted. ``delivered``:
-    of those that others read more slowly than the flow itself, up to where the flow's own cursor
-    has acked them."""
+    """``acks``: the lowest ack of all readers of a journal; ``delivered``: the flow's own ack where
+    others are behind it. ``unneeded`` journals and the state of ``gone_flows`` may be removed."""
 
     acks: Mapping[str, int]
     unneeded: tuple[str, ...] = ()
@@ -57,23 +54,22 @@ class Acked:
 
 @dataclass(frozen=True)
 class Delivered:
-    """Up to where the flow's own cursor has acked the journals that are awaited."""
+    """The flow's own acks of awaited journals."""
 
     acks: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class Replicas:
-    """Who holds the replicated journals that concern this node: what the workers are told."""
+    """The memberships of replicated journals, as sent to the workers."""
 
     message: Message
 
 
 @dataclass(frozen=True)
 class Past:
-    """How far readers had come in the journals that lay here when the node started: journal -> the
-    highest offset that any of them has acked or decided to read to, None while that is not known.
-    ``restored``: the data directory is a copy of that of a running node."""
+    """The highest offset that was acked or decided of each local journal at the start; None:
+    unknown. ``restored``: the data directory is a copy of a running node's."""
 
     seen: Mapping[str, int | None]
     restored: bool = False
@@ -81,7 +77,7 @@ class Past:
 
 @dataclass(frozen=True)
 class Stop:
-    """The node is to stop; the collector may drain for this long."""
+    """Stop the node; the collector may drain for so long."""
 
     drain_seconds: float
 
@@ -102,7 +98,7 @@ class Tell:
 
 @dataclass(frozen=True)
 class Kill:
-    """The child, with all that it has started, did not stop in its time, or hangs."""
+    """Kill a child that hangs or did not stop in time."""
 
     child: str
     why: str
@@ -110,7 +106,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Exit:
-    """Everything is stopped: the node's process may end."""
+    """All children have ended."""
 
 
 Instruction = Start | Tell | Kill | Exit

@@ -38,17 +38,14 @@ KEPT = (
     *(ASSIGNMENT + DAMAGED, FLOWS + DAMAGED, COPIES + DAMAGED),
     *("journals", "copies", "sources", "jobs", "collector", "cache"),
 )
-"""All that the node and its children keep in the directory."""
+"""All names that the node and its children use in the directory."""
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""What parsing raises when a file does not hold what was written."""
+"""Errors of parsing a damaged file."""
 
 
 class Home:
-    """Raises UserError when ``path`` cannot be written, belongs to another user, or another node
-    runs in it.
-
-    ``problems``: a file that could not be used -> why.
-    """
+    """``problems``: unusable file -> why. Raises UserError when ``path`` cannot be written, belongs
+    to another user, or is in use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -73,37 +70,36 @@ class Home:
             raise UserError(f"cannot read {path / RUN_MARK}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Let another process have the directory."""
+        """Releases the directory."""
         self._lock.close()
 
     @property
     def is_restored(self) -> bool:
-        """Whether it is a copy or a backup of the directory of a running node."""
+        """Whether it is a copy of a running node's directory."""
         return self._run_mark.is_foreign
 
     def mark_running(self) -> None:
-        """A copy that is made from now on is noticed. Raises OSError."""
+        """Marks the directory, so that a copy is recognised. Raises OSError."""
         self._run_mark.set()
 
     def mark_ended(self) -> None:
-        """All processes have ended: a copy is as good as this. Raises OSError."""
+        """Removes the mark once all children have ended. Raises OSError."""
         self._run_mark.clear()
 
     def journals(self) -> list[str]:
-        """Those that lie here, but for copies of other nodes' journals."""
+        """Local journals, without copies of other nodes' journals."""
         places = (self.path / "journals").glob("*/*")
         return sorted(place.name for place in places if is_journal(place.name))
 
     def identity(self) -> str:
-        """The node's UUID, made at the first start and kept for ever."""
+        """The node's UUID, made at the first start."""
         file = self.path / "uuid"
         if not file.exists():
             write_durably(file, uuid.uuid4().hex)
         return file.read_text()
 
     def belong_to(self, cluster: str) -> None:
-        """Keep to the cluster that the node first came to: another one does not know what the
-        journals hold. Raises UserError when this is another one."""
+        """Binds the directory to the first cluster it joined. Raises UserError for another one."""
         file = self.path / "cluster"
         try:
             if not file.exists():
@@ -120,8 +116,8 @@ class Home:
             )
 
     def claim(self) -> Claim:
-        """The last one that a process of this directory has made. Raises UserError when it is
-        damaged, UnavailableError when it cannot be read now."""
+        """The last claim made here. Raises UserError when it is damaged, UnavailableError when it
+        is unreadable."""
         file = self.path / CLAIM
         try:
             return _claim(json.loads(file.read_text()))
@@ -143,7 +139,7 @@ class Home:
         write_durably(self.path / CLAIM, json.dumps(document))
 
     def keep(self, wanted: Wanted) -> None:
-        """Remember the assignment, for a start while ZooKeeper is away."""
+        """Stores the assignment, for a start while ZooKeeper is away."""
         document = {
             "version": wanted.version,
             "assignment": codec.text_of(wanted.assignment),
@@ -153,22 +149,20 @@ class Home:
         self.problems.pop(ASSIGNMENT, None)
 
     def kept(self) -> Wanted | None:
-        """What ``keep`` wrote last; None when it is damaged, since ZooKeeper tells it again."""
+        """The stored assignment; None when it is damaged."""
         return self._load(ASSIGNMENT, _wanted)
 
     def keep_known(self, file: str, known: KnownNames) -> None:
-        """Remember which ``FLOWS`` or ``COPIES`` were seen. Raises OSError."""
+        """Stores which ``FLOWS`` or ``COPIES`` were seen. Raises OSError."""
         document = {"generation": known.generation, Path(file).stem: sorted(known.names)}
         write_durably(self.path / file, json.dumps(document))
         self.problems.pop(file, None)
 
     def known(self, file: str) -> KnownNames:
-        """What ``keep_known`` wrote last; none when it is damaged."""
         return self._load(file, partial(_known, Path(file).stem)) or KnownNames()
 
     def _load(self, name: str, parse: Callable[[Any], T]) -> T | None:
-        """What a file holds; one that is damaged is set aside. That, or that it cannot be read now,
-        is a problem until the next is written."""
+        """Parses a file; a damaged one is renamed and listed in ``problems``."""
         file = self.path / name
         try:
             return parse(json.loads(file.read_text()))

@@ -1,7 +1,6 @@
-"""Which flows a collector works on at a moment, for the node to read when the collector has ended.
+"""The flows of a collector's running jobs, for the node to read after the collector has ended.
 
-One small file a job, in ``DATA/jobs``. They are not synced: the end of a process leaves them, and
-after the end of a host nobody asks.
+One small file a job in ``DATA/jobs``, not synced: they only have to survive the process.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ DIRECTORY = "jobs"
 
 
 class InProgress:
-    """``data`` is the node's data directory. May be used from any thread."""
+    """``data`` is the node's data directory. Thread-safe."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -27,7 +26,7 @@ class InProgress:
 
     @contextmanager
     def job(self, flows: Collection[str]) -> Iterator[None]:
-        """While a job for ``flows`` runs. A full disk keeps no job from running."""
+        """Marks ``flows`` while a job runs. A full disk keeps no job from running."""
         file = self._directory / str(next(self._numbers))
         with suppress(OSError):
             self._directory.mkdir(mode=0o700, exist_ok=True)
@@ -39,7 +38,7 @@ class InProgress:
                 file.unlink()
 
     def take(self) -> frozenset[str]:
-        """The flows of the jobs that did not end, which are forgotten."""
+        """The flows of unfinished jobs, whose files are removed."""
         flows: set[str] = set()
         for file in self._directory.glob("*"):
             with suppress(OSError, ValueError):

@@ -1,8 +1,6 @@
-"""Which names a node knows to have been in the tree, so that the absence of one says something.
+"""Names seen in the tree, to tell what was deleted from what an import left out. Pure.
 
-What is absent was deleted only when the node has seen it in the same tree before. An import brings
-back a tree of another time, under a higher generation, and that tree may lack what nobody deleted:
-what the node keeps of that it goes on keeping. Pure.
+A name that is absent was deleted only if it was seen in a tree of the same generation.
 """
 
 from __future__ import annotations
@@ -13,18 +11,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class KnownNames:
-    """``names`` of one kind were there in the tree of this ``generation``."""
-
     generation: int = 0
     names: frozenset[str] = frozenset()
 
     def after(
         self, generation: int, present: Collection[str], local: Collection[str]
     ) -> KnownNames:
-        """After ``present`` were seen; only names of which something is ``local`` matter."""
+        """After ``present`` were seen; only ``local`` names are kept."""
         before = self.names if generation == self.generation else frozenset()
         return KnownNames(generation, (before | frozenset(present)) & frozenset(local))
 
     def deleted(self, absent: Collection[str]) -> tuple[str, ...]:
-        """Those of the ``absent`` names that were deleted; the others are not known."""
+        """The ``absent`` names that were deleted."""
         return tuple(sorted(self.names.intersection(absent)))

@@ -1,25 +1,23 @@
-"""What a node decides: events in, instructions out. Pure: no processes, sockets, clock or store.
+"""The node's state machine: events in, instructions out. Pure: no processes, sockets, clock or
+store.
 
-Rules
-1. Each child is in one state, and what an event does to it is in ``TRANSITIONS``; a pair that is
-   not there is a fault of this code and raises with the machine's story.
-2. A child that runs is told everything that is wanted of it whenever that changes (level-triggered)
-   and when it becomes ready. It is never told a difference.
-3. A child that ends without having been asked is started again after a back-off that doubles from
-   0.1 s to 10 s and starts anew once it has run for a minute.
-4. What the node says of itself (``status``, ``journals``, ``addresses``) derives from what the
-   children said last; nothing is said for a child that does not run. An assignment counts as
-   applied when each child has answered the configuration that it was sent last. Before there is
-   an assignment no child is told anything: an empty one would close every journal.
-5. Each ingest worker is told of its own journals, and all of them of all ingest tasks: a task runs
-   when it runs in each of them.
-6. A child that says nothing of its work for longer than its limit is killed and counts as one that
-   has ended. Time in which this machine was not asked (its process stood still, or waited for
-   ZooKeeper) is no silence of its children.
-7. A flow that takes the collector down again and again is set aside: see ``Suspects``.
-8. A collector whose settings of Spark change drains and is started anew with them.
-9. Stopping: first nothing new is accepted, then the collector drains within its time, and only
-   then the journals stop being served.
+1. ``TRANSITIONS`` says what an event does to a child in each state; a missing pair raises with the
+   event log.
+2. A running child gets the whole configuration whenever it changes, and when it becomes ready;
+   never a difference.
+3. A child that ends unasked is restarted after a back-off of 0.1 s that doubles to 10 s, and starts
+   over after a minute of running.
+4. Status, journals and addresses derive from the last messages of running children. An assignment
+   is applied when each child has answered its last configuration. Before the first assignment no
+   child is configured: an empty one would close every journal.
+5. An ingest worker gets the acks of its own journals, and all ingest tasks: a task runs when it
+   runs in each worker.
+6. A child that is silent for longer than its limit is killed. Pauses of this process do not count
+   as silence.
+7. A flow that crashes the collector repeatedly is set aside: see ``Suspects``.
+8. A collector whose Spark settings change drains and is restarted.
+9. Stopping: ingest accepts nothing more, the collector drains, and then the journals stop being
+   served.
 """
 
 from __future__ import annotations
@@ -59,20 +57,18 @@ BACKOFF_MOST_SECONDS = 10.0
 HEALTHY_SECONDS = 60.0
 KILL_SECONDS = 4.0
 DRAIN_SECONDS = 10.0
-"""Of a collector that is started anew with other settings."""
+"""For a collector that is restarted with other settings."""
 KILL_AGAIN_SECONDS = 1.0
 PAUSE_SECONDS = 1.0
-"""Between two events; longer ones are pauses of the node itself."""
+"""A longer gap between two events is a pause of the node itself."""
 
 
 class FaultError(AssertionError):
-    """An event that cannot happen in this state; carries the machine's story."""
+    """An event that is impossible in this state; carries the event log."""
 
 
 class Machine:
-    """One node. ``clock`` gives seconds that only grow; ``roles`` says which children it has, and
-    ``workers`` how many of them ingest. ``changes`` grows whenever what the node says of itself may
-    be another."""
+    """``changes`` grows whenever the node's reported state may differ."""
 
     def __init__(
         self,
@@ -104,7 +100,7 @@ class Machine:
         self._record("node", "start", "", "running")
 
     def handle(self, event: Event) -> list[Instruction]:
-        """The one entrance: all events go through here."""
+        """The one entrance for events."""
         self._discount_pause()
         told = self.story[-1].number
         instructions = self._handle(event)
@@ -158,12 +154,10 @@ class Machine:
 
     @property
     def children(self) -> Mapping[str, Child]:
-        """To look at: what each child is at, how often it was started and how often it hung."""
         return self._children
 
     @property
     def status(self) -> NodeStatus:
-        """What to report: every task that is assigned or still runs."""
         assigned = self._wanted.assignment.tasks if self._wanted else ()
         tasks = children.statuses(self._children.values(), assigned)
         if self._wanted and self._wanted.unreadable:
@@ -179,7 +173,6 @@ class Machine:
 
     @property
     def _problems(self) -> dict[str, str]:
-        """What is wrong with the children, and with what they serve."""
         trouble = {child.name: child.trouble for child in self._children.values() if child.trouble}
         held = {c.name: f"held: {c.held}" for c in self._children.values() if c.held}
         locked = {
@@ -194,29 +187,28 @@ class Machine:
 
     @property
     def _refused(self) -> Mapping[str, Mapping[str, Any]]:
-        """The journals that take no more events since others may have seen later ones."""
+        """Journals that take no events, since readers may have seen later ones."""
         return {name: said for child in self._ingest for name, said in child.refused.items()}
 
     @property
     def has_settled_past(self) -> bool:
-        """Whether no journal is left that took events before the node started and may be older
-        than what readers, or other copies, have seen of it."""
+        """Whether no local journal may lack events that readers or other copies have seen."""
         told = [child.answered for child in self._ingest]
         return None not in told and all(said["settled"] for said in self._refused.values())
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where each worker serves its journals; empty texts while they do not."""
+        """Where each worker serves its journals; empty while it does not."""
         return tuple(child.address for child in self._ingest)
 
     @property
     def discovery(self) -> str:
-        """Where the discovery process tells of its partitions; empty while it does not."""
+        """The address of the discovery process; empty while it has none."""
         return self._address_of(DISCOVER)
 
     @property
     def collector(self) -> str:
-        """Where the collector tells what it counts; empty while it does not."""
+        """The address of the collector; empty while it has none."""
         return self._address_of(COLLECT)
 
     def _address_of(self, child: str) -> str:
@@ -225,8 +217,7 @@ class Machine:
 
     @property
     def journals(self) -> Mapping[str, Mapping[str, Any]] | None:
-        """The journals of the workers that run: id -> flow, term, closed, end; None while no
-        worker has said anything."""
+        """Journals of the running workers by id; None before the first report."""
         told = [child.journals for child in self._ingest if child.journals is not None]
         return (
             {name: said for journals in told for name, said in journals.items()} if told else None
@@ -234,12 +225,12 @@ class Machine:
 
     @property
     def knows_all_journals(self) -> bool:
-        """Whether ``journals`` holds all that lie on this node's disk."""
+        """Whether every worker has reported its journals."""
         return all(child.journals is not None for child in self._ingest)
 
     @property
     def not_running(self) -> tuple[str, ...]:
-        """The children that are needed and do not run now."""
+        """Children that are needed and do not run."""
         return tuple(
             child.name
             for child in self._children.values()
@@ -248,22 +239,20 @@ class Machine:
 
     @property
     def kept_flows(self) -> tuple[str, ...]:
-        """Flows that have source state on this node beside their journals."""
+        """Flows with source state beside their journals."""
         return tuple(sorted({flow for child in self._ingest for flow in child.kept_flows}))
 
     @property
     def copies(self) -> Mapping[str, str]:
-        """The journals of other nodes of which a copy lies here, with its id; that is empty when
-        the copy cannot be used."""
+        """Copies here of other nodes' journals: journal -> copy id, empty when it is unusable."""
         return {name: id_ for child in self._ingest for name, id_ in child.copies.items()}
 
     @property
     def awaited(self) -> frozenset[str]:
-        """The journals of which somebody waits until their events are delivered."""
+        """Journals with senders that wait for delivery."""
         return frozenset(name for child in self._ingest for name in child.awaited)
 
     def check(self) -> None:
-        """The invariants of this structure."""
         for child in self._children.values():
             said = child.address or child.tasks or child.journals
             assert child.state not in (State.ABSENT, State.WAITING) or not said, child
@@ -299,7 +288,6 @@ class Machine:
     def _tell_offsets(
         self, child: Child, acks: Mapping[str, int], delivered: Mapping[str, int]
     ) -> list[Instruction]:
-        """Those of the child's own journals."""
         told: list[Instruction] = []
         for kind, offsets in (("acks", acks), ("delivered", delivered)):
             own = {name: offset for name, offset in offsets.items() if self._is_of(child, name)}
@@ -308,7 +296,7 @@ class Machine:
         return told
 
     def _tell_past(self, child: Child) -> list[Instruction]:
-        """Before it is configured: it takes nothing into a journal of which it is not told."""
+        """Sent before the configuration: a worker appends to no older journal without it."""
         if self._past is None:
             return []
         workers = len(self._ingest)
@@ -320,7 +308,6 @@ class Machine:
         return [Tell(child.name, {"type": "past", "seen": seen, "restored": self._past.restored})]
 
     def _tell_replicas(self) -> list[Instruction]:
-        """Those that run and have not been told that."""
         told: list[Instruction] = []
         for child in self._ingest:
             news = self._replicas is not None and child.replicas_told != self._replicas
@@ -341,7 +328,7 @@ class Machine:
         return told
 
     def _is_of(self, child: Child, journal: str) -> bool:
-        """The copies of others' journals lie with the first one, whichever worker made them."""
+        """Copies of other nodes' journals lie with the first worker."""
         return journal in child.copies or worker_of(journal, len(self._ingest)) == child.number
 
     def _on_stop(self, event: Stop) -> list[Instruction]:
@@ -450,7 +437,7 @@ class Machine:
         return []
 
     def _watch(self, child: Child, _detail: object) -> list[Instruction]:
-        """A collector hears when flows are suspects no more."""
+        """A collector is also told when flows are no longer suspects."""
         if child.role == COLLECT and child.suspects != self._suspects.at(self._clock()):
             return [*self._kill_if_hung(child, None), *self._on_wanted_running(child, None)]
         return self._kill_if_hung(child, None)
@@ -466,7 +453,7 @@ class Machine:
         return self._kill(child, why)
 
     def _kill_if_outdated(self, child: Child, _detail: object) -> list[Instruction]:
-        """What only starts may wait for something that its settings name, and reads no messages."""
+        """A starting child reads no messages, and may wait for what its old settings name."""
         if not self._outdated(child):
             return []
         child.state, child.trouble = State.HUNG, "ended, as its settings have changed"
@@ -504,7 +491,7 @@ class Machine:
         return [*self._start_if_needed(child, None), *self._finish()]
 
     def _stop_child(self, child: Child, _detail: object) -> list[Instruction]:
-        """The collector drains first; ingest only stops accepting until the collector is done."""
+        """The collector drains first; until then ingest only stops accepting."""
         assert self._stopping is not None
         if child.role == INGEST and self._alive(COLLECT):
             return [Tell(child.name, {"type": "quiesce"})]
@@ -527,7 +514,7 @@ class Machine:
         return []
 
     def _finish(self) -> list[Instruction]:
-        """While stopping: stop ingest once the collector is gone, exit once all are."""
+        """While stopping: stops ingest after the collector, exits after the last child."""
         if self._stopping is None:
             return []
         serving = [child for child in self._ingest if child.state is State.RUNNING]
@@ -538,8 +525,8 @@ class Machine:
         return []
 
     def _needed(self, child: Child) -> bool:
-        """Ingest always runs, since its journals must be served; without it discovery does, since
-        operators ask the node something. Others run when they have tasks."""
+        """Ingest always runs, since it serves journals; without it discovery does, to answer
+        operators. Others run when they have tasks."""
         asked = child.role == (INGEST if self._ingest else DISCOVER)
         return asked or bool(self._tasks(child))
 
@@ -548,7 +535,7 @@ class Machine:
         return self._wanted.assignment.spark if self._wanted else {}
 
     def _outdated(self, child: Child) -> bool:
-        """Whether a collector runs with settings of Spark that are not wanted any more."""
+        """Whether a collector runs with old Spark settings."""
         return child.role == COLLECT and child.spark != self._spark
 
     def _tasks(self, child: Child) -> list[AssignedTask]:
@@ -593,7 +580,7 @@ class Machine:
 
 
 def _matters(event: Event) -> bool:
-    """Whether what the node says of itself may be another after it."""
+    """Whether the event may change the node's reported state."""
     if isinstance(event, Said):
         return event.message["type"] not in ("alive", "awaits", "proposal")
     return isinstance(event, Wanted | Ended)

@@ -13,8 +13,7 @@ from flumeng.platform.options.patterns import fixed_part
 
 
 def require_outside(data: Path, part: Component[Declared]) -> None:
-    """Raises UserError for a sink that may write over what the node keeps in ``data``: journals,
-    its name, what is noted of files."""
+    """Raises UserError for a sink that may write into the node's data directory."""
     needs = part.options.needs()
     for kind, what in needs:
         if kind == "output" and _meets(os.path.realpath(data), place_of(what)):
@@ -25,7 +24,7 @@ def require_outside(data: Path, part: Component[Declared]) -> None:
 
 
 def _meets(directory: str, place: str) -> bool:
-    """Whether what is written to ``place`` may lie in ``directory``, or ``directory`` in it."""
+    """Whether ``place`` may lie in ``directory``, or the reverse."""
     path = place.removeprefix("file://")
     if not path.startswith("/"):
         return False

@@ -1,4 +1,4 @@
-"""How often to look at each of many things: often after a change, then ever more seldom."""
+"""Adaptive polling: often after a change, then less and less."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ class _Look:
 
 
 class Pace:
-    """A thing that changed is looked at again after a second, one that did not after twice the time
-    as before, up to ``most_seconds``. ``clock`` gives seconds that only grow.
+    """Polls a name a second after a change, then after twice the last wait, up to ``most_seconds``.
 
-    Looks that wait longest are due together, so that many of them are one request.
+    The longest waits end together, so that many polls are one request.
     """
 
     def __init__(self, clock: Callable[[], float], most_seconds: float = MOST_SECONDS) -> None:
@@ -29,14 +28,13 @@ class Pace:
         self._looks: dict[str, _Look] = {}
 
     def due(self, names: Collection[str]) -> list[str]:
-        """Those of ``names`` to look at now; what is not among them is forgotten."""
+        """The ``names`` to poll now; others are forgotten."""
         now = self._clock()
         if len(self._looks) > len(names) or not self._looks.keys() <= set(names):
             self._looks = {name: look for name, look in self._looks.items() if name in names}
         return [n for n in names if (look := self._looks.get(n)) is None or look.due <= now]
 
     def saw(self, name: str, what: object) -> None:
-        """It was looked at."""
         look = self._looks.get(name)
         if look is None or look.saw != what:
             look = self._looks[name] = _Look(0.0, FIRST_SECONDS, what)
@@ -47,6 +45,5 @@ class Pace:
             look.due -= look.due % self._most
 
     def soon(self, names: Iterable[str]) -> None:
-        """Something may have happened to them."""
         for name in names:
             self._looks.pop(name, None)

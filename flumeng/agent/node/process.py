@@ -1,4 +1,4 @@
-"""A child process of the node: started, spoken to over pipes, and heard of when it ends."""
+"""A child process of the node and its pipes."""
 
 from __future__ import annotations
 
@@ -18,21 +18,19 @@ from flumeng.agent.node.protocol import Message, MessageError, encode, from_chil
 log = logging.getLogger(__name__)
 
 LINE_BYTES = 64 << 20
-"""What a child says at once; a status of 100,000 journals has 15 MB."""
+"""Longest message; the status of 100,000 journals has 15 MB."""
 
 LAST_WORDS_SECONDS = 1.0
-"""How long a child that has ended may still be read, when somebody else holds its pipe."""
+"""How long the output of an ended child is read if another process holds its pipe."""
 
 
 class ChildProcess:
-    """``hear`` gets each message and at last one Ended, in order, from threads of the child's.
+    """``hear`` gets each message and at last one Ended, in order, from other threads.
 
-    Whatever the child writes, its end is heard of: what is no message is logged and passed over.
-    The child is in a session of its own, so that a Ctrl-C meant for the node does not reach it.
-    The child stops by itself when the node dies, since its standard input ends; when the child has
-    ended or is killed, all that is left of its session is killed, also what is stopped.
-    ``descriptors`` are those of the node that the child inherits. Raises OSError or RuntimeError
-    when there is no room for the process or its threads.
+    Malformed messages are logged and ignored. The child has a session of its own, so Ctrl-C does
+    not reach it; when it has ended or is killed, the rest of that session is killed. It stops when
+    the node dies, since its standard input ends. Raises OSError or RuntimeError when no process or
+    thread can be started.
     """
 
     def __init__(
@@ -70,17 +68,17 @@ class ChildProcess:
         return self._process.pid
 
     def tell(self, message: Message) -> None:
-        """Send without ever blocking, even when the child does not read."""
+        """Sends without blocking."""
         self._outbox.put(message)
 
     def kill(self) -> None:
-        """SIGKILL to the child and to all that is of its session; may be repeated."""
+        """SIGKILL to all processes of the child's session; may be repeated."""
         with self._reaping:
             if self._process.returncode is None:
                 _kill_session(self._process.pid)
 
     def _abandon(self) -> None:
-        """The process is there, but not all of its threads; nothing more is heard of it."""
+        """Some of its threads could not be started."""
         with self._hearing:
             self._has_ended = True
         _kill_session(self._process.pid)
@@ -91,7 +89,7 @@ class ChildProcess:
             pipe.close()
 
     def _follow(self, reader: threading.Thread) -> None:
-        """While the child is not reaped, no other process can get its number."""
+        """The child is not reaped before the kill, so its number cannot be reused."""
         os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         with self._reaping:
             _kill_session(self._process.pid)
@@ -134,8 +132,8 @@ class ChildProcess:
 
 
 def _kill_session(leader: int) -> None:
-    """SIGKILL to every process of the session that ``leader`` began, also to those that are forked
-    meanwhile, but for those of other users. ``leader`` may have ended, and is not reaped."""
+    """SIGKILL to every process in the session of ``leader``, which is not reaped yet; also to those
+    forked meanwhile."""
     killed: set[int] = set()
     while fresh := _session(leader) - killed:
         for pid in fresh:

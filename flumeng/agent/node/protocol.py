@@ -1,25 +1,19 @@
-"""What a node and its child processes say to each other: JSON objects, one a line, over pipes.
+"""The protocol between a node and its children: JSON objects, one a line, over pipes.
 
-A child reads from its parent on standard input and writes to it on standard output. End of input
-means that the parent is gone, and then the child must stop. Both descriptors are taken over at
-start, so that a stray ``print`` (or a JVM that inherits them) goes to standard error and never into
-the protocol. Messages are level-triggered: a ``configure`` carries everything that is wanted now.
+A child reads standard input and writes standard output; end of input means that the parent is gone,
+and the child stops. Both descriptors are taken over at start, so that a stray ``print`` goes to
+standard error. Messages are level-triggered: a ``configure`` carries everything that is wanted.
 
-What a child says: ``ready`` once it can work, an ingest worker with the ``address`` of its
-journals, a collector with the ``spark_ui`` that it may have and the ``address`` of what it counts;
-``status`` whenever that changes; ``awaits`` with the ``journals`` of which somebody waits until
-their events are delivered, whenever those are others; the node then asks for their acks often and
-tells what it finds as ``delivered``, which it also tells of journals that others read more slowly
-than their flow; ``proposal`` of a change of who holds a replicated ``journal``, at the ``version``
-of its record that it knows: the node says what is there now with ``replicas``, for all of them and
-whenever that changes, and with it the ``texts`` of flows with a journal that is ``locked`` in the
-status, since its key is not here. Before the first ``configure`` the node sends ``past``: how far
-readers had ``seen`` the journals that lay here at its start. ``refused`` in the status are those
-that take no more events because of that, each with why; ``alive`` every ``ALIVE_SECONDS``, but only
-while its work goes on: the thread that does the work has turned, and whatever it depends on
-(Spark's JVM, the disk) has answered. ``held`` in it names what it waits for and has to wait for: a
-node is patient with a slow disk, not with a process that has stopped. The same text is the same
-wait; another one begins anew.
+From the child: ``ready`` (an ingest worker with the ``address`` of its journals, a collector with
+its ``spark_ui`` and ``address``); ``status`` when it changes, with ``refused`` journals that take
+no events and ``locked`` ones that lack a key; ``awaits``: ``journals`` whose delivery senders wait
+for; ``proposal``: a change of a replicated journal's members at a ``version``; ``alive`` every
+``ALIVE_SECONDS`` while its work goes on, with ``held`` for a slow disk or JVM it waits for: the
+same text is the same wait.
+
+From the node: ``past`` (how far readers had ``seen`` local journals) before the first
+``configure``; ``acks`` and ``delivered``; ``replicas`` with all memberships, and the ``texts`` of
+flows with locked journals.
 """
 
 from __future__ import annotations
@@ -39,11 +33,11 @@ TASK_STATES = ("starting", "running", "retrying", "failed", "stopped", "standby"
 
 
 class MessageError(ValueError):
-    """A line that is no message of this protocol."""
+    """A malformed line."""
 
 
 class Parent:
-    """The child's end of the two pipes. ``send`` may be called from any thread."""
+    """The child's end of the two pipes. ``send`` is thread-safe."""
 
     def __init__(self, incoming: IO[bytes], outgoing: IO[bytes]) -> None:
         self._incoming = incoming
@@ -52,7 +46,7 @@ class Parent:
 
     @classmethod
     def take_stdio(cls) -> Parent:
-        """Claim descriptors 0 and 1 for the protocol; later users get /dev/null and stderr."""
+        """Claims descriptors 0 and 1; later users get /dev/null and stderr."""
         incoming = os.fdopen(os.dup(0), "rb")
         outgoing = os.fdopen(os.dup(1), "wb", buffering=0)
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -63,13 +57,13 @@ class Parent:
         return cls(incoming, outgoing)
 
     def messages(self) -> Iterator[Message]:
-        """Yield what the parent sends; ends when the parent is gone, perhaps amid a message."""
+        """Yields messages until the parent is gone."""
         for line in self._incoming:
             if line.endswith(b"\n"):
                 yield decode(line)
 
     def send(self, message: Message) -> None:
-        """Tell the parent. A parent that is gone is noticed by ``messages``, not here."""
+        """A lost parent is noticed by ``messages``, not here."""
         line = memoryview(encode(message))
         with self._sending:
             try:
@@ -84,7 +78,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(line: bytes) -> Message:
-    """The message in a line. Raises MessageError when there is none."""
+    """Raises MessageError."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -95,10 +89,7 @@ def decode(line: bytes) -> Message:
 
 
 def from_child(line: bytes) -> Message:
-    """A child's message, of a known type and with the fields of that type.
-
-    Raises MessageError: a child's fault is no fault of the node.
-    """
+    """A child's message of a known type with valid fields. Raises MessageError."""
     message = decode(line)
     kind = message.get("type")
     check = CHECKS.get(kind) if isinstance(kind, str) else None

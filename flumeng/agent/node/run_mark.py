@@ -1,10 +1,9 @@
 """Detects that a data directory was copied or restored while a node ran in it.
 
-A running node keeps the inode and the birth time of its lock file in ``running``, and removes that
-file when it has ended. A copy or a restored backup has another lock file: no tool can set a birth
-time. Where the file system keeps none, the change time stands for it. A directory that was copied
-after its node had ended is told by its claim (see ``claim``). Snapshots of a whole file system keep
-both, and are told by the acks of their journals.
+A running node stores the inode and birth time of its lock file in ``running``; a copy has another
+lock file, and no tool can set a birth time. Without birth times the change time stands in. A copy
+made after the node ended is detected by its claim, a file system snapshot by the acks of its
+journals.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ FILE = "running"
 
 
 class RunMark:
-    """Of the data directory ``path``, whose lock file has the descriptor ``lock``."""
+    """``lock`` is the descriptor of the directory's lock file."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self._file = path / FILE
@@ -33,7 +32,7 @@ class RunMark:
         write_durably(self._file, self._own())
 
     def clear(self) -> None:
-        """The node has ended. Raises OSError."""
+        """Raises OSError."""
         self._file.unlink(missing_ok=True)
 
     def _own(self) -> str:
@@ -43,7 +42,7 @@ class RunMark:
         return f"{os.fstat(self._lock).st_ino} born {born}"
 
     def _by_change_time(self) -> str:
-        """As nodes before this version kept it too."""
+        """The mark of older versions."""
         found = os.fstat(self._lock)
         return f"{found.st_ino} {int(found.st_ctime)}"  # some file systems keep whole seconds
 

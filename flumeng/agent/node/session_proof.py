@@ -1,5 +1,4 @@
-"""Proves to masters that the node's session is its own: see
-``flumeng.platform.security.sessions``."""
+"""Proves to masters that the node's session is its own."""
 
 from __future__ import annotations
 
@@ -15,21 +14,21 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SessionProof:
-    """As in ``LiveNode``; empty in an open cluster."""
+    """See ``LiveNode``; empty in an open cluster."""
 
     certificates: str = ""
     signature: str = ""
 
 
 class SessionProofs:
-    """Makes one for each session, and another when the certificate was replaced."""
+    """A proof for each session and certificate."""
 
     def __init__(self) -> None:
         self._keystore = keystore_of("node")
         self._made: tuple[Credentials, int, SessionProof] | None = None
 
     def of(self, session: int) -> SessionProof:
-        """Raises UserError when there is no certificate that is of use, and never was."""
+        """Raises UserError while there has been no usable certificate."""
         if self._keystore is None:
             return SessionProof()
         try:

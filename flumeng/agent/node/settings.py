@@ -1,5 +1,3 @@
-"""What a node is started with."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -12,12 +10,9 @@ from zkschema.records import COLLECT, COPY, INGEST
 
 @dataclass(frozen=True)
 class Settings:
-    """``host`` is the address under which other nodes reach this one's journals, ``port`` that of
-    its first ingest worker, the next has the next, and discovery and the collector the two after
-    those (0: any that are free); ``workers`` is how many processes ingest; without a ``policy``
-    that of ``flumeng.config.policy.find``, if there; ``limits`` says for how long its children
-    may be silent. ``metrics`` is where they are served, ``metrics_channel`` the descriptor over
-    which the parent asks for them."""
+    """Settings of a node. ``host``: the address for other nodes. ``port``: of the first ingest
+    worker; the other workers, discovery and the collector have the next ones (0: any free ones).
+    ``metrics_channel``: the descriptor over which the parent asks for metrics."""
 
     name: str
     data: Path

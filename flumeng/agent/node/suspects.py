@@ -1,11 +1,9 @@
-"""Which flow takes its collector down, told from what ran whenever it went. Pure.
+"""Finds the flow that crashes the collector, by what ran at each end. Pure.
 
-All flows of a node share one collector. One end says little: every flow that had a job running may
-have caused it. From then on those are suspects, and the collector runs their jobs one at a time and
-apart from all others, so that each further end has one suspect that was running. A flow that was
-the only one at an end, and was among those at ``ENDS`` of them within ``WINDOW_SECONDS``, is set
-aside: its tasks run no more on this node, and the others go on. It comes back with another revision
-or under a higher epoch (``flumeng task restart``), and when the node starts anew.
+After an end every flow with a running job is a suspect, and the collector runs their jobs one at a
+time. A flow that was the only suspect, at ``ENDS`` ends within ``WINDOW_SECONDS``, is set aside on
+this node until it has another revision or a higher epoch (``flumeng task restart``), or the node
+restarts.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ WINDOW_SECONDS = 900.0
 
 @dataclass(frozen=True)
 class End:
-    """The collector ended ``at`` that time, and one of ``flows`` may have caused it."""
+    """An end of the collector, caused by one of ``flows``."""
 
     at: float
     flows: frozenset[str]
@@ -29,7 +27,7 @@ class End:
 
 @dataclass(frozen=True)
 class Aside:
-    """A flow is set aside: its tasks of this ``revision``, up to this ``epoch``."""
+    """The tasks of a flow up to this revision and epoch are set aside."""
 
     revision: int
     epoch: int
@@ -38,13 +36,11 @@ class Aside:
 
 @dataclass(frozen=True)
 class Suspects:
-    """``ends`` within the window, and which flows are set ``aside``. Times only grow."""
-
     ends: tuple[End, ...] = ()
     aside: Mapping[str, Aside] = field(default_factory=dict)
 
     def at(self, now: float) -> frozenset[str]:
-        """The flows whose jobs are to run one at a time."""
+        """The flows whose jobs run one at a time."""
         return frozenset(
             flow for end in self._recent(now) for flow in end.flows if flow not in self.aside
         )
@@ -52,7 +48,7 @@ class Suspects:
     def after_end(
         self, now: float, running: Collection[str], tasks: Iterable[AssignedTask], how: str
     ) -> Suspects:
-        """After the collector has ended while jobs of ``running`` ran; ``tasks`` are assigned."""
+        """After the collector has ended while jobs of ``running`` ran."""
         if not running:
             return self
         flows = frozenset(running) & self.at(now) or frozenset(running)
@@ -74,7 +70,7 @@ class Suspects:
         return Suspects(left, {**self.aside, flow: aside})
 
     def why(self, task: AssignedTask) -> str | None:
-        """Why the task is set aside; None when it is not."""
+        """Why the task is set aside, if it is."""
         aside = self.aside.get(task.flow)
         if aside is None or task.kind != COLLECT:
             return None

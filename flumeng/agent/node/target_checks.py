@@ -1,8 +1,5 @@
-"""Runs the check of a flow's targets that an operator asks this node for.
-
-The check is a child process with this node's network, secrets and policy. One runs at a time, and
-it is killed when it takes longer than its limit. Only texts that this node would run are checked.
-"""
+"""Checks a flow's targets for an operator, in a child process with this node's network, secrets and
+policy. One check runs at a time; only texts that this node would run are checked."""
 
 from __future__ import annotations
 
@@ -21,14 +18,12 @@ from flumeng.platform.security.signing import is_signed
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 120.0
-"""A check ends by itself much sooner, unless a flow has very many targets that do not answer."""
 TEXT_BYTES = 1 << 20
 ERROR_CHARACTERS = 2000
 
 
 class TargetChecks:
-    """For a node with the directory ``data``; ``policy_file`` holds what is ``allowed`` there. Used
-    from any thread."""
+    """Thread-safe. ``allowed`` is the content of ``policy_file``."""
 
     def __init__(self, data: Path, policy_file: Path | None, allowed: Policy) -> None:
         self._command = [
@@ -45,7 +40,7 @@ class TargetChecks:
 
     def answer(self, request: bytes) -> list[dict[str, Any]]:
         """Rows as ``agent.dryrun.targets.Tried``. Raises UserError, and UnavailableError while
-        another check runs or when it has not ended in its time."""
+        another check runs or after the time limit."""
         flow, text, signature = _parsed(request)
         if self._signers and not is_signed(flow, text, signature, self._signers):
             raise UserError(
@@ -81,7 +76,7 @@ class TargetChecks:
 
 
 def _parsed(request: bytes) -> tuple[str, str, str]:
-    """The flow, its text and the text's signature. Raises UserError."""
+    """Raises UserError."""
     if len(request) > TEXT_BYTES:
         raise UserError(f"a flow to check has at most {TEXT_BYTES} bytes")
     try:
