@@ -1,6 +1,6 @@
 """The ingest worker: receives events, journals them, serves the journals.
 
-Every byte goes through three hands: a source cuts what it received into blocks of whole lines
-(``syslog``, ``tail``), the commit thread turns blocks into Arrow batches (``batch``), and the
-journal makes them durable. ``flow`` holds the three together for one flow, ``worker`` for all.
+A source cuts received bytes into blocks of whole lines, the commit thread turns blocks into Arrow
+batches (``batch``), the journal makes them durable. ``flow`` ties these together for one flow,
+``worker`` for all.
 """

@@ -1,7 +1,7 @@
-"""Why the sources of a flow are paused, and for how long. Pure: seconds come from the caller.
+"""Why a flow's sources are paused, and for how long. Pure.
 
-A flow at its limit is let go and held again many times a second. That is one state for people, so
-reasons that come again within ``GAP_SECONDS`` go on as if they had never left.
+A flow at its limit is paused many times a second: reasons within ``GAP_SECONDS`` count as one
+pause.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ GAP_SECONDS = 2.0
 
 
 class Held(NamedTuple):
-    """``by``: why nothing is taken now; empty when it is. ``seconds``: for how long it has been so.
-    ``total_seconds``: since the flow was started, of now and before."""
+    """``by``: why nothing is taken now, if so; ``seconds``: for how long; ``total_seconds``: all
+    pauses."""
 
     by: str
     seconds: float
@@ -21,8 +21,6 @@ class Held(NamedTuple):
 
 
 class BackPressure:
-    """The reasons of one flow. While there is one, its sources are paused."""
-
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
         self._last = ""
@@ -35,7 +33,7 @@ class BackPressure:
         return bool(self._reasons)
 
     def hold(self, reason: str, text: str, now: float) -> None:
-        """``text`` says to people what is to change."""
+        """``text`` is the reason as people see it."""
         if not self._reasons and now - self._until > GAP_SECONDS:
             self._close()
             self._since = now
@@ -46,7 +44,7 @@ class BackPressure:
             self._until = now
 
     def held(self, now: float) -> Held:
-        """Any thread may ask."""
+        """Thread-safe."""
         reasons = list(self._reasons.values())
         if reasons:
             seconds = now - self._since

@@ -1,11 +1,8 @@
-"""From blocks to Arrow batches, in the commit thread.
+"""Builds Arrow batches from received blocks, in the commit thread.
 
-Bytes are joined once; lines are found, trimmed and measured by numpy over whole arrays; what is the
-same for a run of lines (host, attributes, receive time) is repeated by run lengths. numpy lets go
-of the interpreter lock, so the event loop receives meanwhile.
-
-Arrow arrays are made from buffers: ``pa.array`` would import pandas, and the compute functions
-would load their registry, together as much memory as all the rest of the worker.
+Lines are found, trimmed and measured by numpy over whole arrays, which releases the interpreter
+lock, so that the event loop goes on receiving. Arrays are made from buffers: ``pa.array`` would
+import pandas, and the compute functions their registry, as much memory as the rest of the worker.
 """
 
 from __future__ import annotations
@@ -30,31 +27,28 @@ if TYPE_CHECKING:
     from flumeng.journal.log.contract import Encoded
 
 FRAME_BYTES = 1 << 20
-"""Of raw lines, unless one block has more. What is made of them on the way to the disk is a few
-times as much; small enough, it is memory that the processor still has in its cache."""
+"""Of raw lines, unless one block has more: what is built of them stays in the processor's cache."""
 
 BUILT_BYTES = 8 << 20
-"""Of a frame's columns before they are compressed, where the host and the attributes count for each
-line. (Dictionaries in their place were measured: LZ4 leaves next to nothing of what is repeated,
-and 6 % of the time goes into two attributes of usual length.)"""
+"""Of a frame's columns uncompressed. Dictionaries for host and attributes do not pay: LZ4 leaves
+next to nothing of what is repeated."""
 
 FRAME_STATES = 256
-"""Blocks with state in one frame: each names a file, by a path of up to 4 KiB, twice."""
+"""Blocks with state in one frame: each names a file twice, by a path of up to 4 KiB."""
 
 Build = tuple[pa.RecordBatch, Mapping[str, object]]
 
 _UNFIT = (UserError, ValueError, OverflowError, MemoryError)
-"""What says that events cannot be built or encoded; all errors of Arrow are among them."""
+"""Errors of events that cannot be encoded; all of Arrow's are among them."""
 
 _ROW_BYTES = 8 + 3 * 4
-"""Of each row: its time, and where its body, host and attributes end."""
+"""The time of a row, and the ends of its body, host and attributes."""
 
 _ABSENT = -1
 
 
 class Found(NamedTuple):
-    """What a block holds: events, how many of them are over-long lines that were cut, and how many
-    bytes were cut off."""
+    """The number of events in a block, of lines that were cut, and of bytes cut off."""
 
     block: ReceivedBlock
     events: int
@@ -63,7 +57,7 @@ class Found(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Neighbouring rows with the same attributes, but for their ``offsets`` in a file if given."""
+    """Neighbouring rows with the same attributes, except for their ``offsets`` in a file."""
 
     rows: int
     attrs: tuple[tuple[str, str], ...]
@@ -76,10 +70,10 @@ def encode(
     on_unfit: Callable[[ReceivedBlock, Exception], None],
     make: Callable[[pa.RecordBatch, Mapping[str, object]], Encoded],
 ) -> Iterator[Encoded]:
-    """Yield the frames that hold these blocks, in order, as ``make`` encodes them.
+    """Yields the encoded frames of these blocks, in order.
 
-    ``on_found`` is called for each block before its frame is yielded, or ``on_unfit`` when it
-    cannot be encoded: it is in no frame then, and the other blocks are in theirs.
+    ``on_found`` is called for each block before its frame is yielded. A block that cannot be
+    encoded goes to ``on_unfit`` and is in no frame.
     """
     for group in _groups(blocks):
         yield from _encoded(group, on_found, on_unfit, make)
@@ -108,10 +102,8 @@ def _encoded(
 
 
 def build(blocks: Sequence[ReceivedBlock], on_found: Callable[[Found], None]) -> Iterator[Build]:
-    """Yield the frames that hold these blocks, in order, each with the state it makes true.
-
-    ``on_found`` is called for each block, before its frame is yielded.
-    """
+    """Yields the batches of these blocks, in order, each with its source state. ``on_found`` is
+    called for each block before its batch is yielded."""
     for group in _groups(blocks):
         yield from _frames(group, on_found)
 
@@ -131,8 +123,8 @@ def _groups(blocks: Iterable[ReceivedBlock]) -> Iterator[list[ReceivedBlock]]:
 
 
 def _frames(group: list[ReceivedBlock], on_found: Callable[[Found], None]) -> Iterator[Build]:
-    """One frame, nearly always. A group that makes too much of one is halved, and a block alone is
-    cut into several, unless it has state: that goes with all of its lines."""
+    """A group too large for a frame is halved, a block alone is cut into several, unless it has
+    state, which goes with all of its lines."""
     data = b"".join([block.data for block in group])
     lines = find_lines(data, group)
     rows = len(lines.starts)
@@ -167,7 +159,7 @@ def _frames(group: list[ReceivedBlock], on_found: Callable[[Found], None]) -> It
 
 
 def _parts(sizes: Indices) -> Iterator[tuple[int, int]]:
-    """Rows that make a frame each: as many as fit, one at least."""
+    """Ranges of rows that fill a frame each."""
     ends = np.cumsum(sizes)
     first, before = 0, 0
     while first < len(sizes):
@@ -179,7 +171,6 @@ def _parts(sizes: Indices) -> Iterator[tuple[int, int]]:
 
 @lru_cache(maxsize=1024)
 def _row_bytes(host: str, attrs: tuple[tuple[str, str], ...]) -> int:
-    """What each row takes beside its body."""
     return _ROW_BYTES + len(host.encode()) + sum(8 + len("".join(a).encode()) for a in attrs)
 
 
@@ -207,7 +198,7 @@ def _places(blocks: Iterable[ReceivedBlock]) -> list[int]:
 
 
 def _bodies(data: bytes, lines: Lines, group: list[ReceivedBlock]) -> bytes:
-    """All lines without what lies between them; mostly that is one newline after each."""
+    """The lines joined without what lies between them."""
     between = len(data) - int((lines.ends - lines.starts).sum())
     if between == len(lines.starts) and all(block.bounds is None for block in group):
         return data.replace(b"\n", b"")
@@ -219,7 +210,7 @@ def _bodies(data: bytes, lines: Lines, group: list[ReceivedBlock]) -> bytes:
 def _runs(
     group: list[ReceivedBlock], places: Indices, counts: Indices, lines: Lines
 ) -> Iterator[Run]:
-    """A run for each block; a line that was cut is a run of its own."""
+    """A run for each block, and for each line that was cut."""
     cut = np.flatnonzero(lines.cut_bytes).tolist()
     stop = 0
     for block, place, count in zip(group, places.tolist(), counts.tolist(), strict=False):
@@ -241,7 +232,7 @@ def _runs(
 
 
 def _attributes(runs: list[Run]) -> pa.Array:
-    """Names and values lie row after row in two arrays; how many a row has may differ by run."""
+    """Names and values lie row after row in two arrays."""
     width = max(len(run.attrs) for run in runs)
     counts = [run.rows for run in runs]
     name_lengths, value_lengths = (
@@ -292,7 +283,6 @@ def _strings(kind: pa.DataType, lengths: Indices, data: bytes) -> pa.Array:
 
 
 def _ends(lengths: Indices) -> NDArray[np.int32]:
-    """Arrow's offsets: zero, and where each of them ends."""
     ends = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=ends[1:])
     return ends

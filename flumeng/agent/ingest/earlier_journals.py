@@ -1,11 +1,9 @@
-"""Which journals of before the node's start may take events.
+"""Refuses appends to journals that may lack events which readers have seen.
 
-Readers may have seen later events of a journal than this disk holds: the data directory was
-restored, or its disk was. New events would get the numbers of those, and readers would skip them.
-So a journal takes events only when its ack is known and not above its end. Another one is begun in
-its place; the old one is read to its end.
-
-Of a replicated journal another copy in sync may have the later events: that copy is to lead.
+After a restore of the data directory or its disk, new events would get the numbers of lost ones,
+and readers would skip them. So a journal from before the node's start takes events only if its ack
+is known and not above its end; otherwise a new one is begun. Of a replicated journal another copy
+in sync may have the lost events, and is to lead.
 """
 
 from __future__ import annotations
@@ -29,14 +27,14 @@ UNKNOWN = "how far its readers had come was not known when the node started"
 
 
 class _Refusal(NamedTuple):
-    """``older``: whether the journal lacks events, as far as is known."""
+    """``older``: whether the journal is known to lack events."""
 
     why: str
     older: bool
 
 
 class EarlierJournals:
-    """Of one worker. ``journals`` gives those that are served. Calls may come from any thread."""
+    """Of one worker. Thread-safe."""
 
     def __init__(self, journals: Callable[[], Mapping[str, Log]], replicas: Replicas) -> None:
         self._journals, self._replicas = journals, replicas
@@ -46,8 +44,8 @@ class EarlierJournals:
         self._copies: Mapping[str, ReplicatedJournal] = {}
 
     def tell(self, seen: Mapping[str, int | None], *, restored: bool) -> None:
-        """How far readers had come in the journals that lay here when the node started. The
-        directory is a copy or a backup when it is ``restored``."""
+        """``seen``: the highest offset read of each journal at the node's start. ``restored``: the
+        directory is a copy or a backup."""
         copies = self._replicas.journals
         if restored and not self._restored:
             self._copies = {name: one for name, one in copies.items() if one.closes}
@@ -60,10 +58,8 @@ class EarlierJournals:
                 journal.older = refusal.why
 
     def refuses(self, journal: Log) -> bool:
-        """Close a journal that may be older than what was seen of it; whether it was one.
-
-        Raises UnavailableError while another copy may have what this one lacks.
-        """
+        """Whether a journal may lack events, and is closed therefore. Raises UnavailableError while
+        another copy may have them."""
         refusal = self._refusal(journal)
         if refusal is None:
             return False
@@ -81,8 +77,7 @@ class EarlierJournals:
 
     @property
     def refused(self) -> Message:
-        """The message to the node about refused journals; ``settled`` ones need no mark of the
-        directory any more."""
+        """Refused journals for the node; a ``settled`` one no longer needs the restored mark."""
         journals = self._journals()
         told = {
             name: {**refusal._asdict(), "settled": True}

@@ -1,8 +1,7 @@
-"""One flow in this worker: its journal and its sources, kept in line with what is wanted.
+"""One flow in this worker: keeps its journal and its sources in line with its task.
 
-A source whose options did not change is not touched, and the journal stays open over every change
-of the spec. A worker that has none of the flow's sources to run makes no journal for it. What fails
-is tried again after a while; nothing here fails another flow.
+Sources with unchanged options go on, and the journal stays open over changes of the spec. A worker
+with none of the flow's sources makes no journal. Failures are retried, and affect no other flow.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ JOURNAL, CHOKE = "journal", "choke"
 
 @dataclass(frozen=True)
 class Task:
-    """An ingest task as the node assigns it; ``spec`` is the text of the flow's revision."""
+    """An assigned ingest task; ``spec`` is the text of the flow's revision."""
 
     flow: str
     task: str
@@ -55,17 +54,13 @@ class Task:
 
 
 class FlowRunner:
-    """Runs from its making until ``want(None)`` has been carried out; then ``finished`` is done and
-    its journal is given back.
+    """Runs until ``want(None)`` is carried out; then ``finished`` is done and the journal given
+    back.
 
-    ``changed`` is called when ``status`` may say something else than before.
-
-    ``counted`` is what sources have counted, by their kinds: each that is there, and for each kind
-    one sum of those that are gone. It is replaced and never changed, for other threads read it.
-
-    Sources are paused while there is a reason to: the journal is behind, or the flow is over its
-    rate. ``acked`` tells the last ack of a journal, which may have come before it was taken.
-    ``awaits`` is called when ``awaited`` is another than before.
+    ``changed`` is called when ``status`` may differ, ``awaits`` when ``awaited`` does. ``counted``:
+    the counters of each source, and one sum a kind for those that are gone; replaced, never
+    changed, for other threads. ``acked`` gives the last ack of a journal, which may be older than
+    this runner.
     """
 
     def __init__(
@@ -108,14 +103,14 @@ class FlowRunner:
         self.finished = asyncio.create_task(self._run())
 
     def want(self, task: Task | None) -> None:
-        """Set what is to run now; None stops the sources and commits what they received."""
+        """Sets what is to run; None stops the sources and commits what they received."""
         if task != self._wanted:
             self._wanted = task
             self._wake.set()
 
     @property
     def status(self) -> dict[str, dict[str, Any]]:
-        """What the node is told of the task that was tried last; nothing while it is starting."""
+        """The status of the last task tried; empty while it is starting."""
         task = self._tried
         problems = [source.problem for source in self._sources if source.problem]
         running = not self._error and all(source.running for source in self._sources)
@@ -132,7 +127,7 @@ class FlowRunner:
 
     @property
     def counters(self) -> list[tuple[Component[SourceOptions], Counters, Held]]:
-        """Of each source that is wanted now, and what holds it."""
+        """The counters of each wanted source, and what holds it."""
         now = self._now()
         held = self._pressure.held(now)
         if held.by and self._appender is not None:
@@ -143,13 +138,13 @@ class FlowRunner:
         ]
 
     def limit(self, node_rate: float | None) -> None:
-        """Let the whole node receive so many bytes per second; this worker gets its share."""
+        """Bytes per second that the whole node may receive of this flow."""
         if node_rate != self._node_rate:
             self._node_rate = node_rate
             self._set_choke()
 
     def trim(self, journal: str, ack: int) -> bool:
-        """Drop what is acked; False when that journal is not written here."""
+        """Drops acked events; False when that journal is not written here."""
         if self._appender is None or self._appender.journal.id != journal:
             return False
         self._appender.trim(ack)
@@ -157,13 +152,12 @@ class FlowRunner:
 
     @property
     def awaited(self) -> str | None:
-        """The journal whose deliveries somebody waits for."""
+        """The journal whose delivery senders wait for."""
         if self._appender is None or not self._deliveries.awaited:
             return None
         return self._appender.journal.id
 
     def delivered(self, journal: str, offset: int) -> None:
-        """What lies below ``offset`` is delivered; of another journal that says nothing here."""
         if self._appender is not None and self._appender.journal.id == journal:
             self._deliveries.acked(offset)
 
@@ -186,7 +180,7 @@ class FlowRunner:
         await self._let_go()
 
     async def _apply(self, task: Task) -> None:
-        """Sources that stay as they are go on, unless a new epoch asks for a restart."""
+        """A new epoch restarts all sources."""
         if self._failure is not None:
             raise self._failure
         spec = parse_flow(task.spec)
@@ -256,7 +250,7 @@ class FlowRunner:
             self._appender.when_settled(lambda: self._sum_up(sources))
 
     def _sum_up(self, sources: Sequence[SourceRunner]) -> None:
-        """They are gone, and all that they received is counted."""
+        """Once all that the stopped sources received is counted."""
         before = list(self._gone.values())
         for source in sources:
             kind = source.component.name
@@ -266,7 +260,7 @@ class FlowRunner:
         self.counted = [*self._gone.items(), *rest]
 
     async def _let_go(self) -> None:
-        """Stop the sources, commit what they received, give the journal back."""
+        """Stops the sources, commits what they received, gives the journal back."""
         await self._stop(self._sources)
         if self._appender is None:
             return
@@ -286,7 +280,7 @@ class FlowRunner:
         self._pressure.release(JOURNAL, self._now())
 
     def _set_choke(self) -> None:
-        """Of a flow that has sources in all workers, each gets the same part of the rate."""
+        """A flow with sources in all workers shares its rate among them."""
         rate = self._node_rate
         if rate is not None and any(spreads(source.component) for source in self._sources):
             rate /= self._group.size

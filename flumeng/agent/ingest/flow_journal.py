@@ -1,7 +1,4 @@
-"""Where the events of one flow go in this worker: into a journal of the node, or into Kafka.
-
-All calls block.
-"""
+"""The destination of a flow's events: a journal of the node, or Kafka. All calls block."""
 
 from __future__ import annotations
 
@@ -23,16 +20,16 @@ log = logging.getLogger(__name__)
 
 
 class FlowJournal(Protocol):
-    """Taken by ``take``; it belongs to the flow until ``give_back``."""
+    """Belongs to the flow from ``take`` to ``give_back``."""
 
     @property
     def appendable(self) -> Appendable[Any]: ...
 
     def fits(self, spec: FlowSpec) -> bool:
-        """Whether a flow that says ``spec`` goes on with it; then it keeps to its limits."""
+        """Whether it suits a flow with this ``spec``; then it adopts its limits."""
 
     def give_back(self, acked: int, *, failed: bool) -> None:
-        """Nobody appends any more. ``failed``: it is opened anew when it is next taken."""
+        """Called after the last append. A ``failed`` one is reopened when it is next taken."""
 
 
 def take(
@@ -50,7 +47,7 @@ def take(
 
 
 class OnNode:
-    """See ``FlowJournal``: on the node's disk, or in the worker's memory."""
+    """On the node's disk, or in the worker's memory."""
 
     def __init__(self, store: JournalStore, flow: str, spec: FlowSpec) -> None:
         self._store = store
@@ -89,7 +86,6 @@ class OnNode:
 
 
 def _promised(spec: FlowSpec) -> tuple[Durability, Limits]:
-    """What a flow asks of its journal."""
     default = MEMORY_BYTES if spec.durability == "memory" else MAX_BYTES
     options = spec.journal
     limits = Limits(options.max_bytes or default, options.retain_seconds, options.retain_bytes)

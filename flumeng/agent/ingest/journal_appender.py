@@ -1,7 +1,5 @@
-"""The way into one journal: its group commit, seen from the event loop.
-
-All callbacks arrive in the event loop's thread.
-"""
+"""The group commit of one journal, seen from the event loop. All callbacks run in the loop's
+thread."""
 
 from __future__ import annotations
 
@@ -25,8 +23,6 @@ PENDING_BYTES = 16 << 20
 
 
 class _Received(NamedTuple):
-    """A block, and where its events are counted."""
-
     block: ReceivedBlock
     counters: Counters
 
@@ -36,12 +32,12 @@ class _Received(NamedTuple):
 
 
 class JournalAppender:
-    """Made and used in the event loop. The journal is its own until ``stop`` has returned.
+    """Owns the journal until ``stop`` has returned. Used in the event loop.
 
-    ``on_pressure(True)`` asks to submit nothing more for now; ``held_by`` says why, when the
-    journal can take nothing, and is empty when it is only behind. ``on_failed`` is called once:
-    nothing that is submitted from then on is kept. ``acked`` is what was last said to ``trim``; the
-    journal may not have done it yet. ``durable_keys`` are those of the durable source state.
+    ``on_pressure(True)`` asks for a pause; ``held_by`` says why the journal takes nothing, and is
+    empty when it is only behind. ``on_failed`` is called once: nothing submitted afterwards is
+    kept. ``acked`` is the last ack passed to ``trim``, perhaps not carried out yet.
+    ``durable_keys`` are those of the durable source state.
     """
 
     def __init__(
@@ -77,14 +73,13 @@ class JournalAppender:
         return self._commits.pending_bytes
 
     def submit(self, block: ReceivedBlock, counters: Counters) -> None:
-        """Queue a block; never blocks. Its events are counted when they are cut."""
+        """Queues a block; never blocks."""
         try:
             self._commits.submit(_Received(block, counters))
         except JournalFailedError:
             return  # on_failed is on its way; what is not journaled was not accepted
 
     def set_group(self, seconds: float, nbytes: int) -> None:
-        """How long a group waits for company, and at which size it waits no longer."""
         self._commits.set_group(seconds, nbytes)
 
     def trim(self, ack: int) -> None:
@@ -92,15 +87,12 @@ class JournalAppender:
         self._commits.trim(ack)
 
     def when_settled(self, callback: Callable[[], None]) -> None:
-        """Call back in the event loop when everything submitted so far is durable and counted, or
-        never will be."""
+        """Calls back once everything submitted so far is durable, or never will be."""
         self._commits.when_settled(lambda: self._in_loop(callback))
 
     async def drain(self, timeout_seconds: float) -> None:
-        """Return when everything submitted so far is durable.
-
-        Raises JournalFailedError, and UnavailableError when time is up (the disk is full).
-        """
+        """Returns when everything submitted so far is durable. Raises JournalFailedError, and
+        UnavailableError after the timeout (the disk is full)."""
         settled = asyncio.Event()
         self.when_settled(settled.set)
         try:
@@ -110,7 +102,7 @@ class JournalAppender:
         self._commits.require_sound()
 
     async def stop(self) -> None:
-        """Commit what was submitted and nothing more; on a full disk the rest is left."""
+        """Commits what was submitted; on a full disk the rest is left."""
         ended = asyncio.Event()
         self._commits.end(lambda: self._in_loop(ended.set))
         await ended.wait()
@@ -169,8 +161,8 @@ class JournalAppender:
             self._in_loop(_call, told, end)
 
     def _set_pressure(self, pressure: bool) -> None:
-        """From ``submit`` it must work at once: the event loop reads a connection many times before
-        it looks at what is scheduled. A late call finds the newest value."""
+        """Must work at once from ``submit``: the event loop reads a connection many times before it
+        runs what is scheduled. A late call finds the newest value."""
         self._pressure = pressure
         if threading.get_ident() == self._loop_thread:
             self._pass_pressure_on()

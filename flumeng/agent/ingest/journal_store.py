@@ -1,10 +1,9 @@
-"""A worker's journals on this node's disk: those that take events, and those that are only served.
+"""The journals of one worker, in ``journals/NUMBER``: those that take events, and those only
+served.
 
-A journal that cannot be opened stays as it is, and its flow gets no other in its place: that would
-hide the damage, and a tail source would read everything again.
-
-Each worker has a directory of its own, ``journals/NUMBER``. The first worker also serves what
-workers left that the node has no more; it closes those journals for appends.
+A damaged journal stays, and its flow gets no other: that would hide the damage, and tail sources
+would read everything again. The first worker also serves, closed, the journals of workers that no
+longer exist.
 """
 
 from __future__ import annotations
@@ -42,24 +41,23 @@ from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
 log = logging.getLogger(__name__)
 
 PREDECESSOR_SECONDS = 10.0
-"""How long another process, which is ending, may hold the journals when this one starts."""
+"""How long another process that is ending may hold the journals."""
 
 _RETRY_SECONDS = 0.1
 
 
 class Ended(NamedTuple):
-    """Another copy has become the primary of a journal of ours, and ended it at ``end``; ``gone``
-    when nobody has its events any more."""
+    """Another node ended a journal of ours at ``end``; ``gone``: its events are removed there."""
 
     end: int
     gone: bool
 
 
 class JournalStore:
-    """Blocking, for any thread. ``journals`` is replaced and never changed.
+    """Thread-safe; calls block. ``journals`` is replaced, never changed.
 
-    A journal that is taken belongs to the flow that writes it until it is given back. ``sources``
-    is where sources go on that is in no journal.
+    A taken journal belongs to the flow that writes it until it is given back. ``sources``: source
+    state in no journal.
     """
 
     def __init__(
@@ -72,12 +70,9 @@ class JournalStore:
         *,
         replicas: Replicas | None = None,
     ) -> None:
-        """Open everything that is ours in the node's data directory.
-
-        ``max_bytes`` bounds what all journals of the node hold on disk; a worker has an equal part
-        of it. ``opened`` is called after each journal. ``replicas`` knows those that are
-        replicated. Raises UserError when that cannot be used.
-        """
+        """Opens all journals of this worker; ``opened`` is called after each. ``max_bytes`` bounds
+        all journals of the node: a worker has an equal part. Raises UserError when the directory
+        cannot be used."""
         self.journals: Mapping[str, Log] = {}
         self._lock = threading.RLock()
         self.disk = TimedDisk()
@@ -122,12 +117,11 @@ class JournalStore:
         limits: Limits | None = None,
         keyring: Keyring | None = None,
     ) -> Log:
-        """The journal for the events of a flow: its open one, or a new one, which goes on from the
-        source state of the last. One of another durability, or that is not encrypted with the first
-        key of ``keyring``, takes no more. Not for one flow twice at once.
+        """The open journal of a flow, or a new one with the last source state; one of another
+        durability or key is closed. Not for one flow twice at once.
 
-        Raises CorruptError while one of the flow's journals is damaged, KeyMissingError while
-        nobody can read one, UnavailableError while nobody knows where one ends, OSError, UserError.
+        Raises CorruptError while one of the flow's journals is damaged, KeyMissingError while one
+        is unreadable, UnavailableError while the end of one is unknown, OSError, UserError.
         """
         key_id = keyring.current.id if keyring else None
         with self._lock:
@@ -164,7 +158,7 @@ class JournalStore:
             return journal
 
     def give_back(self, journal: Log, *, failed: bool = False) -> None:
-        """Nobody writes it any more. One that has failed is opened anew when it is next taken."""
+        """A ``failed`` journal is reopened when it is next taken."""
         with self._lock:
             self._taken.discard(journal.id)
             if failed:
@@ -176,7 +170,7 @@ class JournalStore:
             self._give_up(journal.id)
 
     def close_of(self, flow: str) -> None:
-        """Close for appends what is the flow's and not taken: its events go elsewhere."""
+        """Closes the flow's journals that are not taken: its events go elsewhere."""
         with self._lock:
             for name, journal in self.journals.items():
                 own = flow_of(name) == flow and self._is_own(journal)
@@ -184,7 +178,7 @@ class JournalStore:
                     self._close(name)
 
     def close_all_but(self, flows: Collection[str]) -> None:
-        """Close for appends what belongs to other flows, or to no worker, and is not taken."""
+        """Closes the journals of other flows and of no worker that are not taken."""
         with self._lock:
             for name, journal in self.journals.items():
                 wanted = flow_of(name) in flows and self._is_own(journal)
@@ -202,11 +196,8 @@ class JournalStore:
             log.info("journal %s is closed at seq %d", name, end)
 
     def trim(self, name: str, ack: int) -> None:
-        """Of a journal that is not taken; whoever took it trims it.
-
-        What an open one is to retain is known when it is taken, or closed: then it is trimmed. The
-        node says an ack once: one that comes too early is kept.
-        """
+        """Trims a journal that is not taken. The node sends an ack once: an early one is kept until
+        the journal is taken or closed, when its retention is known."""
         with self._lock:
             if name in self._broken or name in self._taken:
                 self._keep_ack(name, ack)
@@ -219,15 +210,14 @@ class JournalStore:
                 self._catch_up(journal)
 
     def _require_readable(self, flow: str, keyring: Keyring | None) -> None:
-        """Events that nobody could read would be as good as lost: the flow goes on when it can read
-        those that it has. What another host has taken waits by itself."""
+        """A flow goes on only if its journals can be decrypted: other events would be as good as
+        lost."""
         for name, journal in self.journals.items():
             if flow_of(name) == flow and name not in self._taken and not _is_copy(journal):
                 journal.cipher.use(keyring)
 
     def _prepare(self, journal: Log, limits: Limits | None) -> bool:
-        """Before it takes events. False when it has lost some that readers saw: it would give their
-        seqs to others."""
+        """False when it lacks events that readers saw."""
         journal.limits = limits or Limits()
         journal.room = self._room.left
         self._limited.add(journal.id)
@@ -248,10 +238,8 @@ class JournalStore:
             journal.trim(min(ack, journal.safe) if older else ack)
 
     def remove(self, name: str) -> None:
-        """Delete a closed journal; one that is not there is deleted already.
-
-        The source state of a flow's last journal is kept.
-        """
+        """Deletes a closed journal, if it is there. The source state of a flow's last one is
+        kept."""
         with self._lock:
             journal = self.journals.get(name)
             if journal is not None and journal.closed:
@@ -276,16 +264,15 @@ class JournalStore:
 
     @property
     def path(self) -> Path:
-        """Where the journals lie."""
         return self._journals
 
     @property
     def broken(self) -> int:
-        """How many journals could not be opened, or have failed since."""
+        """The number of journals that could not be opened, or have failed."""
         return len(self._broken)
 
     def forget(self, flow: str) -> None:
-        """The flow is gone: one of the same name starts afresh."""
+        """Drops the source state of a deleted flow."""
         with self._lock:
             self.sources.forget(flow)
 
@@ -315,7 +302,7 @@ class JournalStore:
         return Journal.open(path, disk=self.disk)
 
     def serve_led(self) -> None:
-        """Serve the copies of which one has become the primary, as long as they are that."""
+        """Serves copies that lead, and no others."""
         with self._lock:
             copies = self.replicas.journals
             led = {name: copy for name, copy in copies.items() if copy.closes and copy.leads}
@@ -323,9 +310,9 @@ class JournalStore:
             self.journals = {**own, **led}
 
     def give_up_superseded(self, ended: Mapping[str, Ended]) -> None:
-        """What the other copy does not have was answered to nobody: it goes, and sources read it
-        again. A journal that lacks events waits until it has them, and their source state, or until
-        they are gone; so does one that is taken. One that is damaged is kept as evidence."""
+        """Removes journals that another node has ended. Events only here were never answered:
+        sources read them again. A journal that lacks events waits for them; a damaged one is kept
+        as evidence."""
         with self._lock:
             self._ended = ended
             for name in ended:
@@ -346,7 +333,7 @@ class JournalStore:
             log.error("journal %s is not given up: %s", name, error)
 
     def _give_up_copy(self, name: str, ended: Ended) -> None:
-        """Raises CorruptError when what is here cannot tell where its sources go on."""
+        """Raises CorruptError when the source state here is unusable."""
         if name in self._broken and is_replica(self._path(name)):
             self._open_anew(name)
             self._broken.discard(name)
@@ -367,8 +354,8 @@ class JournalStore:
             raise CorruptError(journal.damaged)
 
     def _begin_anew(self, name: str, ended: Ended, error: CorruptError) -> None:
-        """What is here cannot be used. Where its sources go on the other copy tells, by giving its
-        events to a new one here, unless that is known, or they keep no state."""
+        """Sets aside a damaged copy. A new one gets the source state from the other node, unless it
+        is known or not needed."""
         journal = self.journals.get(name)
         if journal is not None and journal.next_seq == ended.end:
             self._keep_state(journal)
@@ -393,8 +380,7 @@ class JournalStore:
         log.error("%s; another node has its events, and it is kept as %s", why, aside)
 
     def _require_ended(self, flow: str) -> None:
-        """The sources of a flow go on where the last journal ends. Of one that another node leads
-        only that one knows where."""
+        """Sources go on where the last journal ended, which only its leader knows."""
         for name, journal in self.journals.items():
             superseded = isinstance(journal, ReplicatedJournal) and journal.superseded
             if superseded and flow_of(name) == flow and self._is_own(journal):
@@ -408,8 +394,8 @@ class JournalStore:
                     )
 
     def _open_anew(self, name: str) -> None:
-        """Of one that has failed the disk may have less than readers have seen (durability spill):
-        it would give their seqs to others."""
+        """After a failure the disk may lack events that readers saw (durability spill); then it
+        takes no more."""
         failed = self.journals.get(name)
         self._open(name)
         journal = self.journals[name]
@@ -458,7 +444,7 @@ class JournalStore:
         return journal
 
     def _places(self) -> list[Path]:
-        """Our directory, and those that have no worker of their own."""
+        """Our directory, and those without a worker."""
         numbers = (int(path.name) for path in self._journals.iterdir() if path.name.isdecimal())
         ours = {self._group.number, *(n for n in numbers if self._group.serves(n))}
         return [self._journals / str(number) for number in sorted(ours)]
@@ -471,12 +457,12 @@ class JournalStore:
 
 
 def _is_copy(journal: Log) -> bool:
-    """Whether its source state may be that of another host's sources."""
+    """Whether its source state may be another host's."""
     return isinstance(journal, ReplicatedJournal) and journal.closes
 
 
 def _had_state(path: Path) -> bool:
-    """Whether sources kept their state in the journal, as far as can be read."""
+    """Whether the journal holds source state, as far as it is readable."""
     try:
         found = inspect(path)
         return any(part.state or state_after(part, found.journal) for part in found.parts)

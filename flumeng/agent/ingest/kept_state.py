@@ -1,8 +1,7 @@
-"""Source state that has outlived its journals: where a flow's tail sources are to go on.
+"""Source state of flows without a journal here.
 
-While a flow has a journal on this node, its source state lies there. When the last journal is
-drained and removed (the flow was stopped, or the node drained), the state is kept here, so that a
-flow that is resumed reads nothing again. It is forgotten when the flow itself is gone.
+When a flow's last journal is drained and removed, its source state is kept, so that a resumed flow
+reads nothing again. It goes with the flow.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from flumeng.platform.whole_files import read_object, write_durably
 
 
 class KeptState:
-    """One JSON file a flow in ``directory``. Raises OSError. Any thread may ask for ``flows``, also
-    while another changes something; only one at a time may do that."""
+    """One JSON file a flow. Raises OSError. ``flows`` is thread-safe; one thread changes it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -29,7 +27,7 @@ class KeptState:
         return sorted(self._flows)
 
     def of(self, flow: str) -> Mapping[str, object]:
-        """Empty when nothing is kept. Raises CorruptError: to begin anew would read all again."""
+        """Empty when nothing is kept. Raises CorruptError."""
         return read_object(self._file(flow)) if flow in self._flows else {}
 
     def keep(self, flow: str, state: Mapping[str, object]) -> None:

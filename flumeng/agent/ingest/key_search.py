@@ -1,7 +1,7 @@
-"""The keys of encrypted journals of which no flow here brings the key: they are closed, and served.
+"""Finds the keys of encrypted journals that no flow here opens, but that are served.
 
-Where a journal's key may be lies beside its events. The flow may have it elsewhere by now: of a
-flow whose readers wait the node tells the current text.
+Where a key may be is stored in the journal; the node sends the current text of flows with waiting
+readers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class KeySearch:
-    """``journals`` gives those that are served. Any thread may call what is here."""
+    """Thread-safe."""
 
     def __init__(self, journals: Callable[[], Mapping[str, Log]]) -> None:
         self._journals = journals
@@ -27,14 +27,14 @@ class KeySearch:
         self._named: Mapping[str, tuple[str, ...]] = {}
 
     def told(self, texts: Mapping[str, str]) -> None:
-        """The texts of flows whose readers wait; those of others are forgotten."""
+        """The texts of flows with waiting readers."""
         if texts != self._texts:
             self._named = {flow: _references(flow, text) for flow, text in texts.items()}
             self._texts = texts
 
     def look(self) -> bool:
-        """Look for the keys that nobody has found yet, as long as their secrets take; whether
-        something is another than before."""
+        """Looks for missing keys, which may take as long as secrets do; whether anything
+        changed."""
         changed = False
         for name, journal in self._journals().items():
             cipher = journal.cipher

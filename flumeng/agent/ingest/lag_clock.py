@@ -1,8 +1,7 @@
-"""How long the oldest event of a journal that is not acked has waited. Pure: seconds are given.
+"""How long the oldest unacked event of a journal has waited. Pure.
 
-A journal does not say when an event came without its frame being read. So the ends of journals are
-noted every few seconds: an event came no later than the first note above it. Notes are kept only
-while something waits, and of a long wait a bounded number.
+Ends of journals are noted every few seconds: an event came no later than the first note above it.
+Notes are kept while something waits, and bounded.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ MOST_NOTES = 64
 
 
 class LagClock:
-    """Of any number of journals. Used by one thread at a time."""
+    """For any number of journals, and one thread at a time."""
 
     def __init__(self) -> None:
         self._notes: dict[str, deque[tuple[int, float]]] = {}
 
     def see(self, journal: str, acked: int, safe: int, now: float) -> None:
-        """The journal reached to ``safe`` at ``now``."""
         if acked >= safe:
             self._notes.pop(journal, None)
             return
@@ -33,19 +31,18 @@ class LagClock:
             self._notes[journal] = _halved(notes)
 
     def seconds(self, journal: str, acked: int, now: float) -> float:
-        """Since when the event with the seq ``acked`` waits, to within the time between notes."""
+        """How long the event ``acked`` has waited, to within the time between notes."""
         notes = self._notes.get(journal, ())
         return next((max(0.0, now - at) for safe, at in notes if safe > acked), 0.0)
 
     def keep(self, journals: Collection[str]) -> None:
-        """Forget all others."""
         for gone in self._notes.keys() - set(journals):
             del self._notes[gone]
 
 
 def _halved(notes: deque[tuple[int, float]]) -> deque[tuple[int, float]]:
-    """Two neighbours become one with the later end and the earlier time: the wait is never said
-    to be shorter."""
+    """Two neighbours become one with the later end and the earlier time, so that a wait never
+    appears shorter."""
     pairs = list(notes)
     return deque(
         (pairs[min(n + 1, len(pairs) - 1)][0], pairs[n][1]) for n in range(0, len(pairs), 2)

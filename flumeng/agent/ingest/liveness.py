@@ -1,9 +1,7 @@
-"""What an ingest worker says of itself to its node: that its work goes on, or what holds it.
+"""Reports to the node that the worker's work goes on, or what holds it.
 
-Only the thread that does the work says so: while journals are opened, after each of them, and then
-the event loop, from one of its own tasks. A thread that does nothing else would answer for a worker
-that has stopped. The loop does not write to the disk itself: of the threads that do it asks whether
-one is stuck.
+Only the thread that does the work reports: while journals are opened, and then the event loop,
+which asks the disk threads whether one is stuck.
 """
 
 from __future__ import annotations
@@ -18,12 +16,12 @@ from flumeng.journal.log.group_commit import commit_threads
 
 ALIVE: Message = {"type": "alive"}
 HELD_SECONDS = 10.0
-"""A journal that gets no further with a group for so long, such as in a sync, is told: its disk is
-slow or hangs. One that waits for room, tries again and again, and is not meant."""
+"""A group that makes no progress for so long, as in a sync, is reported: the disk hangs. Waiting
+for room is retried, and not meant."""
 
 
 class Opening:
-    """To be called after each journal that was opened; says so now and then."""
+    """Called after each opened journal; reports now and then."""
 
     def __init__(self, send: Callable[[Message], None]) -> None:
         self._send = send
@@ -36,8 +34,8 @@ class Opening:
 
 
 async def stay_alive(send: Callable[[Message], None]) -> None:
-    """Until cancelled. ``send`` may block; it gets a thread of its own, since those of the event
-    loop may all be waiting for a disk."""
+    """Runs until cancelled. ``send`` may block, and has its own thread: all those of the event loop
+    may wait for a disk."""
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(1, "alive") as sender:
         while True:

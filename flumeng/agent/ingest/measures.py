@@ -1,4 +1,4 @@
-"""The metrics of an ingest worker, read from what its flows and journals count anyway."""
+"""Metrics of an ingest worker."""
 
 from __future__ import annotations
 
@@ -38,12 +38,11 @@ TAKEN: Mapping[str, Metric] = {
     "cut": table.INGEST_CUT,
     "missed": table.INGEST_MISSED,
 }
-"""Each of ``Counters`` that only grows, by its name."""
+"""Metric of each growing field of ``Counters``."""
 
 
 class Measures:
-    """``flows`` gives the flows that run now, ``acked`` up to where a journal's flow has acked it.
-    Any thread may call ``readings``."""
+    """``acked`` gives up to where a journal's flow has acked it. ``readings`` is thread-safe."""
 
     def __init__(
         self,
@@ -59,7 +58,6 @@ class Measures:
         self._noting = threading.Lock()
 
     def start(self) -> None:
-        """Note every few seconds how far the journals reach."""
         threading.Thread(target=self._note_on, name="lag", daemon=True).start()
 
     def readings(self) -> Iterator[Reading]:
@@ -79,7 +77,7 @@ class Measures:
         yield table.JOURNAL_DISK_FREE.of(_free_bytes(self._journal_store.path))
 
     def note(self) -> None:
-        """Note how far the journals reach now."""
+        """Notes how far the journals reach."""
         journals = self._journal_store.journals
         waited = {  # read from disk, which may hang: nobody waits for it
             name: _waited_seconds(journal, self._acked(journal))
@@ -96,7 +94,7 @@ class Measures:
             self._past.keep(journals.keys())
 
     def minute_ago(self, journal: str) -> Note | None:
-        """How far the journal was; any thread may ask."""
+        """Thread-safe."""
         with self._noting:
             return self._past.minute_ago(journal, time.monotonic())
 
@@ -124,7 +122,7 @@ def _of_sources(flow: str, counted: list[tuple[str, Counters]]) -> Iterator[Read
 
 
 def _waited_seconds(journal: Log, seq: int) -> float:
-    """For how long an event that was there when we came has waited."""
+    """For how long an event from before this process has waited."""
     try:
         received = received_us(journal, seq)
     except (FlumengError, OSError):  # it was trimmed or closed meanwhile

@@ -1,7 +1,7 @@
-"""How the worker gets its memory: buffers of about 1 MiB, the same sizes again and again.
+"""Memory allocation of the worker: buffers of about 1 MiB, the same sizes again and again.
 
-Arrow's own allocator keeps 12 MB more of them than the C library's. The C library would give each
-one back to the kernel and fault it in again, a page at a time; it is told to keep them.
+Arrow's own allocator keeps 12 MB more of them than the C library, which is told not to return them
+to the kernel, since it would fault them in again page by page.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ _MAPPED_FROM_BYTES = 32 << 20
 
 
 def keep_buffers() -> None:
-    """Call it before pyarrow is imported. It matters for speed and size only: a C library that
-    cannot be told so (musl) is left as it is."""
+    """Call it before pyarrow is imported. Without ``mallopt`` (musl) it does nothing."""
     os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
     tell = getattr(ctypes.CDLL(None), "mallopt", None)
     if tell is not None:

@@ -1,7 +1,7 @@
-"""Source state that lies beside a flow's journal: what was seen, and is not journaled yet.
+"""Source state beside a flow's journal: seen, and not journaled yet.
 
-A journal that is full takes no state either, and what a source has seen meanwhile must survive its
-worker all the same. What the journal knows by now is dropped at the next change.
+A full journal takes no state, which must still survive the worker. What the journal has by now is
+dropped at the next change.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from flumeng.platform.whole_files import read_object, write_durably
 
 
 class NotedState:
-    """One small JSON file. Raises OSError, and CorruptError when it is damaged: then nobody knows
-    what was seen. For any thread."""
+    """One small JSON file. Raises OSError, and CorruptError when it is damaged. Thread-safe."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -29,8 +28,8 @@ class NotedState:
             return dict(self._state)
 
     def note(self, changes: Mapping[str, object], journaled: Container[str]) -> None:
-        """Durable when this returns. A key with None is dropped, as is what is ``journaled``, which
-        must be durable itself."""
+        """Durable when this returns. Drops keys with None, and those ``journaled``, which must be
+        durable."""
         with self._lock:
             state = {k: v for k, v in {**self._state, **changes}.items() if v is not None}
             state = {key: value for key, value in state.items() if key not in journaled}

@@ -1,4 +1,4 @@
-"""Blocking work beside the event loop, one piece after another in the order it was given in."""
+"""Blocking work beside the event loop, in order."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ log = logging.getLogger(__name__)
 
 
 class OrderedWork:
-    """Used in the event loop. ``done`` is called after each piece, also one that failed."""
+    """Used in the event loop. ``done`` is called after each piece, failed or not."""
 
     def __init__(self, done: Callable[[], None]) -> None:
         self._done = done
         self._turn = asyncio.Lock()
-        """Serves those who wait in the order in which they came."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def do(self, work: Callable[..., None], *args: object) -> None:

@@ -1,9 +1,8 @@
-"""Who has an address that several sockets listen on.
+"""Claims a listening address that several workers share.
 
-The kernel lets every process of a user bind an address that one of them shares, also one of another
-flow or another node: senders would then be served by the wrong one. So each worker claims the name
-of the address for its number, as an abstract socket; the kernel gives a name to one process of a
-host and takes it back when that ends.
+The kernel lets every process of a user bind a shared address, also for another flow or node, and
+would send it some connections. So each worker binds an abstract socket named after the address and
+its number.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ class PortClaims:
         self._held: list[socket.socket] = []
 
     async def take(self, options: Any) -> None:
-        """Claim what the source says that it alone has, whatever name it has there for an address.
-        Raises UserError."""
+        """Raises UserError when another source has the port."""
         for _, what in options.claims():
             protocol, place = what.split(" ")
             _, _, found = await resolve(place, protocol)

@@ -1,4 +1,4 @@
-"""The worker as a process: its arguments, its pipes to the node, its signals and limits."""
+"""The worker's process: arguments, pipes to the node, signals and limits."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from flumeng.platform.security import process
 log = logging.getLogger(__name__)
 
 SWITCH_SECONDS = 0.0005
-"""How long the commit thread may hold the interpreter lock while the event loop waits for it."""
+"""How long the commit thread may hold the interpreter lock."""
 
 ENOUGH_FILES = 16_384
-"""For the ten thousand connections that a source serves when it does not say otherwise."""
+"""For the default number of connections of a source."""
 
 STOP: Message = {"type": "stop"}
 
@@ -102,7 +102,7 @@ def main() -> int:
 
 
 async def _serve(worker: Worker, parent: Parent) -> None:
-    """The end of the parent, SIGTERM and SIGINT mean the same as its ``stop``."""
+    """The parent's end, SIGTERM and SIGINT act as ``stop``."""
     loop = asyncio.get_running_loop()
     messages: asyncio.Queue[Message] = asyncio.Queue()
 
@@ -121,7 +121,6 @@ async def _serve(worker: Worker, parent: Parent) -> None:
 
 
 def _allow_many_files() -> None:
-    """A descriptor for each connection and file: as many as an administrator lets us have."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if hard < ENOUGH_FILES:

@@ -1,4 +1,4 @@
-"""How much room all journals of a worker have together."""
+"""The room that all journals of a worker share."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from flumeng.journal.log.limits import Room, no_limit
 
 FEW_JOURNALS = 100
 COUNT_SHARE = 0.05
-"""Of the time, at most, goes into adding up what many journals hold."""
+"""Most of the time spent on adding up many journals."""
 
 
 class SharedRoom:
-    """Asked for each frame, by any thread: of many journals it is not counted each time."""
+    """Asked for each frame, by any thread; many journals are not added up each time."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class SharedRoom:
         journals: Callable[[], Mapping[str, Log]],
         taken: Callable[[], Collection[str]],
     ) -> None:
-        """``taken`` are the ids of those that take events now."""
+        """``taken`` are the ids of journals that take events."""
         self._most = no_limit().left if max_bytes is None else max_bytes
         self._journals, self._taken = journals, taken
         self._counted = no_limit()

@@ -1,4 +1,4 @@
-"""Keeps one source running: starts it, notices when it fails, tries again after a while."""
+"""Runs one source: starts it, notices failures, restarts it after a back-off."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ RETRY_MOST_SECONDS = 30.0
 
 
 class SourceRunner:
-    """One source of a flow, for as long as its options stay the same.
+    """One source of a flow while its options stay the same.
 
-    ``held_by`` says why the journal can take nothing now. ``settled_state`` gives the flow's source
-    state when everything submitted so far is durable; ``note`` changes it beside the journal.
-    ``deliveries`` are those of the journal. ``counters`` go on over all runs.
-    ``changed`` is called when ``running``, ``problem`` or ``addresses`` are others than before.
+    ``settled_state`` gives the flow's source state once everything submitted is durable; ``note``
+    changes it beside the journal. ``counters`` span all runs. ``changed`` is called when
+    ``running``, ``problem`` or ``addresses`` differ.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class SourceRunner:
         return self._source.problem if self._source else self._error
 
     def held(self, now: float, flow: Held) -> Held:
-        """What holds this source while the ``flow`` is free."""
+        """What holds this source while its flow is free."""
         source = self._source
         if source is None or not source.held_by:
             return flow
@@ -102,7 +101,7 @@ class SourceRunner:
             self._source.resume()
 
     async def stop(self) -> None:
-        """Return when the source has handed over everything and let go of everything."""
+        """Returns once the source has handed over everything."""
         self._stopping = True
         self._wake.set()
         await self._task
@@ -116,7 +115,6 @@ class SourceRunner:
                 await self._sleep()
 
     async def _run_once(self) -> None:
-        """Until it is to stop or fails."""
         self._trouble = None
         await asyncio.to_thread(self._policy.require, self.component)
         state = await self._settled_state()

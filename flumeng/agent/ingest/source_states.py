@@ -1,5 +1,4 @@
-"""Where a flow's sources go on that is in no open journal: kept when its last journal went, or seen
-and not journaled yet."""
+"""Source state that is in no open journal."""
 
 from __future__ import annotations
 
@@ -13,9 +12,9 @@ _GENERATION = "generation"
 
 
 class SourceStates:
-    """Of one worker's flows, in ``directory``. Raises OSError. One at a time may change something.
+    """Of one worker's flows, in ``directory``. Raises OSError. One thread changes it.
 
-    A state has a number, since of several earlier journals of a flow the last one knows best.
+    States are numbered: of several earlier journals of a flow the last one counts.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -24,7 +23,7 @@ class SourceStates:
         self._notes.mkdir(exist_ok=True, mode=0o700)
 
     def flows(self) -> list[str]:
-        """Of which something is kept; waits for no disk."""
+        """Flows with kept state; touches no disk."""
         return self._kept.flows()
 
     def noted(self, flow: str) -> NotedState:
@@ -37,7 +36,7 @@ class SourceStates:
             self._kept.keep(flow, state)
 
     def next(self, flow: str, earlier: Iterable[Mapping[str, object]]) -> dict[str, object]:
-        """What a new journal begins with: the last state of all. Raises CorruptError."""
+        """The state that a new journal begins with. Raises CorruptError."""
         last = max([*earlier, self._kept.of(flow)], key=_generation)
         return {**last, _GENERATION: _generation(last) + 1} if last else {}
 

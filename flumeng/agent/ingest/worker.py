@@ -1,8 +1,6 @@
-"""The ingest worker's side of the protocol with its node.
+"""The ingest worker's side of the protocol with its node (``agent.node.protocol``).
 
-It keeps what the node said last and brings the flows in line with it; what it says back derives
-from the flows and the journals, and is said when it changes. The wire:
-``flumeng.agent.node.protocol``.
+It brings the flows in line with the last messages, and reports its state when that changes.
 """
 
 from __future__ import annotations
@@ -43,24 +41,21 @@ log = logging.getLogger(__name__)
 STATUS_SECONDS = 1.0
 SERVER_STOP_SECONDS = 1.0
 AWAITS_SECONDS = 0.1
-"""How often, at most, the node is told whose deliveries are awaited."""
+"""Least seconds between two ``awaits`` messages."""
 KEY_SECONDS = 2.0
-"""So often it is looked whether the key is there of which readers wait."""
+"""Seconds between two searches for missing keys."""
 STUCK_SECONDS = 30.0
-"""The event loop turns every second at least; one that has not for so long hangs."""
+"""An event loop that has not turned for so long hangs."""
 BLOCKING_CALLS = 16
-"""At once, such as to open a journal. Whoever waits for the disk holds no thread."""
+"""At once, such as opening a journal."""
 
 REPORT_SHARE = 0.05
-"""Of the time, at most, goes into telling the node what has changed of many flows."""
+"""Most of the time spent on reports."""
 
 
 class Worker:
-    """Serves the journals of ``journal_store`` at ``address`` (host, port), runs the flows that the
-    node assigns.
-
-    ``send`` takes a message to the node; it may block.
-    """
+    """Serves the journals of ``journal_store`` at ``address`` and runs the assigned flows. ``send``
+    takes a message to the node; it may block."""
 
     def __init__(
         self,
@@ -87,21 +82,22 @@ class Worker:
         self._chokes: Mapping[str, float] = {}
         self._flows: dict[str, FlowRunner] = {}
         self._acks: dict[str, int] = {}
-        """Of each journal the last ack: the node says it once, perhaps before its flow is there."""
+        """The last ack of each journal: the node sends it once, perhaps before the flow is
+        there."""
         self._delivered: dict[str, int] = {}
-        """Of journals that others read too: up to where the flow's own cursor has acked them."""
+        """The flow's own acks of journals that others read too."""
         self._quiet = False
         self._reconciling = False
         self._changed = asyncio.Event()
         self._awaits = asyncio.Event()
         self._said: Message | None = None
         self._orders = OrderedWork(self._changed.set)
-        """The node's orders to the journal store; it asks again for what it still wants."""
+        """Orders of the node to the journal store; it repeats what is still wanted."""
         self.health = Health(STUCK_SECONDS)
         self.measures = Measures(lambda: self._flows, journal_store, self._acked)
 
     async def run(self, messages: asyncio.Queue[Message]) -> None:
-        """Until ``stop`` is received; then all that was accepted is durable."""
+        """Runs until ``stop``; then everything accepted is durable."""
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(BLOCKING_CALLS))
         server = JournalServer(
             *self._address,
@@ -138,7 +134,7 @@ class Worker:
         await asyncio.to_thread(self._journal_store.close)
 
     async def _tell_deliveries(self, messages: asyncio.Queue[Message]) -> None:
-        """To those who still wait when nothing else is done any more."""
+        """For senders that still wait while the worker stops."""
         while True:
             message = await messages.get()
             if message["type"] == "delivered":
@@ -177,10 +173,8 @@ class Worker:
     def _on_configure(
         self, tasks: Iterable[Mapping[str, Any]], chokes: Mapping[str, float]
     ) -> None:
-        """A flow has one ingest task on a node; one that is draining is not wanted any more.
-
-        ``chokes`` are the bytes per second that the node may receive, by flow.
-        """
+        """``chokes``: bytes per second that the node may receive, by flow. A draining task is not
+        run."""
         self._chokes = chokes
         self._tasks = {
             task["flow"]: Task(
@@ -192,8 +186,8 @@ class Worker:
         self._reconcile()
 
     def _acked(self, journal: Log) -> int:
-        """Up to where the flow itself has acked the journal; from any thread. The journal keeps
-        what others have not read yet."""
+        """Up to where the flow itself has acked the journal, which keeps more for other readers.
+        Thread-safe."""
         return max(journal.acked, self._delivered.get(journal.id, 0))
 
     def _on_acks(self, acks: Mapping[str, int]) -> None:
@@ -207,7 +201,7 @@ class Worker:
             self._orders.do(self._trim, others)
 
     def _trim(self, acks: Mapping[str, int]) -> None:
-        """Blocking. What cannot be done is told, and the rest is done."""
+        """Blocking."""
         for name, ack in acks.items():
             try:
                 self._journal_store.trim(name, ack)
@@ -215,7 +209,7 @@ class Worker:
                 log.error("%s", error)
 
     def _on_replicas(self, message: Message) -> None:
-        """Blocking. Who is the primary of which journal, and what becomes of the others' copies."""
+        """Blocking."""
         self._replicas.told(message)
         self._key_search.told(message["texts"])
         for name in message["unwanted"]:
@@ -228,7 +222,7 @@ class Worker:
             self._journal_store.close_all_but(frozenset(self._tasks))
 
     def _quiesce(self) -> asyncio.Future[list[None]]:
-        """Accept nothing more and make durable what was accepted; the journals stay open."""
+        """Accepts nothing more and commits what was accepted; the journals stay open."""
         self._quiet = True
         flows = list(self._flows.values())
         for flow in flows:
@@ -250,7 +244,6 @@ class Worker:
         self._orders.do(self._journal_store.close_all_but, frozenset(self._tasks))
 
     def _reconcile_soon(self) -> None:
-        """Once for all flows that end now."""
         if not self._reconciling:
             self._reconciling = True
             asyncio.get_running_loop().call_soon(self._reconcile)
@@ -287,7 +280,6 @@ class Worker:
             self._changed.clear()
 
     async def _ask_for_deliveries(self) -> None:
-        """Tell the node whose deliveries are awaited, when they are others than before."""
         asked: list[str] = []
         while True:
             await self._awaits.wait()
@@ -305,7 +297,7 @@ class Worker:
             await asyncio.sleep(KEY_SECONDS)
 
     async def _report(self) -> float:
-        """Returns how many seconds it took to find out what there is to say."""
+        """Returns the seconds that the status took."""
         began = time.monotonic()
         status = self._status()
         took = time.monotonic() - began
@@ -365,17 +357,15 @@ class Worker:
 
 
 def _end(journal: Log) -> dict[str, bool | int | None]:
-    """One that is replicated has not ended while copies in sync lack events at its end: one of them
-    may lead next and end it before, and sources that went on behind the other end would have gone
-    on too far."""
+    """A replicated journal has not ended while copies in sync lack events at its end: one of them
+    may lead next and end it earlier, and its sources would have gone too far."""
     leads = isinstance(journal, ReplicatedJournal) and journal.leads
     ended = journal.closed and not (leads and journal.safe < journal.next_seq)
     return {"closed": ended, "end": journal.next_seq if ended else None}
 
 
 def _replica(journal: Log) -> dict[str, str | bool]:
-    """What is said of one that is replicated: the node enters what is new, and changes nothing of
-    one that is another's. One that is damaged is to be led by another node."""
+    """A damaged or older copy is to be led by another node."""
     if not isinstance(journal, ReplicatedJournal):
         return {}
     return {
@@ -387,6 +377,6 @@ def _replica(journal: Log) -> dict[str, str | bool]:
 
 
 def _describe(source: Component[SourceOptions]) -> str:
-    """Its name and what it alone has, as far as that is known from its options."""
+    """The source's name and addresses, for people."""
     claims = source.options.claims()
     return " ".join([source.name, *(what for _, what in claims)])

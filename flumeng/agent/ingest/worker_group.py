@@ -11,16 +11,13 @@ from flumeng.connectors.api.source import Source
 
 @dataclass(frozen=True)
 class WorkerGroup:
-    """Worker ``number`` of ``size``.
-
-    Sources that spread run in every worker, all others only in the first.
-    """
+    """Worker ``number`` of ``size``. Sources that spread run in each, others in the first."""
 
     number: int
     size: int
 
     def serves(self, number: int) -> bool:
-        """Whether the journals that worker ``number`` made are served here."""
+        """Whether the journals made by worker ``number`` are served here."""
         return number == self.number or (self.number == 0 and number >= self.size)
 
     def runs(self, source: Component[SourceOptions]) -> bool:

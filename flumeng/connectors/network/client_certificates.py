@@ -1,7 +1,7 @@
-"""Who a client is by its certificate, of which TLS has found that an authority signed it. Pure.
+"""Identifies a client by its verified certificate. Pure.
 
-Names are those of RFC 5425 section 5.2: subject alternative names only, never the common name, and
-a name in a certificate that has a wildcard names nobody.
+By RFC 5425 section 5.2 only subject alternative names count; a wildcard name in a certificate
+identifies nobody.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from flumeng.connectors.network.server_tls import HOST_NAME, canonical, fingerpr
 
 
 class Clients:
-    """The clients that are let in: all, or those that ``names`` has."""
+    """Admits all clients, or those in ``names``."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(map(canonical, names))
 
     def admit(self, certificate: bytes) -> Client:
-        """Who shows a certificate (DER). Raises UnauthorizedError."""
+        """Identifies a certificate (DER). Raises UnauthorizedError."""
         found = fingerprint(hashlib.sha256(certificate).digest())
         try:
             names = [*_alternative_names(x509.load_der_x509_certificate(certificate)), found]
@@ -37,7 +37,7 @@ class Clients:
 
 
 def _alternative_names(certificate: x509.Certificate) -> Iterator[str]:
-    """In one spelling. Raises ValueError."""
+    """Normalized. Raises ValueError."""
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
@@ -51,7 +51,7 @@ def _alternative_names(certificate: x509.Certificate) -> Iterator[str]:
 
 
 def _patterns(name: str) -> Iterator[str]:
-    """A name, and the wildcard that stands for its first label."""
+    """The name, and the wildcard for its first label."""
     yield name
     _, dot, rest = name.partition(".")
     if dot and HOST_NAME.fullmatch(name) and not rest.replace(".", "").isdigit():

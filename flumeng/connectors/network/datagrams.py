@@ -1,10 +1,8 @@
-"""Messages over UDP: each datagram is one, or holds several whole ones.
+"""Messages over UDP.
 
-What arrives while reading is paused, or faster than it is read, the kernel drops: UDP cannot hold
-its senders back. The kernel counts what it drops, and that is looked up with what is read. While
-datagrams come, the socket is looked at every few milliseconds and not for each of them: half the
-work, and the kernel's buffer holds many times more than comes meanwhile. A socket at which nothing
-comes costs nothing.
+Datagrams that arrive while reading is paused, or too fast, are dropped and counted by the kernel. A
+busy socket is read every few milliseconds and not for each datagram, which halves the work; an idle
+one costs nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ GATHER_SECONDS = 0.002
 LAST_READS = 128  # more than the kernel's buffer holds
 PEERS_REMEMBERED = 4096
 DROPS_SECONDS = 1.0
-"""How often a socket that is not read is asked what was dropped."""
+"""Seconds between two reads of the kernel's drop count while paused."""
 
 _MAX_DATAGRAM_BYTES = 65_536
 _SO_RCVBUFFORCE = 33
@@ -39,12 +37,9 @@ _SO_MEMINFO = 55
 _MEMINFO_DROPS = 8  # the ninth of its numbers of 32 bits
 
 _buffer = memoryview(bytearray(_MAX_DATAGRAM_BYTES))
-"""Of all sockets: they are read one after the other."""
 
 
 class Datagrams:
-    """A bound socket, read a few hundred datagrams at a time."""
-
     def __init__(self, reception: Reception) -> None:
         self._reception = reception
         self._origins: dict[tuple[Any, ...], Origin] = {}
@@ -92,7 +87,6 @@ class Datagrams:
             self._listen(self._socket)
 
     def _listen(self, bound: socket.socket) -> None:
-        """Wait for the next datagram."""
         self._next_read = None
         asyncio.get_running_loop().add_reader(bound, self._read, bound)
 
@@ -114,7 +108,7 @@ class Datagrams:
         self._dropped = dropped
 
     def _read(self, bound: socket.socket) -> None:
-        """Take what is there and look again soon; when nothing was, wait for the next datagram."""
+        """Reads, and again soon; after an empty read waits for the next datagram."""
         try:
             taken = self._take(bound)
         except OSError as error:
@@ -133,7 +127,7 @@ class Datagrams:
             self._next_read = loop.call_later(soon, self._read, bound)
 
     def _take(self, bound: socket.socket) -> int:
-        """Submit what is there, a few hundred datagrams at most; gives how many they were."""
+        """Submits up to a few hundred datagrams; returns their number."""
         received = self._receive(bound)
         for peer, datagrams in received.items():
             self._submit(peer, datagrams)
@@ -163,7 +157,7 @@ class Datagrams:
             )
 
     def _receive(self, bound: socket.socket) -> dict[tuple[Any, ...], list[bytes]]:
-        """What is there, at most a few hundred datagrams, by sender."""
+        """Pending datagrams by sender."""
         received: dict[tuple[Any, ...], list[bytes]] = {}
         for _ in range(DATAGRAMS_AT_ONCE):
             try:
@@ -182,6 +176,6 @@ class Datagrams:
 
 
 def kernel_drops(bound: socket.socket) -> int:
-    """How many datagrams did not fit into the buffer of a socket (Linux)."""
+    """The number of datagrams dropped by a socket's buffer (Linux)."""
     told = bound.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 4 * (_MEMINFO_DROPS + 1))
     return int.from_bytes(told[4 * _MEMINFO_DROPS :], sys.byteorder)

@@ -1,9 +1,8 @@
-"""Accepts TLS connections: so many handshakes at once, each with what the files say then.
+"""Accepts TLS connections, with a bounded number of handshakes at once.
 
-Who is silent cannot keep others out. There are at most ``MOST_HALF_OPEN`` handshakes, of one
-address a quarter; one more ends the one that began first, which a good sender's is not: that takes
-as long as its packets travel. TLS begins with the first bytes of a connection: one that is silent
-costs next to nothing.
+At most ``MOST_HALF_OPEN`` handshakes run, a quarter of them for one address; one more ends the
+oldest, so silent clients keep nobody out. TLS starts with a connection's first bytes: until then it
+costs almost nothing.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from flumeng.platform.seldom import Seldom
 log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS = 10.0
-"""For a handshake, and before it for its first bytes."""
+"""For a handshake, and before it for the first bytes."""
 
 MOST_HALF_OPEN = 1024
 MOST_OF_ONE_ADDRESS = MOST_HALF_OPEN // 4
 ACCEPTS_AT_ONCE = 16
-"""Between two looks at all that was sent: a handshake takes a processor more than a millisecond."""
+"""Per turn of the event loop: a handshake takes more than a millisecond of CPU."""
 
 NO_DESCRIPTORS_SECONDS = 0.1
 _NO_CERTIFICATE = "peer did not return a certificate"
 
 
 class Handshakes:
-    """A listening socket with TLS; what ``make`` makes is connected once a handshake is done."""
+    """A listening TLS socket; ``make`` makes the protocol of a connection after its handshake."""
 
     def __init__(
         self,
@@ -61,7 +60,7 @@ class Handshakes:
         asyncio.get_running_loop().add_reader(listener, self._accept)
 
     def close(self) -> None:
-        """Accept no more, and end all handshakes. May be called again."""
+        """Ends all handshakes too. May be repeated."""
         if self._again is not None:
             self._again.cancel()
         if self._listener.fileno() >= 0:
@@ -75,7 +74,6 @@ class Handshakes:
             await asyncio.wait(self._tasks)
 
     def check(self) -> None:
-        """Each handshake is known by its address, and no address is known without one."""
         by_address = {taken: key for key, same in self._by_address.items() for taken in same}
         assert by_address == {taken: half.key for taken, half in self._half_open.items()}
         assert all(self._by_address.values()), self._by_address
@@ -102,7 +100,6 @@ class Handshakes:
         )
 
     def _begin(self, taken: socket.socket, peer: tuple[Any, ...]) -> None:
-        """It costs next to nothing until something of it is there to be answered."""
         if self._tls.context is None or is_reserved(taken.fileno()):
             self._counters.refused += 1
             taken.close()
@@ -180,7 +177,7 @@ class Handshakes:
             taken.shutdown(socket.SHUT_RDWR)
 
     def _forget(self, taken: socket.socket) -> bool:
-        """Whether nothing was heard of it yet."""
+        """Whether it had not sent anything yet."""
         key, silence = self._half_open.pop(taken, _HalfOpen(""))
         if key:
             same = self._by_address[key]
@@ -193,7 +190,7 @@ class Handshakes:
 
 
 class _HalfOpen(NamedTuple):
-    """A connection whose handshake is not done: from where, and what ends its silence."""
+    """A connection during its handshake: its address, and the timer of its silence."""
 
     key: str
     silence: asyncio.TimerHandle | None = None

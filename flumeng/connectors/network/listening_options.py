@@ -1,4 +1,4 @@
-"""Options of sources that listen on a port, and what they claim and need."""
+"""Options of sources that listen on a port."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What each peer address has and may have of one source. Pure: seconds come from the caller.
+"""Limits of what each peer address may send to one source. Pure.
 
-The work for a block does not grow with its events, unless they are limited: then they are counted.
-An address whose rate is overdrawn is remembered until that is made good, so that nobody gains by
-connecting again.
+An address with an overdrawn rate is remembered until that is made good, so that reconnecting gains
+nothing.
 """
 
 from __future__ import annotations
@@ -15,18 +14,16 @@ from flumeng.connectors.network.senders import NO_LIMITS, PeerLimits
 from flumeng.platform.rate_limit import RateLimit
 
 NETWORK_BITS = 64
-"""A sender with IPv6 has all addresses of a network of its own."""
+"""An IPv6 sender has all addresses of its network."""
 
 QUANTUM_SECONDS = 0.1
 LEAST_QUANTUM_BYTES = 4096
 SHORT_EVENT_BYTES = 64
 MOST_DEBTORS = 10_000
-"""Addresses without a connection that are remembered; the one that went first is forgotten."""
+"""Remembered addresses without a connection."""
 
 
 class Peer:
-    """One address: its connections, and what it has sent lately."""
-
     __slots__ = ("_bytes", "_clock", "_events", "connections", "key")
 
     def __init__(self, key: str, limits: PeerLimits, clock: Callable[[], float]) -> None:
@@ -39,7 +36,7 @@ class Peer:
         )
 
     def take(self, nbytes: int, events: int) -> float:
-        """Count what was received; gives the seconds to wait before more of it is read."""
+        """Counts received data; returns the seconds to wait before reading more."""
         now = self._clock()
         wait = self._bytes.take(nbytes, now) if self._bytes is not None else 0.0
         return max(wait, self._events.take(events, now)) if self._events is not None else wait
@@ -50,7 +47,7 @@ class Peer:
 
 
 class Peers:
-    """All addresses that have a connection to one source, or have overdrawn their rate."""
+    """Addresses with a connection to one source, or an overdrawn rate."""
 
     def __init__(self, limits: PeerLimits, clock: Callable[[], float]) -> None:
         self.counts_events = limits.events_per_second is not None
@@ -64,7 +61,7 @@ class Peers:
         self._debtors: dict[str, None] = {}
 
     def enter(self, host: str) -> Peer | None:
-        """One more connection from there; None when it is one too many. Then ``leave`` follows."""
+        """Adds a connection, or returns None at the limit. ``leave`` follows."""
         if self._is_unlimited:
             return self._anybody
         key = network(host)
@@ -86,16 +83,14 @@ class Peers:
             self._forget()
 
     def __len__(self) -> int:
-        """How many are remembered."""
         return len(self._peers)
 
     def check(self) -> None:
-        """Exactly those without a connection are debtors."""
         idle = {key for key, peer in self._peers.items() if not peer.connections}
         assert idle == self._debtors.keys(), (idle, self._debtors)
 
     def quantum_bytes(self, most: int) -> int:
-        """How much to read of a connection at once, so that it does not wait long afterwards."""
+        """Most bytes of one read, so that a connection does not wait long afterwards."""
         events, nbytes = self._limits.events_per_second, self._limits.bytes_per_second
         rates = [events * SHORT_EVENT_BYTES] if events is not None else []
         rates += [nbytes] if nbytes is not None else []
@@ -103,8 +98,7 @@ class Peers:
         return min([most, *quanta])
 
     def _forget(self) -> None:
-        """The oldest, if they owe nothing or are too many. Two at most, so that it takes no time
-        and there are never more of them than go."""
+        """Drops the oldest two at most, if they owe nothing or are too many."""
         for key in [key for key, _ in zip(self._debtors, range(2), strict=False)]:
             if self._peers[key].wait_seconds and len(self._debtors) <= MOST_DEBTORS:
                 return
@@ -112,7 +106,7 @@ class Peers:
 
 
 def network(host: str) -> str:
-    """Whom an address stands for."""
+    """The network that counts as one sender."""
     if ":" not in host:
         return host
     address = ipaddress.IPv6Address(host)

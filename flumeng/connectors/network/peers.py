@@ -1,4 +1,4 @@
-"""Who sends something, and what is the same for all that a socket source receives."""
+"""Senders of a socket source, and how their events are attributed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ from flumeng.connectors.api.received_block import LineRules, Origin
 from flumeng.connectors.api.source import SourceContext
 
 ATTRIBUTE_CHARACTERS = 200
-"""An attribute is repeated for each event, so its length must not be the sender's choice."""
+"""An attribute is repeated for each event: its length is not the sender's choice."""
 
 
 class UnauthorizedError(Exception):
-    """Why a client is not let in."""
+    """Why a client is not admitted."""
 
 
 class Client(NamedTuple):
-    """Who is at the other end of a connection; an empty name without a certificate.
-
-    ``let_in_by`` are those of ``tls.clients`` that name it, ``certificate`` is in DER.
-    """
+    """The peer of a connection; ``name`` is empty without a certificate (DER). ``let_in_by``: its
+    names in ``tls.clients``."""
 
     name: str = ""
     let_in_by: frozenset[str] = frozenset()
@@ -41,9 +39,8 @@ def address(name: tuple[Any, ...]) -> str:
 
 @dataclass(frozen=True)
 class Reception:
-    """What happens to received bytes. ``source`` is the source's name in the flow language;
-    ``cutter`` makes a new one for each connection or datagram, without it a datagram is one
-    message."""
+    """How received bytes become blocks. ``cutter`` makes one for each connection or datagram;
+    without it a datagram is one message."""
 
     source: str
     rules: LineRules
@@ -51,7 +48,7 @@ class Reception:
     cutter: Callable[[], Cutter] | None
 
     def origin(self, peer: tuple[Any, ...], client: str = "", **more: str) -> Origin:
-        """``client`` is what the sender has proven to be; empty without a proof."""
+        """``client`` is the sender's verified name."""
         proven = {"client": short(client)} if client else {}
         attrs = {"source": self.source, "peer": address(peer), **proven, **more}
         return Origin(peer[0], tuple(attrs.items()), self.rules)

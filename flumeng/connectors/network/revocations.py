@@ -1,7 +1,7 @@
-"""Lists of certificates that are revoked, from a file on this node. Pure but for reading it.
+"""Certificate revocation lists from a file on this node.
 
-TLS itself looks at the same file when a connection is made, and checks who signed the lists. This
-says when one is outdated, and who has been revoked since.
+TLS itself checks the same file when a connection is made. This reports outdated lists and
+certificates revoked since.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ _BEGIN = b"-----BEGIN X509 CRL-----"
 
 
 class RevocationLists:
-    """The lists of the authorities that sign senders."""
-
     def __init__(self, lists: Sequence[x509.CertificateRevocationList]) -> None:
         self._lists = lists
 
@@ -47,7 +45,7 @@ class RevocationLists:
         )
 
     def outdated(self, now: datetime) -> tuple[str, ...]:
-        """A sentence for each list that should have been followed by a newer one."""
+        """A sentence for each outdated list."""
         return tuple(
             f"the revocation list of {one.issuer.rfc4514_string()} is outdated since "
             f"{one.next_update_utc:%Y-%m-%dT%H:%M:%SZ}: none of its senders is let in"

@@ -1,4 +1,4 @@
-"""Who may send to a source that listens, and how much."""
+"""Limits and authentication of senders to a listening source."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class SenderAuth:
                 yield f"paths.{path}", "expected a path like /shop, without a slash at its end"
 
     def problems_with(self, tls: Tls | None) -> Iterator[tuple[str, str]]:
-        """What does not go together with the TLS of the source."""
+        """Conflicts with the source's TLS options."""
         known = {*self.tokens, *self.users}
         if not known:
             if tls is None or tls.client_ca is None:
@@ -97,7 +97,7 @@ class SenderAuth:
                     yield f"paths.{path}", f'unknown sender "{name}"; known here: {named}'
 
     def name_of(self, sender: str) -> str:
-        """As it is compared: of a certificate in one spelling."""
+        """Normalized for comparison."""
         if self.tokens or self.users:
             return sender
         try:

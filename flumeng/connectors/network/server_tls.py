@@ -1,4 +1,4 @@
-"""How a source serves TLS, and which clients it lets in."""
+"""TLS options of listening sources."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SHA_256 = "sha-256"
 
 
 def canonical(client: str) -> str:
-    """One spelling of whom a client's certificate names, or of its fingerprint (RFC 5425, 4.2.2:
-    `sha-256:` and pairs of capital hexadecimal digits). Raises ValueError."""
+    """The normal form of a name in a client's certificate, or of its fingerprint (RFC 5425, 4.2.2).
+    Raises ValueError."""
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(client))
     if _FINGERPRINT.fullmatch(client):

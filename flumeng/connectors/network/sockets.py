@@ -1,4 +1,4 @@
-"""Sources that listen on one address: lines and messages over TCP, TLS or UDP."""
+"""Sources that listen on one address over TCP, TLS or UDP."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from flumeng.platform.seldom import every
 
 
 class SocketSource(Source):
-    """What is received, and how it is cut, is in its ``reception``."""
-
     spreads = True
 
     def __init__(
@@ -70,7 +68,7 @@ class SocketSource(Source):
 
 
 class TcpSource(SocketSource):
-    """Lines, or messages after their lengths."""
+    """Lines, or messages with their lengths."""
 
     def __init__(self, options: Tcp, context: SourceContext) -> None:
         rules = LineRules(options.max_line_bytes, TRAILERS[options.framing], keep_empty=False)

@@ -1,13 +1,11 @@
 """Messages over TCP.
 
-All connections of a worker share one receive buffer and of each only its unfinished message is
-kept, so idle connections cost next to nothing. The event loop cuts after the last whole message,
-copies once and queues; everything else happens in the commit thread.
+All connections of a worker share one receive buffer; only the unfinished message of each is kept,
+so idle ones cost almost nothing. The event loop cuts after the last whole message, copies once and
+queues.
 
-Senders cannot take more than their share: there are at most so many connections, and all unfinished
-messages together take at most ``HELD_BYTES``. When that is reached, the connection with the largest
-one is closed; a slow sender of short messages never is. One that is over the rate of its address is
-not read for a while.
+The number of connections is bounded, and so are all unfinished messages together (``HELD_BYTES``):
+the connection with the largest one is closed. A connection over its address's rate is paused.
 """
 
 from __future__ import annotations
@@ -35,12 +33,12 @@ QUIET_SECONDS = 0.02
 HELD_BYTES = 32 << 20
 
 _buffer = bytearray(RECEIVE_BYTES)
-"""Of all connections of this process: what was read into it is cut before anything else is read."""
+"""Shared by all connections: what was read into it is cut before anything else is read."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What senders may have of one worker. None: a connection may be idle for ever."""
+    """Per worker. ``idle_seconds`` None: never closed for being idle."""
 
     connections: int = 10_000
     idle_seconds: float | None = None
@@ -94,8 +92,8 @@ class Streams:
         self._server = None
 
     async def _read_what_was_sent(self) -> None:
-        """The kernel has told the senders that it took these bytes; nobody sends them again. That
-        goes for connections too that are not accepted yet."""
+        """The kernel has acknowledged these bytes to the senders, also on connections not accepted
+        yet."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + LAST_BYTES_SECONDS
         before = -1
@@ -115,7 +113,7 @@ class Streams:
             connection.resume()
 
     def client(self, transport: asyncio.BaseTransport, peer: str) -> Client | None:
-        """Who has made a connection; None when it is not let in."""
+        """The peer of a connection; None when it is not admitted."""
         if self.tls is None:
             return Client()
         try:
@@ -127,7 +125,6 @@ class Streams:
             return None
 
     def close_revoked(self) -> None:
-        """Whoever was let in and would not be now."""
         assert self.tls is not None
         for connection in list(self.connections):
             if self.tls.is_revoked(connection.certificate):
@@ -136,7 +133,7 @@ class Streams:
                 connection.abort()
 
     def hold(self, nbytes: int) -> None:
-        """So many bytes more (or less) of unfinished messages are kept."""
+        """Counts bytes of unfinished messages."""
         self.held_bytes += nbytes
         if nbytes > 0 and self.held_bytes > HELD_BYTES:
             greediest = max(self.connections, key=lambda connection: connection.held_bytes)
@@ -147,7 +144,7 @@ class Streams:
             greediest.abort()
 
     def discard(self, nbytes: int, peer: str) -> None:
-        """A connection is gone, and so is the message that it left unfinished."""
+        """Counts the unfinished message of a lost connection."""
         counters = self.reception.context.counters
         counters.discarded_bytes += nbytes
         if self._broken.is_due():
@@ -160,7 +157,7 @@ class Streams:
             )
 
     def _close_idle(self) -> None:
-        """Look over all connections now and then; nobody is idle while nothing is read."""
+        """No connection is idle while reading is paused."""
         if self.limits.idle_seconds is None:
             return
         loop = asyncio.get_running_loop()
@@ -175,7 +172,7 @@ class Streams:
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """One sender. A message cut off by a broken connection was never whole and is not taken."""
+    """One sender. A message cut off by a broken connection is not taken."""
 
     __slots__ = (
         "_account",
@@ -226,7 +223,7 @@ class _Connection(asyncio.BufferedProtocol):
         return address(self._peer)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        """A new connection can be paused only once something of it was read: no more than that."""
+        """A new connection can be paused only after one read: of one byte."""
         view = self._streams.view
         return view[:1] if self._streams.paused else view
 

@@ -1,8 +1,5 @@
-"""The syslog source: messages over TCP (RFC 6587), TLS (RFC 5425) or UDP (RFC 5426), stored whole
-as received.
-
-What a message means is the ``parse`` filter's business.
-"""
+"""The syslog source: messages over TCP (RFC 6587), TLS (RFC 5425) or UDP (RFC 5426), stored as
+received."""
 
 from __future__ import annotations
 
@@ -18,8 +15,6 @@ from flumeng.connectors.network.streams import Limits
 
 
 class SyslogSource(SocketSource):
-    """Listens on one address, over the protocol of its options."""
-
     def __init__(self, options: Syslog, context: SourceContext) -> None:
         udp = options.protocol == "udp"
         rules = LineRules(options.max_line_bytes, TRAILERS["syslog"], keep_empty=False)

@@ -1,8 +1,7 @@
-"""The server's side of TLS, from files on this node that are read again when they change.
+"""Server-side TLS from files that are read again when they change.
 
-A connection is made with what the files say then. A certificate, key or authority that cannot be
-used leaves the one before in its place; without a revocation list that can be read nobody is let
-in.
+An unusable certificate, key or authority leaves the old one in place; without a readable revocation
+list nobody is admitted.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
-"""How often it is looked whether a file is another one."""
+"""Seconds between two looks at the files."""
 
 
 class Files(NamedTuple):
-    """What tells one state of the files from another: how each looks, which lists are outdated."""
+    """The state of the files: their stat, and the outdated lists."""
 
     looks: tuple[tuple[int, int, int, int], ...] = ()
     outdated: tuple[str, ...] = ()
@@ -44,10 +43,9 @@ class Loaded(NamedTuple):
 
 
 class ServerTls:
-    """The TLS of one source. ``context`` is for the next connection; None: nobody is let in.
-
-    ``changed`` is called in the event loop when ``problem`` or who is revoked may be another.
-    """
+    """The TLS of one source. ``context`` is for the next connection; None: nobody is admitted.
+    ``changed`` is called in the event loop when ``problem`` or the revoked certificates may
+    differ."""
 
     def __init__(
         self,
@@ -67,7 +65,7 @@ class ServerTls:
         self.problem = ""
 
     async def start(self) -> None:
-        """Raises UserError, one sentence that names the file."""
+        """Raises UserError, which names the file."""
         if self._options.client_ca is not None:  # only then it costs memory
             from flumeng.connectors.network.client_certificates import Clients  # noqa: PLC0415
 
@@ -75,7 +73,7 @@ class ServerTls:
         self._use(await asyncio.to_thread(self._read))
 
     async def look(self) -> None:
-        """Use what has changed since. What cannot be used is tried again each time."""
+        """Reads changed files; unusable ones are retried each time."""
         try:
             loaded = await asyncio.to_thread(self._read_if_changed)
         except UserError as error:
@@ -87,7 +85,7 @@ class ServerTls:
             self._use(loaded)
 
     def client(self, transport: asyncio.BaseTransport) -> Client:
-        """Who has made this connection. Raises UnauthorizedError."""
+        """The peer of a connection. Raises UnauthorizedError."""
         if self._clients is None:
             return Client()
         certificate = transport.get_extra_info("ssl_object").getpeercert(True)
@@ -103,8 +101,7 @@ class ServerTls:
         return client
 
     def is_revoked(self, certificate: bytes) -> bool:
-        """Whether a list has it by now; TLS itself asks when a connection is made. Raises
-        ValueError for what is no certificate."""
+        """Raises ValueError for an unreadable certificate."""
         return self._revoked is not None and bool(certificate) and self._revoked.has(certificate)
 
     def _use(self, loaded: Loaded) -> None:
@@ -112,7 +109,7 @@ class ServerTls:
         self._note("; ".join(loaded.files.outdated))
 
     async def _go_on(self, problem: str) -> None:
-        """With what was there before, but with who is revoked now."""
+        """Keeps the old context, with the new revocations."""
         try:
             self._revoked = await asyncio.to_thread(self._read_lists)
         except UserError:
@@ -130,7 +127,7 @@ class ServerTls:
         return None if unchanged else self._read()
 
     def _read(self) -> Loaded:
-        """How the files look is seen before: what changes meanwhile is read once more."""
+        """The files' stat is taken first: a change meanwhile is read again."""
         looks = self._look(None).looks
         context = _context(self._options)
         revoked = self._read_lists()
