@@ -1,6 +1,6 @@
-"""The segments of one journal, oldest first. The last one is active, the others are sealed.
+"""The segments of one journal, oldest first; the last one is active, the others are sealed.
 
-One thread changes the chain, any thread reads it: it is replaced and never changed in place.
+One thread changes the chain, any thread reads it: it is replaced, never changed in place.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class Chain:
         return self._sealed_bytes + self.active.length
 
     def add(self, fresh: Segment) -> None:
-        """The active segment is sealed and ``fresh`` takes its place."""
+        """Seals the active segment and adds the next one."""
         self._sealed_bytes += self.active.length
         self._segments = (*self._segments, fresh)
 
     def acked(self, ack: int) -> int:
-        """How many of the oldest segments have all their events below ``ack``; never the active."""
+        """The number of oldest segments with all events below ``ack``, without the active one."""
         ends = (after.base for after in self._segments[1:])
         return sum(1 for _ in itertools.takewhile(lambda end: end <= ack, ends))
 
     def expired(self, ack: int, limits: Limits) -> int:
-        """How many of the acked ones are to go now."""
+        """The number of acked segments to drop now."""
         parts = self._segments[: self.acked(ack)]
         now = time.time()
         return limits.expired(
@@ -57,16 +57,14 @@ class Chain:
         return self._segments[number]
 
     def drop(self, count: int) -> tuple[Segment, ...]:
-        """Take out the oldest."""
+        """Removes the oldest ones."""
         gone, self._segments = self._segments[:count], self._segments[count:]
         self._sealed_bytes -= sum(part.length for part in gone)
         return gone
 
     def windows(self, start: int, end: int) -> Iterator[Window]:
-        """The frames that hold events of [start, end), in order; ``end`` must be safe.
-
-        Raises BelowFloorError and CorruptError.
-        """
+        """The frames of [start, end), in order; ``end`` must be safe. Raises BelowFloorError and
+        CorruptError."""
         segments = self._segments
         if start < segments[0].base:
             raise BelowFloorError(
@@ -78,7 +76,7 @@ class Chain:
                 yield from part.windows(max(start, part.base), min(end, part_end))
 
     def check(self, *, sound: bool) -> None:
-        """Assert its invariants; files have their lengths in a ``sound`` journal."""
+        """Asserts the invariants; in a ``sound`` journal files have their lengths."""
         bases = [part.base for part in self._segments]
         assert bases == sorted(set(bases))
         assert self._sealed_bytes == sum(part.length for part in self._segments[:-1])

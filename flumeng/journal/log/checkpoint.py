@@ -1,8 +1,8 @@
-"""The checkpoint: one block of 512 bytes that says how far the journal is known to be on disk.
+"""The checkpoint: one block of 512 bytes that says how far a journal is on disk.
 
-It is written in place after each sync of the data, never before, so it may be behind the data but
-never ahead. What lies below its offset was acknowledged: damage there is never cut away. It needs
-no new space on disk, so a full disk cannot stop it.
+It is written in place after each sync of the data, so it may be behind the data but never ahead.
+What lies below its offset was acknowledged and is never cut away. It needs no new disk space, so a
+full disk cannot stop it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ FIELDS = struct.Struct("<4sBBBBQQQQQ16s16sQQ")
 _CRC = struct.Struct("<I")
 
 Durability = Literal["disk", "spill", "memory", "replicated"]
-"""What an event has to be before it is acknowledged: synced, written, only taken, or synced here
-and on every copy in sync."""
+"""What must have happened to an event before it is acknowledged: synced, written, taken, or synced
+on every copy in sync."""
 
 NO_BOOT = bytes(16)
 NO_BARRIER = 2**64 - 1
@@ -41,12 +41,11 @@ _DURABILITIES: tuple[Durability, ...] = get_args(Durability)
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Everything below ``offset`` in the segment that begins at ``segment`` is on disk, and all
-    segments before it; that is every event below ``safe``.
+    """All events below ``safe`` are on disk: those below ``offset`` in the segment ``segment``, and
+    all segments before it.
 
-    ``boot`` is set while there may be events that only the kernel of that boot has. Nobody reads
-    events from ``barrier`` on: the first of them is lost, and no operator has accepted that yet.
-    ``lost`` counts the events that are gone.
+    ``boot`` is set while some may be in the kernel of that boot only. Readers stop at ``barrier``,
+    where a loss is not accepted yet. ``lost`` counts lost events.
     """
 
     journal: bytes
@@ -115,7 +114,7 @@ class Checkpoint:
 
 
 class CheckpointFile:
-    """The open checkpoint of one journal. One writer."""
+    """The open checkpoint file, for one writer."""
 
     def __init__(self, path: Path, disk: Disk, clock: Callable[[], float] = time.monotonic) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -124,15 +123,12 @@ class CheckpointFile:
         self._synced_at = clock()
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Overwrite the block. A killed process leaves it all the same, in the page cache."""
+        """Overwrites the block, in the page cache: it survives the process."""
         self._disk.write(self._fd, [checkpoint.pack()], 0)
 
     def sync(self, *, now: bool) -> None:
-        """Put the block on the medium: ``now``, or if that was last done 100 ms ago or more.
-
-        So a power cut may leave an older one, which only widens what counts as a possibly torn
-        tail.
-        """
+        """Syncs the block ``now``, or when the last sync is 100 ms ago. After a power cut an older
+        block only widens the possibly torn tail."""
         if now or self._clock() - self._synced_at >= SYNC_INTERVAL_SECONDS:
             self._disk.sync(self._fd)
             self._synced_at = self._clock()

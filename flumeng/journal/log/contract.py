@@ -1,6 +1,5 @@
-"""What journals have in common: those on disk and in memory, all that those need who write, serve
-and keep them, and any other what a group commit needs. ``Journal`` says what each of it promises.
-"""
+"""Protocols of journals: for group commit, and for those that write, serve and keep them.
+``Journal`` documents each method."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ Encoded = TypeVar("Encoded")
 
 
 class Appendable(Protocol[Encoded]):
-    """What takes events, wherever it keeps them. ``encode`` is for any thread, and raises what
-    ``Payload.encode`` raises. An append that raised HeldError is repeated with the same events."""
+    """Takes events. ``encode`` is thread-safe, and raises as ``Payload.encode``. An append that
+    raised HeldError is repeated with the same events."""
 
     id: str
 
@@ -36,11 +35,11 @@ class Appendable(Protocol[Encoded]):
     def append_encoded(self, payload: Encoded) -> int: ...
     def sync(self) -> int: ...
     def confirms(self, end: int) -> bool:
-        """After a sync: whether what lies below ``end`` is as durable as is promised, so that it
-        may be answered. What does not come at once is told by ``on_confirmed``."""
+        """After a sync: whether events below ``end`` may be acknowledged. If not yet, the callback
+        of ``on_confirmed`` follows."""
 
     def on_confirmed(self, wake: Callable[[], None]) -> None:
-        """Call it whenever ``confirms`` may say something else. Once, before the first append."""
+        """``wake`` is called when ``confirms`` may differ. Set once, before the first append."""
 
     def tend(self) -> None: ...
     def trim(self, ack: int) -> None: ...
@@ -75,7 +74,7 @@ class Log(Protocol):
     def closed(self) -> bool: ...
     @property
     def full(self) -> bool:
-        """Whether the last append found no room: it takes nothing until something is acked."""
+        """Whether the last append found no room."""
 
     @property
     def bytes(self) -> int: ...

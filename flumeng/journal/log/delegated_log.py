@@ -1,4 +1,4 @@
-"""What a ``Log`` that stands before a journal leaves to it."""
+"""The part of a ``Log`` that is delegated to a journal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flumeng.journal.log.segment import Window
 
 
 class DelegatedLog:
-    """``_journal`` may be replaced; ``_listeners`` are those of each."""
+    """``_journal`` may be replaced; all of them have these ``_listeners``."""
 
     _journal: Journal
     _listeners: Listeners

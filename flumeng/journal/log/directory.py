@@ -1,4 +1,4 @@
-"""The directory of a journal: there whole or not at all, and open in one process at a time."""
+"""The directory of a journal: created whole or not at all, and open in one process at a time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SPARE_BYTES = 64 << 10
 
 
 def place(parent: Path, journal: str) -> Path:
-    """Where a journal of that id lies. Raises UserError for what cannot be one."""
+    """Raises UserError for an invalid id."""
     if not is_id(journal):
         raise UserError(f"{journal!r} cannot be a journal's id: it names a directory")
     return parent / journal
@@ -46,8 +46,8 @@ def create(
     replica: Replica | None = None,
     base: int = 0,
 ) -> None:
-    """Make a journal without events, whose first will have the seq ``base``, under a hidden name,
-    sync and rename it. Leaves nothing behind when it raises UserError or OSError."""
+    """Makes a journal without events, whose first seq will be ``base``: under a hidden name,
+    synced, then renamed. Leaves nothing behind when it raises UserError or OSError."""
     if path.exists():
         raise UserError(f"{path} exists already")
     _make_parents(path.parent, disk)
@@ -87,7 +87,7 @@ def _fill(
 
 
 def _make_parents(directory: Path, disk: Disk) -> None:
-    """Make the directory and those above it that are missing, each with its name on the medium."""
+    """Makes missing directories, with their names synced."""
     if not directory.exists():
         _make_parents(directory.parent, disk)
         directory.mkdir(exist_ok=True, mode=0o700)
@@ -95,7 +95,7 @@ def _make_parents(directory: Path, disk: Disk) -> None:
 
 
 def hidden(path: Path) -> Path:
-    """The name of a journal that is being made or removed; free to use."""
+    """The free name of a journal that is being made or removed."""
     name = path.with_name(f".{path.name}{_HIDDEN}")
     if name.exists():
         shutil.rmtree(name)
@@ -103,7 +103,7 @@ def hidden(path: Path) -> Path:
 
 
 def find(parent: Path) -> list[Path]:
-    """The journals in a directory; deletes what a broken-off ``create`` or removal left there."""
+    """The journals in a directory; deletes the rest of interrupted creations and removals."""
     if not parent.exists():
         return []
     for left_over in parent.glob(f".*{_HIDDEN}"):
@@ -112,7 +112,7 @@ def find(parent: Path) -> list[Path]:
 
 
 def lock(path: Path, *, make: bool = True) -> int:
-    """Take the journal for this process until the descriptor is closed. Raises UserError."""
+    """Locks the journal until the descriptor is closed. Raises UserError."""
     how = os.O_RDWR | os.O_CREAT if make else os.O_RDONLY
     fd = os.open(path / _LOCK, how | os.O_CLOEXEC, 0o600)
     try:
@@ -135,12 +135,12 @@ def in_use(path: Path) -> bool:
 
 
 def spare(path: Path) -> Path:
-    """A file that holds some blocks, so that trimming can begin a segment on a full disk."""
+    """A file with reserved blocks, for a new segment on a full disk."""
     return path / _SPARE
 
 
 def make_spare(path: Path, disk: Disk) -> None:
-    """See to it that there is a spare file, if there is room."""
+    """Makes the spare file, if there is room."""
     file = spare(path)
     if file.exists():
         return
@@ -156,7 +156,7 @@ def make_spare(path: Path, disk: Disk) -> None:
 
 @contextlib.contextmanager
 def plain_errors(path: Path) -> Iterator[None]:
-    """What the file system says while a journal is made or opened, in the project's errors."""
+    """Translates OSError while a journal is made or opened."""
     try:
         yield
     except OSError as error:

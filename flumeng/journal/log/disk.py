@@ -1,7 +1,7 @@
-"""The adapter to the file system for everything in a journal that must survive a crash.
+"""The file system adapter for everything in a journal that must survive a crash.
 
-It translates nothing and decides nothing: errors leave as ``OSError``. Tests pass a disk of their
-own to make a write or a sync fail, or to learn what a power cut would have kept.
+It decides nothing; errors leave as ``OSError``. Tests replace it to fail writes and syncs, and to
+learn what a power cut keeps.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Disk:
-    """Writes, syncs and free space of a real disk. Holds no state."""
+    """A real disk. Stateless."""
 
     def write(self, fd: int, parts: Sequence[Any], offset: int) -> None:
-        """Write all parts, one after the other, from ``offset``; a short write is continued."""
+        """Writes all parts from ``offset`` on; continues short writes."""
         left = [view for part in parts if (view := memoryview(part).cast("B")).nbytes]
         while left:
             written = os.pwritev(fd, left, offset)
@@ -37,16 +37,13 @@ class Disk:
                 left[0] = left[0][written:]
 
     def allocate(self, fd: int, size: int) -> None:
-        """Take ``size`` bytes of the disk for a file."""
         os.posix_fallocate(fd, 0, size)
 
     def sync(self, fd: int) -> None:
-        """Return when all that was written is on the medium."""
         os.fdatasync(fd)
 
     def sync_directory(self, directory: Path, opened: int | None = None) -> None:
-        """Return when the names in the directory are on the medium. ``opened`` is its descriptor
-        when it is open already."""
+        """Syncs the names in the directory; ``opened`` is its descriptor, if there is one."""
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY) if opened is None else opened
         try:
             os.fsync(fd)
@@ -55,13 +52,12 @@ class Disk:
                 os.close(fd)
 
     def free_bytes(self, fd: int) -> int:
-        """Bytes that an unprivileged process may still write on the file system of ``fd``."""
+        """Bytes that an unprivileged process may still write."""
         status = os.fstatvfs(fd)
         return status.f_bavail * status.f_frsize
 
     def boot(self) -> bytes:
-        """16 bytes that are others after each start of the machine: what was written since the
-        same boot, the kernel still has. Unknown counts as another boot."""
+        """16 bytes that identify this boot of the machine; random if unknown, as another boot."""
         try:
             return uuid.UUID(_BOOT_ID.read_text().strip()).bytes
         except (OSError, ValueError):
@@ -69,7 +65,7 @@ class Disk:
 
 
 class TimedDisk(Disk):
-    """A real disk that keeps how long its syncs took."""
+    """Measures its syncs."""
 
     def __init__(self) -> None:
         self.sync_seconds = Histogram()
@@ -81,7 +77,7 @@ class TimedDisk(Disk):
 
 
 def read_into(fd: int, view: memoryview, offset: int) -> int:
-    """Fill ``view`` from ``offset``; returns the bytes read, fewer only at the end of the file."""
+    """Fills ``view`` from ``offset``; returns the bytes read, fewer only at the end of the file."""
     done = 0
     while done < view.nbytes:
         read = os.preadv(fd, [view[done:]], offset + done)

@@ -1,4 +1,4 @@
-"""The events in a journal's directory, as far as they are whole. Reads only."""
+"""Dumps the readable events in a journal's directory. Reads only."""
 
 from __future__ import annotations
 
@@ -23,12 +23,9 @@ Found = tuple[int, pa.RecordBatch] | Finding
 def dump(
     directory: Path, start: int = 0, end: int | None = None, keyring: Keyring = NO_KEYS
 ) -> Iterator[Found]:
-    """Yield the events of [start, end), each batch with the seq of its first one, and in between a
-    finding for what cannot be read.
-
-    Of a journal that a process has open, only what its checkpoint speaks of is read. Raises
-    UserError for a directory that holds no journal.
-    """
+    """Yields the events of [start, end) in batches with their first seqs, and findings for
+    unreadable ones. Of an open journal only what its checkpoint covers is read. Raises UserError
+    for a directory without a journal."""
     paths = sorted(directory.glob(f"*{SUFFIX}"))
     if not paths and not (directory / checkpoints.NAME).exists():
         raise UserError(f"{directory} holds no journal")

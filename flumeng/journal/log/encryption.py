@@ -42,7 +42,7 @@ from flumeng.platform.errors import UserError
 
 KEY_BYTES = 32
 FRAMES_A_SALT = 1 << 16
-"""Far below what AES-GCM bears under one key, also with the largest frames."""
+"""Far below the limits of AES-GCM under one key, even for the largest frames."""
 SALT_BYTES = 16
 TAG_BYTES = 16
 _ENVELOPE = struct.Struct(f"<8s{SALT_BYTES}s12s")
@@ -54,15 +54,15 @@ assert _ENVELOPE.size + TAG_BYTES == ENCRYPTION_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """``id`` names it in frames and messages, and tells nothing of it."""
+    """``id`` names it in frames and messages, without revealing it."""
 
     id: str
     material: bytes = field(repr=False)
 
     @classmethod
     def parse(cls, text: str, reference: str) -> Key:
-        """From what a secret holds: 32 bytes as hexadecimal digits or base64. Raises UserError,
-        which does not show it."""
+        """A secret's 32 bytes in hexadecimal digits or base64. Raises UserError without the
+        text."""
         material = b""
         with suppress(ValueError):  # whose trace would show the text
             material = bytes.fromhex(text) if len(text) == 2 * KEY_BYTES else _from_base64(text)
@@ -82,13 +82,13 @@ def _from_base64(text: str) -> bytes:
 
 @dataclass(frozen=True)
 class Keyring:
-    """Keys by the references to the secrets that hold them; the first is for new frames."""
+    """Keys by their secrets' references; the first is for new frames."""
 
     keys: Mapping[str, Key]
 
     @classmethod
     def resolve(cls, references: Iterable[str]) -> Keyring:
-        """Raises UserError for a secret that is not there or is no key."""
+        """Raises UserError for a secret that is missing or no key."""
         return cls({name: Key.parse(secrets.resolve(name), name) for name in references})
 
     @property
@@ -106,10 +106,8 @@ class Keyring:
         )
 
     def opened(self, frame: pa.Buffer, header: FrameHeader) -> tuple[pa.Buffer, FrameHeader]:
-        """The frame as it was before it was encrypted; any other as it is.
-
-        Raises KeyMissingError, and BadFrameError for a frame that was changed.
-        """
+        """The decrypted frame; a plain one as it is. Raises KeyMissingError, and BadFrameError for
+        a changed frame."""
         if not header.encrypted:
             return frame, header
         key_id, salt, nonce = _ENVELOPE.unpack_from(frame, header.message_offset)
@@ -136,13 +134,13 @@ NO_KEYS = Keyring({})
 
 
 def key_of(frame: pa.Buffer, header: FrameHeader) -> str:
-    """The id of the key that an encrypted frame is encrypted with."""
+    """The id of a frame's key."""
     key_id, _, _ = _ENVELOPE.unpack_from(frame, header.message_offset)
     return bytes(key_id).hex()
 
 
 def aligned(parts: Iterable[Any], size: int) -> pa.Buffer:
-    """One buffer of these parts that begins where Arrow wants columns to begin."""
+    """Joins parts in a buffer with Arrow's alignment."""
     buffer = pa.allocate_buffer(size)
     view, at = memoryview(buffer).cast("B"), 0
     for part in parts:
@@ -153,7 +151,7 @@ def aligned(parts: Iterable[Any], size: int) -> pa.Buffer:
 
 
 def _decrypted(cipher: Any, nonce: bytes, sealed: pa.Buffer, associated: bytes) -> bytes | None:
-    """None when a bit of it is not as it was."""
+    """None when authentication fails."""
     from cryptography.exceptions import InvalidTag  # noqa: PLC0415  loads OpenSSL
 
     try:
@@ -164,7 +162,7 @@ def _decrypted(cipher: Any, nonce: bytes, sealed: pa.Buffer, associated: bytes) 
 
 
 class Sealer:
-    """Encrypts frames of one journal, for the one thread that appends to it."""
+    """Encrypts frames of one journal, for the one thread that appends."""
 
     def __init__(
         self, key: Key, journal: bytes, chance: Callable[[int], bytes] = os.urandom
@@ -177,8 +175,7 @@ class Sealer:
     def seal(
         self, header: FrameHeader, state: bytes, message: Any
     ) -> tuple[FrameHeader, list[Any]]:
-        """The frame encrypted: its header, and the buffers to write one after the other. Each call
-        makes another one."""
+        """The encrypted frame's header and buffers, different at each call."""
         if self._count == FRAMES_A_SALT:
             self._begin()
         nonce = _NONCE.pack(self._count, self._chance(8))
@@ -199,7 +196,7 @@ class Sealer:
 
 
 def _associated(header: FrameHeader, envelope: Any, state: Any) -> bytes:
-    """What is authenticated beside the events; lengths are in the header."""
+    """The authenticated data beside the events."""
     return b"".join((header.identity, bytes(envelope), bytes(state)))
 
 

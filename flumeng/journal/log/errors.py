@@ -1,4 +1,4 @@
-"""What can go wrong with a journal, for those who must tell one from another."""
+"""Errors of journals."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from flumeng.platform.errors import CorruptError, NotAllowedError, UnavailableEr
 
 
 class JournalFailedError(CorruptError):
-    """A write or a sync failed, so nobody knows what is on disk: this opening of the journal
-    takes nothing more. Opening it again recovers from the synced checkpoint."""
+    """After a failed write or sync the content of the disk is unknown: this journal takes nothing
+    more. Reopening recovers from the synced checkpoint."""
 
 
 class HeldError(UnavailableError):
-    """The journal cannot take the frame now. Nothing was written; it goes on when that changes.
-
-    ``cause`` says in a few words, for people, what is to change.
-    """
+    """The journal cannot take the frame now; nothing was written. ``cause`` says in a few words
+    what has to change."""
 
     def __init__(self, message: str, cause: str) -> None:
         super().__init__(message)
@@ -23,11 +21,11 @@ class HeldError(UnavailableError):
 
 
 class DiskFullError(HeldError):
-    """There is no room: on the disk, in the journal's bounds, or in what all journals may have."""
+    """No room on the disk, in the journal's limit, or in that of all journals."""
 
 
 class OutOfDescriptorsError(HeldError):
-    """This process, or the system, has as many files open as it may."""
+    """The process or the system has too many open files."""
 
 
 class NotServedError(UnavailableError):
@@ -35,36 +33,35 @@ class NotServedError(UnavailableError):
 
 
 class KeyMissingError(UnavailableError):
-    """Events are encrypted with a key that this process does not have. Nothing is wrong with them:
-    they wait for it."""
+    """The key of encrypted events is not here; they wait for it."""
 
 
 class DeniedError(NotAllowedError):
-    """Whoever asks may not have that, or does not prove who they are."""
+    """The caller is not authorized, or not authenticated."""
 
 
 class TapDeniedError(NotAllowedError):
-    """The node's policy does not allow to look at events of that flow."""
+    """The node's policy does not allow to tap that flow."""
 
 
 class TapsBusyError(UnavailableError):
-    """Taps read already what all of them may read there. Nothing is wrong: ask again."""
+    """The taps of the server have reached their limit: try again."""
 
 
 class DataLossError(CorruptError):
-    """Events that should exist are not there."""
+    """Events that should exist are missing."""
 
 
 class BelowFloorError(DataLossError):
-    """The range begins below the journal's floor: those events were trimmed."""
+    """The range begins below the floor: its events were trimmed."""
 
 
 class AboveSafeError(DataLossError):
-    """The range ends above what the journal has on disk."""
+    """The range ends above what is on disk."""
 
 
 def held(what: str, error: OSError) -> HeldError | None:
-    """The error for what a system call said, when that is to be waited for."""
+    """A HeldError for errors that pass: a full disk, too many open files."""
     if error.errno in FULL:
         return DiskFullError(f"{what}: {error.strerror}", f"disk full: {error.strerror}")
     if error.errno in OUT_OF_DESCRIPTORS:

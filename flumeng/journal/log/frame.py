@@ -67,11 +67,11 @@ _SAMPLER = pa.Codec("lz4_raw")
 
 
 class BadFrameError(CorruptError):
-    """The bytes are not an unharmed frame of this journal. Who reads adds the place."""
+    """The bytes are no valid frame of this journal; the caller adds the place."""
 
 
 def identity(journal: str) -> bytes:
-    """The 16 bytes that stand for a journal in its files, made from its never reused id."""
+    """The 16 bytes that identify a journal in its files, from its id."""
     return uuid.uuid5(_NAMESPACE, journal).bytes
 
 
@@ -81,10 +81,8 @@ def padded(length: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """The first 64 bytes of a frame. It covers seqs ``first_seq`` to ``end``, half-open.
-
-    A frame of ``lost`` events is a header alone.
-    """
+    """The first 64 bytes of a frame with seqs [first_seq, end). A frame of ``lost`` events is a
+    header alone."""
 
     journal: bytes
     term: int
@@ -102,7 +100,7 @@ class FrameHeader:
 
     @property
     def crc(self) -> int:
-        """The header's own checksum: it stands for the whole frame."""
+        """The header's checksum, which covers the whole frame."""
         return int(crc32c(self._fields()))
 
     @property
@@ -116,7 +114,7 @@ class FrameHeader:
 
     @property
     def identity(self) -> bytes:
-        """All that it says but its checksums, which are of what lies on disk."""
+        """Its fields without checksums, which depend on the bytes on disk."""
         return replace(self, payload_crc=0)._fields()
 
     def pack(self) -> bytes:
@@ -141,10 +139,8 @@ class FrameHeader:
 
     @classmethod
     def unpack(cls, data: Any, offset: int, journal: bytes) -> FrameHeader:
-        """Read and check the header at ``offset`` of a buffer with at least 64 bytes there.
-
-        Raises BadFrameError. What it returns is what was written, and its lengths are bounded.
-        """
+        """Checks the header at ``offset``, where the buffer has 64 bytes or fewer. Raises
+        BadFrameError. Its lengths are bounded."""
         view = memoryview(data)[offset : offset + HEADER_BYTES]
         if len(view) < HEADER_BYTES:
             raise BadFrameError("the header is cut short")
@@ -174,10 +170,8 @@ class FrameHeader:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """All of a frame but its place in a journal; what can be wrong with events was found already.
-
-    ``state`` are the changed keys of source state, None deletes one.
-    """
+    """A valid frame without its place in a journal. ``state``: changed keys of source state; None
+    deletes one."""
 
     rows: int
     state: dict[str, object]
@@ -210,7 +204,7 @@ class Payload:
         return blob
 
     def at(self, journal: bytes, term: int, first_seq: int) -> tuple[FrameHeader, list[Any]]:
-        """The frame at its place: its header, and the buffers to write one after the other."""
+        """The header for a place, and the buffers to write."""
         header = FrameHeader(
             journal, term, first_seq, self.rows, self.state_bytes, self.message.size, self.crc
         )
@@ -218,7 +212,7 @@ class Payload:
 
 
 def payload_of(state: Any, message: Sequence[Any]) -> tuple[list[Any], int]:
-    """What follows a header, and its checksum; ``message`` in its parts."""
+    """The bytes after a header, and their checksum."""
     size = sum(memoryview(part).nbytes for part in message)
     parts = [state, _padding(len(state)), *message, _padding(size)]
     crc = 0
@@ -228,7 +222,7 @@ def payload_of(state: Any, message: Sequence[Any]) -> tuple[list[Any], int]:
 
 
 def verify(frame: pa.Buffer, journal: bytes) -> FrameHeader:
-    """Check every bit of one whole frame; raises BadFrameError."""
+    """Checks every bit of a whole frame. Raises BadFrameError."""
     header = FrameHeader.unpack(frame, 0, journal)
     if header.length != frame.size:
         raise BadFrameError(f"the frame has {frame.size} bytes, its header says {header.length}")
@@ -238,18 +232,17 @@ def verify(frame: pa.Buffer, journal: bytes) -> FrameHeader:
 
 
 def decode(frame: pa.Buffer, journal: bytes) -> tuple[FrameHeader, pa.RecordBatch]:
-    """Check one whole frame and read its events. Raises BadFrameError."""
+    """Checks a whole frame and reads its events. Raises BadFrameError."""
     header = verify(frame, journal)
     return header, events(frame, header)
 
 
 def events(frame: pa.Buffer, header: FrameHeader) -> pa.RecordBatch:
-    """Read the events of a frame that was verified; those not compressed stay where they are.
+    """The events of a verified frame; uncompressed ones are not copied.
 
-    A frame that came over the network may lie at an odd address: it is moved first, because Arrow
-    promises its users aligned columns. A checksum only says that these are the bytes that someone
-    wrote: Arrow takes offsets and lengths in them for true, so all of it is looked at before
-    anybody follows one. Raises BadFrameError, also for a frame of lost or encrypted events.
+    A frame at an odd address is moved first, since Arrow needs aligned columns. A checksum does not
+    prove that a writer was sound: all offsets and lengths are validated before they are followed.
+    Raises BadFrameError, also for lost or encrypted events.
     """
     if header.encrypted:
         raise BadFrameError(f"the events of seqs {header.first_seq} to {header.end} are encrypted")
@@ -275,7 +268,7 @@ def events(frame: pa.Buffer, header: FrameHeader) -> pa.RecordBatch:
 
 
 def _require_times(batch: pa.RecordBatch) -> None:
-    """Arrow takes any number for a time; what sinks and people do with times ends with a year."""
+    """Arrow takes any number for a time; sinks need years that exist."""
     times = batch.column(1)
     if len(times):
         micros = np.frombuffer(times.buffers()[1], np.int64, len(times), 8 * times.offset)
@@ -284,7 +277,7 @@ def _require_times(batch: pa.RecordBatch) -> None:
 
 
 def encode_state(state: Mapping[str, object]) -> bytes:
-    """Source state as bytes; nothing for no state. Raises UserError above 16 MiB."""
+    """Empty for no state. Raises UserError above 16 MiB."""
     blob = json.dumps(state, separators=(",", ":")).encode() if state else b""
     if len(blob) > MAX_STATE_BYTES:
         raise UserError(f"source state has {len(blob)} bytes, the limit is {MAX_STATE_BYTES}")
@@ -292,7 +285,7 @@ def encode_state(state: Mapping[str, object]) -> bytes:
 
 
 def decode_state(blob: Any) -> dict[str, object]:
-    """The reverse; raises BadFrameError."""
+    """Raises BadFrameError."""
     if not len(blob):
         return {}
     try:
@@ -305,8 +298,8 @@ def decode_state(blob: Any) -> dict[str, object]:
 
 
 def encode_whole_state(state: Mapping[str, object]) -> bytes:
-    """As ``encode_state``, of any size up to 1 GiB. More than 16 MiB are several JSON objects, one
-    in a line; made a part at a time, so that other threads run in between."""
+    """As ``encode_state``, up to 1 GiB: above 16 MiB as several lines of JSON, encoded one at a
+    time so that other threads run in between."""
     entries = iter(state.items())
     parts = []
     while part := dict(itertools.islice(entries, STATE_KEYS_AT_ONCE)):
@@ -320,7 +313,7 @@ def encode_whole_state(state: Mapping[str, object]) -> bytes:
 
 
 def decode_whole_state(blob: bytes) -> dict[str, object]:
-    """The reverse; raises BadFrameError."""
+    """Raises BadFrameError."""
     state: dict[str, object] = {}
     for part in blob.split(b"\n"):
         state.update(decode_state(part))
@@ -356,7 +349,7 @@ def _lz4_pays(batch: pa.RecordBatch) -> bool:
 
 
 def _repeated_bytes(batch: pa.RecordBatch) -> int:
-    """Of hosts and attributes, which are the same for many rows. Of a slice: of the whole."""
+    """Of host and attributes; of a slice, those of the whole array."""
     texts = batch.column(2), batch.column(3).keys, batch.column(3).items
     return sum(column.buffers()[2].size for column in texts)
 

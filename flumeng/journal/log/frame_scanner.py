@@ -1,7 +1,7 @@
-"""Walks over the frames of one segment file, whatever happened to it: good frames, and what is not.
+"""Scans the frames of one segment file, for tools on closed journals.
 
-For tools that look at journals which nobody has open. Every bit of a frame is checked before it
-counts as good. After a damaged header the scan goes on at the next whole frame of the journal.
+Every bit of a good frame is checked; after a damaged header the scan goes on at the next whole
+frame.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _PAGE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Good:
-    """A whole frame at ``offset``. ``batch`` is None when its events are lost, and when they are
-    encrypted with a key that was not given: ``locked`` names it."""
+    """A valid frame. ``batch`` is None when its events are lost, or encrypted with the missing key
+    ``locked``."""
 
     offset: int
     header: FrameHeader
@@ -53,11 +53,8 @@ class Bad:
 def scan(
     fd: int, first: int, size: int, journal: bytes, keyring: Keyring = NO_KEYS
 ) -> Iterator[Good | Bad]:
-    """Everything between ``first`` and ``size``, in order. A frame that is encrypted is checked in
-    full when its key is in ``keyring``, and by its checksums otherwise.
-
-    Raises UserError for a frame of a format that this code does not know.
-    """
+    """Everything from ``first`` to ``size``, in order. Without their key encrypted frames are
+    checked by checksums only. Raises UserError for an unknown format."""
     offset = first
     while offset < size:
         end = size
@@ -88,7 +85,7 @@ def _look_into(offset: int, header: FrameHeader, frame: pa.Buffer, keyring: Keyr
 
 
 def _next_frame(fd: int, offset: int, size: int, journal: bytes) -> int:
-    """Where the next whole frame begins; ``size`` when none does."""
+    """Where the next whole frame begins; ``size`` if none does."""
     while offset < size:
         block = _read_what_can_be(fd, offset, min(_SEARCH_BYTES, size - offset))
         at = block.find(MAGIC)
@@ -118,7 +115,7 @@ def _read(fd: int, offset: int, size: int) -> bytearray:
 
 
 def _read_what_can_be(fd: int, offset: int, size: int) -> bytes:
-    """Zeros in place of what the disk cannot read."""
+    """Zeros in place of unreadable bytes."""
     try:
         return bytes(_read(fd, offset, size)).ljust(size, b"\0")
     except OSError:

@@ -1,13 +1,11 @@
 """Group commit: many small appends share one sync.
 
-What was submitted while one group is being written and synced makes up the next group, so the
-groups grow with the load by themselves; only when nothing waits does a group hold still for a few
-milliseconds to gather company, and for longer when very many journals are busy. When much waits,
-the next group is built while the last one is synced. ``on_durable`` is called after the sync, never
-before.
+What is submitted during a sync makes up the next group, so groups grow with the load. Only an idle
+journal waits a few milliseconds for more, and longer when very many journals are busy. Under load
+the next group is built during a sync. ``on_durable`` is never called before the sync.
 
-All journals of a process share a few threads: one that has nothing to do, or waits for room on the
-disk, holds none. A group commit is its journal's only writer, in one thread at a time.
+All journals of a process share a few threads; idle or waiting ones hold none. A group commit is its
+journal's only writer, in one thread at a time.
 """
 
 from __future__ import annotations
@@ -38,20 +36,19 @@ TELL_AGAIN_SECONDS = 60.0
 CONFIRM_SECONDS = 0.25
 LONG_SECONDS = 1.0
 STOP_SECONDS = 2.0
-"""So long a group that stops waits for copies elsewhere; what they lack is not answered."""
+"""How long a stopping group waits for copies; what they lack is not answered."""
 COPIES_BEHIND = "other copies do not have it yet"
 FEW_JOURNALS = 16
 COMMITS_PER_SECOND = 200
 MOST_GATHERING_SECONDS = 2.0
 GATHERED_BYTES = 128 << 10
-"""A group of so many bytes is worth a commit of its own, however many journals are busy."""
+"""A group this large is committed at once, however many journals are busy."""
 AHEAD_FROM = 4
-"""The next group is built early when it has at least this part of a full one."""
+"""The next group is built early from this part of a full one on."""
 
 
 @functools.cache
 def commit_threads() -> SharedThreads:
-    """Those of this process."""
     return SharedThreads(COMMIT_THREADS, "commit")
 
 
@@ -61,18 +58,15 @@ def _builders() -> ThreadPoolExecutor:
 
 
 def gathering_seconds(busy: int) -> float:
-    """How long a group gathers when so many journals of the process are busy.
-
-    A sync costs what it costs for one event or a thousand. So when more than a few journals are
-    busy, they share a bounded number of commits a second.
-    """
+    """How long a group gathers with so many busy journals: beyond a few, they share a bounded
+    number of commits a second."""
     if busy <= FEW_JOURNALS:
         return 0.0
     return min(busy / COMMITS_PER_SECOND, MOST_GATHERING_SECONDS)
 
 
 class Sized(Protocol):
-    """What can be submitted: it knows about how many bytes of memory it holds."""
+    """A submitted item."""
 
     @property
     def nbytes(self) -> int: ...
@@ -84,16 +78,14 @@ Item = TypeVar("Item", bound=Sized)
 class GroupCommit(Generic[Item]):
     """The writer of one journal.
 
-    ``build`` turns the items of a group, in the order of their submission, into encoded frames;
-    what cannot be encoded it leaves out and tells. It runs in a thread of ours, a group at a time.
-    ``on_durable(items, end)`` and ``on_failed(error)`` are called in the thread that writes; all
-    events of the items lie below the seq ``end``.
-    ``on_pressure(True)`` comes when more than ``max_bytes`` wait or the journal can take nothing
-    now, ``on_pressure(False)`` when it can and less than half of that waits; the calls alternate,
-    come from ``submit`` or the thread with the lock held, and must not block.
+    ``build`` encodes the items of a group in order, and reports what it leaves out; one group at a
+    time, in another thread. ``on_durable(items, end)`` and ``on_failed(error)`` are called in the
+    writing thread; the items' events lie below ``end``. ``on_pressure(True)`` is called when more
+    than ``max_bytes`` wait or the journal takes nothing, ``on_pressure(False)`` when it does and
+    less than half waits; alternately, with the lock held: it must not block.
 
-    A full disk is no failure: the group waits for room and is tried again. Any other error is
-    final: nothing after it becomes durable, ``on_failed`` is called once.
+    On a full disk the group waits and is retried. Any other error is final: nothing becomes durable
+    after it, and ``on_failed`` is called once.
     """
 
     def __init__(
@@ -120,7 +112,7 @@ class GroupCommit(Generic[Item]):
         self._waiting: collections.deque[Item] = collections.deque()
         self._waiting_bytes = 0
         self._not_before = -inf
-        """Until then the group gathers, whatever else wakes the job."""
+        """The group gathers until then."""
         self._submitted = 0
         self._settled = 0
         self._pending_bytes = 0
@@ -154,14 +146,12 @@ class GroupCommit(Generic[Item]):
 
     @property
     def held_by(self) -> str:
-        """Why the journal takes nothing now, in a few words; empty while it does."""
+        """Why the journal takes nothing now; empty while it does."""
         return self._held_by
 
     def submit(self, item: Item) -> None:
-        """Queue an item; never blocks.
-
-        Raises JournalFailedError after a failure, UnavailableError after ``stop``.
-        """
+        """Queues an item; never blocks. Raises JournalFailedError after a failure, UnavailableError
+        after ``stop``."""
         with self._lock:
             self.require_sound()
             if self._ended:
@@ -176,7 +166,7 @@ class GroupCommit(Generic[Item]):
                 self._tell_pressure()
 
     def _gather(self) -> None:
-        """With the lock held, after each item: see to it that the group is written in time."""
+        """After each item, with the lock held."""
         delay, enough = self._max_delay_seconds, self._group_bytes
         gathering = gathering_seconds(self._threads.busy)
         crowded = gathering > delay
@@ -190,20 +180,20 @@ class GroupCommit(Generic[Item]):
             self._job.wake(delay)
 
     def set_group(self, max_delay_seconds: float, group_bytes: int) -> None:
-        """From the next group on. None waits for more than may be pending."""
+        """From the next group on; bounded by what may be pending."""
         self._max_delay_seconds = max_delay_seconds
         self._group_bytes = min(group_bytes, self._max_bytes)
 
     def trim(self, ack: int) -> None:
-        """Ask for what lies below ``ack`` to be dropped; never blocks."""
+        """Requests a trim; never blocks."""
         with self._lock:
             if ack != self._ack:
                 self._ack = ack
                 self._job.wake()
 
     def when_settled(self, callback: Callable[[], None]) -> None:
-        """Call back, once and in any thread, when everything submitted so far is durable, or never
-        will be: the group commit has failed, or was stopped on a full disk."""
+        """Calls back once, in any thread, when everything submitted so far is durable, or never
+        will be."""
         with self._lock:
             if not (self._ended or self._settled >= self._submitted):
                 self._on_settled.append((self._submitted, callback))
@@ -211,10 +201,8 @@ class GroupCommit(Generic[Item]):
         callback()
 
     def drain(self, timeout_seconds: float | None = None) -> None:
-        """Return when everything submitted so far is durable.
-
-        Raises JournalFailedError when it never will be, UnavailableError when time is up.
-        """
+        """Returns when everything submitted so far is durable. Raises JournalFailedError when it
+        never will be, UnavailableError after the timeout."""
         settled = threading.Event()
         with self._lock:
             wanted = self._submitted
@@ -225,22 +213,18 @@ class GroupCommit(Generic[Item]):
             raise self.not_settled()
 
     def not_settled(self) -> UnavailableError:
-        """What to raise when that took too long."""
         return UnavailableError(
             f"journal {self._journal.id}: {self._pending_bytes} bytes are not on disk"
         )
 
     def stop(self) -> None:
-        """Return when what was submitted is durable; on a full disk the rest stays undone.
-
-        The journal then belongs to the caller.
-        """
+        """Returns when what was submitted is durable; on a full disk the rest is left."""
         ended = threading.Event()
         self.end(ended.set)
         ended.wait()
 
     def end(self, callback: Callable[[], None]) -> None:
-        """As ``stop``; calls back, in any thread, when that is done."""
+        """As ``stop``, with a callback in any thread."""
         with self._lock:
             self._stopping = True
             if not self._ended:
@@ -305,7 +289,7 @@ class GroupCommit(Generic[Item]):
                 yield 0.0
 
     def _rest_seconds(self) -> float | None:
-        """For how long nothing is to be done, unless something happens."""
+        """For how long nothing is due."""
         rests = [TEND_SECONDS] if self._journal.restless else []
         if self._unconfirmed:
             rests.append(CONFIRM_SECONDS)
@@ -333,7 +317,7 @@ class GroupCommit(Generic[Item]):
         return group
 
     def _settle_confirmed(self) -> None:
-        """The groups that are durable everywhere; those that wait long are told as what holds."""
+        """Settles groups that all copies have; a long wait is reported as ``held_by``."""
         while self._unconfirmed and self._journal.confirms(self._unconfirmed[0][1]):
             self._settle(*self._unconfirmed.popleft())
             self._unconfirmed_since = time.monotonic()
@@ -344,12 +328,11 @@ class GroupCommit(Generic[Item]):
             self._set_held_by(COPIES_BEHIND)
 
     def _gives_up(self) -> bool:
-        """Whether nothing is awaited any more when it is to stop."""
+        """Whether a stopping group commit waits no longer."""
         waited = time.monotonic() - self._unconfirmed_since
         return not self._unconfirmed or waited > STOP_SECONDS
 
     def _settle(self, group: list[Item], end: int) -> None:
-        """The group is durable."""
         self._on_durable(group, end)
         callbacks = []
         with self._lock:
@@ -364,8 +347,7 @@ class GroupCommit(Generic[Item]):
             callback()
 
     def _insist(self, write: Callable[[], int]) -> Generator[float | None, None, int | None]:
-        """Try until the journal takes it, and give its answer; trims meanwhile. None when we are to
-        stop instead."""
+        """Retries until the journal takes it; trims meanwhile. None when stopping."""
         while True:
             try:
                 seq = write()
@@ -403,7 +385,6 @@ class GroupCommit(Generic[Item]):
             self._on_pressure(pressure)
 
     def _trim(self) -> None:
-        """Drop what was acked, and what is kept no longer."""
         ack = self._ack
         due = self._journal.restless and time.monotonic() >= self._tend_at
         again = self._untrimmed

@@ -1,6 +1,6 @@
-"""What lies in a journal's directory, whatever happened to it. Reads only, and needs no lock.
+"""Inspects a journal's directory in any condition. Reads only, and needs no lock.
 
-Of a journal that a process has open, only what its checkpoint speaks of is looked at.
+Of an open journal only what its checkpoint covers is inspected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ QUARANTINE = "quarantine"
 
 @dataclass(frozen=True)
 class Finding:
-    """``damage``: acknowledged events may be affected. Otherwise it is good to know."""
+    """``damage``: acknowledged events may be affected."""
 
     file: str
     offset: int | None
@@ -47,7 +47,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Run:
-    """Good frames that follow one another in one file: bytes [offset, end), seqs [first, stop)."""
+    """Good frames in sequence in one file: bytes [offset, end), seqs [first, stop)."""
 
     path: Path
     offset: int
@@ -62,8 +62,7 @@ class Run:
 
 @dataclass
 class Part:
-    """One segment file. ``header`` is None when it is damaged or no segment of this journal.
-    ``locked``: keys that were not given, and with which frames in it are encrypted."""
+    """One segment file; ``header`` is None when damaged. ``locked``: missing keys."""
 
     path: Path
     size: int
@@ -77,12 +76,12 @@ class Part:
 
     @property
     def base(self) -> int:
-        """As its name says."""
+        """By its name."""
         return int(self.path.name.removesuffix(SUFFIX))
 
     @property
     def whole(self) -> Run | None:
-        """The run that begins right after the header; an empty one when there are no frames."""
+        """The run after the header; empty without frames."""
         if self.header is None:
             return None
         if self.runs and (self.runs[0].offset, self.runs[0].first) == (self.first, self.base):
@@ -92,7 +91,6 @@ class Part:
 
     @property
     def link(self) -> Link:
-        """How it ends, for its successor."""
         run = self.whole
         assert run is not None
         return Link(self.base, run.end, run.last_offset, run.last_crc)
@@ -115,12 +113,9 @@ class Inspection:
 
 
 def inspect(directory: Path, *, locked: bool = False, keyring: Keyring = NO_KEYS) -> Inspection:
-    """Look at everything; ``locked`` says that the caller holds the journal's lock. Encrypted
-    events are looked at when their key is in ``keyring``.
-
-    Raises UserError for a directory that holds no journal, and for a format that this code does
-    not know.
-    """
+    """Inspects everything; encrypted events only with their key. ``locked``: the caller holds the
+    journal's lock. Raises UserError for a directory without a journal, and for an unknown
+    format."""
     paths = sorted(directory.glob(f"*{SUFFIX}"))
     if not paths and not (directory / checkpoints.NAME).exists():
         raise UserError(f"{directory} holds no journal")
@@ -171,7 +166,7 @@ def frames(part: Part, journal: bytes) -> Iterator[Good]:
 
 
 def _look_at(part: Part, journal: bytes, until: Checkpoint | None, keyring: Keyring) -> None:
-    """Fill in a part; of the active segment of an open journal only what is synced."""
+    """Fills in a part; of an open journal's active segment only what is synced."""
     try:
         segment, part.state = open_segment(part.path, journal)
         part.header, part.first = segment.header, segment.first
@@ -233,7 +228,7 @@ def _left_overs(directory: Path) -> Iterator[Finding]:
 
 
 def _of_parts(found: Inspection) -> Iterator[Finding]:
-    """Headers, frames, and seqs within each file."""
+    """Checks headers, frames, and seqs within each file."""
     for part in found.parts:
         if part.problem:
             yield Finding(part.path.name, 0, part.problem)
@@ -261,7 +256,7 @@ def _of_parts(found: Inspection) -> Iterator[Finding]:
 
 
 def _of_chain(found: Inspection) -> Iterator[Finding]:
-    """What each header says of the segment before it."""
+    """Checks each header against the segment before it."""
     checkpoint = found.checkpoint
     bases = [part.base for part in found.parts]
     for name in ("floor", "segment") if checkpoint else ():
@@ -302,7 +297,7 @@ def _of_end(found: Inspection) -> Iterator[Finding]:
 
 
 def _torn_from(part: Part, found: Inspection) -> int:
-    """From where on a bad frame is a torn tail."""
+    """The offset from which a bad frame is a torn tail."""
     checkpoint = found.checkpoint
     if checkpoint is None or part is not found.parts[-1] or part.header is None:
         return part.size + 1

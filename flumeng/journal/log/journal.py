@@ -1,14 +1,14 @@
 """The journal: a durable, single-writer, sequence-numbered log of received events.
 
-What it promises: an event below ``safe`` is on disk, readers see nothing at or above it, a number
-never names two events, and nothing below ``safe`` is ever cut away to make a damaged journal open.
-It knows nothing of sources, ZooKeeper or the network.
+Events below ``safe`` are on disk, readers see nothing at or above it, a number never names two
+events, and nothing below ``safe`` is ever cut away. It knows nothing of sources, ZooKeeper or the
+network.
 
-With durability ``spill`` an event below ``safe`` is in the kernel's hands: it outlives the process,
-and comes to the disk within a second or so. A journal that may have lost some of these, since the
-machine was started anew, takes no more events: their seqs may have been seen.
+With durability ``spill`` events below ``safe`` are in the kernel, and on disk within about a
+second. A journal that may have lost some, after the machine restarted, takes no more events: their
+seqs may have been seen.
 
-One directory holds one journal: segment files, the checkpoint and the lock. One thread writes
+A directory holds one journal: segment files, the checkpoint and the lock. One thread writes
 (append, sync, trim, tend, close); any thread may read.
 """
 
@@ -49,11 +49,10 @@ ROLL_WORTH_BYTES = 1 << 20
 
 
 class Journal:
-    """An open journal. Make one with ``create`` or ``open``.
+    """An open journal, made by ``create`` or ``open``.
 
     ``floor <= safe <= next_seq``: events in [floor, safe) can be read, those in [safe, next_seq)
-    are appended but not synced. What is said of the journal is what its checkpoint says.
-    ``limits`` and ``room`` may be replaced at any time.
+    are not synced. ``limits`` and ``room`` may be replaced at any time.
     """
 
     id: str
@@ -62,13 +61,12 @@ class Journal:
     next_seq: int
     cipher: JournalCipher
     acked: int
-    """As far as was said to ``trim`` since it was opened."""
+    """The last ack passed to ``trim`` since it was opened."""
     listeners: Listeners
-    """Those who are told when it may have moved: by sync, trim, tend and close_for_appends, and by
-    an append that finds no room."""
+    """Notified by sync, trim, tend, close_for_appends, and an append without room."""
 
     full: bool
-    """Whether the last append found no room: it takes nothing until something is acked."""
+    """Whether the last append found no room."""
 
     @staticmethod
     def create(
@@ -83,11 +81,9 @@ class Journal:
         keyring: Keyring | None = None,
         disk: Disk | None = None,
     ) -> Journal:
-        """Make ``directory/<journal>``, which begins with that source state, and open it. With a
-        ``keyring`` its events are encrypted, with the first key in it.
-
-        Raises UserError for a bad or a used id and for a directory that cannot be written.
-        """
+        """Makes and opens ``directory/<journal>`` with that source state; with a ``keyring`` it is
+        encrypted with its first key. Raises UserError for an invalid or used id and for a directory
+        that cannot be written."""
         path = directories.place(directory, journal)
         with directories.plain_errors(path):
             key = KeyReference.of(keyring)
@@ -111,10 +107,10 @@ class Journal:
         keyring: Keyring | None = None,
         disk: Disk | None = None,
     ) -> Journal:
-        """Recover the journal in its own directory and begin a new term. One that is encrypted
-        takes events once it has its key: with ``keyring``, or by ``cipher.use``.
+        """Recovers the journal and begins a new term. An encrypted one takes events once it has its
+        key, from ``keyring`` or ``cipher.use``.
 
-        Raises UserError when another process has it open or when it cannot be read or written,
+        Raises UserError when it is open in another process or cannot be read or written,
         CorruptError when synced data is damaged (nothing is changed then).
         """
         with directories.plain_errors(directory):
@@ -131,7 +127,6 @@ class Journal:
 
     @staticmethod
     def find(directory: Path) -> list[Path]:
-        """The journals in a directory; deletes what a broken-off create or remove left there."""
         return directories.find(directory)
 
     def __init__(
@@ -184,63 +179,61 @@ class Journal:
 
     @property
     def term(self) -> int:
-        """Grows with each opening; on disk before the first append of that opening."""
+        """Grows with each opening; on disk before the first append."""
         return self._said.term
 
     @property
     def durability(self) -> Durability:
-        """What it was created with."""
         return self._said.durability
 
     @property
     def floor(self) -> int:
-        """The lowest seq that is kept: the base of the first segment."""
+        """The lowest kept seq: the base of the first segment."""
         return self._said.floor
 
     @property
     def synced(self) -> int:
-        """Every event below is on disk here, or with the kernel where no more is promised."""
+        """Every event below is on disk here, or with ``spill`` in the kernel."""
         return max(self._said.safe, self._written)
 
     @property
     def safe(self) -> int:
-        """Every event below is as durable as the journal promises."""
+        """Every event below is as durable as promised."""
         return self.synced
 
     @property
     def readable(self) -> int:
-        """Up to where events can be read: ``safe``, or where a loss waits to be accepted."""
+        """``safe``, or where an unaccepted loss begins."""
         return min(self.safe, self._said.barrier)
 
     @property
     def lost(self) -> int:
-        """How many of its events are gone: see ``memory_salvage`` and ``repair``."""
+        """The number of lost events: see ``memory_salvage`` and ``repair``."""
         return self._said.lost
 
     @property
     def bytes(self) -> int:
-        """What its segments hold."""
+        """The size of its segments."""
         return self._chain.bytes
 
     @property
     def closed(self) -> bool:
-        """It takes no more events, for good."""
+        """Whether it takes no more events, for good."""
         return self._said.closed
 
     @property
     def state(self) -> Mapping[str, object]:
-        """Source state as of the last append; recovered together with the events. A copy, so any
-        thread may ask."""
+        """A copy of the source state as of the last append. Thread-safe."""
         return MappingProxyType(dict(self._state))
 
     @property
     def lags(self) -> Mapping[str, int]:
-        """How many events the copies on other nodes lack: there are none."""
+        """Events that copies on other nodes lack: there are none."""
         return {}
 
     @property
     def restless(self) -> bool:
-        """Whether ``tend`` has something to do once in a while."""
+        """Whether ``tend`` has work from time to time."""
         if self.durability == "spill" and self._writer.is_behind:
             return True
         retained = self.limits.retain and self.bytes >= ROLL_WORTH_BYTES
@@ -255,11 +248,11 @@ class Journal:
         return self._writer.chain
 
     def append(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> int:
-        """Write one frame; returns the seq of its first event. Not synced, not readable yet.
+        """Writes one frame; returns its first seq. Not synced, not readable yet.
 
-        ``state`` holds the changed keys of source state, None deletes one; a batch of no rows
-        carries state alone. Raises UserError (batch over the limits, journal closed),
-        HeldError (nothing was written; try again later) and JournalFailedError.
+        ``state``: changed keys of source state, None deletes one; a batch without rows carries
+        state alone. Raises UserError (batch over the limits, journal closed), HeldError (nothing
+        was written; try again) and JournalFailedError.
         """
         return self.append_encoded(self.encode(batch, state))
 
@@ -267,7 +260,7 @@ class Journal:
         return Payload.encode(batch, state)
 
     def append_encoded(self, payload: Payload) -> int:
-        """As ``append``, of what is encoded already: nothing that is in it can be refused."""
+        """As ``append``, for an encoded batch, which is within the limits."""
         self._writer.require_sound()
         if self.closed:
             raise UserError(f"journal {self.id} is closed: it takes no more events")
@@ -279,10 +272,10 @@ class Journal:
         return header.first_seq
 
     def sync(self) -> int:
-        """Make everything appended durable, then readable; returns ``safe``.
+        """Makes everything appended durable, then readable; returns ``safe``.
 
-        Raises JournalFailedError when that failed: then nothing of it may be acknowledged, now or
-        after another try, because the kernel may have dropped what it could not write.
+        After JournalFailedError nothing of it may be acknowledged, even after another try: the
+        kernel may have dropped what it could not write.
         """
         self._writer.require_sound()
         if self.durability == "spill":
@@ -294,14 +287,14 @@ class Journal:
         return self.safe
 
     def confirms(self, end: int) -> bool:
-        """Whether what lies below ``end`` may be answered: always, after a sync."""
+        """Whether events below ``end`` may be acknowledged: always, after a sync."""
         return end <= self.safe
 
     def on_confirmed(self, wake: Callable[[], None]) -> None:
         """Nothing to wait for."""
 
     def tend(self) -> None:
-        """Do what is due by time alone: syncs of durability ``spill``, the end of retention."""
+        """Periodic work: syncs of ``spill``, the end of retention."""
         self._writer.require_sound()
         if self.durability == "spill":
             self._writer.sync_lazily(self.next_seq)
@@ -310,11 +303,11 @@ class Journal:
         self._tell()
 
     def trim(self, ack: int) -> None:
-        """Drop the segments whose events all lie below ``ack``, unless they are to be retained. An
-        ack goes back when an operator has reset it.
+        """Drops segments with all events below ``ack``, unless they are retained. An operator's
+        reset moves an ack back.
 
-        An active segment of at least 1 MiB that is acked to its end is replaced by a new one.
-        Needs no free space. Raises CorruptError for an ack above ``safe``.
+        A fully acked active segment of at least 1 MiB is replaced. Needs no free space. Raises
+        CorruptError for an ack above ``safe``.
         """
         self._writer.require_sound()
         if ack > self.safe:
@@ -329,7 +322,7 @@ class Journal:
         self._tell()
 
     def close_for_appends(self) -> int:
-        """Sync and take no more events, for good, also after reopening; returns the end."""
+        """Syncs and takes no more events, for good; returns the end."""
         self._writer.require_sound()
         if not self.closed:
             self._writer.sync(self.next_seq, closed=True, now=True)
@@ -337,7 +330,7 @@ class Journal:
         return self.next_seq
 
     def close(self) -> None:
-        """Sync what is left unless the journal has failed, and let others open it."""
+        """Syncs, unless the journal has failed, and releases the lock."""
         if not self._open:
             return
         self._open = False
@@ -349,7 +342,7 @@ class Journal:
             os.close(self._lock)
 
     def remove(self) -> None:
-        """Close the journal and delete its directory with everything in it."""
+        """Closes the journal and deletes its directory."""
         doomed = directories.hidden(self._directory)
         self._directory.rename(doomed)
         self._disk.sync_directory(doomed.parent)
@@ -357,12 +350,12 @@ class Journal:
         shutil.rmtree(doomed)
 
     def read_frames(self, start: int, end: int) -> Iterator[Window]:
-        """Yield windows of whole raw frames that cover [start, end), in order.
+        """Yields windows of whole raw frames that cover [start, end), in order, decrypted; the
+        first and last may reach beyond.
 
-        The first frame may begin before ``start``, the last may end after ``end``. What is
-        encrypted on disk is not any more. Raises BelowFloorError, AboveSafeError, DataLossError
-        where events are lost, KeyMissingError, and CorruptError where a frame's header is damaged,
-        or an encrypted frame; whoever decodes checks the rest.
+        Raises BelowFloorError, AboveSafeError, DataLossError where events are lost,
+        KeyMissingError, and CorruptError for a damaged header or encrypted frame; the decoder
+        checks the rest.
         """
         if end > self.safe:
             raise AboveSafeError(
@@ -380,15 +373,13 @@ class Journal:
         return self._chain.windows(start, end)
 
     def read(self, start: int, end: int, *, replayed: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yield exactly the events of [start, end) in READ_SCHEMA, every bit checked.
-
-        Raises as ``read_frames`` does, and CorruptError for a damaged frame.
-        """
+        """Yields exactly the events of [start, end) in READ_SCHEMA, every bit checked. Raises as
+        ``read_frames``, and CorruptError for a damaged frame."""
         frames = (frame for window in self.read_frames(start, end) for frame in window)
         return reading.rows(frames, self.id, start, end, replayed=replayed)
 
     def check(self) -> None:
-        """Assert the journal's invariants."""
+        """Asserts the invariants."""
         assert self.floor == self._chain.floor <= self.acked <= self.safe <= self.next_seq
         assert self._said.safe <= self.synced
         active = self._chain.active
@@ -396,11 +387,9 @@ class Journal:
         self._chain.check(sound=self._writer.sound)
 
     def _opening_term(self) -> int:
-        """That of what is appended from now on."""
         return self.term + 1
 
     def _roll_is_due(self, header: FrameHeader) -> bool:
-        """Whether the frame is to be the first of a segment."""
         del header
         active = self._chain.active
         return active.length >= self.limits.segment_bytes(self._segment_bytes, active.first)
@@ -414,8 +403,8 @@ class Journal:
         self.next_seq = header.end
 
     def _lost_its_kernel(self) -> bool:
-        """Whether events that were acknowledged may be gone, because the machine was started anew
-        before they came to the disk."""
+        """Whether acknowledged events may be lost, since the machine restarted before they were on
+        disk."""
         boot = self._said.boot
         lost = boot not in (NO_BOOT, self._disk.boot())
         if lost and not self.closed:
@@ -428,7 +417,7 @@ class Journal:
         return lost
 
     def _require_room(self, length: int) -> None:
-        """What is only retained goes before anybody has to wait."""
+        """Retained events go before anybody has to wait."""
         self._release(lambda: not self._lack(length))
         lack = self._lack(length)
         self.full = lack is not None
@@ -441,12 +430,12 @@ class Journal:
         self.listeners.tell(Position.of(self))
 
     def _release(self, enough: Callable[[], bool]) -> None:
-        """Drop what every reader has acked, the oldest first, until that is enough."""
+        """Drops acked segments, oldest first, until there is enough room."""
         while not enough() and (self._chain.acked(self.acked) or self._seal_acked()):
             self._writer.drop(1)
 
     def _seal_acked(self) -> bool:
-        """Replace the active segment, if it is acked to its end and worth it; whether it was."""
+        """Replaces the active segment if it is fully acked and worth it; whether it was."""
         active = self._chain.active
         if self.acked < self.next_seq or active.length - active.first < ROLL_WORTH_BYTES:
             return False
@@ -457,12 +446,12 @@ class Journal:
         return True
 
     def _free_bytes(self) -> int:
-        """How much all journals here may still grow by."""
+        """How much all journals here may still grow."""
         return min(self.room().left, self._writer.free_bytes() - self._keep_free_bytes)
 
     def _lack(self, length: int) -> tuple[str, str] | None:
-        """Why there is no room for a frame, as a sentence and in a few words. A journal that has
-        nothing left to give back takes the frame in any case, or it would wait for ever."""
+        """Why there is no room for a frame, as a sentence and in a few words. A journal without
+        anything left to trim takes the frame, or it would wait for ever."""
         free = self._writer.free_bytes()
         if free < self._keep_free_bytes + length:
             kept = self._keep_free_bytes >> 20

@@ -1,10 +1,8 @@
-"""How the events of one journal are encrypted, and who can read them.
+"""Encryption of one journal, and access to its keys.
 
-A journal is encrypted with one key all its life, or not at all; a flow with another key takes
-another journal. In its directory lies which key that is, by its id, and which secrets may hold it,
-by reference: so a process that knows nothing of the flow can serve what is left. Of the secrets
-themselves nothing is written. A copy on another node has the same file, and no key while it is a
-copy: frames come encrypted, and stay so.
+A journal has one key all its life, or none; another key means another journal. Its directory stores
+the key's id and references to secrets that may hold it, so that it can be served without its flow.
+A copy on another node has the same file and stays encrypted, without the key.
 """
 
 from __future__ import annotations
@@ -39,19 +37,18 @@ _KEY_ID = re.compile("[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True)
 class KeyReference:
-    """With which key a journal is encrypted, by its id, and which secrets may hold it."""
+    """The id of a journal's key, and the secrets that may hold it."""
 
     key_id: str
     secrets: tuple[str, ...]
 
     @classmethod
     def of(cls, keyring: Keyring | None) -> Self | None:
-        """To the key for new frames."""
         return cls(keyring.current.id, tuple(keyring.keys)) if keyring else None
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Self:
-        """The reverse of ``document``. Raises ValueError for what is none."""
+        """The reverse of ``document``. Raises ValueError."""
         key_id, names = document.get("key"), document.get("secrets")
         if not isinstance(key_id, str) or not _KEY_ID.fullmatch(key_id):
             raise ValueError("it names no key")
@@ -66,12 +63,11 @@ class KeyReference:
 
 
 class JournalCipher:
-    """``reference``: to the key of all frames that are to come; None in a journal in plain text.
-    ``problem``: why readers wait for the key, as far as somebody has looked; empty when they need
-    not.
+    """``reference``: to the key of new frames; None in plain text. ``problem``: why readers wait
+    for the key, if they do.
 
-    Raises CorruptError for a damaged file. ``opened`` and ``look`` are for any thread, the rest for
-    the one that writes the journal.
+    Raises CorruptError for a damaged file. ``opened`` and ``look`` are thread-safe; the rest is for
+    the writer.
     """
 
     def __init__(self, directory: Path, disk: Disk) -> None:
@@ -89,12 +85,12 @@ class JournalCipher:
 
     @property
     def lacks_key(self) -> bool:
-        """Whether nobody has found the key yet; never in a journal in plain text."""
+        """Whether the key was not found yet."""
         return bool(self.problem) or not (self.reference is None or self._keyring.keys)
 
     def adopt(self, reference: KeyReference) -> None:
-        """Of a copy: what its primary says of the key. Raises CorruptError when the copy has begun
-        with another one, OSError."""
+        """Takes over the primary's reference. Raises CorruptError for another key than before,
+        OSError."""
         if self.key_id not in (None, reference.key_id):
             raise CorruptError(
                 f"journal {self._directory.name} is encrypted with key {self.key_id}, and is said "
@@ -105,8 +101,8 @@ class JournalCipher:
             self.reference = reference
 
     def look(self, named: tuple[str, ...] = ()) -> None:
-        """Find the key for readers: in the secrets that are ``named``, as the flow has them now, or
-        where it was before. ``problem`` says what came of it. Takes as long as the secrets do."""
+        """Looks for the readers' key in the ``named`` secrets, or the earlier ones; sets
+        ``problem``. Takes as long as the secrets do."""
         self._named = named or self._named
         if self.reference is None:
             return
@@ -119,11 +115,8 @@ class JournalCipher:
             self._keyring, self.problem = keyring, ""
 
     def use(self, keyring: Keyring | None) -> None:
-        """Encrypt with the journal's own key, and from now on look for it where ``keyring`` has it;
-        without one, where it was before.
-
-        Raises KeyMissingError, when all stays as it was, and OSError.
-        """
+        """Encrypts with the journal's key, found in ``keyring`` or the earlier secrets. Raises
+        KeyMissingError without any change, and OSError."""
         if self.reference is None:
             return
         problems: list[str] = []
@@ -143,8 +136,8 @@ class JournalCipher:
     def sealed(
         self, header: FrameHeader, parts: list[Any], state: bytes, message: Any
     ) -> tuple[FrameHeader, list[Any]]:
-        """The frame as it is to be written: ``parts`` in a journal in plain text. Raises UserError
-        while the key is not here: no event gets onto the disk as it is."""
+        """The frame to write, encrypted unless the journal is in plain text. Raises UserError
+        without the key: nothing is written in plain text."""
         if self.reference is None:
             return header, parts
         if self._sealer is None:
@@ -155,8 +148,8 @@ class JournalCipher:
         return self._sealer.seal(header, state, message)
 
     def opened(self, windows: Iterator[Window]) -> Iterator[Window]:
-        """The same frames for their readers, who have no key. What is not encrypted passes as it
-        is. Raises KeyMissingError and CorruptError; all before that place is yielded first."""
+        """The decrypted frames for readers. Raises KeyMissingError and CorruptError, after yielding
+        all frames before."""
         for window in windows:
             if window.encrypted:
                 yield from self._decrypted(window)
@@ -219,7 +212,7 @@ class JournalCipher:
 
 
 def write(directory: Path, reference: KeyReference, disk: Disk) -> None:
-    """Whole or not at all, and durable. Raises OSError."""
+    """Atomic and durable. Raises OSError."""
     text = json.dumps(reference.document)
     draft = directory / f"{FILE}{UNFINISHED}"
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -1,5 +1,4 @@
-"""Syncs a file now and then, beside the thread that writes it; for journals that do not wait for
-the disk before they answer."""
+"""Syncs a file now and then beside its writer, for journals that acknowledge before the sync."""
 
 from __future__ import annotations
 
@@ -14,12 +13,11 @@ from flumeng.journal.log.disk import Disk
 INTERVAL_SECONDS = 1.0
 SYNC_THREADS = 4
 OVERDUE_SECONDS = 10.0
-"""A sync that runs for longer is waited for: what a crash would lose must not grow without end."""
+"""A sync that runs longer is waited for, which bounds what a crash loses."""
 
 
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
-    """The threads of this process that sync so."""
     return ThreadPoolExecutor(SYNC_THREADS, "sync")
 
 
@@ -33,7 +31,7 @@ class Reached:
 
 
 class LazySync:
-    """One sync at a time, begun at most once a second. Used by one thread at a time."""
+    """One sync at a time, begun at most once a second. For one thread at a time."""
 
     def __init__(self, disk: Disk, clock: Callable[[], float] = time.monotonic) -> None:
         self._disk = disk
@@ -42,14 +40,14 @@ class LazySync:
         self._began_at = clock()
 
     def begin(self, fd: int, reached: Reached) -> None:
-        """Sync the file, unless one runs or it is too early. It stays open until ``settle``."""
+        """Syncs the file, unless a sync runs or it is too early. It stays open until ``settle``."""
         now = self._clock()
         if self._running is None and now - self._began_at >= INTERVAL_SECONDS:
             self._began_at = now
             self._running = (_pool().submit(self._disk.sync, fd), reached)
 
     def done(self) -> Reached | None:
-        """What a sync that has ended, or is overdue, put on disk. Raises OSError when it failed."""
+        """What an ended or overdue sync put on disk. Raises OSError when it failed."""
         if self._running is None:
             return None
         if not self._running[0].done() and self._clock() - self._began_at < OVERDUE_SECONDS:
@@ -57,7 +55,7 @@ class LazySync:
         return self.settle()
 
     def settle(self) -> Reached | None:
-        """As ``done``, but waits for a sync that runs."""
+        """As ``done``, but waits for a running sync."""
         if self._running is None:
             return None
         (future, reached), self._running = self._running, None
@@ -65,7 +63,7 @@ class LazySync:
         return reached
 
     def close(self) -> None:
-        """Return when no sync runs; how it ended nobody wants to know any more."""
+        """Waits for a running sync; its result is ignored."""
         if self._running is not None:
             wait([self._running[0]])
             self._running = None

@@ -1,4 +1,4 @@
-"""How much a journal may hold, and what it keeps of that which every reader has acked. Pure."""
+"""Limits and retention of a journal. Pure."""
 
 from __future__ import annotations
 
@@ -14,19 +14,16 @@ STATE_TIMES = 4
 
 
 class Room(NamedTuple):
-    """What all journals of a process have together: ``left`` bytes by which they may still grow;
-    ``flows`` of them take events."""
+    """Shared by all journals of a process: ``left`` bytes to grow, and the number of ``flows`` that
+    take events."""
 
     left: int
     flows: int
 
     def allows(self, held: int) -> bool:
-        """Whether a journal may hold so much. One that is alone may have everything, else it leaves
-        to the others as much as it holds.
-
-        So one whose readers stand still takes half of the disk at most, and the next one half of
-        what that left. (Dynamic thresholds: Choudhury, Hahne, IEEE/ACM ToN 6(2), 1998.)
-        """
+        """Whether a journal may hold so much: a single one everything, others as much as they leave
+        free. So a stalled journal takes half of the disk at most, the next one half of the rest.
+        (Dynamic thresholds: Choudhury, Hahne, IEEE/ACM ToN 6(2), 1998.)"""
         return self.flows <= 1 or held <= self.left
 
 
@@ -41,17 +38,14 @@ def size_text(nbytes: int) -> str:
 
 
 def no_limit() -> Room:
-    """The room of a journal that only its own limits bound."""
     return Room(sys.maxsize, 1)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """At ``max_bytes`` a journal takes nothing more until something is acked.
-
-    Acked events are kept for ``retain_seconds`` and up to ``retain_bytes``, 0 meaning that it does
-    not matter; both 0: they go at once. What is kept so never holds up new events.
-    """
+    """At ``max_bytes`` a journal takes nothing until something is acked. Acked events are kept for
+    ``retain_seconds`` and up to ``retain_bytes`` (0: unlimited; both 0: not kept), while there is
+    room for new ones."""
 
     max_bytes: int = MAX_BYTES
     retain_seconds: float = 0.0
@@ -62,16 +56,14 @@ class Limits:
         return bool(self.retain_seconds or self.retain_bytes)
 
     def segment_bytes(self, at_most: int, state_bytes: int = 0) -> int:
-        """Space comes back by whole segments: a small journal has small ones. Each begins with the
-        whole source state, of ``state_bytes``, which is to be a small part of it."""
+        """Space is freed by whole segments, so a small journal has small ones; source state, which
+        begins each, must be a small part of it."""
         size = min(at_most, self.max_bytes // SEGMENTS_AT_LEAST)
         return max(1, size, min(STATE_TIMES * state_bytes, self.max_bytes // 2))
 
     def expired(self, acked: Sequence[int], age: Callable[[int], float]) -> int:
-        """How many of the oldest acked segments, given by their sizes, are to go.
-
-        ``age`` tells how many seconds ago the n-th of them was written to.
-        """
+        """How many of the oldest acked segments are to go; ``age`` gives the seconds since the n-th
+        was written."""
         if not self.retain:
             return len(acked)
         left = sum(acked)

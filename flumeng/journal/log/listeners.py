@@ -1,4 +1,4 @@
-"""Those who want to hear that a journal has moved, instead of asking it again and again."""
+"""Listeners to a journal's progress."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 
 class Listeners:
-    """Any thread may add and remove listeners; the thread that writes the journal tells them.
+    """Thread-safe; the journal's writer notifies.
 
-    A listener only takes a note: it never blocks and never asks the journal from within the call.
-    Telling nobody costs nothing.
+    A listener only takes a note: it never blocks and never calls the journal.
     """
 
     def __init__(self) -> None:
@@ -23,12 +22,11 @@ class Listeners:
             self._listeners = (*self._listeners, listener)
 
     def remove(self, listener: Callable[[], None]) -> None:
-        """One that is not there is removed already."""
         with self._lock:
             self._listeners = tuple(kept for kept in self._listeners if kept is not listener)
 
     def tell(self, position: object) -> None:
-        """The journal has come to ``position``; nobody hears of one that it had already."""
+        """Notifies of ``position`` unless it is the last one."""
         if position == self._last:
             return
         self._last = position

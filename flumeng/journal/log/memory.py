@@ -1,10 +1,8 @@
-"""A journal held in memory: for events that may be lost with the process.
+"""A journal held in memory, for events that may be lost with the process.
 
-Its frames are those of a journal on disk, so whoever reads it sees no difference. On disk there are
-only the checkpoint, not synced, which says how many events there are, and the source state as of
-the last ack, from which sources that can read again go on. See ``memory_salvage`` for what comes
-after. With a keyring events get onto the disk encrypted, when the journal is closed; in memory they
-are not.
+Its frames are those of a journal on disk. On disk are only the unsynced checkpoint with the number
+of events, and the source state as of the last ack; see ``memory_salvage`` for what comes after.
+With a keyring events are encrypted when they are written on closing.
 """
 
 from __future__ import annotations
@@ -47,10 +45,10 @@ Frame = tuple[FrameHeader, bytes]
 
 
 class MemoryJournal:
-    """An open journal. Made by ``create`` only: there is nothing to open after its process.
+    """An open journal, made by ``create`` only.
 
-    Its calls, their threads and errors are those of ``Journal``. ``limits`` bounds its memory;
-    nothing is retained, and ``room``, which is of the disk, does not concern it.
+    Its calls, threads and errors are those of ``Journal``. ``limits`` bounds its memory; nothing is
+    retained, and ``room``, which is of the disk, is ignored.
     """
 
     durability: Durability = "memory"
@@ -168,28 +166,26 @@ class MemoryJournal:
         return bool(self._frames) and self.bytes + more > self.limits.max_bytes
 
     def sync(self) -> int:
-        """Make everything appended readable; returns ``safe``."""
+        """Makes everything appended readable; returns ``safe``."""
         self._require_sound()
         self._say(safe=self.next_seq)
         return self.safe
 
     @property
     def lags(self) -> Mapping[str, int]:
-        """How many events the copies on other nodes lack: there are none."""
         return {}
 
     def confirms(self, end: int) -> bool:
-        """Whether what lies below ``end`` may be answered: always, after a sync."""
         return end <= self.safe
 
     def on_confirmed(self, wake: Callable[[], None]) -> None:
         """Nothing to wait for."""
 
     def tend(self) -> None:
-        """Nothing is due by time alone."""
+        """Nothing is due."""
 
     def trim(self, ack: int) -> None:
-        """Drop the frames whose events all lie below ``ack``, once their state is on disk."""
+        """Drops frames with all events below ``ack``, once their state is on disk."""
         self._require_sound()
         if ack > self.safe:
             raise CorruptError(f"journal {self.id}: ack {ack} lies above its end {self.safe}")
@@ -214,7 +210,7 @@ class MemoryJournal:
         return self.next_seq
 
     def close(self) -> None:
-        """Put on disk what is not acked, and let others open it."""
+        """Writes unacked events to disk, and releases the lock."""
         if not self._open:
             return
         try:
@@ -228,7 +224,6 @@ class MemoryJournal:
             self._let_go()
 
     def remove(self) -> None:
-        """Delete it with everything in it."""
         doomed = directories.hidden(self._directory)
         self._directory.rename(doomed)
         self._disk.sync_directory(doomed.parent)
@@ -259,7 +254,7 @@ class MemoryJournal:
             yield _window(parts)
 
     def check(self) -> None:
-        """Assert the journal's invariants."""
+        """Asserts the invariants."""
         frames = self._frames
         ends = [self.next_seq if not frames else frames[0][0].first_seq]
         for header, data in frames:
@@ -299,7 +294,6 @@ class MemoryJournal:
             ) from self._failure
 
     def _not_written(self, error: OSError) -> FlumengError:
-        """What to raise: a full disk is to be waited for."""
         if waits := held(f"journal {self.id}", error):
             return waits
         self._failure = error

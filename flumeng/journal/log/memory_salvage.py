@@ -1,7 +1,7 @@
-"""What is left of a journal that was held in memory: an ordinary journal that takes no more events.
+"""Turns a journal held in memory into a closed one on disk.
 
-After a stop in good order it holds what was not acked. After anything else these events are lost,
-and a frame in their place says so: the seqs are never used again, and an ack can pass over them.
+After an orderly stop it holds the unacked events. Otherwise they are lost, and a frame in their
+place says so: their seqs are never reused, and acks pass over them.
 """
 
 from __future__ import annotations
@@ -33,10 +33,8 @@ def keep_state(directory: Path, state: Mapping[str, object]) -> None:
 
 
 def of_killed(directory: Path, said: Checkpoint, disk: Disk) -> Checkpoint:
-    """Make a journal that has lost all that was not acked. Raises CorruptError, OSError.
-
-    How far it went is known exactly, unless the machine went down with the process.
-    """
+    """Makes a journal that has lost all unacked events; their number is exact, unless the machine
+    went down too. Raises CorruptError, OSError."""
     try:
         state = json.loads((directory / STATE).read_text())
     except FileNotFoundError:
@@ -66,10 +64,8 @@ def lay_down(
     frames: Sequence[tuple[FrameHeader, Sequence[Any]]],
     disk: Disk,
 ) -> Checkpoint:
-    """Write the frames that follow ``state`` as a journal's only segment, then its checkpoint.
-
-    Cut off in between, it is still a journal held in memory, and is laid down again.
-    """
+    """Writes the frames as a journal's only segment, then its checkpoint. If interrupted, it is
+    repeated."""
     base = frames[0][0].first_seq if frames else said.safe
     for old in directory.glob(f"*{segment.SUFFIX}"):
         old.unlink()
@@ -101,7 +97,7 @@ def lay_down(
 
 
 def lost_frames(journal: bytes, term: int, start: int, end: int) -> Iterable[FrameHeader]:
-    """Frames that say that the events of [start, end) are lost."""
+    """Frames that mark the events of [start, end) as lost."""
     while start < end:
         count = min(end - start, MAX_LOST)
         yield FrameHeader(journal, term, start, count, 0, 0, 0, lost=True)

@@ -1,8 +1,7 @@
-"""What an Arrow IPC message says of its own size, before anything is unpacked.
+"""Reads the unpacked size of an Arrow IPC message.
 
-Each compressed buffer begins with the length that it claims to have when it is unpacked, and Arrow
-takes that much memory before it looks at what follows. Where the buffers lie is in the message's
-metadata, a flatbuffer (`Message.fbs` in the Arrow format), which pyarrow does not let one read.
+Each compressed buffer begins with its unpacked length, which Arrow allocates unchecked. Where the
+buffers lie is in a flatbuffer (`Message.fbs` of the Arrow format) that pyarrow does not expose.
 """
 
 from __future__ import annotations
@@ -19,10 +18,8 @@ _BUFFERS, _COMPRESSION = 2, 3  # of the table RecordBatch
 
 
 def unpacked_bytes(message: pa.Message) -> int:
-    """How much memory reading a record batch takes beside its message; 0 when not compressed.
-
-    Raises CorruptError for another kind of message and for one that is no valid flatbuffer.
-    """
+    """Memory needed to read a record batch beside its message; 0 when uncompressed. Raises
+    CorruptError for another kind of message and an invalid flatbuffer."""
     if message.type != "record batch":
         raise CorruptError(f"the message is no record batch but a {message.type}")
     metadata = memoryview(message.metadata)
@@ -44,7 +41,7 @@ def unpacked_bytes(message: pa.Message) -> int:
 
 
 def _field(data: Any, table: int, number: int) -> int:
-    """Where a field of a table lies; 0 when it has its default."""
+    """Where a field of a table lies; 0 for its default."""
     (back,) = struct.unpack_from("<i", data, table)
     (size,) = struct.unpack_from("<H", data, table - back)
     slot = 4 + 2 * number
@@ -55,6 +52,5 @@ def _field(data: Any, table: int, number: int) -> int:
 
 
 def _follow(data: Any, at: int) -> int:
-    """Where the offset that lies there points to."""
     (offset,) = struct.unpack_from("<I", data, at)
     return at + int(offset)

@@ -1,6 +1,7 @@
-"""How far a journal was a minute ago, so that a look at it tells whether its lag grows. Pure:
-seconds are given. Of a journal that rests one note is kept, of any other one for every few
-seconds."""
+"""How far a journal was a minute ago, to tell whether its lag grows. Pure.
+
+A resting journal has one note, others one for every few seconds.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ NOTE_SECONDS = 10.0
 
 
 class Note(NamedTuple):
-    """``acked`` and ``safe`` as they were ``at`` some second and until the next note."""
+    """``acked`` and ``safe`` from ``at`` until the next note."""
 
     at: float
     acked: int
@@ -21,17 +22,15 @@ class Note(NamedTuple):
 
 
 class Past:
-    """Of any number of journals. Used by one thread at a time."""
+    """For any number of journals, and one thread at a time."""
 
     def __init__(self) -> None:
         self._notes: dict[str, deque[Note]] = {}
 
     def knows(self, journal: str) -> bool:
-        """Whether it was seen before."""
         return journal in self._notes
 
     def see(self, journal: str, acked: int, safe: int, now: float) -> None:
-        """The journal is so far at ``now``."""
         notes = self._notes.setdefault(journal, deque())
         if not notes or (notes[-1][1:] != (acked, safe) and now - notes[-1].at >= NOTE_SECONDS):
             notes.append(Note(now, acked, safe))
@@ -46,6 +45,5 @@ class Past:
         return notes[0]
 
     def keep(self, journals: Collection[str]) -> None:
-        """Forget all others."""
         for gone in self._notes.keys() - set(journals):
             del self._notes[gone]

@@ -1,7 +1,7 @@
-"""How many calls may run at once. A call whose reader is frozen does not keep the others out.
+"""Limits concurrent calls. A call with a frozen reader does not keep others out.
 
-A call that waits for its reader cannot be ended, and keeps its thread. So one that has not moved
-for a while loses its place, though it may go on; there is a second bound, for all together.
+Such a call cannot be ended and keeps its thread: it loses its place after a while, though it may go
+on. A second limit bounds all calls.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable, Collection
 
 STUCK = 4
-"""So many times the number of places may be taken by calls that do not move."""
+"""How many times the limit stuck calls may take."""
 
 
 class Places:
-    """Used from any thread. ``clock`` gives seconds that only grow. A peer that is known has at
-    most the part ``each`` of both bounds, so that there is room for others."""
+    """Thread-safe. A known peer has at most the part ``each`` of both limits."""
 
     def __init__(
         self,
@@ -35,7 +34,7 @@ class Places:
         self._peers: dict[object, str] = {}
 
     def take(self, call: object, peer: str = "") -> bool:
-        """Whether there was a place for the call, which ``peer`` has made."""
+        """Whether there was a place for the call of ``peer``."""
         now = self._clock()
         with self._lock:
             moved_at = self._moved_at

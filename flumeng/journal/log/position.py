@@ -1,4 +1,4 @@
-"""How far a journal can be read, as its server tells it."""
+"""A journal's position, as its server reports it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from flumeng.journal.log.contract import Log
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What a server says of a journal: events of [floor, safe) can be read.
-
-    ``held`` more, behind a loss that no operator has accepted, cannot. One that is ``full`` takes
-    no more events until some are acked.
-    """
+    """Events of [floor, safe) can be read; ``held`` more lie behind an unaccepted loss. A ``full``
+    journal takes no events until some are acked."""
 
     term: int
     floor: int

@@ -1,6 +1,6 @@
-"""From raw frames to events, trusting nothing: the one place that turns one into the other.
+"""Decodes raw frames into events, trusting nothing.
 
-What comes out is exactly the range asked for, in order, or an error; never fewer rows in silence.
+The result is exactly the requested range, in order, or an error.
 """
 
 from __future__ import annotations
@@ -22,25 +22,21 @@ GATHERED_ROWS = 16_384
 GATHERED_BYTES = 4 << 20
 
 Part = tuple[int, pa.RecordBatch]
-"""Events that follow one another, and the seq of the first."""
+"""Consecutive events, and the seq of the first."""
 
 
 def rows(
     frames: Iterable[pa.Buffer], journal: str, start: int, end: int, *, replayed: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the events of [start, end) in READ_SCHEMA from frames that cover them.
-
-    Where a frame says that its events are lost, they are left out: whoever serves it refuses that
-    until an operator has accepted the loss. Raises CorruptError for a damaged frame, DataLossError
-    when a seq of the range is missing; all events before that place are yielded first.
-    """
+    """Yields the events of [start, end) in READ_SCHEMA, without those that a frame marks as lost:
+    the server refuses these until the loss is accepted. Raises CorruptError for a damaged frame,
+    DataLossError for a missing seq, after yielding all events before."""
     for seq, batch in _gather(cut(frames, journal, start, end)):
         yield _with_position(batch, journal, seq, replayed=replayed)
 
 
 def cut(frames: Iterable[pa.Buffer], journal: str, start: int, end: int) -> Iterator[Part]:
-    """Check each frame and yield its part of [start, end), in EVENT_SCHEMA; all parts together are
-    the range. Raises what ``rows`` raises."""
+    """Yields the checked parts of [start, end) in EVENT_SCHEMA. Raises as ``rows``."""
     owner = identity(journal)
     seq = start
     for frame in frames:
@@ -62,7 +58,7 @@ def cut(frames: Iterable[pa.Buffer], journal: str, start: int, end: int) -> Iter
 
 
 def _gather(parts: Iterable[Part]) -> Iterator[Part]:
-    """Join runs of small batches that follow one another. What comes before an error is given."""
+    """Joins small consecutive batches; also those before an error."""
     small: list[pa.RecordBatch] = []
     first = count = nbytes = 0
     try:

@@ -1,7 +1,7 @@
-"""What a journal's directory holds after any crash, decided once, when it is opened.
+"""Recovers a journal's directory after any crash, when it is opened.
 
-The rule: a bad frame past the checkpoint's offset is a torn tail, never acknowledged; it is copied
-aside and cut. A bad frame below it, a missing or changed segment is damage to acknowledged data:
+A bad frame past the checkpoint's offset is a torn tail, never acknowledged: it is copied aside and
+cut. A bad frame below it, and a missing or changed segment, is damage to acknowledged data:
 CorruptError, and no file is touched.
 """
 
@@ -38,7 +38,7 @@ _COPY_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """``segments`` in order, the last one is active; all that they hold is on disk."""
+    """``segments`` in order, the last one active; all their frames are on disk."""
 
     checkpoint: Checkpoint
     segments: tuple[Segment, ...]
@@ -47,10 +47,8 @@ class Recovered:
 
 
 def recover(directory: Path, journal: bytes, disk: Disk) -> Recovered:
-    """Check, repair what may be repaired, sync. The caller holds the directory's lock.
-
-    Reads headers of old segments and every byte of the last one only. Raises CorruptError.
-    """
+    """Checks, repairs what may be repaired, syncs. The caller holds the lock. Reads headers of old
+    segments and every byte of the last one. Raises CorruptError."""
     checkpoint = checkpoints.read(directory / checkpoints.NAME, journal)
     if checkpoint.durability == "memory":
         checkpoint = memory_salvage.of_killed(directory, checkpoint, disk)
@@ -74,7 +72,7 @@ def recover(directory: Path, journal: bytes, disk: Disk) -> Recovered:
 
 
 def _segment_paths(directory: Path, checkpoint: Checkpoint) -> tuple[list[Path], list[Path]]:
-    """The segments left over from a trim that was cut off, and those from the floor on."""
+    """Segments left over from an interrupted trim, and those from the floor on."""
     paths = {int(path.name.removesuffix(SUFFIX)): path for path in directory.glob(f"*{SUFFIX}")}
     for name, base in (("floor", checkpoint.floor), ("synced end", checkpoint.segment)):
         if base not in paths:
@@ -85,7 +83,7 @@ def _segment_paths(directory: Path, checkpoint: Checkpoint) -> tuple[list[Path],
 
 
 def _measure_sealed(segments: tuple[Segment, ...], journal: bytes) -> None:
-    """Hold each segment but the last against what its successor's header says of it."""
+    """Checks each segment but the last against its successor's header."""
     for segment, successor in itertools.pairwise(segments):
         link = successor.header.previous
         length = segment.path.stat().st_size
@@ -106,11 +104,8 @@ def _measure_sealed(segments: tuple[Segment, ...], journal: bytes) -> None:
 def _scan(
     active: Segment, journal: bytes, checkpoint: Checkpoint, state: dict[str, object]
 ) -> tuple[int, str]:
-    """Walk the last segment, checking every bit; adds to ``state``.
-
-    Returns the next seq and what ended the scan: nothing, or the problem of a torn tail. Raises
-    CorruptError when that lies below the synced offset.
-    """
+    """Checks every bit of the last segment; adds to ``state``. Returns the next seq, and the
+    problem of a torn tail, if any. Raises CorruptError for one below the synced offset."""
     synced = _synced(active, checkpoint)
     seq, term, problem = active.base, 0, ""
     try:
@@ -140,12 +135,11 @@ def _scan(
 
 
 def _synced(active: Segment, checkpoint: Checkpoint) -> int:
-    """How far the last segment is known to be on disk."""
     return checkpoint.offset if checkpoint.segment == active.base else active.first
 
 
 def _frames(active: Segment, journal: bytes) -> Iterator[tuple[FrameHeader, pa.Buffer]]:
-    """Yield verified frames until the end of the file; raises BadFrameError."""
+    """Yields verified frames to the end of the file. Raises BadFrameError."""
     with active.path.open("rb") as file:
         fd = file.fileno()
         size = os.fstat(fd).st_size
@@ -163,10 +157,10 @@ def _frames(active: Segment, journal: bytes) -> Iterator[tuple[FrameHeader, pa.B
 
 
 def _settle(active: Segment, checkpoint: Checkpoint, problem: str, disk: Disk) -> None:
-    """Make the last segment end after its last good frame, on the medium.
+    """Ends the last segment after its last good frame, on disk.
 
-    Frames past the checkpoint may exist in the page cache only, and after a failed sync the kernel
-    may hold them for clean: they are written once more, or a sync would not touch them.
+    Frames past the checkpoint may be in the page cache only, and after a failed sync the kernel may
+    hold them for clean: they are written again, or a sync would skip them.
     """
     fd = os.open(active.path, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -189,7 +183,7 @@ def _settle(active: Segment, checkpoint: Checkpoint, problem: str, disk: Disk) -
 
 
 def _copy_aside(fd: int, active: Segment, size: int, disk: Disk) -> None:
-    """Keep the tail as evidence. It was never acknowledged: a full disk only loses the evidence."""
+    """Keeps the tail as evidence, unless the disk is full."""
     path = active.path.with_name(f"{active.path.name}.{active.length}{BROKEN}")
     try:
         copy = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -206,14 +200,14 @@ def _copy_aside(fd: int, active: Segment, size: int, disk: Disk) -> None:
 
 
 def _copy(disk: Disk, source: int, target: int, begin: int, end: int, *, to: int) -> None:
-    """Write bytes [begin, end) of one file into another, or the same, from offset ``to`` on."""
+    """Copies bytes [begin, end) to offset ``to``."""
     for offset in range(begin, end, _COPY_BYTES):
         block = os.pread(source, min(_COPY_BYTES, end - offset), offset)
         disk.write(target, [block], to + offset - begin)
 
 
 def merge_state(state: dict[str, object], changes: dict[str, object]) -> None:
-    """Apply the changed keys of source state; None deletes a key."""
+    """Applies changed keys of source state; None deletes one."""
     for key, value in changes.items():
         if value is None:
             state.pop(key, None)

@@ -1,12 +1,11 @@
-"""Makes a damaged journal open again, and never hides what is gone.
+"""Makes a damaged journal open again, without hiding a loss.
 
-A torn tail is cut. Where acknowledged events are damaged or missing, everything that is whole is
-kept, frames that say "lost" take the place of the rest, and damaged files go to quarantine. Such a
-journal takes no more events, so that no seq is ever used twice, and nobody reads on from the first
-loss until an operator accepts it.
+A torn tail is cut. Whole frames are kept, frames marked "lost" replace damaged or missing
+acknowledged events, and damaged files go to quarantine. The journal takes no more events, so that
+no seq is reused, and readers stop at the first loss until an operator accepts it.
 
-A repair may be cut off anywhere and begun again: the checkpoint speaks of the loss before any file
-is replaced, and files are replaced by renaming.
+An interrupted repair is repeated: the checkpoint tells of the loss before any file is replaced, and
+files are replaced by renaming.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ from flumeng.platform.errors import UserError
 
 _COPY_BYTES = 1 << 20
 _UNDER_REPAIR = 2**63 - 1
-"""A length that no segment has, so that a journal whose repair was cut off is refused."""
+"""An impossible length: a half-repaired journal is refused."""
 
 Piece = Run | tuple[int, int]
-"""Good frames, or the seqs [start, end) of events that are lost."""
+"""Good frames, or the seqs [start, end) of lost events."""
 
 
 @dataclass(frozen=True)
 class Repaired:
-    """``lost``: seqs [start, end) that this repair found to be gone; ``events`` counts all that the
-    journal has lost. ``waits_at``: where readers stop until the loss is accepted."""
+    """``lost``: seqs [start, end) found lost now; ``events``: all events ever lost. ``waits_at``:
+    where readers stop until the loss is accepted."""
 
     lost: tuple[tuple[int, int], ...]
     events: int
@@ -61,7 +60,7 @@ class Repaired:
 
 @dataclass
 class _Slot:
-    """One segment as it is to be: seqs [base, end)."""
+    """A segment to be made, with seqs [base, end)."""
 
     base: int
     end: int
@@ -71,12 +70,11 @@ class _Slot:
 
     @property
     def lost(self) -> list[tuple[int, int]]:
-        """What is newly found to be gone."""
         return [piece for piece in self.pieces if isinstance(piece, tuple)]
 
     @property
     def sound(self) -> bool:
-        """Whether its file may stay; behind the last frame of the last one lies a torn tail."""
+        """Whether its file may stay; the last one may have a torn tail."""
         if self.part is None or (whole := self.part.whole) is None:
             return False
         ends = self.last or whole.end == self.part.size
@@ -84,11 +82,8 @@ class _Slot:
 
 
 def repair(directory: Path, *, accept_loss: bool = False, disk: Disk | None = None) -> Repaired:
-    """Repair the journal in a directory. What is whole already stays as it is.
-
-    Raises UserError when a process has it open or when it is held in memory, DiskFullError and
-    CorruptError when it cannot be repaired.
-    """
+    """Repairs the journal in a directory; what is whole stays as it is. Raises UserError when it is
+    open or held in memory, DiskFullError and CorruptError when it cannot be repaired."""
     with directories.plain_errors(directory):
         lock = directories.lock(directory)
         try:
@@ -136,11 +131,9 @@ class _Repair:
         )
 
     def _slots(self) -> list[_Slot]:
-        """What is to be in each segment, from the floor to the end of the journal.
-
-        A file stands for one unless frames of another file lie across its beginning. One with a
-        damaged header must begin or end where frames do.
-        """
+        """The segments to be made, from the floor to the end. A file keeps its segment unless
+        frames of another file cross its beginning; one with a damaged header must begin or end
+        where frames do."""
         found = self._found
         checkpoint = found.checkpoint
         runs = [run for part in found.parts for run in part.runs]
@@ -169,7 +162,7 @@ class _Repair:
         ]
 
     def _judge(self, slots: Sequence[_Slot], lost: Sequence[tuple[int, int]]) -> Checkpoint:
-        """What is to be said of the journal when all is done."""
+        """The checkpoint after the repair."""
         found = self._found
         known = found.checkpoint
         terms = [run.term for part in found.parts for run in part.runs]
@@ -194,7 +187,6 @@ class _Repair:
         )
 
     def _say(self, checkpoint: Checkpoint) -> None:
-        """Put a checkpoint on disk."""
         path = self._directory / checkpoints.NAME
         path.touch(mode=0o600)
         file = CheckpointFile(path, self._disk)
@@ -207,7 +199,7 @@ class _Repair:
         self._disk.sync_directory(self._directory)
 
     def _rebuild(self, slots: Sequence[_Slot], checkpoint: Checkpoint) -> Checkpoint:
-        """Replace what is not sound, bring the headers in line, set the rest aside."""
+        """Replaces unsound segments, corrects headers, sets the rest aside."""
         link: Link | None = None
         before: Part | None = None
         offset = 0
@@ -233,7 +225,7 @@ class _Repair:
         return replace(checkpoint, offset=offset)
 
     def _replace(self, slot: _Slot, link: Link | None, before: Part | None) -> Part:
-        """Write a segment anew from its pieces; what was there goes to quarantine."""
+        """Rewrites a segment from its pieces; the old one goes to quarantine."""
         old = slot.part.header if slot.part else None
         state = dict(slot.part.state) if slot.part and old else {}
         if old is None and before is not None:
@@ -261,7 +253,7 @@ class _Repair:
         return Part(path, run.end, header, segment.first, state, runs=[run])
 
     def _write(self, fd: int, run: Run, piece: Piece) -> Run:
-        """Add a piece to the file of ``run``; returns the run with it."""
+        """Adds a piece to the file of ``run``; returns the longer run."""
         if isinstance(piece, Run):
             _copy(self._disk, piece, fd, run.end)
             return replace(
@@ -284,7 +276,7 @@ class _Repair:
         return run
 
     def _relink(self, part: Part, header: SegmentHeader) -> None:
-        """Say in a segment's header how the one before it ends now."""
+        """Corrects what a header says of the segment before."""
         fd = os.open(part.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             state_bytes = os.pread(fd, part.first - SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES)
@@ -296,10 +288,8 @@ class _Repair:
         part.header = header
 
     def _set_aside(self, path: Path) -> None:
-        """Keep a file as it is in quarantine, under a name that was free.
-
-        Segments are replaced and can be linked; the checkpoint will be overwritten.
-        """
+        """Keeps a file in quarantine under a free name. Segments are replaced and can be linked;
+        the checkpoint is overwritten."""
         quarantine = self._directory / QUARANTINE
         quarantine.mkdir(mode=0o700, exist_ok=True)
         names = (path.name if not n else f"{path.name}.{n}" for n in itertools.count())
@@ -316,7 +306,7 @@ class _Repair:
 
 
 def _fill(base: int, end: int, runs: Sequence[Run], part: Part | None) -> list[Piece]:
-    """The good frames of [base, end), those of the segment's own file first, and what is lost."""
+    """The good frames of [base, end), preferably of its own file, and the lost seqs."""
     pieces: list[Piece] = []
     seq = base
     own = part.path if part else None

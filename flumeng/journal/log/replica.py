@@ -1,6 +1,6 @@
-"""What makes a journal's directory a copy of a replicated one: a small file beside its segments.
+"""The file that marks a journal's directory as a copy of a replicated journal.
 
-It is replaced whole. The copy's term is in the journal's own checkpoint.
+It is replaced whole. The copy's term is in the journal's checkpoint.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """``id``: of this copy, ``NODE/ID``, which no other ever has. ``lineage``: the history of the
-    journal's events. ``checkpoint``: events below are on every copy in sync."""
+    """``id``: ``NODE/ID``, never reused. ``lineage``: the history of the journal's events.
+    ``checkpoint``: events below are on every copy in sync."""
 
     id: str
     lineage: str
@@ -30,7 +30,7 @@ class Replica:
 
     @classmethod
     def new(cls, node: str, lineage: str = "") -> Replica:
-        """A copy that has nothing yet; without a ``lineage``, of a journal that begins here."""
+        """A copy without events; without a ``lineage`` of a new journal."""
         return cls(f"{node}/{uuid.uuid4().hex[:8]}", lineage or uuid.uuid4().hex[:8])
 
 
@@ -39,8 +39,8 @@ def exists(directory: Path) -> bool:
 
 
 def set_aside(directory: Path) -> Path:
-    """Keep one that is damaged under a hidden name, in the place of an earlier one; nothing, when
-    it is gone already. Raises OSError."""
+    """Renames a damaged copy to a hidden name, in place of an earlier one; returns that. Raises
+    OSError."""
     aside = directory.with_name(f".{directory.name}.damaged")
     if not directory.exists():
         return aside
@@ -60,7 +60,7 @@ def read(directory: Path) -> Replica:
 
 
 def write(directory: Path, replica: Replica, disk: Disk) -> None:
-    """Raises OSError; then the one before is still there."""
+    """Raises OSError, and leaves the old file."""
     path = directory / NAME
     unfinished = path.with_suffix(".unfinished")
     fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

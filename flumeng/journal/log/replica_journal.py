@@ -1,8 +1,7 @@
-"""A journal that is one copy of several: a primary appends to it, or it takes a primary's frames.
+"""A journal that is one copy of several: the primary's, or one that takes its frames.
 
-Its terms come from outside, and each begins a segment, so that the history of terms is read from
-the segments' beginnings. What its readers may see ends at the checkpoint, up to where all copies
-have it.
+Its terms come from outside, and each begins a segment, so that the history of terms is in the
+segments' headers. Readers see events up to the checkpoint, which all copies have.
 """
 
 from __future__ import annotations
@@ -35,13 +34,12 @@ from flumeng.platform.errors import CorruptError
 log = logging.getLogger(__name__)
 
 KEEP_SECONDS = 1.0
-"""So often, at most, what is known of the checkpoint comes to the disk: it may be behind."""
+"""Least seconds between two writes of the checkpoint, which may be behind."""
 
 
 @contextmanager
 def _uncached(path: Path) -> Iterator[None]:
-    """The kernel does not hold it, before and after: what is read comes from the medium, and is in
-    nobody's way."""
+    """Drops the file from the page cache before and after, so that reads come from the medium."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -52,7 +50,7 @@ def _uncached(path: Path) -> Iterator[None]:
 
 
 class ReplicaJournal(Journal):
-    """See ``Journal``. Make one with ``make`` or ``load``."""
+    """See ``Journal``. Made by ``make`` or ``load``."""
 
     replica: Replica
 
@@ -69,9 +67,9 @@ class ReplicaJournal(Journal):
         limits: Limits | None = None,
         disk: Disk | None = None,
     ) -> ReplicaJournal:
-        """One without events, whose first will have the seq ``base``; ``state`` is the source state
-        there. With a ``key`` all its events are encrypted: a primary needs it (``cipher.use``), and
-        a copy takes frames that are. Raises as ``Journal.create``."""
+        """Makes one without events, whose first seq will be ``base``, with the source ``state``
+        there. With a ``key`` a primary needs ``cipher.use``, and a copy takes encrypted frames.
+        Raises as ``Journal.create``."""
         path = directories.place(parent, journal)
         with directories.plain_errors(path):
             directories.create(
@@ -90,7 +88,7 @@ class ReplicaJournal(Journal):
         keep_free_bytes: int = KEEP_FREE_BYTES,
         disk: Disk | None = None,
     ) -> ReplicaJournal:
-        """Recover it; its term stays. Raises as ``Journal.open``."""
+        """Recovers it; its term stays. Raises as ``Journal.open``."""
         with directories.plain_errors(directory):
             return ReplicaJournal(
                 directory, limits or Limits(), segment_bytes, keep_free_bytes, disk or Disk()
@@ -123,36 +121,35 @@ class ReplicaJournal(Journal):
 
     @property
     def held(self) -> Log:
-        """What it holds, as the protocol of copies sees it."""
+        """Its log, as the protocol sees it."""
         return Log(self.floor, self.next_seq, min(self.synced, self.next_seq), self._history)
 
     @property
     def source_state_at_floor(self) -> Mapping[str, object]:
-        """That with which its first segment begins. Raises CorruptError."""
+        """The state at the beginning of its first segment. Raises CorruptError."""
         first: Segment = self._chain.at(0)
         return open_segment(first.path, self._identity)[1]
 
     def fence(self, term: int) -> None:
-        """From now on it is of that term, on disk: nothing of a lower one is taken any more."""
+        """Takes nothing of a lower term any more, on disk."""
         assert term >= self.term
         self._keep_checkpoint()
         self._writer.say(term=term, now=True)
 
     def adopt(self, lineage: str) -> None:
-        """What it holds is the journal from now on, whatever other copies had."""
+        """Its events become the journal's, whatever other copies had."""
         self.replica = replace(self.replica, lineage=lineage)
         self._keep_checkpoint()
 
     def advance(self, checkpoint: int) -> None:
-        """Events below are on every copy in sync: readers may have them."""
+        """Events below are on every copy in sync: readers may see them."""
         if checkpoint > self.replica.checkpoint:
             self.replica = replace(self.replica, checkpoint=checkpoint)
             self._tell()
 
     def append_frame(self, frame: pa.Buffer) -> FrameHeader:
-        """Add a frame as it lies on the primary's disk, every bit checked. Raises CorruptError for
-        one that does not go on here, or is in plain text where events are encrypted, and what
-        ``append_encoded`` raises."""
+        """Appends a frame of the primary, every bit checked. Raises CorruptError for one that does
+        not follow, or is in plain text in an encrypted journal, and as ``append_encoded``."""
         self._writer.require_sound()
         header = verify(frame, self._identity)
         if self.cipher.reference is not None and not (header.encrypted or header.lost):
@@ -170,17 +167,17 @@ class ReplicaJournal(Journal):
         return header
 
     def lacks(self, frame: pa.Buffer) -> bool:
-        """Whether the frame holds events that this does not. Raises CorruptError."""
+        """Whether the frame has new events. Raises CorruptError."""
         return FrameHeader.unpack(frame, 0, self._identity).end > self.next_seq
 
     def written_frames(self, start: int, end: int) -> Iterator[Window]:
-        """Frames as they lie on disk, synced or not, for other copies. Raises CorruptError for one
-        that is damaged; those before it are given."""
+        """Frames on disk for other copies, synced or not. Raises CorruptError for a damaged one,
+        after those before it."""
         return self._windows(start, end)
 
     def scrub(self) -> Iterator[Window]:
-        """All that is synced: every bit, as the disk has it, in order, without what is trimmed
-        meanwhile. Raises CorruptError, also for what is cut or removed meanwhile, and OSError."""
+        """Reads every synced bit from the medium, in order, without what is trimmed meanwhile.
+        Raises CorruptError, also for what is cut or removed meanwhile, and OSError."""
         end, segments = self.synced, self._chain.segments
         ends = [after.base for after in segments[1:]] + [end]
         for part, part_end in zip(segments, ends, strict=True):
@@ -205,8 +202,8 @@ class ReplicaJournal(Journal):
             yield window
 
     def cut(self, end: int) -> ReplicaJournal:
-        """Remove the events from ``end`` on, also those that all copies had, and open what is left;
-        this one is done for."""
+        """Removes events from ``end`` on, even if all copies had them, and reopens the rest; this
+        object is done."""
         self._writer.require_sound()
         kept, offset = self._place_of(end)
         if end < self.replica.checkpoint:
@@ -231,8 +228,8 @@ class ReplicaJournal(Journal):
         return self._writer.sound
 
     def reopened(self) -> ReplicaJournal:
-        """Recovered from the disk, as at a start of the process; this one is done for. What is not
-        known to have come to the disk is written and synced once more. Raises as ``load``."""
+        """Recovered from the disk as at a start; this object is done. Writes not known to be on
+        disk are repeated and synced. Raises as ``load``."""
         if self._open:
             self._abandon()
         left = ReplicaJournal.load(
@@ -246,8 +243,8 @@ class ReplicaJournal(Journal):
         return left
 
     def restart(self, floor: int, lineage: str, state: Mapping[str, object]) -> ReplicaJournal:
-        """Remove all events and begin at ``floor``, as the same copy; this one is done for. Who is
-        killed in between has no copy any more, and says so."""
+        """Removes all events and begins at ``floor``, as the same copy; this object is done. If
+        interrupted, there is no copy."""
         term, parent = self.term, self._directory.parent
         replica = replace(self.replica, lineage=lineage, checkpoint=floor)
         self.remove()
@@ -266,14 +263,14 @@ class ReplicaJournal(Journal):
         return anew
 
     def set_aside(self) -> Path:
-        """Write nothing more, and keep it as evidence; where. Raises OSError."""
+        """Closes it without a write, and keeps it as evidence; returns where. Raises OSError."""
         if self._open:
             self._abandon()
         return replicas.set_aside(self._directory)
 
     def trim(self, ack: int) -> None:
-        """See ``Journal``. What readers have acked they have seen, so that all copies had it: the
-        checkpoint that was found on the disk may be an older one."""
+        """See ``Journal``. All copies had what readers have acked: the checkpoint on disk may be
+        older."""
         self.advance(min(ack, self.synced))
         super().trim(ack)
 
@@ -314,8 +311,7 @@ class ReplicaJournal(Journal):
             self._history += (Start(header.term, header.first_seq),)
 
     def _windows(self, start: int, end: int) -> Iterator[Window]:
-        """Every bit is checked, for readers too: other copies may have what is damaged here, so
-        that this node is to notice it, not the reader alone."""
+        """Every bit is checked, so that this node notices damage that other copies can repair."""
         for window in super()._windows(start, end):
             for sound, frame in enumerate(window):
                 try:
@@ -338,7 +334,7 @@ class ReplicaJournal(Journal):
         return tuple(history)
 
     def _place_of(self, end: int) -> tuple[Segment, int]:
-        """The segment that ends at ``end`` then, and how many bytes it has."""
+        """The segment to end at ``end``, and its size then."""
         kept = [part for part in self._chain.segments if part.base <= end][-1]
         offset = kept.first
         with kept.path.open("rb") as file:
@@ -362,7 +358,7 @@ class ReplicaJournal(Journal):
         self._kept = self.replica
 
     def _abandon(self) -> None:
-        """Close it and write nothing."""
+        """Closes it without a write."""
         self._open = False
         self._writer.close()
         os.close(self._lock)

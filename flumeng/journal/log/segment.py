@@ -60,7 +60,7 @@ def file_name(base: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How a segment ended: enough to know it again without reading it."""
+    """How a segment ended: enough to recognise it without reading it."""
 
     base: int
     length: int
@@ -70,7 +70,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """Who a segment belongs to, where it begins and what came before it."""
+    """A segment's journal, its beginning, and its predecessor."""
 
     journal: bytes
     term: int
@@ -99,8 +99,8 @@ class SegmentHeader:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Whole frames that lie one after the other in one buffer; ``offsets`` has one more entry
-    than there are frames. ``encrypted``: at least one of them is."""
+    """Whole frames in one buffer, between consecutive ``offsets``. ``encrypted``: at least one
+    is."""
 
     buffer: pa.Buffer
     offsets: list[int]
@@ -112,7 +112,7 @@ class Window:
 
 
 class Index:
-    """Where frames begin, about one in 64 KiB. One thread adds, any thread looks up."""
+    """Where about one frame in 64 KiB begins. One thread adds, any thread looks up."""
 
     def __init__(self) -> None:
         self._seqs = array("Q")
@@ -130,7 +130,7 @@ class Index:
 
 
 class Segment:
-    """One segment as its readers need it; the writer moves ``length`` and the last frame on.
+    """A segment for its readers; the writer advances ``length`` and the last frame.
 
     Invariants: ``first <= last_offset < length`` when there are frames, and ``length`` is the end
     of a frame (or of the header).
@@ -153,13 +153,13 @@ class Segment:
         return Link(self.base, self.length, self.last_offset, self.last_crc)
 
     def seal(self, link: Link) -> None:
-        """Take over from the successor how this segment ended; it never grows again."""
+        """Takes its end from the successor's header; it never grows again."""
         self.length = link.length
         self.last_offset = link.last_offset
         self.last_crc = link.last_crc
 
     def grow(self, header: FrameHeader) -> None:
-        """Take note of a frame that was written at ``length``."""
+        """Notes a frame written at ``length``."""
         if self._index is None:
             self._index = Index()
         self._index.add(header.first_seq, self.length)
@@ -168,11 +168,10 @@ class Segment:
         self.length += header.length
 
     def windows(self, start: int, end: int) -> Iterator[Window]:
-        """Yield the frames that hold events of [start, end), in order, a few at a time.
+        """Yields the frames of [start, end), in order, a few at a time; ``end`` must be synced.
 
-        ``end`` must not lie above what is synced. Raises BelowFloorError when the segment was
-        trimmed before the first read, CorruptError when a header is damaged or cannot be read;
-        all frames before that one are yielded first.
+        Raises BelowFloorError when the segment was trimmed before the first read, CorruptError for
+        a damaged or unreadable header, after yielding all frames before it.
         """
         with self._open() as fd:
             offset = self._seek(fd, start)
@@ -227,7 +226,7 @@ class Segment:
             raise CorruptError(f"{self.path} at byte {offset + at}: {error}") from error
 
     def _seek(self, fd: int, seq: int) -> int:
-        """The offset of a frame at or shortly before the one that holds ``seq``."""
+        """The offset of a frame at or shortly before the one with ``seq``."""
         if seq <= self.base:
             return self.first
         if self._index is None:
@@ -235,10 +234,8 @@ class Segment:
         return self._index.find(seq, self.first)
 
     def _build_index(self, fd: int) -> Index:
-        """Walk over the headers of a segment that was written by an earlier process.
-
-        It ends at one that is damaged: who reads on to there finds it.
-        """
+        """Reads the headers of a segment from an earlier process, up to a damaged one, which
+        readers will find."""
         index = Index()
         offset = self.first
         while offset < self.length:
@@ -277,7 +274,7 @@ def read_frame_header(fd: int, offset: int, journal: bytes, path: Path) -> Frame
 
 
 def _read(fd: int, view: memoryview, offset: int, path: Path) -> None:
-    """Fill the view. Raises CorruptError when the file ends before or the disk cannot read it."""
+    """Raises CorruptError when the file ends before, or cannot be read."""
     try:
         read = read_into(fd, view, offset)
     except OSError as error:
@@ -293,11 +290,9 @@ def create(
     disk: Disk,
     spare: Path | None = None,
 ) -> Segment:
-    """Write a new segment's header to disk, then give it its name.
-
-    The caller syncs the directory before the first use. Leaves nothing behind on OSError. When the
-    disk is full, the blocks of ``spare`` are used if it is given and there.
-    """
+    """Writes a new segment's header to disk, then gives it its name. Leaves nothing behind on
+    OSError. The caller syncs the directory before the first use. On a full disk the blocks of
+    ``spare`` are used."""
     fresh, fd = begin(directory, header, state, disk, spare)
     os.close(fd)
     return fresh
@@ -310,7 +305,7 @@ def begin(
     disk: Disk,
     spare: Path | None = None,
 ) -> tuple[Segment, int]:
-    """As ``create``; also gives a descriptor to write its frames with."""
+    """As ``create``, with an open descriptor for its frames."""
     path = directory / file_name(header.base)
     assert not path.exists(), f"{path} would be overwritten"
     unfinished = path.with_name(path.name + UNFINISHED)
@@ -332,8 +327,7 @@ def begin(
 
 
 def _write(path: Path, parts: Sequence[bytes], disk: Disk) -> int:
-    """A file that holds these parts, on disk and open; what it had before gives its blocks to
-    them."""
+    """Writes and syncs a file, reusing its blocks; returns its descriptor."""
     fd = -1
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -349,8 +343,8 @@ def _write(path: Path, parts: Sequence[bytes], disk: Disk) -> int:
 
 
 def remove(path: Path, names: Iterable[str]) -> None:
-    """Delete a segment, and before it what crashes tore off its end. ``names`` are all in its
-    directory: asking for them takes a descriptor, deleting does not."""
+    """Deletes a segment after its torn tails. ``names`` are all in its directory: listing takes a
+    descriptor, deleting does not."""
     for name in names:
         if name.startswith(f"{path.name}.") and name.endswith(BROKEN):
             path.with_name(name).unlink()
@@ -358,10 +352,8 @@ def remove(path: Path, names: Iterable[str]) -> None:
 
 
 def open_segment(path: Path, journal: bytes) -> tuple[Segment, dict[str, object]]:
-    """Read the header and the state in it; the segment returned has no frames yet.
-
-    Raises CorruptError when either is damaged or does not fit the file's name.
-    """
+    """Reads the header and its state; the segment has no frames yet. Raises CorruptError when they
+    are damaged or do not fit the file's name."""
     with path.open("rb") as file:
         raw = file.read(SEGMENT_HEADER_BYTES)
         if len(raw) < SEGMENT_HEADER_BYTES or raw[:4] != MAGIC:

@@ -1,7 +1,7 @@
 """The files of one open journal, and what is known of them to be on disk.
 
-The first write or sync that fails, but for lack of room, is the last: nobody knows then what is on
-the medium. It decides nothing else; when to sync, roll and drop is the journal's business.
+After the first failed write or sync, except for lack of room, nothing more is written: the content
+of the medium is unknown. When to sync, roll and drop is the journal's decision.
 """
 
 from __future__ import annotations
@@ -27,11 +27,8 @@ from flumeng.platform.errors import FlumengError
 
 
 class SegmentWriter:
-    """``chain``: its segments. ``said``: what the checkpoint says, never ahead of the medium.
-
-    Every call that writes raises HeldError, after which all is as before, and
-    JournalFailedError.
-    """
+    """``said``: the checkpoint, never ahead of the medium. Writing calls raise HeldError without
+    any change, and JournalFailedError."""
 
     def __init__(
         self, directory: Path, segments: Sequence[Segment], said: Checkpoint, disk: Disk
@@ -72,7 +69,7 @@ class SegmentWriter:
         return self._disk.free_bytes(self._fd)
 
     def write(self, header: FrameHeader, parts: Sequence[Any]) -> None:
-        """Add a frame to the active segment; not synced."""
+        """Adds a frame to the active segment; not synced."""
         active = self.chain.active
         try:
             self._disk.write(self._fd, parts, active.length)
@@ -82,7 +79,7 @@ class SegmentWriter:
         active.grow(header)
 
     def sync(self, next_seq: int, *, now: bool = False, **changes: Any) -> None:
-        """Put all that was written on disk, and with ``now`` the checkpoint as well."""
+        """Syncs all that was written; with ``now`` the checkpoint as well."""
         try:
             if self._lazy is not None:
                 self._lazy.settle()
@@ -92,7 +89,7 @@ class SegmentWriter:
         self._say_reached(self._reached(next_seq), now=now, **changes)
 
     def sync_lazily(self, next_seq: int) -> None:
-        """Take note of what came to the disk, and begin to sync what has not."""
+        """Notes what a sync put on disk, and begins the next one."""
         assert self._lazy is not None
         try:
             reached = self._lazy.done()
@@ -104,7 +101,7 @@ class SegmentWriter:
             self._lazy.begin(self._fd, self._reached(next_seq))
 
     def say(self, *, now: bool, **changes: Any) -> None:
-        """Write a new checkpoint. Nothing in it may be ahead of what is on disk."""
+        """Writes a checkpoint, which must not be ahead of the disk."""
         said = replace(self.said, **changes)
         try:
             self._checkpoint.write(said)
@@ -117,10 +114,8 @@ class SegmentWriter:
         self.said = said
 
     def roll(self, next_seq: int, state: Mapping[str, object], *, use_spare: bool) -> None:
-        """Sync and seal the active segment and go on in a new one, unless it has no events yet.
-
-        On a full disk the spare file becomes the new one, if it may.
-        """
+        """Seals the active segment and begins the next, unless it has no events. On a full disk the
+        spare file becomes the new one, if allowed."""
         active = self.chain.active
         if next_seq == active.base:
             return
@@ -148,7 +143,7 @@ class SegmentWriter:
         self.say(segment=fresh.base, offset=fresh.length, now=True)
 
     def drop(self, count: int) -> None:
-        """Delete the oldest segments, once the checkpoint on disk knows."""
+        """Deletes the oldest segments, after the checkpoint says so."""
         if not count:
             return
         kept = self.chain.at(count)
@@ -184,14 +179,14 @@ class SegmentWriter:
         )
 
     def _cut_back(self) -> None:
-        """After a write that failed: back to the last whole frame."""
+        """After a failed write: back to the last whole frame."""
         try:
             os.ftruncate(self._fd, self.chain.active.length)
         except OSError as error:
             raise self._fail(error) from error
 
     def _not_written(self, error: OSError) -> FlumengError:
-        """What to raise after a write that failed: room and descriptors are to be waited for."""
+        """Lack of room or descriptors is waited for."""
         return held(f"journal {self._id}", error) or self._fail(error)
 
     def _fail(self, error: OSError) -> JournalFailedError:

@@ -1,8 +1,7 @@
-"""A few threads for many owners, most of whom have nothing to do most of the time.
+"""A few threads for many jobs that are mostly idle.
 
-A job runs when it has something to do, on any of the threads, never on two at once. One that waits,
-for work or for a moment, holds no thread. Threads are started when they are needed and end when
-they were not for a while.
+A job with work runs on any thread, never on two at once; a waiting one holds none. Threads start
+when needed and end when idle.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ log = logging.getLogger(__name__)
 KEEP_SECONDS = 10.0
 
 Steps = Iterator[float | None]
-"""What a job does. What it yields is for how many seconds it waits at most; None: until woken."""
+"""A job yields for how many seconds it waits at most; None: until woken."""
 
 
 class SharedThreads:
@@ -44,27 +43,25 @@ class SharedThreads:
 
     @property
     def busy(self) -> int:
-        """How many jobs have had work lately: in a whole second that is over, or since then."""
+        """The number of jobs with work in the last whole second, or since."""
         return max(self._busy, self._busy_before)
 
     @property
     def threads(self) -> int:
-        """How many there are now."""
         return self._threads
 
     @property
     def is_crowded(self) -> bool:
-        """Whether a job is ready, or due, and no thread is free for it."""
+        """Whether a job is due and no thread is free for it."""
         due = bool(self._timers) and self._timers[0][0] <= time.monotonic()
         return (bool(self._ready) or due) and not self._idle
 
     def job(self, steps: Steps, name: str = "") -> Job:
-        """A job that waits until it is woken."""
         return Job(self, steps, name)
 
     def stuck(self, seconds: float) -> str:
-        """Of the jobs that run and have not gone on for so long, the name of that which has not for
-        the longest time; empty when there is none."""
+        """The name of the running job that has made no progress for the longest time, at least
+        ``seconds``; empty if there is none."""
         with self._changed:
             last = min(self._running, key=lambda job: job.went_on_at, default=None)
         if last is None or time.monotonic() - last.went_on_at < seconds:
@@ -80,7 +77,7 @@ class SharedThreads:
                 self._plan(job, due, now=after_seconds <= 0)
 
     def _plan(self, job: Job, due: float, *, now: bool) -> None:
-        """With the lock held. Its earlier timers are left behind and mean nothing any more."""
+        """With the lock held. Earlier timers of the job become void."""
         job.due_at = -inf if now else due
         if now:
             self._ready.append(job)
@@ -92,8 +89,8 @@ class SharedThreads:
             self._rouse()
 
     def _rouse(self) -> None:
-        """With the lock held: see to it that a thread looks at what is to be done. Where no
-        thread can be started those that run look later; RuntimeError when there is none."""
+        """With the lock held: gets a thread to look for work. If none can be started the running
+        ones look later; RuntimeError without any."""
         if self._idle:
             self._changed.notify()
         elif self._threads < self._most:
@@ -127,7 +124,7 @@ class SharedThreads:
                 self._plan(job, due, now=due <= now)
 
     def _next(self) -> Job | None:
-        """The next job that is to run; None when this thread is to end."""
+        """The next job; None when this thread is to end."""
         with self._changed:
             end_at = time.monotonic() + KEEP_SECONDS
             self._idle += 1
@@ -164,7 +161,7 @@ class SharedThreads:
             self._busy += 1
 
     def _take_due(self) -> bool:
-        """Make ready what is due; whether anything is ready."""
+        """Makes due jobs ready; whether any is."""
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             due, _, job = heapq.heappop(self._timers)
@@ -175,9 +172,8 @@ class SharedThreads:
 
 
 class Job:
-    """``due_at``: when it runs next; for ever away while it only waits to be woken. ``window``: the
-    second in which it had work last. ``went_on_at``: when it began the step that it is in, or did
-    something in it."""
+    """``due_at``: when it runs next. ``window``: the second in which it last had work.
+    ``went_on_at``: its last progress."""
 
     __slots__ = (
         "_threads",
@@ -201,14 +197,14 @@ class Job:
         self._threads = threads
 
     def has_work(self) -> None:
-        """It counts as busy now: its step is not only a look around."""
+        """Counts as busy in this second."""
         with self._threads._changed:
             self._threads._count(self)
 
     def wake(self, after_seconds: float = 0.0) -> None:
-        """Let it run then, or earlier; never blocks. What it does now is not interrupted."""
+        """Lets it run then, or earlier; never blocks."""
         self._threads._wake(self, after_seconds)
 
     def went_on(self) -> None:
-        """Called by the job itself, in a step that may take for ever, when it has got further."""
+        """Progress within a step that may take for ever."""
         self.went_on_at = time.monotonic()

@@ -1,5 +1,4 @@
-"""One copy of a replicated journal as it lies on this node's disk, and what becomes of it when the
-disk fails or damage is met."""
+"""One copy of a replicated journal on this node's disk, through failures and damage."""
 
 from __future__ import annotations
 
@@ -22,24 +21,22 @@ log = logging.getLogger(__name__)
 
 
 class CopyOnDisk:
-    """``journal`` is another object once a suffix was cut, the copy began anew, or its disk had
-    failed. ``damaged``: why what lies here cannot be used; empty while it can.
-
-    But for ``sync``, whoever calls holds the lock of the copy's ``ReplicatedJournal``.
-    """
+    """``journal`` is replaced after a cut, a restart, and a failure of the disk. ``damaged``: why
+    it is unusable, if it is. The caller holds the lock of its ``ReplicatedJournal``, except for
+    ``sync``."""
 
     def __init__(self, journal: ReplicaJournal) -> None:
         self.journal = journal
         self.damaged = ""
         self._listeners = journal.listeners
         self._using = threading.Lock()
-        """Held, perhaps for as long as the disk takes, by whoever syncs, or opens the copy anew."""
+        """Held during a sync or a reopening, for as long as the disk takes."""
         self._doubtful = False
         self._backoff = DiskBackoff()
 
     @property
     def as_copy(self) -> Copy:
-        """What the protocol knows of it after a start."""
+        """Its state in the protocol after a start."""
         journal = self.journal
         held = journal.held
         return Copy(
@@ -52,7 +49,7 @@ class CopyOnDisk:
 
     @property
     def has_failed(self) -> bool:
-        """Whether nobody knows what is on the disk, until it is opened anew."""
+        """Whether the content of the disk is unknown until it is reopened."""
         return self._doubtful or not self.journal.sound
 
     def sync(self) -> None:
@@ -60,7 +57,7 @@ class CopyOnDisk:
             self.journal.sync()
 
     def lead(self, term: int, lineage: str, *, closes: bool) -> None:
-        """Put on disk that it is the primary's from now on. Raises as ``sync``."""
+        """Makes it the primary's copy, on disk. Raises as ``sync``."""
         with self._using:
             self.journal.sync()
             self.journal.fence(term)
@@ -70,7 +67,7 @@ class CopyOnDisk:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Of what a primary says. What fails at the disk may be there or not."""
+        """After an OSError it is unknown what was written."""
         try:
             yield
         except (FlumengError, OSError) as error:
@@ -78,8 +75,8 @@ class CopyOnDisk:
             raise
 
     def append(self, action: follower.Write, frames: list[pa.Buffer]) -> None:
-        """Those of the frames that are not here. Raises HeldError when there is no room,
-        CorruptError for other frames than were said, OSError."""
+        """Appends missing frames. Raises HeldError without room, CorruptError for other frames than
+        announced, OSError."""
         for frame in frames:
             if self.journal.lacks(frame):
                 self.journal.append_frame(frame)
@@ -90,7 +87,6 @@ class CopyOnDisk:
             )
 
     def wrote(self) -> None:
-        """What was appended is synced: the disk works."""
         self._backoff.succeeded()
 
     def restart(self, floor: int, lineage: str, state: Mapping[str, object]) -> None:
@@ -98,8 +94,8 @@ class CopyOnDisk:
             self._replace(self.journal.restart(floor, lineage, state))
 
     def cut(self, end: int) -> int:
-        """Remove what lies at ``end`` and above; how many events. Raises CorruptError when what is
-        left is damaged, JournalFailedError, OSError."""
+        """Removes events from ``end`` on; returns how many. Raises CorruptError when the rest is
+        damaged, JournalFailedError, OSError."""
         gone = max(0, self.journal.next_seq - end)
         if gone:
             log.warning("journal %s: %d events go that were not answered", self.journal.id, gone)
@@ -114,9 +110,8 @@ class CopyOnDisk:
         return gone
 
     def reopen(self, now: float) -> bool:
-        """Whether it is usable again after its disk has failed. What was not synced then counts as
-        if it had never been written: the kernel may hold it for clean, though it never came to the
-        disk."""
+        """Whether it is usable again after a failure of its disk. Unsynced writes count as lost:
+        the kernel may hold them for clean."""
         if not self._backoff.is_over(now):
             return False
         self._backoff.begin(now)
@@ -144,7 +139,7 @@ class CopyOnDisk:
             self.journal.remove()
 
     def set_aside(self) -> Path:
-        """It is damaged, and done for; where it is kept as evidence. Raises OSError."""
+        """Keeps a damaged copy as evidence; returns where. Raises OSError."""
         with self._using:
             return self.journal.set_aside()
 

@@ -1,4 +1,4 @@
-"""How long it is waited before something is tried once more at a disk that has failed."""
+"""Back-off for retries at a failed disk."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ MOST_SECONDS = 60.0
 
 
 class DiskBackoff:
-    """Each one is twice as long as the one before it; after a success, or when nothing failed for
-    ``MOST_SECONDS``, the first one comes again. Seconds are of one clock that only grows."""
+    """Doubles with each failure; starts over after a success, or ``MOST_SECONDS`` without a
+    failure."""
 
     def __init__(self) -> None:
         self._until = -inf

@@ -1,6 +1,6 @@
-"""Which copies on other nodes are late, and which are to be told something, by the primary's clock.
+"""Which copies on other nodes are late, or need a message, by the primary's clock.
 
-A journal at rest says nothing: that a node lives, its link tells for all its journals together.
+Idle journals send nothing: one link tells for all of a node's journals that it lives.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import NamedTuple
 from flumeng.journal.replication.primary import Primary
 
 LATE_SECONDS = 5.0
-"""A copy that lacks for so long what it was sent, or whose node says nothing, is late."""
+"""A copy that lacks what it was sent for so long is late."""
 TELL_SECONDS = 1.0
-"""So often, at most, a copy is told something once more, or how far all copies are."""
+"""Least seconds between two repetitions to a copy."""
 
 
 class _Mark(NamedTuple):
-    """When the log ended at ``end``; a copy that has come so far since is in time."""
+    """The log's end at a time; a copy that has since reached it is in time."""
 
     end: int
     at: float
 
 
 class Lateness:
-    """Of one journal. Seconds are of one clock that only grows."""
+    """For one journal."""
 
     def __init__(self) -> None:
         self._marks: dict[str, _Mark] = {}
@@ -33,7 +33,7 @@ class Lateness:
         self._told: dict[str, tuple[int, int]] = {}
 
     def begin(self) -> None:
-        """Nobody is late yet: this is the primary only now."""
+        """No copy is late when a primary begins."""
         self._marks.clear()
         self._told.clear()
 
@@ -41,8 +41,7 @@ class Lateness:
         self._heard_at[node] = now
 
     def is_late(self, primary: Primary, node: str, now: float, alive_at: float) -> bool:
-        """``alive_at``: when something was heard from the node at all. One that is late has as long
-        again."""
+        """``alive_at``: the last sign of life of the node. A late copy gets as much time again."""
         peer, mark = primary.peers[node], self._marks.get(node)
         heard_at = max(alive_at, self._heard_at.get(node, -inf))
         if mark is None or (peer.begun and peer.end >= mark.end and heard_at >= mark.at):
@@ -54,7 +53,7 @@ class Lateness:
         return late
 
     def lacks_an_answer(self, primary: Primary, node: str, now: float) -> bool:
-        """Whether what it was sent may be lost, so that it is to be told again."""
+        """Whether a message may be lost, and is to be repeated."""
         peer = primary.peers[node]
         waits = not peer.begun or peer.end < primary.log.end
         silent = now - max(self._heard_at.get(node, -inf), self._told_at.get(node, -inf))
@@ -64,7 +63,7 @@ class Lateness:
         return True
 
     def lacks_news(self, primary: Primary, node: str, now: float) -> bool:
-        """Whether all copies are further than the node was told last."""
+        """Whether the node has an old checkpoint."""
         news = (primary.checkpoint, primary.acked)
         due = now - self._told_at.get(node, -inf) > TELL_SECONDS
         if not primary.peers[node].begun or not due or self._told.get(node) == news:

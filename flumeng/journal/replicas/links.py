@@ -1,8 +1,7 @@
-"""The way to the nodes that hold copies: one connection to each, whatever the number of journals.
+"""Connections to the nodes that hold copies, one to each.
 
-Of an outbox one chunk is sent at a time, so a copy that catches up with much holds up no other; it
-is sent something when ``Throttle`` says so. A connection that breaks is made again; what was on its
-way is lost then, and the journals are told.
+One chunk of an outbox is sent at a time, so a copy that catches up holds up no other; ``Throttle``
+limits it. A broken connection is made again, and the journals are told that messages are lost.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ PING_SECONDS = 1.0
 
 
 class Links:
-    """To all nodes. ``address`` gives where the copies of a node are served, or nothing."""
+    """``address`` gives where a node's copies are served, or nothing."""
 
     def __init__(
         self,
@@ -59,7 +58,7 @@ class Links:
         link.put(journal, message)
 
     def alive_at(self, node: str) -> float:
-        """When the node said something last, by the monotonic clock."""
+        """The last sign of life of the node, by the monotonic clock."""
         link = self._links.get(node)
         return link.alive_at if link else -inf
 
@@ -77,7 +76,7 @@ class Links:
 
 
 class Link:
-    """To one node; two threads, as long as there is something to say."""
+    """To one node; two threads while there is something to send."""
 
     def __init__(
         self,
@@ -163,7 +162,7 @@ class Link:
                     writer.close()
 
     def _next(self, broken: threading.Event) -> Outbox | None:
-        """None when there was nothing to say for a while."""
+        """None after a while without anything to send."""
         until = time.monotonic() + PING_SECONDS
         with self._changed:
             while not self._is_over(broken):
@@ -239,7 +238,7 @@ class Link:
 def _chunk(
     journal: ReplicatedJournal, start: int, end: int, at_most: int
 ) -> tuple[pa.RecordBatch, int]:
-    """The first frames of a range, a row each, and where they end."""
+    """The first frames of a range, a row each, and their end."""
     frames: list[pa.Buffer] = []
     sizes = [0]
     for window in journal.frames(start, end):

@@ -1,8 +1,7 @@
-"""What is still to be said to the copies on one node.
+"""Messages still to be sent to the copies on one node.
 
-Each journal has an outbox, and they take turns. In an outbox frames that go on where those before
-them end are one message with them. Outboxes of copies that catch up are in a line of their own,
-since these wait when others do not; the two lines take turns too.
+The outboxes of its journals take turns; adjoining frames become one message. Copies that catch up
+have a queue of their own, since they are throttled; the two queues take turns.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from flumeng.journal.replication.messages import Begin, Frames, Reset, ToCopy
 
 
 class Outbox:
-    """What one journal has to say: a beginning first, and then frames."""
+    """The messages of one journal: a beginning, then frames."""
 
     def __init__(self, journal: ReplicatedJournal) -> None:
         self.journal = journal
@@ -35,7 +34,7 @@ class Outbox:
 
 
 class Outboxes:
-    """Of all journals; for one thread at a time."""
+    """For one thread at a time."""
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -45,7 +44,6 @@ class Outboxes:
 
     @property
     def any_catching_up(self) -> bool:
-        """Whether a copy that catches up is to be told something."""
         return bool(self._catching_up)
 
     def put(self, journal: ReplicatedJournal, message: ToCopy) -> None:
@@ -59,7 +57,7 @@ class Outboxes:
         outbox.put(message)
 
     def next(self, *, also_catching_up: bool) -> Outbox | None:
-        """The one whose turn it is, which is taken out."""
+        """Removes the next one."""
         lines = [self._prompt, self._catching_up] if also_catching_up else [self._prompt]
         for line in lines[::-1] if self._their_turn else lines:
             if line:

@@ -1,8 +1,7 @@
-"""All replicated journals of one ingest worker: its own, and the copies that it holds for others.
+"""The replicated journals of an ingest worker: its own, and its copies of other nodes' journals.
 
-It keeps what the node said last of them: who is whose primary, where the others are. Copies lie in
-a directory of their own, ``copies``, which the first worker has; one that becomes the primary is
-served from there.
+Copies lie in ``copies``, which the first worker has; one that becomes the primary is served from
+there.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ from flumeng.platform.seldom import Seldom
 log = logging.getLogger(__name__)
 
 Message = dict[str, Any]
-"""For the node, over its pipe to this process."""
+"""Sent to the node over the pipe."""
 
 LOOK_SECONDS = 0.5
 
 
 class Replicas:
-    """Any thread may call what is here."""
+    """Thread-safe."""
 
     def __init__(
         self,
@@ -63,7 +62,7 @@ class Replicas:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Open the copies in the directory. Raises UserError, OSError."""
+        """Opens the copies in the directory. Raises UserError, OSError."""
         self.journals: Mapping[str, ReplicatedJournal] = {}
         self.send: Callable[[Message], None] = lambda _: None
         self._node, self._copies, self._disk = node, copies, disk or Disk()
@@ -80,16 +79,16 @@ class Replicas:
         self._held = Seldom()
         self._stored: set[str] = set()
         self._to_begin: set[str] = set()
-        """Copies that are damaged; their primaries hear of it until they begin anew."""
+        """Damaged copies, reported to their primaries until they begin again."""
         self._backoffs: dict[str, DiskBackoff] = {}
-        """Of these: a disk that damages what it is given may damage it again at once."""
+        """For these: a disk that damages data may do so again."""
         if copies is not None:
             copies.mkdir(parents=True, exist_ok=True, mode=0o700)
             for path in Journal.find(copies):
                 self._open(path)
 
     def _open(self, path: Path) -> None:
-        """One that is damaged is kept aside as evidence; its primary makes another one here."""
+        """A damaged copy is set aside; its primary makes another one."""
         try:
             self.add(ReplicaJournal.load(path, disk=self._disk), closes=True)
         except CorruptError as error:
@@ -102,14 +101,13 @@ class Replicas:
 
     @property
     def copies(self) -> dict[str, str]:
-        """The journals of which a copy lies in the directory of copies, with its id; damaged ones
-        too."""
+        """Journal -> copy id of all copies in the directory, damaged ones too."""
         with self._lock:
             return {name: self.journals[name].replica_id for name in sorted(self._stored)}
 
     @property
     def ends(self) -> dict[str, int]:
-        """The seq behind the last event of each of these."""
+        """Journal -> end of all copies in the directory."""
         with self._lock:
             return {name: self.journals[name].next_seq for name in sorted(self._stored)}
 
@@ -133,7 +131,6 @@ class Replicas:
                 log.error("copy %s is not closed cleanly: %s", journal.id, error)
 
     def add(self, opened: ReplicaJournal, *, closes: bool = False) -> ReplicatedJournal:
-        """One that is open now; it is told what is known of it."""
         journal = ReplicatedJournal(opened, self, closes=closes)
         with self._lock:
             self.journals = {**self.journals, journal.id: journal}
@@ -152,7 +149,7 @@ class Replicas:
         self._links.forget(name)
 
     def told(self, message: Mapping[str, Any]) -> None:
-        """What the node says: the membership of each journal, and where the copies of nodes are."""
+        """The node's message: memberships, and addresses of nodes."""
         self._addresses = message["addresses"]
         for name, said in message["journals"].items():
             known = (Membership.from_message(said), int(said["version"]), int(said["created"]))
@@ -166,7 +163,7 @@ class Replicas:
                     log.error("journal %s: %s", name, error)
 
     def _set_aside_damaged(self) -> None:
-        """Those whose primaries are there to make them anew. Raises OSError."""
+        """Sets aside damaged copies with a live primary. Raises OSError."""
         with self._lock:
             stored = [(name, self.journals[name]) for name in self._stored]
         for name, journal in stored:
@@ -186,7 +183,7 @@ class Replicas:
             log.error("copy %s begins anew, and is kept as %s: %s", name, aside, journal.damaged)
 
     def drop(self, name: str) -> None:
-        """Delete a copy that nobody wants any more."""
+        """Deletes an unwanted copy."""
         journal = self.journals.get(name)
         if name not in self.copies:
             return
@@ -234,7 +231,7 @@ class Replicas:
     # What primaries elsewhere say to the copies here.
 
     def serve_copies(self, peer: Peer, reader: Any, writer: Any) -> None:
-        """One connection of a node's worker, until it ends."""
+        """Serves one connection of a primary's node."""
         begun = False
         while not self._stopping:
             try:
@@ -255,7 +252,7 @@ class Replicas:
                 writer.write_metadata(answer)
 
     def _unmatched(self) -> list[pa.Buffer]:
-        """A primary that has nothing to say would not notice that a copy begins anew, or is to."""
+        """Tells an idle primary that its copy begins again."""
         with self._lock:
             terms = {n: self._told[n][0].term for n in self._to_begin if n in self._told}
         return [copy_wire.buffer(Envelope(n, Unmatched(term, ""))) for n, term in terms.items()]
@@ -280,16 +277,15 @@ class Replicas:
             return []
 
     def _require_held(self, name: str) -> Membership:
-        """Raises DeniedError when there is to be no copy here, also while the node has not said so
-        yet; what is not taken is said again."""
+        """Raises DeniedError unless the node has said that a copy belongs here."""
         known, *_ = self._told.get(name, (None,))
         if known is None or self._node not in known.nodes:
             raise DeniedError(f"ZooKeeper has not said that there is to be a copy of {name[:100]}")
         return known
 
     def _make(self, envelope: Envelope) -> ReplicatedJournal | None:
-        """A copy begins with what its primary tells first. Raises UnavailableError soon after one
-        was damaged."""
+        """Makes a copy at its primary's first message. Raises UnavailableError soon after
+        damage."""
         name, message = envelope.journal, envelope.message
         if not isinstance(message, Begin):
             return None
@@ -318,8 +314,8 @@ class Replicas:
 
 
 def _require_primary(peer: Peer, name: str, message: ToCopy, known: Membership) -> None:
-    """Where peers prove who they are, that this is the primary: whoever says so could have a copy
-    removed. Raises DeniedError."""
+    """Raises DeniedError for a peer that is not the primary, where peers are authenticated: it
+    could have a copy removed."""
     if isinstance(message, Begin) and message.lineage != known.lineage:
         raise DeniedError(f"journal {name} has the lineage {known.lineage}")
     if peer.identity and peer.identity.name != node_of(known.primary):

@@ -1,12 +1,10 @@
-"""One copy of a replicated journal on this node: the primary's, or one that follows another's.
+"""One copy of a replicated journal: the primary's, or one that follows.
 
-It does what the steps of ``flumeng.journal.replication`` say, in their order: on its disk, to the
-nodes of the other copies, and to the node process, which alone speaks to ZooKeeper. It begins as a
-copy; the membership that ZooKeeper has makes it the primary, and takes that away.
+It carries out the steps of ``flumeng.journal.replication`` on its disk, towards other nodes, and
+towards the node process, which speaks to ZooKeeper. Its membership there makes it the primary.
 
-The thread of a group commit appends and syncs, threads of links bring what other copies say, and
-the worker tells the membership and the time. A lock makes steps of these; nothing waits while it is
-held but a copy's own disk.
+Calls come from the group commit, the links and the worker; a lock orders them, and only the copy's
+own disk is waited for with the lock held.
 """
 
 from __future__ import annotations
@@ -50,14 +48,15 @@ class Transport(Protocol):
         """The journal has taken events."""
 
     def alive_at(self, node: str) -> float:
-        """When something was heard from the node, by the monotonic clock."""
+        """The last sign of life of the node, by the monotonic clock."""
 
 
 class ReplicatedJournal(DelegatedLog):
-    """A ``Log`` and an ``Appendable``. One that ``closes`` takes no events of its own, also as the
-    primary. Once it is closed or removed it does nothing more: its descriptors may be those of
-    other files. One that is ``damaged`` takes nothing from another primary, since it is to be made
-    anew. As the primary it goes on, so that nothing stands still while no other copy can lead."""
+    """A ``Log`` and an ``Appendable``. One that ``closes`` takes no events, even as the primary.
+
+    After close or remove it does nothing: its descriptors may be other files. A damaged follower
+    takes nothing; a damaged primary goes on while no other copy can lead.
+    """
 
     def __init__(
         self,
@@ -85,7 +84,7 @@ class ReplicatedJournal(DelegatedLog):
         self._superseded = False
         self._suspected: ReplicaJournal | None = None
         self.older = ""
-        """Why it may lack events that another copy in sync has; empty while it does not."""
+        """Why it may lack events of another copy in sync, if so."""
         self._primary_is_there = False
         self._wake: Callable[[], None] = lambda: None
 
@@ -95,7 +94,7 @@ class ReplicatedJournal(DelegatedLog):
 
     @property
     def damaged(self) -> str:
-        """Why what lies here cannot be used; empty while it can."""
+        """Why it is unusable, if it is."""
         return self._disk.damaged
 
     # What the protocol says, and is told.
@@ -106,7 +105,7 @@ class ReplicatedJournal(DelegatedLog):
 
     @property
     def superseded(self) -> bool:
-        """Whether another copy is the journal's primary."""
+        """Whether another copy is the primary."""
         return self._superseded
 
     @property
@@ -119,22 +118,21 @@ class ReplicatedJournal(DelegatedLog):
 
     @property
     def lags(self) -> Mapping[str, int]:
-        """How many events the copies on other nodes lack; only the primary knows."""
+        """Events that the copies on other nodes lack; known to the primary only."""
         role = self._role
         if not isinstance(role, Primary):
             return {}
         return {node: role.log.end - peer.end for node, peer in role.peers.items()}
 
     def require_in_sync(self, copies: int) -> None:
-        """With fewer copies in sync it takes no events from now on."""
+        """With fewer copies in sync it takes no events."""
         with self._lock:
             self._needs_in_sync = copies
             if isinstance(self._role, Primary):
                 self._do_primary(replace(self._role, min_in_sync=self._min_in_sync), [])
 
     def told(self, membership: Membership, version: int, created: int) -> None:
-        """What ZooKeeper has of this journal, and at which version of its znode, which that
-        transaction created."""
+        """The record in ZooKeeper at a version; ``created`` identifies the znode."""
         with self._lock:
             if self._done:
                 return
@@ -152,8 +150,7 @@ class ReplicatedJournal(DelegatedLog):
             self._lead_if_chosen()
 
     def _begin_again(self) -> None:
-        """The record was lost and made anew, and counts its versions anew: as after a start, this
-        is a copy that its membership may make the primary."""
+        """The record was recreated, and its versions start over: it is a copy as after a start."""
         if isinstance(self._role, Primary):
             log.warning("journal %s: its record was lost, and made anew", self.id)
             if self._journal.sound:
@@ -161,7 +158,7 @@ class ReplicatedJournal(DelegatedLog):
             self._role = self._disk.as_copy
 
     def heard(self, node: str, message: ToPrimary) -> None:
-        """What the copy on a node says."""
+        """A message from the copy on a node."""
         with self._lock:
             self._lateness.heard(node, self._clock())
             if isinstance(self._role, Primary) and not self._done:
@@ -174,8 +171,8 @@ class ReplicatedJournal(DelegatedLog):
         state: Mapping[str, object],
         key: KeyReference | None = None,
     ) -> list[ToPrimary]:
-        """As a copy: do what its primary says, on disk, and give what to answer. Raises HeldError
-        when there is no room, CorruptError for what is not of this journal."""
+        """Follows the primary's message on disk; returns the answers. Raises HeldError without
+        room, CorruptError for events of another journal."""
         with self._lock:
             if self._done:
                 return []
@@ -201,9 +198,8 @@ class ReplicatedJournal(DelegatedLog):
             return self._do_copy(*step, frames, state)
 
     def look(self, now: float) -> None:
-        """Time has passed: who is late leaves, who has heard nothing for a while is told again, who
-        is to lead and does not tries again, and so does a copy whose disk has failed. Raises as
-        ``told``."""
+        """Acts on passed time: late copies leave, messages and proposals are repeated, a failed
+        disk is retried. Raises as ``told``."""
         with self._lock:
             if self._done:
                 return
@@ -227,7 +223,7 @@ class ReplicatedJournal(DelegatedLog):
                 self._step(primary.retry_change)
 
     def is_catching_up(self, node: str) -> bool:
-        """Whether nobody waits for what the copy there has: it counts only once it lacks little."""
+        """Whether the copy there does not count yet, so that no sender waits for it."""
         role = self._role
         if not isinstance(role, Primary):
             return False
@@ -235,18 +231,17 @@ class ReplicatedJournal(DelegatedLog):
         return peer is not None and peer.copy not in role.counted
 
     def reconnected(self, node: str) -> bool:
-        """What was on its way to the node is lost. Whether it is to hold a copy at all."""
+        """Repeats lost messages; returns whether the node is to hold a copy."""
         with self._lock:
             self._step(primary.resend, node)
             return isinstance(self._role, Primary) and node in self._role.peers
 
     def frames(self, start: int, end: int) -> Iterator[Window]:
-        """What a ``Frames`` tells of, as it lies here, synced or not. Raises as ``read_frames``."""
+        """Written frames for a ``Frames`` message, synced or not. Raises as ``read_frames``."""
         return self._noticed(self._journal.written_frames(start, end))
 
     def read_frames(self, start: int, end: int) -> Iterator[Window]:
-        """As ``Journal.read_frames``, and UnavailableError where another copy is to be read, or
-        will be soon, since this one is damaged and another one in sync."""
+        """As ``Journal.read_frames``, and UnavailableError when another copy is to be read."""
         return self._noticed(self._journal.read_frames(start, end))
 
     def _noticed(self, windows: Iterator[Window]) -> Iterator[Window]:
@@ -265,7 +260,6 @@ class ReplicatedJournal(DelegatedLog):
             raise
 
     def found_damaged(self, why: str) -> None:
-        """Somebody has met damage in what lies here."""
         with self._lock:
             if self.damaged or self._done:
                 return
@@ -274,9 +268,8 @@ class ReplicatedJournal(DelegatedLog):
         log.error("the copy of journal %s here is damaged; %s: %s", self.id, others, why)
 
     def scrub(self) -> Iterator[Window]:
-        """All that lies on the disk here, for nobody. Where it cannot be read the copy is
-        ``suspect``, since that may pass, and damaged when it cannot be read the next time either.
-        Raises OSError, UserError for a format of a newer flumeng."""
+        """Reads all that is on disk. A first failure makes the copy ``suspect``, a second one
+        damaged. Raises OSError, UserError for a newer format."""
         journal = self._journal
         is_second, self._suspected = self.is_suspect, None
         try:
@@ -296,12 +289,12 @@ class ReplicatedJournal(DelegatedLog):
 
     @property
     def is_older(self) -> bool:
-        """Whether another copy is to lead, since it may have what this one lacks."""
+        """Whether another copy is to lead, since this one may lack events."""
         return bool(self.older) and self._others_in_sync
 
     @property
     def is_alone(self) -> bool:
-        """Whether it is known that no other copy is in sync with this one."""
+        """Whether no other copy is known to be in sync."""
         known = self._membership
         return known is not None and known.in_sync == (self.replica_id,)
 
@@ -311,11 +304,11 @@ class ReplicatedJournal(DelegatedLog):
         return known is not None and len(known.in_sync) > 1
 
     def end_of(self, frame: pa.Buffer) -> int:
-        """The seq behind the frame. Raises CorruptError."""
+        """Raises CorruptError."""
         return FrameHeader.unpack(frame, 0, identity(self.id)).end
 
     def said_with(self, message: Frames, start: int, end: int) -> Frames:
-        """A part of the message, with what is known by now."""
+        """A part of the message, with the current checkpoint."""
         role = self._role
         known = isinstance(role, Primary) and role.term == message.term
         return message._replace(
@@ -331,8 +324,7 @@ class ReplicatedJournal(DelegatedLog):
         return self._journal.source_state_at_floor
 
     def cut(self, end: int) -> int:
-        """Remove what lies at ``end`` and above, which no copy in sync ever had; how many
-        events."""
+        """Removes events from ``end`` on, which no copy in sync had; returns how many."""
         with self._lock:
             with self._disk.writing():
                 gone = self._disk.cut(end)
@@ -344,7 +336,7 @@ class ReplicatedJournal(DelegatedLog):
             self._do_primary(*step(self._role, *arguments))
 
     def _lead_if_chosen(self) -> None:
-        """A proposal may be lost, or the disk full, and it tries again then."""
+        """Repeated, since a proposal may be lost, or the disk full."""
         copy, membership = self._role, self._membership
         if isinstance(copy, Primary) or self._lost_lead or membership is None:
             return
@@ -405,7 +397,7 @@ class ReplicatedJournal(DelegatedLog):
         frames: list[pa.Buffer],
         source_state: Mapping[str, object],
     ) -> list[ToPrimary]:
-        """When the disk takes no more, or something is wrong, the state is what the disk has."""
+        """After an error the state is that of the disk."""
         told: list[ToPrimary] = []
         wrote = False
         try:
@@ -435,7 +427,7 @@ class ReplicatedJournal(DelegatedLog):
         frames: list[pa.Buffer],
         source_state: Mapping[str, object],
     ) -> Copy:
-        """On the disk; gives the state after it."""
+        """Returns the state afterwards."""
         if isinstance(action, follower.Fence):
             self._journal.fence(action.term)
         elif isinstance(action, follower.Cut):
@@ -459,8 +451,8 @@ class ReplicatedJournal(DelegatedLog):
         return Payload.encode(batch, state)
 
     def append_encoded(self, payload: Payload) -> int:
-        """Raises HeldError while it is not known to be the primary, or too few copies are in sync;
-        JournalFailedError once it is not any more."""
+        """Raises HeldError before it is the primary, or with too few copies in sync;
+        JournalFailedError once it no longer is."""
         with self._lock:
             role = self._require_lead()
             if not role.takes:
@@ -475,7 +467,7 @@ class ReplicatedJournal(DelegatedLog):
             return seq
 
     def sync(self) -> int:
-        """Put what was appended on this disk; see ``confirms`` for the others."""
+        """Syncs this copy; see ``confirms`` for the others."""
         end = self._journal.next_seq
         self._disk.sync()
         with self._lock:
@@ -483,8 +475,8 @@ class ReplicatedJournal(DelegatedLog):
         return end
 
     def confirms(self, end: int) -> bool:
-        """Whether it is known that every copy in sync has what lies below ``end``. Raises
-        JournalFailedError when nobody will ever know."""
+        """Whether every copy in sync has all events below ``end``. Raises JournalFailedError when
+        that stays unknown."""
         with self._lock:
             try:
                 role = self._require_lead()
@@ -508,8 +500,8 @@ class ReplicatedJournal(DelegatedLog):
         raise HeldError(f"journal {self.id}: {why}", why)
 
     def tend(self) -> None:
-        """Raises JournalFailedError when another copy is the primary: nobody is to wait here for
-        that to become known with the next event."""
+        """Raises JournalFailedError when another copy is the primary, so that senders do not wait
+        for the next event to learn it."""
         if self._superseded:
             self._require_lead()
         self._journal.tend()
@@ -524,7 +516,7 @@ class ReplicatedJournal(DelegatedLog):
             self._step(primary.trimmed, self._journal.acked, self._journal.floor)
 
     def close_for_appends(self) -> int:
-        """Raises UserError while the primary is not known, or is another one."""
+        """Raises UserError unless it is the primary."""
         with self._lock:
             if not isinstance(self._role, Primary):
                 raise UserError(f"journal {self.id} is not closed: it is not the primary's")
@@ -544,9 +536,8 @@ class ReplicatedJournal(DelegatedLog):
             self._disk.remove()
 
     def set_aside_damaged(self) -> Path | None:
-        """Where one is kept as evidence that its primary will make anew. None as long as it may be
-        the last copy that has what is not damaged: nobody has spoken as its primary since, or it is
-        to lead itself."""
+        """Keeps a damaged copy as evidence; returns where. None while it may be the last one: no
+        primary has spoken since, or it is to lead itself."""
         with self._lock:
             known = self._membership
             chosen = known is not None and known.primary == self.replica_id
@@ -556,14 +547,13 @@ class ReplicatedJournal(DelegatedLog):
             return self.set_aside()
 
     def set_aside(self) -> Path:
-        """It is damaged, and done for; where it is kept as evidence. Raises OSError."""
+        """Keeps a damaged copy as evidence; returns where. Raises OSError."""
         with self._lock:
             self._done = True
             return self._disk.set_aside()
 
     @property
     def closed(self) -> bool:
-        """It takes no more events here."""
         return self._journal.closed or self._lost_lead or self._superseded
 
     @property

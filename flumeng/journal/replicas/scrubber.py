@@ -1,7 +1,6 @@
-"""Looks at what nobody reads, so that damage is met while another copy has what is damaged.
+"""Reads journals that nobody reads, to find damage while another copy is whole.
 
-Copies are read once they lead, and what is retained by nobody. All of it is read here once an hour,
-slowly: the scrubbing of ZFS and Ceph, the block scanner of HDFS.
+All of it once an hour, slowly, like the scrubbing of ZFS and Ceph.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ log = logging.getLogger(__name__)
 
 BYTES_PER_SECOND = 8 << 20
 PASS_SECONDS = 3600.0
-"""From the beginning of one pass over all to that of the next one, unless it takes longer."""
+"""Seconds between the beginnings of two passes."""
 AGAIN_SECONDS = 10.0
-"""What cannot be read is read once more so much later."""
+"""Seconds before an unreadable journal is read again."""
 
 
 class Scrubbed(Protocol):
@@ -36,8 +35,6 @@ class Scrubbed(Protocol):
 
 
 class Scrubber:
-    """Of all journals of a process, which may be others each time."""
-
     def __init__(self, journals: Callable[[], Sequence[Scrubbed]]) -> None:
         self._journals = journals
         self._stopping = threading.Event()
@@ -49,8 +46,7 @@ class Scrubber:
         self._stopping.set()
 
     def look(self) -> Iterator[float]:
-        """One pass, in any order, so that none is always the last; the seconds to wait after each
-        part."""
+        """One pass in random order; yields the seconds to wait after each part."""
         journals = self._journals()
         for journal in random.sample(journals, len(journals)):
             yield from _look_at(journal)

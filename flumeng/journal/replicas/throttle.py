@@ -1,8 +1,6 @@
-"""How fast copies that catch up are sent what they lack, so that senders of new events do not wait
-for it.
+"""Limits how fast copies catch up, so that senders of new events do not wait for it.
 
-As fast as all goes while no events come. Else a little at a time, and no faster than is needed:
-twice what comes in, so that what is lacking becomes less, and ``LEAST`` at least.
+Without new events there is no limit; otherwise twice their rate, and ``LEAST`` at least.
 """
 
 from __future__ import annotations
@@ -14,13 +12,13 @@ from flumeng.platform.rate_limit import RateLimit
 LEAST = 32 << 20
 """Bytes per second."""
 BUSY_SECONDS = 1.0
-"""For so long after events were taken others are expected."""
+"""How long after an append more are expected."""
 WHOLE_BYTES, PART_BYTES = 8 << 20, 1 << 20
-"""So much is sent at once: at rest, and while events are taken."""
+"""Sent at once: at rest, and while events are taken."""
 
 
 class Throttle:
-    """Of all journals of a process; any thread. Seconds are of one clock that only grows."""
+    """For all journals of a process. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,7 +27,6 @@ class Throttle:
         self._due_at = 0.0
 
     def took(self, nbytes: int, now: float) -> None:
-        """Events were taken."""
         with self._lock:
             self._taken += nbytes
             self._took_at = now
@@ -38,11 +35,10 @@ class Throttle:
                 self._taken, self._since = 0, now
 
     def due_at(self, now: float) -> float:
-        """When something may be sent."""
         return self._due_at if self._is_busy(now) else now
 
     def at_once(self, now: float) -> int:
-        """How many bytes then."""
+        """How many bytes to send at once."""
         return PART_BYTES if self._is_busy(now) else WHOLE_BYTES
 
     def _is_busy(self, now: float) -> bool:

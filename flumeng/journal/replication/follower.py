@@ -26,27 +26,26 @@ from flumeng.platform.errors import CorruptError
 
 
 class Fence(NamedTuple):
-    """Put the term on disk; nothing that comes after this is done before."""
+    """Put the term on disk before what follows."""
 
     term: int
 
 
 class Cut(NamedTuple):
-    """Remove the events from ``end`` on, on disk before anything that comes after."""
+    """Remove the events from ``end`` on, on disk before what follows."""
 
     end: int
 
 
 class Restart(NamedTuple):
-    """Remove all events, on disk before anything that comes after; the next has the seq
-    ``floor``."""
+    """Remove all events, on disk before what follows; the next has the seq ``floor``."""
 
     floor: int
     lineage: str
 
 
 class Write(NamedTuple):
-    """Append those events of the message that begin at ``start``; a sync is due after it."""
+    """Append the message's events from ``start`` on; a sync is due after it."""
 
     start: int
     end: int
@@ -80,7 +79,6 @@ class Copy:
     matched: bool = False
 
     def check(self) -> None:
-        """Assert the invariants."""
         assert self.log.floor <= self.log.safe <= self.log.end
         assert self.log.floor <= self.checkpoint <= self.log.safe
         assert self.log.last_term <= self.term
@@ -90,8 +88,8 @@ Step = tuple[Copy, list[Action]]
 
 
 def begin(copy: Copy, message: Begin) -> Step:
-    """Raises CorruptError when its log is not what a copy in sync had, and it was one: it is to be
-    made anew then."""
+    """Raises CorruptError when its log differs from a copy in sync below the checkpoint: it is to
+    be made again."""
     if message.term < copy.term:
         return copy, [Reply(Refused(copy.term))]
     actions: list[Action] = []
@@ -115,7 +113,7 @@ def begin(copy: Copy, message: Begin) -> Step:
 
 
 def take(copy: Copy, message: Frames) -> Step:
-    """What it writes is answered for by ``synced``."""
+    """``synced`` answers for what it writes."""
     if message.term < copy.term:
         return copy, [Reply(Refused(copy.term))]
     if message.term > copy.term or not copy.matched:
@@ -147,13 +145,13 @@ def reset(copy: Copy, message: Reset) -> Step:
 
 
 def synced(copy: Copy, end: int) -> Step:
-    """What was written below ``end`` is on disk."""
+    """Events below ``end`` are on disk."""
     copy = replace(copy, log=copy.log._replace(safe=max(copy.log.safe, min(end, copy.log.end))))
     return copy, [Reply(Persisted(copy.term, copy.id, copy.log.safe))] if copy.matched else []
 
 
 def trimmed(copy: Copy, floor: int) -> Copy:
-    """The log begins at ``floor`` now: as ``Keep`` allows."""
+    """The log now begins at ``floor``."""
     return replace(copy, log=copy.log._replace(floor=max(copy.log.floor, floor)))
 
 

@@ -33,11 +33,11 @@ class Log(NamedTuple):
 
     @property
     def last_term(self) -> int:
-        """That of the last event; 0 of a log that holds none."""
+        """The term of the last event; 0 of an empty log."""
         return self.history[-1].term if self.end > self.floor else 0
 
     def extended(self, starts: Iterable[Start], end: int) -> Log:
-        """With the events up to ``end``, whose terms begin at ``starts``."""
+        """With events up to ``end``, whose terms begin at ``starts``."""
         history = self.history
         for start in starts:
             if not history or start.term > history[-1].term:
@@ -62,8 +62,8 @@ def run_of(history: History, seq: int) -> Start:
 
 
 def agreed(one: Log, other: Log) -> int:
-    """Up to where two logs hold the same events; the higher of their floors where nothing above it
-    is the same, since below it nothing can be compared."""
+    """The end of the events that both logs share; the higher floor when they share none above
+    it."""
     end, floor = min(one.end, other.end), max(one.floor, other.floor)
     while end > floor:
         ours, theirs = run_of(one.history, end - 1), run_of(other.history, end - 1)

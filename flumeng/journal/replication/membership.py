@@ -28,8 +28,8 @@ class Membership:
 
     @classmethod
     def of(cls, journal: Journal) -> Membership:
-        """What the record of a replicated journal says. Raises CorruptError when its primary is not
-        in sync."""
+        """From the record of a replicated journal. Raises CorruptError when its primary is not in
+        sync."""
         for copy in journal.in_sync:
             if node_of(copy) == journal.primary:
                 return cls(journal.lineage, journal.term, copy, journal.in_sync, journal.copies)
@@ -37,7 +37,7 @@ class Membership:
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> Membership:
-        """The membership that ``as_message`` encoded. Raises KeyError, TypeError."""
+        """Raises KeyError, TypeError."""
         return cls(
             message["lineage"],
             message["term"],
@@ -47,7 +47,7 @@ class Membership:
         )
 
     def as_message(self) -> dict[str, Any]:
-        """A JSON object for the pipe between a node and its ingest workers."""
+        """For the pipe between a node and its ingest workers."""
         return {
             "lineage": self.lineage,
             "term": self.term,
@@ -57,7 +57,6 @@ class Membership:
         }
 
     def put_into(self, journal: Journal) -> Journal:
-        """The record, saying this."""
         return replace(
             journal,
             lineage=self.lineage,
@@ -68,20 +67,19 @@ class Membership:
         )
 
     def restarted(self) -> Membership:
-        """The primary's process has started anew: a term of its own for each (I4)."""
+        """Each process of the primary has a term of its own (I4)."""
         return replace(self, term=self.term + 1)
 
     def promoted(self, copy: str) -> Membership:
-        """The copy is the primary, in a new term, and the one before it is in sync no more (I4,
-        I10). Raises ConflictError for one that is not in sync."""
+        """The copy is the primary in a new term, the one before is no longer in sync (I4, I10).
+        Raises ConflictError for a copy that is not in sync."""
         if copy not in self.in_sync:
             raise ConflictError(f"{copy} is not in sync: answered events may be missing there")
         in_sync = tuple(known for known in self.in_sync if known != self.primary or known == copy)
         return replace(self._led_by(copy), in_sync=in_sync)
 
     def promoted_unclean(self, copy: str, lineage: str) -> Membership:
-        """As an operator orders where no copy in sync is left: what only those had is lost
-        (I10)."""
+        """By an operator's order, without a copy in sync: its events are lost (I10)."""
         return replace(self._led_by(copy), lineage=lineage, in_sync=(copy,))
 
     def _led_by(self, copy: str) -> Membership:
@@ -95,7 +93,7 @@ class Membership:
         return replace(self, in_sync=tuple(known for known in self.in_sync if known != copy))
 
     def joined(self, copy: str) -> Membership:
-        """The copy has caught up. One that was there before on its node is gone."""
+        """The copy has caught up; an earlier one on its node is gone."""
         others = tuple(known for known in self.in_sync if node_of(known) != node_of(copy))
         return replace(self, in_sync=(*others, copy))
 

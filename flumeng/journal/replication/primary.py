@@ -105,7 +105,6 @@ class Primary:
         return self.checkpoint
 
     def check(self) -> None:
-        """Assert the invariants."""
         assert self.log.floor <= self.checkpoint <= self.log.safe <= self.log.end
         assert self.acked <= self.checkpoint
         assert self.id in self.membership.in_sync or self.over
@@ -166,7 +165,7 @@ def trimmed(primary: Primary, acked: int, floor: int) -> Step:
 
 
 def heard(primary: Primary, node: str, message: ToPrimary) -> Step:
-    """What the copy on a node says."""
+    """A message from the copy on a node."""
     if primary.over:
         return primary, []
     if isinstance(message, Refused):
@@ -182,7 +181,7 @@ def heard(primary: Primary, node: str, message: ToPrimary) -> Step:
 
 
 def resend(primary: Primary, node: str) -> Step:
-    """Say once more what the node's copy needs to know: nothing was heard for a while."""
+    """Repeats what the node's copy needs to know."""
     peer = primary.peers.get(node)
     if primary.over or peer is None:
         return primary, []
@@ -192,7 +191,7 @@ def resend(primary: Primary, node: str) -> Step:
 
 
 def send_checkpoint(primary: Primary, node: str) -> Step:
-    """Say how far all copies are, so that the node's copy answers."""
+    """Sends the checkpoint, so that the node's copy answers."""
     return _sent(primary, [node], even_none=True)
 
 
@@ -212,8 +211,8 @@ def late(primary: Primary, node: str) -> Step:
 
 
 def retry_change(primary: Primary) -> Step:
-    """Whether the change was made is not known: it is asked for once more. Either it has been made,
-    or this makes it, or it never will be, since the version is another one."""
+    """Repeats a change whose fate is unknown: either it has been made, or this makes it, or its
+    version is outdated."""
     if primary.over or not primary.asked:
         return primary, []
     return primary, [Change(primary.version, primary.asked)]

@@ -1,7 +1,7 @@
-"""Who may ask a journal server for what. Pure, but for the log.
+"""Authorization of calls to a journal server.
 
-What a peer is, its certificate says: of which cluster, which role and which name. Roles that are
-not in the table may ask for nothing. In an open cluster everybody may ask for everything.
+A certificate names a peer's cluster, role and name; roles that are not in the table may do nothing.
+In an open cluster everything is allowed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAY: Mapping[Role, frozenset[str]] = {
 }
 ALL_FLOWS = "*"
 Granted = Callable[[str], Collection[str]]
-"""The flows that a subscriber of that name may read, ``*`` for all."""
+"""The flows that the subscriber may read, ``*`` for all."""
 
 
 def granted_nothing(_name: str) -> Collection[str]:
@@ -55,14 +55,14 @@ def granted_nothing(_name: str) -> Collection[str]:
 
 @dataclass(frozen=True)
 class Peer:
-    """Who asks; ``identity`` is None in an open cluster, where nobody proves anything."""
+    """The caller; ``identity`` is None in an open cluster."""
 
     identity: Identity | None
     flows: frozenset[str] = frozenset()
 
     @property
     def key(self) -> str:
-        """What all calls of the same peer have in common."""
+        """Identifies all calls of one peer."""
         return self.identity.uri if self.identity else ""
 
     def require(self, what: str) -> None:
@@ -71,7 +71,6 @@ class Peer:
             raise DeniedError(f"a certificate of {self.identity} may not ask for {what} here")
 
     def sees(self, journal: str) -> bool:
-        """Whether it may know of the journal."""
         if self.identity is None or self.identity.role != "subscriber":
             return True
         return flow_of(journal) in self.flows or ALL_FLOWS in self.flows
@@ -81,7 +80,7 @@ OPEN = Peer(None)
 
 
 class Access:
-    """``own``: the credentials of the server; without them the cluster is open."""
+    """``own``: the server's credentials; None in an open cluster."""
 
     def __init__(
         self,
@@ -94,7 +93,7 @@ class Access:
         self._now = now
 
     def peer(self, context: Any) -> Peer:
-        """Who has made the call. Raises DeniedError."""
+        """Raises DeniedError."""
         if self._own is None:
             return OPEN
         try:

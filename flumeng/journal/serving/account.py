@@ -1,4 +1,4 @@
-"""What a journal holds, for people: told by its server, shown by the command line. Light."""
+"""What a journal holds, for people. Light to import."""
 
 from __future__ import annotations
 
@@ -8,15 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Account:
-    """``acked``: up to where the journal's flow has acked it, whoever else reads it.
-    ``oldest_unacked_us``: when the oldest event that is not acked was received, in microseconds
-    since the epoch; ``newest_us``: the time of the newest event, where the clock that stamps events
-    is not that of whoever looks. ``waits_at``: where readers stop until an operator accepts a loss.
-    ``acked_minute_ago`` and ``safe_minute_ago`` are None while the server does not know them. An
-    event, or what else is counted there, has ``step`` offsets. ``unacked_bytes`` and
-    ``unacked_bytes_minute_ago`` are None where nobody knows how many wait.
-    ``lags``: of a replicated journal, how many events the copy on each other node lacks.
-    ``problem``: why readers wait; empty when they need not."""
+    """``acked``: up to where the journal's own flow has acked it. ``oldest_unacked_us``: receive
+    time of the oldest unacked event; ``newest_us``: time of the newest event, by another clock than
+    the reader's. ``waits_at``: where readers stop until a loss is accepted. ``step``: offsets of
+    one event. ``lags``: events that the copies on other nodes lack. ``problem``: why readers wait.
+    None means unknown."""
 
     term: int
     durability: str
@@ -40,7 +36,6 @@ class Account:
 
     @property
     def events(self) -> int:
-        """How many are kept."""
         return self.safe - self.floor
 
     @property
@@ -54,5 +49,5 @@ class Account:
         return self.distance(self.acked_minute_ago, self.safe_minute_ago)
 
     def distance(self, start: int, end: int) -> int:
-        """How many lie between two offsets."""
+        """The number of events between two offsets."""
         return -(-(end - start) // self.step)

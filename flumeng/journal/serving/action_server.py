@@ -15,9 +15,8 @@ from flumeng.platform.security.credentials import Credentials, Keystore
 
 
 class ActionServer:
-    """Serves from its own threads, for as long as the process lives; with a ``keystore`` to those
-    who prove to be of the same cluster. Raises UserError when the address or the credentials cannot
-    be used."""
+    """Serves for the life of the process; with a ``keystore`` only to peers of the same cluster.
+    Raises UserError when the address or the credentials cannot be used."""
 
     def __init__(
         self, host: str, actions: Actions, port: int = 0, *, keystore: Keystore | None = None

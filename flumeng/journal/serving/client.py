@@ -1,7 +1,7 @@
-"""Reads journals from a Flight server and checks everything it gets.
+"""Reads journals from a Flight server, and checks everything it gets.
 
-A range comes whole, in order and unharmed, or as an error. Nothing is opened before the first call,
-so a client may be made in one process and used in another.
+A range comes whole, in order and unharmed, or as an error. A client connects at its first call, so
+it can be sent to another process before.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class JournalClient:
-    """A connection to one server. Not for use by several threads at once."""
+    """A connection to one server. Not thread-safe."""
 
     def __init__(
         self,
@@ -49,51 +49,48 @@ class JournalClient:
         prove: Callable[[], Proof | None] = of_process,
     ) -> None:
         """``timeout_seconds`` without progress end a call with UnavailableError. ``prove`` is
-        called when it connects; without a proof it expects a server of an open cluster."""
+        called on connecting; None is for an open cluster."""
         self._address = address
         self._prove = prove
         self._timeout_seconds = timeout_seconds
         self._connection: flight.FlightClient | None = None
 
     def positions(self) -> dict[str, Position]:
-        """Where all journals of the server stand. Raises UnavailableError, CorruptError."""
+        """Positions of all journals. Raises UnavailableError, CorruptError."""
         return self._ask(POSITIONS, partial(_each, Position))
 
     def accounts(self) -> dict[str, Account]:
-        """What all journals of the server hold. Raises UnavailableError, CorruptError."""
+        """Accounts of all journals. Raises UnavailableError, CorruptError."""
         return self._ask(ACCOUNTS, _accounts)
 
     def copies(self) -> dict[str, int]:
-        """Up to which seq the copies of other nodes' journals reach that the server's process
-        holds. Raises UnavailableError, CorruptError."""
+        """The end of each copy of other nodes' journals. Raises UnavailableError, CorruptError."""
         return self._ask(COPIES, _offsets)
 
     def counters(self) -> list[dict[str, Any]]:
-        """What the server's process counts, a row for each source, or each task of a collector.
-        Raises UnavailableError, CorruptError."""
+        """A row for each source, or each task of a collector. Raises UnavailableError,
+        CorruptError."""
         return self._ask(COUNTERS, list)
 
     def offsets(self, flow: str, partitions: Collection[str], to: str) -> dict[str, int]:
-        """Where partitions of the flow that the server tells of would begin: ``earliest``,
-        ``latest``, or a time with its zone. Lacks those that do not say. Raises UnavailableError,
-        CorruptError, UserError."""
+        """The offset of each partition at ``earliest``, ``latest``, or a time with its zone, where
+        it is known. Raises UnavailableError, CorruptError, UserError."""
         asked = {"flow": flow, "partitions": list(partitions), "to": to}
         return self._ask(OFFSETS, _offsets, json.dumps(asked).encode())
 
     def check_targets(self, flow: str, text: str, signature: str) -> list[dict[str, Any]]:
-        """Lets the server's node try the targets of the flow; a row for each. Raises
-        UnavailableError, CorruptError, UserError."""
+        """Checks the flow's targets from that node; a row for each. Raises UnavailableError,
+        CorruptError, UserError."""
         asked = {"flow": flow, "text": text, "signature": signature}
         return self._ask(CHECK_TARGETS, list, json.dumps(asked).encode())
 
     def read(
         self, journal: str, start: int, end: int, *, replayed: bool = False, token: str = ""
     ) -> Iterator[pa.RecordBatch]:
-        """Yield exactly the events of [start, end) in READ_SCHEMA. An executor needs a ``token``.
+        """Yields exactly the events of [start, end) in READ_SCHEMA. An executor needs a ``token``.
 
-        May take as long as the caller does. Raises UnavailableError (no connection, no progress;
-        NotServedError), DataLossError (events of the range are gone; BelowFloorError,
-        AboveSafeError), CorruptError and DeniedError.
+        Raises UnavailableError (no connection or progress; NotServedError), DataLossError
+        (BelowFloorError, AboveSafeError), CorruptError and DeniedError.
         """
         seq = start
         while True:
@@ -110,9 +107,9 @@ class JournalClient:
                 return
 
     def tap(self, journal: str, start: int, end: int) -> list[pa.RecordBatch]:
-        """The first events of [start, end) in READ_SCHEMA, as many as the server lets a tap have at
-        once. Raises TapDeniedError, TapsBusyError, UserError of a server that knows no taps, and
-        what ``read`` raises."""
+        """The first events of [start, end) in READ_SCHEMA, as many as a tap gets. Raises
+        TapDeniedError, TapsBusyError, UserError from a server without taps, and what ``read``
+        raises."""
         found: list[pa.RecordBatch] = []
         seq = start
         frames = self._frames(journal, start, end, tapped=True)
@@ -156,7 +153,7 @@ class JournalClient:
     def _frames(
         self, journal: str, start: int, end: int, *, tapped: bool = False, token: str = ""
     ) -> Iterator[pa.Buffer]:
-        """One call. Its time limit spans the caller's own work between frames as well."""
+        """The time limit of a call includes the caller's work between frames."""
         ticket = make_ticket(journal, start, end, tapped=tapped, token=token)
         try:
             reader = self._connect().do_get(flight.Ticket(ticket), self._options())
@@ -193,7 +190,7 @@ class JournalClient:
 
 
 def connect(address: str, proof: Proof | None) -> flight.FlightClient:
-    """Opens nothing before the first call; without a proof, to a server of an open cluster."""
+    """Connects at the first call; without a proof, to a server of an open cluster."""
     if proof is None:
         return flight.FlightClient(f"grpc://{address}")
     return flight.FlightClient(
@@ -205,11 +202,11 @@ def connect(address: str, proof: Proof | None) -> flight.FlightClient:
 
 
 class _OutOfTimeError(UnavailableError):
-    """A call reached its time limit; with progress made, another one goes on from there."""
+    """A call reached its time limit; after progress another one goes on."""
 
 
 def _accounts(told: dict[str, dict[str, Any]]) -> dict[str, Account]:
-    """A newer server may tell more."""
+    """Ignores fields of a newer server."""
     known = {field.name for field in dataclasses.fields(Account)}
     return {
         name: Account(**{key: value for key, value in fields.items() if key in known})

@@ -1,8 +1,8 @@
-"""Wire format of the messages of ``flumeng.journal.replication`` between primary and copies.
+"""Wire format of the messages between the primary and the copies of a journal.
 
-Each travels as the metadata of one chunk of a Flight exchange, in JSON; the frames that a
-``Frames`` tells of are the chunk's rows, as they lie on disk. ``state`` is the source state where a
-log begins, ``key`` says with which key its events are encrypted, and where that may be.
+Each is JSON in the metadata of a chunk of a Flight exchange; frames are the chunk's rows as they
+lie on disk. ``state``: the source state where a log begins; ``key``: a reference to its encryption
+key.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from flumeng.journal.replication.messages import (
 from flumeng.platform.errors import CorruptError
 
 PING = b"ping"
-"""What a link says when it has nothing else to say, and is answered with."""
+"""Sent when there is nothing else, and answered with the same."""
 COPY = "copy"
-"""The name of the exchange, and of what a peer is to be allowed."""
+"""The name of the exchange, and of the permission."""
 _KINDS: Mapping[str, type[Any]] = {
     kind.__name__: kind for kind in (Begin, Frames, Reset, Began, Persisted, Unmatched, Refused)
 }
@@ -39,8 +39,7 @@ _FIELDS = {name: get_type_hints(kind) for name, kind in _KINDS.items()}
 
 
 class Envelope(NamedTuple):
-    """A message about one journal; ``state``, and the ``key`` of one that is encrypted, only with a
-    ``Begin`` or a ``Reset``."""
+    """A message about one journal; ``state`` and ``key`` come with ``Begin`` and ``Reset``."""
 
     journal: str
     message: ToCopy | ToPrimary
@@ -65,7 +64,7 @@ def buffer(envelope: Envelope) -> pa.Buffer:
 
 
 def decode(data: bytes) -> Envelope:
-    """Raises CorruptError for what is none."""
+    """Raises CorruptError."""
     try:
         said = json.loads(data)
         kind = _KINDS[said["kind"]]

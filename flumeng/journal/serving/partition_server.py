@@ -1,5 +1,4 @@
-"""A Flight server that tells of partitions which lie elsewhere, as a ``JournalServer`` of its
-journals: how far they reach, and what is acked. It serves no events.
+"""A Flight server for positions and accounts of partitions that lie elsewhere. It serves no events.
 
 Partitions are called ``flow/partition``: several flows may read the same ones.
 """
@@ -21,7 +20,7 @@ from flumeng.platform.security.credentials import Keystore
 
 
 class Answers(Protocol):
-    """What is answered; called by any number of threads. Each call takes a bounded time."""
+    """Thread-safe; each call takes a bounded time."""
 
     def positions(self) -> Mapping[str, Position]: ...
 
@@ -32,7 +31,7 @@ class Answers(Protocol):
 
 
 class OffsetsRequest(msgspec.Struct):
-    """Where these partitions of the flow would begin: ``earliest``, ``latest``, or a time."""
+    """``to``: ``earliest``, ``latest``, or a time."""
 
     flow: str
     partitions: list[str]
@@ -40,7 +39,7 @@ class OffsetsRequest(msgspec.Struct):
 
 
 class PartitionServer(ActionServer):
-    """See ``ActionServer``. ``actions`` are those that it answers beside its own."""
+    """See ``ActionServer``. ``actions`` are additional ones."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a client of journal servers proves itself with. Light to import: executors have it."""
+"""Client credentials for journal servers. Light to import: executors have it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Proof:
-    """PEM. ``ca`` are the authorities of servers. ``signer``: what goes behind a token of whoever
-    has given this to executors, see ``flumeng.journal.serving.tokens``."""
+    """PEM. ``ca``: the authorities of servers. ``signer``: appended to tokens, see ``tokens``."""
 
     ca: bytes
     certificate: bytes
@@ -30,7 +29,7 @@ class Proof:
 
 
 def of_process(*roles: Role) -> Proof | None:
-    """That of this process, or the first of these roles that it has; None in an open cluster.
-    Raises UserError."""
+    """That of this process, or the first of these roles it has; None in an open cluster. Raises
+    UserError."""
     keystore = keystore_of(*roles) if roles else process.keystore()
     return Proof.of(process.loaded.of(keystore)) if keystore else None

@@ -1,14 +1,10 @@
-"""The Flight server of one process's journals: where they stand, and ranges as raw frames.
+"""The Flight server of a process's journals: their positions, and ranges as raw frames.
 
-Frames travel as they lie on disk, so their checksums guard the wire too, and the reader does the
-unpacking. Nothing above a journal's ``safe`` leaves the process. One row of a range holds one whole
-frame.
+Frames travel as they lie on disk, a row each, so their checksums guard the wire too. Nothing above
+a journal's ``safe`` leaves the process.
 
-Who may read, watch or ask is in ``access``; what all Flight servers have in common in ``service``.
-
-Each call that runs has a thread of gRPC's, whose number Flight cannot bound for Python. So the
-number of calls that last is bounded here: what is refused, or answered once instead of watched,
-gives its thread back at once.
+Flight cannot bound the threads of calls, so the number of lasting calls is bounded here: further
+ones are refused, or answered once.
 """
 
 from __future__ import annotations
@@ -49,38 +45,34 @@ from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.security.credentials import Credentials, Keystore
 
 WATCHES_AT_ONCE = 64
-"""Those beyond are answered once; their readers ask again after a while."""
+"""Further watches are answered once."""
 ACCOUNT_SECONDS = 0.5
-"""So long it may take to read the oldest events of journals, which people want to know."""
+"""Most seconds spent on reading the oldest events of journals."""
 READS_AT_ONCE = 64
-"""Those beyond are refused as unavailable."""
+"""Further reads are refused as unavailable."""
 STILL_SECONDS = 120.0
 """A call whose reader took nothing for so long does not count."""
 PEER_SHARE = 0.75
-"""So much of the reads and watches that run at once one peer may have, where peers are known."""
+"""Most of the reads and watches at once that one known peer may have."""
 
 
 class Copies(Protocol):
-    """Those of other nodes' journals that the process holds."""
+    """Copies of other nodes' journals in this process."""
 
     def serve_copies(self, peer: Peer, reader: Any, writer: Any) -> None:
-        """One connection of a primary, until it ends; Flight's reader and writer of it."""
+        """Serves one connection of a primary, until it ends."""
 
     @property
     def ends(self) -> Mapping[str, int]: ...
 
 
 class JournalServer:
-    """Serves from its own threads, from when it is made until ``stop``.
+    """Serves from its own threads until ``stop``.
 
-    ``journals`` is called for each request, from those threads, and gives a mapping that is
-    replaced and never changed. ``counters`` is called in the same way, and gives what else a
-    process wants to tell of itself, as JSON; ``acked`` gives up to where the flow of a journal has
-    acked it, ``minute_ago`` how far it was then.
-    ``may_tap`` says of which flows people may look at events, ``granted`` which flows a subscriber
-    may read. ``actions`` are those that it answers beside its own.
-    With a ``keystore`` it lets in who proves to be of the same cluster, and nobody else. Raises
-    UserError when the address or the credentials cannot be used.
+    ``journals``, ``counters``, ``acked`` and ``minute_ago`` are called from these threads; the
+    mapping of journals is replaced, never changed. ``acked``: up to where a journal's own flow has
+    acked it. ``actions`` are additional ones. With a ``keystore`` only peers of the same cluster
+    are served. Raises UserError when the address or the credentials cannot be used.
     """
 
     def __init__(
@@ -221,7 +213,6 @@ class _Service(Service):
         }
 
     def _counted(self, peer: Peer, windows: Iterator[Window]) -> Iterator[Window]:
-        """The same, as one of the reads that run at once."""
         if not self._reading.take(windows, peer.key):
             raise UnavailableError(f"{READS_AT_ONCE} reads run here already, or too many of yours")
         try:
@@ -232,7 +223,7 @@ class _Service(Service):
             self._reading.leave(windows)
 
     def _batches(self, windows: Iterator[Window]) -> Iterator[pa.RecordBatch]:
-        """One record batch per window: its buffer is the one that was read into."""
+        """One record batch per window, on the buffer that was read into."""
         for window in windows:
             if self._stopping:
                 raise UnavailableError("the server is stopping")
@@ -245,7 +236,7 @@ class _Service(Service):
 
 
 def _account(journal: Log, acked: int, past: Note | None, *, reads: bool) -> Account:
-    """``reads``: the oldest event that is not acked is read, to tell when it came."""
+    """``reads``: the oldest unacked event is read for its time."""
     safe, readable = journal.safe, journal.readable
     return Account(
         term=journal.term,
@@ -267,7 +258,7 @@ def _account(journal: Log, acked: int, past: Note | None, *, reads: bool) -> Acc
 
 
 def received_us(journal: Log, seq: int) -> int | None:
-    """When an event was received; None when it cannot be told."""
+    """When an event was received; None when unknown."""
     try:
         frames = (frame for window in journal.read_frames(seq, seq + 1) for frame in window)
         for _, batch in reading.cut(frames, journal.id, seq, seq + 1):

@@ -1,12 +1,10 @@
-"""What all Flight servers here have in common: who is let in, and what errors tell.
+"""The base of all Flight servers: TLS, authorization, and errors.
 
-With credentials a server speaks TLS only, to those that have a certificate of the same authority.
-A client is told which kind of error it is and one sentence; of what nobody has foreseen it is told
-nothing, and the log all.
+With credentials a server speaks TLS only, to peers of the same authority. Clients get the kind of
+an error and one sentence, of an unforeseen one only that; the log has the rest.
 
-Flight takes certificates when a server is made. So when their files change, the server ends and
-another one begins at the same port: calls that run end as when the process stops, and are made
-again.
+Flight takes certificates when a server is made, so after a change a new one is opened at the same
+port; running calls end as at a stop.
 """
 
 from __future__ import annotations
@@ -34,17 +32,17 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Actions = Mapping[str, Callable[[bytes], object]]
-"""Flight actions by name: each turns the bytes of a request into an answer that is sent as JSON.
-Called by any number of threads; each call takes a bounded time."""
+"""Flight actions by name: request bytes to an answer that is sent as JSON. Thread-safe; each call
+takes a bounded time."""
 NO_ACTIONS: Actions = MappingProxyType({})
 LOOK_SECONDS = 5.0
-"""So often it is seen whether there are new certificates."""
+"""Seconds between two looks for new certificates."""
 REOPEN_SECONDS = 10.0
 STOP_SECONDS = 3.0
 
 
 class Service(flight.FlightServerBase):  # type: ignore[misc]
-    """Those that make one of it say what ``act`` and ``read`` do; nothing else is served."""
+    """Subclasses define ``act`` and ``read``."""
 
     def __init__(self, host: str, port: int, own: Credentials | None, granted: Granted) -> None:
         self.access = Access(own, granted)
@@ -59,11 +57,11 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             )
 
     def act(self, peer: Peer, context: Any, action: str, body: bytes) -> Iterator[bytes]:
-        """The answers to an action. Raises FlumengError, also while they are taken."""
+        """The answers to an action. Raises FlumengError, also during iteration."""
         raise NotImplementedError
 
     def read(self, peer: Peer, ticket: bytes) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """Raises FlumengError, also while batches are taken."""
+        """Raises FlumengError, also during iteration."""
         del peer, ticket
         raise UserError("there are no events here")
 
@@ -73,7 +71,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         raise UserError("nobody is talked with here")
 
     def end(self) -> None:
-        """Let calls that run end soon."""
+        """Ends running calls soon."""
 
     def do_action(self, context: Any, action: Any) -> Iterator[Any]:
         with _ErrorsToClient():
@@ -93,7 +91,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         _refuse_call()
 
     def get_schema(self, _context: Any, _descriptor: Any) -> Any:
-        """Not refused: of this call alone Flight sends whatever is raised with its traceback."""
+        """Not refused: of this call alone Flight sends errors with their traceback."""
         return flight.SchemaResult(FRAMES_SCHEMA)
 
     def list_actions(self, _context: Any) -> NoReturn:
@@ -111,7 +109,7 @@ _denials = Seldom()
 
 
 class _ErrorsToClient:
-    """What is raised in it reaches the client as an error that ``refuse`` makes."""
+    """Turns exceptions into the errors of ``refuse``."""
 
     def __enter__(self) -> None: ...
 
@@ -131,7 +129,7 @@ def _told(items: Iterator[T]) -> Iterator[T]:
 
 
 def refuse(error: FlumengError) -> NoReturn:
-    """Raise what Flight can carry: the kind of error and its text, for the client to rebuild."""
+    """Raises an error that the client can rebuild."""
     kind = next((kind for kind, type_ in ERROR_KINDS if isinstance(error, type_)), "unavailable")
     info = json.dumps({"kind": kind, "message": str(error)})
     raise flight.FlightServerError(str(error), extra_info=info.encode()) from error
@@ -146,9 +144,8 @@ Make = Callable[[str, int, Credentials | None, Granted], S]
 
 
 class Endpoint(Generic[S]):
-    """A service at one address, from when this is made until ``stop``; with a ``keystore`` always
-    with the certificates that are there. Raises UserError when these or the address cannot be
-    used."""
+    """A service at one address until ``stop``, with the current certificates of ``keystore``.
+    Raises UserError when they or the address cannot be used."""
 
     def __init__(
         self,
@@ -170,10 +167,10 @@ class Endpoint(Generic[S]):
             vital.start("certificates", self._follow)
 
     def stop(self, timeout_seconds: float = STOP_SECONDS) -> bool:
-        """Stop serving; running requests end with their next window.
+        """Running requests end with their next window.
 
-        Returns False when one did not: a reader that keeps its connection and does not read cannot
-        be ended, and would also hold up a normal exit of the process. Only ``os._exit`` helps then.
+        False when one did not: a reader that does not read cannot be ended, and also holds up a
+        normal exit of the process: use ``os._exit``.
         """
         self._stopped.set()
         with self._lock:
@@ -210,7 +207,7 @@ class Endpoint(Generic[S]):
             self._renew(own)
 
     def _renew(self, own: Credentials) -> None:
-        """Serve at the same port with other certificates."""
+        """Reopens the same port with new certificates."""
         with self._lock:
             if self._stopped.is_set():
                 return

@@ -1,8 +1,7 @@
-"""What a server lets taps read: people look at a few of the newest events of a running flow.
+"""Taps: people look at a few of the newest events of a running flow.
 
-A tap asks for them in a ticket of its own, so that the server knows it for one: the node's policy
-says of which flows there may be any, and what all of them read together is bounded. A server that
-does not know that ticket refuses it.
+A tap has a ticket of its own: the node's policy says which flows may be tapped, and all taps share
+a bound. Servers without taps refuse it.
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ from flumeng.journal.log.segment import Window
 READS_AT_ONCE = 4
 STILL_SECONDS = 20.0
 READ_BYTES = 1 << 20
-"""A read ends with the window that passes this; what is behind it is not given."""
+"""A read ends with the window that passes this."""
 BYTES_A_SECOND = 4 << 20
-"""Of all taps of the process together. So much may be read at once after a second without one."""
+"""Of all taps of the process together; also the burst after a pause."""
 
 
 class Taps:
-    """Used from any thread. ``allows`` says of which flows events may be looked at; ``clock`` gives
-    seconds that only grow."""
+    """Thread-safe. ``allows`` says which flows may be tapped."""
 
     def __init__(
         self, allows: Callable[[str], bool], clock: Callable[[], float] = time.monotonic
@@ -49,8 +47,7 @@ class Taps:
             )
 
     def windows(self, journal: Log, start: int, end: int) -> Iterator[Window]:
-        """As many of those that cover [start, end) as a tap may read now: one at least. Raises
-        TapsBusyError when others read already what all may read."""
+        """Windows of [start, end) within the limits, one at least. Raises TapsBusyError."""
         if self._bytes_left() <= 0:
             raise TapsBusyError(f"taps read {BYTES_A_SECOND} bytes a second here already")
         windows = journal.read_frames(start, end)

@@ -1,10 +1,9 @@
-"""Tokens: with one, an executor reads one range of one journal, for some minutes.
+"""Tokens that let an executor read one range of one journal for some minutes.
 
-A collector signs it with its own key. The server believes it because the collector's certificate,
-which comes with it, is of the cluster's authority and a collector's. It is of no use to whoever has
-no certificate of the cluster, so it may be seen: Spark shows what a job is given.
+A collector signs them; its certificate comes with them and must be a collector's of the same
+cluster. A token is useless without a certificate of the cluster, so Spark may show it.
 
-A token is ``CLAIMS.SIGNATURE``, and ``CLAIMS.SIGNATURE.CERTIFICATES`` in a ticket, each in base64.
+``CLAIMS.SIGNATURE``, and ``CLAIMS.SIGNATURE.CERTIFICATES`` in a ticket, each in base64.
 """
 
 from __future__ import annotations
@@ -26,13 +25,12 @@ from flumeng.platform.security.expiry import utc_now
 from flumeng.platform.security.identity import Identity
 
 TOKEN_SECONDS = 600.0
-"""A batch that an executor begins to read later fails, and is made anew."""
+"""A batch that an executor begins later fails, and is repeated."""
 CLOCKS_DIFFER_SECONDS = 60.0
 
 
 class Claims(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a token lets read, until so many seconds after the epoch. The flow is in the journal's
-    id."""
+    """A readable range, until seconds since the epoch. The flow is in the journal's id."""
 
     cluster: str
     journal: str
@@ -42,14 +40,14 @@ class Claims(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Signer:
-    """Makes tokens with the key of ``credentials``, from any thread."""
+    """Signs tokens with the key of ``credentials``. Thread-safe."""
 
     def __init__(self, credentials: Credentials, now: Callable[[], datetime] = utc_now) -> None:
         self._cluster = credentials.identity.cluster
         self._key = certified.key_of(credentials)
         self._now = now
         self.certificates = _text(credentials.certificate)
-        """The last part of its tokens in a ticket, which is the same for all."""
+        """The last part of its tokens in a ticket."""
 
     def token(self, journal: str, start: int, end: int) -> str:
         until = self._now().timestamp() + TOKEN_SECONDS
@@ -58,7 +56,7 @@ class Signer:
 
 
 def require(ticket: Ticket, ca: bytes, cluster: str, now: datetime) -> Identity:
-    """Who lets an executor read what the ticket asks for. Raises DeniedError."""
+    """Checks the ticket's token; returns the signer. Raises DeniedError."""
     try:
         claims, signature, chain = map(_bytes, ticket.token.split("."))
         leaf, *above = x509.load_pem_x509_certificates(chain)

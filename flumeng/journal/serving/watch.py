@@ -1,8 +1,7 @@
-"""The server's side of a watch: one reader is told where its journals stand, and each move of them.
+"""The server's side of a watch: a reader gets its journals' positions, and each change.
 
-What is said costs what has moved, never what there is: journals tell a watch that they have moved,
-and moves that come within the reader's gap are told together. While nothing moves, an empty answer
-now and then shows the reader that the server is alive.
+The cost follows changes, not journals: journals notify the watch, and changes within the reader's
+gap are sent together. An empty answer now and then shows that the server is alive.
 """
 
 from __future__ import annotations
@@ -22,15 +21,14 @@ from flumeng.platform.errors import UserError
 
 MAX_REQUEST_BYTES = 4 << 20
 MISSING_SECONDS = 0.25
-"""So often a watch looks whether a journal that was not served is served now."""
+"""Seconds between two looks for journals that are not served."""
 GAP_SECONDS_PER_MOVE = 0.0002
-"""The gap after an answer grows with what it told, so that a thousand busy journals cost no more
-than a few."""
+"""The gap grows with the last answer, so that a thousand busy journals cost no more than a few."""
 
 
 class WatchRequest(msgspec.Struct, frozen=True):
-    """What a reader asks: its ``journals``; at least ``gap_seconds`` between two answers, at most
-    ``heartbeat_seconds``; and the end of all after ``seconds``, when it asks anew."""
+    """``gap_seconds`` and ``heartbeat_seconds``: least and most between two answers; ``seconds``:
+    until the reader asks again."""
 
     journals: tuple[str, ...]
     gap_seconds: float = 0.02
@@ -39,14 +37,14 @@ class WatchRequest(msgspec.Struct, frozen=True):
 
 
 class WatchAnswer(msgspec.Struct, frozen=True):
-    """Where journals stand that have moved, and which are not served now, or no more."""
+    """Changed positions, and journals that are not served."""
 
     positions: dict[str, Position]
     not_served: tuple[str, ...]
 
 
 def parse_request(body: bytes) -> WatchRequest:
-    """Raises UserError for anything but what a reader of ours asks."""
+    """Raises UserError."""
     if len(body) > MAX_REQUEST_BYTES:
         raise UserError(f"a watch is asked for in at most {MAX_REQUEST_BYTES} bytes")
     try:
@@ -64,7 +62,7 @@ def parse_request(body: bytes) -> WatchRequest:
 
 @dataclass
 class _Watched:
-    """``log`` is None while the journal is not served; ``told`` is what the reader knows."""
+    """``log`` is None while the journal is not served; ``told`` is the last position sent."""
 
     log: Log | None = None
     told: Position | None = None
@@ -72,11 +70,8 @@ class _Watched:
 
 
 class Watch:
-    """One watch. ``answers`` is used by one thread; journals tell of their moves from theirs.
-
-    ``serving`` gives the journals that are served now, as a mapping that is replaced and never
-    changed.
-    """
+    """``answers`` is used by one thread; journals notify from theirs. The mapping from ``serving``
+    is replaced, never changed."""
 
     def __init__(
         self,
@@ -97,8 +92,8 @@ class Watch:
     def answers(
         self, *, once: bool = False, gone: Callable[[], bool] = lambda: False
     ) -> Iterator[WatchAnswer]:
-        """Where all journals stand, then, unless ``once``, what has moved, for as long as was asked
-        for. ``gone`` is asked after each answer whether the reader has left."""
+        """All positions, then, unless ``once``, changes for the requested time. ``gone`` says
+        whether the reader has left."""
         request = self._request
         end = self._clock() + request.seconds
         try:
@@ -116,7 +111,7 @@ class Watch:
                     watched.log.listeners.remove(watched.listener)
 
     def end(self) -> None:
-        """Make ``answers`` end soon; from any thread."""
+        """Makes ``answers`` end soon. Thread-safe."""
         with self._changed:
             self._ended = True
             self._changed.notify()
@@ -129,7 +124,7 @@ class Watch:
         return self._request.gap_seconds + GAP_SECONDS_PER_MOVE * len(answer.positions)
 
     def _wait(self, until: float) -> Collection[str]:
-        """What has moved; nothing when it is time to say that we are alive."""
+        """Changed journals; none when a heartbeat is due."""
         while True:
             seconds = until - self._clock()
             with self._changed:
@@ -143,7 +138,7 @@ class Watch:
                 return moved
 
     def _follow(self) -> set[str]:
-        """Listen to the journals that are served now; those that came, went or were replaced."""
+        """Listens to the journals served now; returns those that came, went or were replaced."""
         serving = self._serving()
         moved: set[str] = set()
         if serving is self._served:
@@ -169,7 +164,6 @@ class Watch:
             self._moved.add(name)
 
     def _look(self, names: Collection[str]) -> WatchAnswer:
-        """What the reader does not know of them."""
         positions: dict[str, Position] = {}
         gone: list[str] = []
         for name in names:

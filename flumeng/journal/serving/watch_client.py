@@ -1,7 +1,6 @@
-"""The reader's side of a watch, for one event loop that watches many servers at once.
+"""The reader's side of watches, on many servers in one event loop.
 
-Flight's own client takes a thread for each call that lasts. Its calls are gRPC's, so this speaks
-gRPC with the same server: one thread holds watches on hundreds of servers.
+Flight's client takes a thread for each lasting call, so this speaks gRPC with the same server.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from flumeng.platform.errors import CorruptError, UnavailableError
 
 DO_ACTION = "/arrow.flight.protocol.FlightService/DoAction"
 GRACE_SECONDS = 3.0
-"""A server that is so much late with an answer, or with taking up a connection, is away."""
+"""A server this late with an answer or a connection is away."""
 OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.use_local_subchannel_pool", 1),  # or it inherits the waits of channels that failed
@@ -33,12 +32,12 @@ OPTIONS = (
 async def watch(
     address: str, request: WatchRequest, prove: Callable[[], Proof | None] = of_process
 ) -> AsyncGenerator[WatchAnswer, None]:
-    """Where the journals of the request stand, then each move, until the server ends the watch.
+    """Yields the positions of the requested journals, then changes, until the server ends the
+    watch.
 
-    It ends early when too many readers watch there. A server of a version that knows no watches is
-    asked for all positions, once. ``prove`` is called once, see ``JournalClient``. Raises
-    UnavailableError when the server does not answer in time, or refuses, CorruptError when it makes
-    no sense, and what ``prove`` raises. The call and its connection end with the iteration.
+    It ends early when the server has too many watches; an older server is asked for all positions
+    once. Raises UnavailableError when the server refuses or is late, CorruptError for a malformed
+    answer, and what ``prove`` raises.
     """
     channel = _channel(address, prove())
     silence_seconds = request.heartbeat_seconds + GRACE_SECONDS
@@ -76,7 +75,7 @@ def _channel(address: str, proof: Proof | None) -> grpc.aio.Channel:
 async def _act(
     channel: grpc.aio.Channel, action: str, body: bytes, silence_seconds: float
 ) -> AsyncGenerator[bytes, None]:
-    """The answers of one action. Raises TimeoutError when the next is not there in time."""
+    """The answers of one action. Raises TimeoutError when the next one is late."""
     call = channel.unary_stream(DO_ACTION)(flight.Action(action, body).serialize())
     try:
         while True:

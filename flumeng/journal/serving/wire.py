@@ -1,6 +1,6 @@
-"""What journal servers and their clients say to each other: names, schemas, tickets, errors.
+"""The wire format of journal servers: names, schemas, tickets, errors.
 
-Executors import this: it needs the data libraries only.
+Executors import it: it needs the data libraries only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OFFSETS = "offsets"
 WATCH = "watch"
 CHECK_TARGETS = "check-targets"
 MAX_TICKET_BYTES = 16_384
-"""One with a token has the certificates of whoever has signed that."""
+"""A token comes with its signer's certificates."""
 # What an error is called on the wire; the first that fits.
 ERROR_KINDS: tuple[tuple[str, type[FlumengError]], ...] = (
     ("tap-denied", TapDeniedError),
@@ -52,8 +52,8 @@ ERROR_KINDS: tuple[tuple[str, type[FlumengError]], ...] = (
 def frames_of(batch: pa.RecordBatch, sender: str) -> Iterator[pa.Buffer]:
     """The rows of one batch as buffers, without a copy.
 
-    The frames have checksums; what says where each begins has none, so it is checked. Raises
-    CorruptError, which names the ``sender``.
+    Frames have checksums, their bounds have none, so these are checked. Raises CorruptError with
+    the ``sender``.
     """
     if batch.schema != FRAMES_SCHEMA:
         raise CorruptError(f"{sender} sends other columns than frames: {batch.schema}")
@@ -72,8 +72,8 @@ def frames_of(batch: pa.RecordBatch, sender: str) -> Iterator[pa.Buffer]:
 
 @dataclass(frozen=True)
 class Ticket:
-    """Offsets ``start`` to ``end - 1`` of a journal. ``tapped``: a person looks at events.
-    ``token`` lets an executor in, see ``flumeng.journal.serving.tokens``."""
+    """Offsets [start, end) of a journal. ``tapped``: for a tap. ``token`` admits an executor, see
+    ``tokens``."""
 
     journal: str
     start: int
@@ -85,7 +85,7 @@ class Ticket:
 def make_ticket(
     journal: str, start: int, end: int, *, tapped: bool = False, token: str = ""
 ) -> bytes:
-    """What ``parse_ticket`` reads. That of a tap is none to a server that knows no taps."""
+    """That of a tap is invalid to a server without taps."""
     wanted: dict[str, object] = {"journal": journal, "start": start, "end": end}
     if token:
         wanted["token"] = token
@@ -93,7 +93,7 @@ def make_ticket(
 
 
 def parse_ticket(ticket: bytes) -> Ticket:
-    """Raises UserError for anything that ``make_ticket`` does not make."""
+    """Raises UserError."""
     if len(ticket) > MAX_TICKET_BYTES:
         raise UserError(f"a ticket has at most {MAX_TICKET_BYTES} bytes")
     try:
