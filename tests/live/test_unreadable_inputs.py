@@ -43,7 +43,6 @@ from flumeng.connectors.kafka.input import KafkaInput
 from flumeng.connectors.kafka.names import INPUT as KAFKA
 from flumeng.connectors.objects.input import ObjectsInput
 from flumeng.connectors.polls.input import PollsInput
-from flumeng.connectors.polls.poll_maker import poll_maker
 from flumeng.connectors.ranged.routing import Inputs
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
@@ -99,7 +98,7 @@ class Flow:
                 KAFKA: KafkaInput(),
                 LETTERS: LettersInput(),
                 OBJECTS: ObjectsInput(self.store),
-                POLLS: PollsInput(self.store, poll_maker(spark)),
+                POLLS: PollsInput(self.store, spark),
             }
         )
         task = TaskRevision("web", TASK, 1)

@@ -32,7 +32,7 @@ AT_EXECUTORS = (
             "kafka.producer",
             "kafka.reader",
             "objects.reader",
-            "polls.reader",
+            "polls.answers",
             "postgres.split",
             "ranged.reading",
             "ranged.routing",

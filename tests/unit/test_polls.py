@@ -17,13 +17,16 @@ from flumeng.connectors.api.finding import Before, FindingTask
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.objects.watcher import LaneLog
 from flumeng.connectors.polls import answers
-from flumeng.connectors.polls.answer_files import AnswerFiles
-from flumeng.connectors.polls.answers import AnswerContents, KeptAnswer
-from flumeng.connectors.polls.asking import FAILED, KEPT, TRIES, Asking, Pools
+from flumeng.connectors.polls.answers import (
+    AnswerContents,
+    AnswerFiles,
+    KeptAnswer,
+    PollsReader,
+)
+from flumeng.connectors.polls.asking import FAILED, KEPT, TRIES, Asking
 from flumeng.connectors.polls.finder import LANE, ScheduleFinder
 from flumeng.connectors.polls.options import Answers, Schedule
 from flumeng.connectors.polls.poll import MOST_STATE_BYTES, Answer
-from flumeng.connectors.polls.reader import PollsReader
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.queues import decide
@@ -155,7 +158,7 @@ def asking(
     **more: Any,
 ) -> Asking:
     pool = ThreadPoolExecutor(1, "poll")
-    given = {"pools": Pools(pool, pool), "wake": lambda: None, **more}
+    given = {"pool": pool, "failing_pool": pool, "wake": lambda: None, **more}
     return Asking(
         store or world.store,
         "tickets",

@@ -15,14 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flumeng.config import check_flow
-from flumeng.connectors.polls import sql_poll, sql_times
+from flumeng.connectors.polls import sql_poll
 from flumeng.connectors.polls.options import Answers, Schedule
-from flumeng.connectors.polls.sql_dialects import DIALECTS
 from flumeng.connectors.polls.sql_options import SqlPollSource, TrackColumn
-from flumeng.connectors.polls.sql_page import Found
-from flumeng.connectors.polls.sql_poll import SqlPoll
-from flumeng.connectors.polls.sql_state import MARKS, Mark, State, complete, marked, settled
-from flumeng.connectors.polls.sql_statements import Place, Statements
+from flumeng.connectors.polls.sql_poll import Found, SqlPoll
+from flumeng.connectors.polls.sql_state import (
+    MARKS,
+    Mark,
+    State,
+    complete,
+    marked,
+    settled,
+    time_bound,
+    time_constant,
+)
+from flumeng.connectors.polls.sql_statements import DIALECTS, Place, Statements
 from flumeng.events import json_text
 from flumeng.platform.errors import CorruptError, UserError
 from flumeng.platform.options.problems import SpecError
@@ -114,21 +121,18 @@ def test_where_the_clock_is_set_back_rows_wait_until_it_is_over() -> None:
     moment = datetime(2026, 10, 24, 20, 7, tzinfo=UTC)
     bounds = []
     while moment < datetime(2026, 10, 25, 6, tzinfo=UTC):
-        bound = sql_times.bound(moment, berlin)
+        bound = time_bound(moment, berlin)
         written = [
-            sql_times.constant(moment + timedelta(minutes=later), berlin)
-            for later in range(0, 600, 7)
+            time_constant(moment + timedelta(minutes=later), berlin) for later in range(0, 600, 7)
         ]
         assert bound <= min(written)
         bounds.append(bound)
         moment += timedelta(minutes=13)
     assert bounds == sorted(bounds)
-    assert sql_times.bound(datetime(2026, 10, 25, 0, 30, tzinfo=UTC), berlin).endswith(
-        "02:00:00.000000"
-    )
+    assert time_bound(datetime(2026, 10, 25, 0, 30, tzinfo=UTC), berlin).endswith("02:00:00.000000")
     at = datetime(2026, 7, 1, 12, 0, 0, 1, tzinfo=UTC)
-    assert sql_times.bound(at, berlin) == "2026-07-01 14:00:00.000001"
-    assert sql_times.bound(at, None) == "2026-07-01 12:00:00.000001+00:00"
+    assert time_bound(at, berlin) == "2026-07-01 14:00:00.000001"
+    assert time_bound(at, None) == "2026-07-01 12:00:00.000001+00:00"
 
 
 class Database:

@@ -41,7 +41,6 @@ from flumeng.connectors.kafka.input import KafkaInput
 from flumeng.connectors.kafka.names import INPUT as KAFKA
 from flumeng.connectors.objects.input import ObjectsInput
 from flumeng.connectors.polls.input import PollsInput
-from flumeng.connectors.polls.poll_maker import poll_maker
 from flumeng.connectors.ranged.routing import Inputs
 from flumeng.connectors.ranged.runtime import installed
 from flumeng.connectors.spark.options import Spark
@@ -124,7 +123,7 @@ def run(
             KAFKA: KafkaInput(),
             LETTERS: LettersInput(),
             OBJECTS: ObjectsInput(store),
-            POLLS: PollsInput(store, poll_maker(session)),
+            POLLS: PollsInput(store, session),
         },
         installed,
     )

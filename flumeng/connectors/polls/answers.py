@@ -1,27 +1,50 @@
-"""The answers of a lane, as ranges see them: an offset is a due time's number and a row of it.
+"""Kept answers: their ranges, their files, and the reader of both in executors.
 
-How many rows an answer has is known, so ranges are cut exactly.
+An offset is a due time's number and a row of its answer. An answer counts once ZooKeeper has the
+name of its file, in one transaction with the state that it leaves. Names are never used again.
 """
 
 from __future__ import annotations
 
 import json
+import uuid
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-from flumeng.control.snapshot import items
-from flumeng.platform.errors import CorruptError
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from flumeng.config.component import Component
+from flumeng.connectors.api.ranged import Range, UnreadableError
+from flumeng.control.snapshot import items, queues
+from flumeng.events.schema import READ_SCHEMA
+from flumeng.platform import secrets
+from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
+from flumeng.platform.file_store import below, open_store
+from flumeng.platform.options.patterns import SECRET, split_query
+from flumeng.platform.remote_store import Resolve
+from flumeng.platform.scrubbing import Secret
 from zkschema.records import Polls
+
+SCHEMA = pa.schema([("body", pa.binary())])
+GROUP_ROWS = 1 << 16
+READ_ROWS = 1 << 14
+NUMBER_DIGITS = 10
+COLUMNS = ("numbers", "due", "positions", "rows", "files")
 
 
 @dataclass(frozen=True)
 class KeptAnswer:
-    """What ``file`` has of the answer to the due time with this ``number``: so many ``rows`` from
-    ``position`` on. ``due_us``: microseconds since the epoch."""
+    """``rows`` of the answer to the due time ``number``, from row ``position`` on, in ``file``.
+    ``due_us``: microseconds since the epoch. The fields are ``COLUMNS`` of the record."""
 
     number: int
     due_us: int
@@ -40,21 +63,15 @@ class KeptAnswer:
 
 def kept(polls: Polls) -> list[KeptAnswer]:
     """In the order of their offsets. Raises CorruptError when its columns do not fit together."""
-    columns = polls.numbers, polls.due, polls.positions, polls.rows, polls.files
+    columns = [getattr(polls, name) for name in COLUMNS]
     if len({*map(len, columns)}) > 1:
         raise CorruptError("the record of polls has columns of several lengths")
     return [KeptAnswer(*fields) for fields in zip(*columns, strict=True)]
 
 
 def columns_of(answers: Sequence[KeptAnswer]) -> dict[str, Any]:
-    """The reverse: the columns of the record."""
-    return {
-        "numbers": tuple(one.number for one in answers),
-        "due": tuple(one.due_us for one in answers),
-        "positions": tuple(one.position for one in answers),
-        "rows": tuple(one.rows for one in answers),
-        "files": tuple(one.file for one in answers),
-    }
+    rows = [astuple(one) for one in answers]
+    return {name: tuple(row[place] for row in rows) for place, name in enumerate(COLUMNS)}
 
 
 def encode(answers: Sequence[KeptAnswer]) -> str:
@@ -91,13 +108,183 @@ class AnswerContents:
 
     @cached_property
     def _borders(self) -> list[int]:
-        """How many rows lie before each answer, and before the end."""
+        """The number of rows before each answer, and before the end."""
         return list(accumulate((one.rows for one in self._answers), initial=0))
 
     def _below(self, offset: int) -> int:
-        """How many rows lie below the offset."""
+        """The number of rows below ``offset``."""
         place = bisect_right(self._answers, offset, key=lambda one: one.start) - 1
         if place < 0:
             return 0
         answer = self._answers[place]
         return self._borders[place] + min(offset - answer.start, answer.rows)
+
+
+class AnswerFiles:
+    """The files of one queue, below the directory ``location``. ``resolve`` looks up the secrets to
+    which the location refers. Methods raise UserError, and UnavailableError for a retry."""
+
+    def __init__(
+        self, location: str, flow: str, queue: str, resolve: Resolve = secrets.resolve
+    ) -> None:
+        directory = below(location, f"_answers.{flow}.{queue}")
+        self._store, self._directory = open_store(directory, resolve)
+        self._name = split_query(directory)[0]
+        self.queue = queue
+        self.path = split_query(location)[0]
+
+    @contextmanager
+    def new(self, number: int) -> Iterator[AnswerFile]:
+        """A file for the answer to this due time; it is synced behind the context."""
+        name = f"{number:0{NUMBER_DIGITS}d}.{uuid.uuid4().hex}.parquet"
+        path = f"{self._directory}/{name}"
+        with self._explained():
+            self._store.make_directory(self._directory)
+            with self._store.open_output(path) as output:
+                writer = pq.ParquetWriter(
+                    output, SCHEMA, compression="zstd", write_page_checksum=True
+                )
+                try:
+                    yield AnswerFile(name, writer)
+                except BaseException:
+                    writer.close()
+                    with suppress(OSError):
+                        self._store.files.delete_file(path)
+                    raise
+                writer.close()
+            self._store.sync(path)
+            self._store.sync(self._directory)
+
+    def read(self, name: str, start: int, end: int) -> Iterator[pa.BinaryArray]:
+        """The bodies [start, end) in order; no array is empty. Raises CorruptError when the file
+        is gone or damaged."""
+        with self._explained(), self._damaged(name):
+            opened = self._store.files.open_input_file(f"{self._directory}/{name}")
+            with pq.ParquetFile(opened, page_checksum_verification=True) as file:
+                first = 0
+                for number in range(file.num_row_groups):
+                    last = first + file.metadata.row_group(number).num_rows
+                    if last > start and first < end:
+                        row = first
+                        for batch in file.iter_batches(READ_ROWS, row_groups=[number]):
+                            wanted = batch[max(start - row, 0) : max(end - row, 0)]
+                            row += batch.num_rows
+                            if wanted.num_rows:
+                                yield wanted.column(0)
+                    first = last
+                if first < end:
+                    raise CorruptError(f"{self._name}/{name} has {first} rows, not {end}")
+
+    def remove_below(self, number: int) -> None:
+        """Remove the files of all due times before this one, also those that never counted."""
+        with self._explained():
+            selector = fs.FileSelector(self._directory, allow_not_found=True)
+            for info in self._store.files.get_file_info(selector):
+                found, _, _ = info.base_name.partition(".")
+                if found.isdigit() and int(found) < number:
+                    with suppress(FileNotFoundError):
+                        self._store.files.delete_file(info.path)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except PermissionError as error:
+            why = f"{self._name}: {error}: let the user of the node write there"
+            raise UserError(why) from error
+        except OSError as error:
+            explained = self._store.explained(error)
+            if isinstance(explained, OSError):
+                raise UnavailableError(f"{self._name}: {error}") from error
+            raise explained from error
+
+    @contextmanager
+    def _damaged(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise CorruptError(f"{self._name}/{name} is not there any more") from error
+        except OSError as error:
+            if error.errno is None and "AWS Error" not in str(error):
+                raise CorruptError(f"{self._name}/{name} is damaged: {error}") from error
+            raise
+        except (ValueError, pa.ArrowException) as error:
+            raise CorruptError(f"{self._name}/{name} is damaged: {error}") from error
+
+
+class AnswerFile:
+    """A file that is being written, with ``rows`` so far."""
+
+    def __init__(self, name: str, writer: pq.ParquetWriter) -> None:
+        self.name = name
+        self.rows = 0
+        self._writer = writer
+
+    def append(self, bodies: pa.BinaryArray) -> None:
+        if len(bodies):
+            table = pa.table([bodies.cast(pa.binary())], schema=SCHEMA)
+            self._writer.write_table(table, row_group_size=GROUP_ROWS)
+            self.rows += len(bodies)
+
+
+@dataclass(frozen=True)
+class PollsReader:
+    """See ``Reader``; an address is made by ``encode``. ``resolved``: the secrets to which
+    ``location``, the directory of the answers, refers."""
+
+    flow: str
+    source: str
+    location: str
+    resolved: tuple[tuple[str, Secret], ...] = ()
+    schema: pa.Schema = READ_SCHEMA
+    modules: frozenset[str] = frozenset({"pyarrow.parquet"})
+
+    @classmethod
+    def of(cls, flow: str, part: Component[Any]) -> PollsReader:
+        """Raises UserError."""
+        where = part.options.answers
+        given = where.credentials.given if where.credentials else {}
+        references = filter(SECRET.fullmatch, given.values())
+        resolved = tuple((reference, secrets.resolve(reference)) for reference in references)
+        return cls(flow, part.name, where.location, resolved)
+
+    def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
+        """Raises UnreadableError itself: an answer has fewer rows than offsets."""
+        lane = queues.lane_of(piece.partition)
+        assert lane is not None, piece.partition
+        offset = piece.start
+        try:
+            resolve = dict(self.resolved).__getitem__
+            files = AnswerFiles(self.location, self.flow, lane[1], resolve)
+            for answer in decode(address):
+                first = max(0, piece.start - answer.start)
+                last = min(answer.rows, piece.end - answer.start)
+                if first < last:
+                    offset = answer.start + first
+                    for bodies in files.read(answer.file, first, last):
+                        yield self._events(piece, answer, offset, bodies)
+                        offset += len(bodies)
+        except FlumengError as error:
+            damaged = not isinstance(error, UnavailableError)
+            raise UnreadableError(piece.partition, offset, str(error), damaged=damaged) from error
+
+    def _events(
+        self, piece: Range, answer: KeptAnswer, offset: int, bodies: pa.BinaryArray
+    ) -> pa.RecordBatch:
+        due = datetime.fromtimestamp(answer.due_us / 1e6, UTC).isoformat()
+        same = {
+            "ts": answer.due_us,
+            "host": "",
+            "attrs": {"source": self.source, "due": due},
+            "journal": piece.partition,
+            "replayed": piece.replayed,
+        }
+        columns = {
+            name: pa.repeat(pa.scalar(value, READ_SCHEMA.field(name).type), len(bodies))
+            for name, value in same.items()
+        }
+        columns["body"] = bodies
+        columns["seq"] = pa.array(np.arange(offset, offset + len(bodies)))
+        return pa.RecordBatch.from_arrays(
+            [columns[name] for name in READ_SCHEMA.names], schema=READ_SCHEMA
+        )

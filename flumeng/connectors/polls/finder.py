@@ -1,7 +1,7 @@
-"""What the discovery task of a flow does for its poller: what is due becomes an item of its queue.
+"""Finder of polls: appends due times to the flow's queue, and asks nothing.
 
-The last due time that was looked at is written with the items, so each is an item once, or is left
-out as the schedule's ``catch_up`` says, whoever goes on. Nothing is asked here.
+The last due time that was looked at is written with the items, so each becomes an item once, or is
+left out as the schedule's ``catch_up`` says.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import islice, takewhile
 from flumeng.connectors.api.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.connectors.objects.lane_state import LaneState
 from flumeng.connectors.objects.queue_log import QueueLog
-from flumeng.connectors.polls.answer_files import AnswerFiles
+from flumeng.connectors.polls.answers import AnswerFiles
 from flumeng.connectors.polls.options import Poller
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.items import Item
@@ -25,14 +25,14 @@ LANE = "0"
 LOOKED_AT = "schedule"
 """The bucket of what was seen that has the last due time."""
 AHEAD_ITEMS = 1000
-"""So many due times wait at most."""
+"""Due times that may wait."""
 LATE_SECONDS = 60.0
-"""What is older is not asked with ``catch_up: none``."""
+"""The age of a due time that ``catch_up: none`` leaves out."""
 EARLY = timedelta(seconds=60)
-"""What clocks of hosts may differ by."""
+"""The clock skew between hosts that is tolerated."""
 REST_SECONDS = 30.0
 UNASKED_SECONDS = 0.5
-"""How soon to look again whether a due time was asked that others wait for."""
+"""The first pause while a due time is not asked yet that others wait for."""
 
 
 class ScheduleFinder:
@@ -55,14 +55,13 @@ class ScheduleFinder:
         self._log: QueueLog | None = None
         self._looked_at: datetime | None = None
         self._rest_seconds = UNASKED_SECONDS
-        """How long it is waited next for what is not asked yet."""
 
     @classmethod
     def of(cls, options: Poller, store: Store, task: FindingTask) -> ScheduleFinder:
         return cls(options, store, task)
 
     def find(self, before: Before) -> Findings:
-        """Raises ConflictError when somebody else writes the queue."""
+        """Raises ConflictError when another owner writes the queue."""
         del before
         try:
             log = self._taken()
@@ -96,7 +95,7 @@ class ScheduleFinder:
         return {name: one.safe for name, one in self.bounds(partitions).items()}
 
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
-        """When they were due."""
+        """The due times."""
         kept = [one for part in list(self._lane().segments) for one in part]
         found = {}
         for name, offset in at.items():
@@ -124,7 +123,7 @@ class ScheduleFinder:
         return self._log
 
     def _clear(self, log: QueueLog) -> None:
-        """Take out what is acked, once its answers are removed."""
+        """Remove acked items, after their answers."""
         lane = log.lanes[LANE]
         if done := lane.done():
             files = AnswerFiles(self._location, self._task.flow, log.id)
@@ -132,7 +131,7 @@ class ScheduleFinder:
             log.remove({LANE: done})
 
     def _append(self, log: QueueLog) -> bool:
-        """What is due; whether something is that waits until what came before it is asked."""
+        """Append what is due; whether a due time has to wait for the one before it."""
         now = self._now()
         if self._looked_at is None:
             self._write(log, [], self._first_look(now))
@@ -156,7 +155,7 @@ class ScheduleFinder:
         return False
 
     def _early(self) -> tuple[str, ...]:
-        """What is wrong when a clock was ahead: what it has asked is not asked again."""
+        """The trouble after a clock was ahead: what it has asked is not asked again."""
         if self._looked_at is None or self._looked_at - self._now() <= EARLY:
             return ()
         return (
@@ -171,13 +170,12 @@ class ScheduleFinder:
         self._looked_at = looked_at
 
     def _first_look(self, now: datetime) -> datetime:
-        """A flow with a cron expression begins when that is due next, another one at once."""
+        """A cron expression begins when it is due next, a flow without one at once."""
         if self._schedule.every_seconds is None:
             return now
         return now - timedelta(seconds=self._schedule.every_seconds)
 
     def _is_asked(self, log: QueueLog) -> bool:
-        """Whether no due time waits to be asked."""
         lane = log.lanes[LANE]
         found = self._store.read(paths.polls(self._task.flow))
         return max(found.value.next if found else 0, lane.acked) >= lane.next

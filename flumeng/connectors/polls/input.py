@@ -1,7 +1,7 @@
-"""Pollers as an input of a collector: what is due is asked, and answers are what can be read.
+"""Input of a collector whose lanes are due times of polls: it asks, and answers can be read.
 
-A server that does not answer costs its own flow a delay. A due time for which asking again is no
-use is set aside as an item that failed, and the next one is asked.
+A server that does not answer costs its own flow a delay. A due time that a retry does not help is
+recorded as failed, and the next one is asked.
 """
 
 from __future__ import annotations
@@ -11,57 +11,65 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from flumeng.config import FlowSpec
+from pyspark.sql import SparkSession
+
+from flumeng.config import FlowSpec, registry
 from flumeng.config.component import Component
 from flumeng.connectors.api.ranged import Range, Reach, Standstill, UnreadableError
 from flumeng.connectors.objects.watcher import LaneLog, QueueWatcher
-from flumeng.connectors.polls.answer_files import AnswerFiles
-from flumeng.connectors.polls.answers import AnswerContents
-from flumeng.connectors.polls.asking import Asking, Pools
+from flumeng.connectors.polls.answers import AnswerContents, AnswerFiles, PollsReader
+from flumeng.connectors.polls.asking import Asking
+from flumeng.connectors.polls.jdbc import SparkJdbc
 from flumeng.connectors.polls.poll import Poll
-from flumeng.connectors.polls.reader import PollsReader
+from flumeng.connectors.polls.sql_options import SqlPollSource
 from flumeng.control.snapshot import items, queues
 from flumeng.control.zookeeper import Store
-from flumeng.platform.errors import CorruptError, UnavailableError
+from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 from flumeng.platform.file_store import open_store
 
 ASK_THREADS, FAILING_THREADS = 16, 8
-"""So many pollers of a process wait for their servers at once; those that were not answered last
-wait apart from the others."""
+"""Polls of a process that wait for servers at once; those that failed last have threads of their
+own."""
 PROBE_THREADS = 2
 UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of due times")
 
-MakePoll = Callable[[Component[Any]], Poll]
-"""Makes what a source asks, of its options. Raises UserError."""
-
 
 class PollsInput:
-    """See ``Input``. ``store`` has the queues."""
+    """See ``Input``. ``store`` has the queues; databases are read through ``spark``."""
 
-    def __init__(self, store: Store, make_poll: MakePoll) -> None:
+    def __init__(self, store: Store, spark: SparkSession) -> None:
         self.store = store
-        self.make_poll = make_poll
         self.watcher = QueueWatcher(store)
-        self.pools = Pools(
-            ThreadPoolExecutor(ASK_THREADS, "poll"),
-            ThreadPoolExecutor(FAILING_THREADS, "poll-failing"),
-        )
+        self.pool = ThreadPoolExecutor(ASK_THREADS, "poll")
+        self.failing_pool = ThreadPoolExecutor(FAILING_THREADS, "poll-failing")
         self.probes = ThreadPoolExecutor(PROBE_THREADS, "polls probe")
+        self._spark = spark
 
     def positions(self, wake: Callable[[], None]) -> PollPositions:
         return PollPositions(self, wake)
 
     def reader(self, spec: FlowSpec) -> PollsReader | None:
-        """Raises UserError when the store's credentials are nowhere."""
+        """Raises UserError when a secret of the location is missing."""
         return PollsReader.of(spec.flow, spec.pollers[0]) if spec.pollers else None
+
+    def poll(self, part: Component[Any]) -> Poll:
+        """Raises UserError."""
+        try:
+            kind = registry.get("source", part.name).poll_class()
+        except ImportError as missing:
+            raise UserError(f"the source {part.name} needs a package: {missing}") from missing
+        is_sql = isinstance(part.options, SqlPollSource)
+        more = [SparkJdbc(self._spark, part.options)] if is_sql else []
+        poll: Poll = kind(part.options, *more)
+        return poll
 
 
 @dataclass(frozen=True)
 class _Source:
-    """The poller of a flow, what asks for it, and what reads its answers."""
+    """The poller of a flow."""
 
     flow: str
-    part: Component[Any]
+    location: str
     poll: Poll
     reader: PollsReader
 
@@ -74,7 +82,7 @@ class PollPositions:
         self._wake = wake
         self._source: _Source | None = None
         self._asking: dict[str, Asking] = {}
-        """By partition: that of the queue which the flow has now."""
+        """By partition: the lane of the flow's queue."""
         self._watches = False
 
     def open(self, spec: FlowSpec) -> None:
@@ -82,12 +90,13 @@ class PollPositions:
         self.close()
         if spec.pollers:
             (part,) = spec.pollers
-            open_store(part.options.answers.location)
+            location = part.options.answers.location
+            open_store(location)
             reader = PollsReader.of(spec.flow, part)
-            self._source = _Source(spec.flow, part, self._shared.make_poll(part), reader)
+            self._source = _Source(spec.flow, location, self._shared.poll(part), reader)
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
-        """Of a flow that polls no more nothing: its lane is on its way out of its tasks."""
+        """Nothing for a flow that polls no more."""
         if self._source is None:
             return {}
         found: dict[str, Reach] = {}
@@ -98,7 +107,7 @@ class PollPositions:
             elif (log := self._lane(self._source, *lane)) is not None:
                 if name not in self._asking:
                     self._asking[name] = self._begin(self._source, name, lane[1])
-                if reach := self._reach(self._asking[name], log):
+                if reach := _reach(self._asking[name], log):
                     found[name] = reach
         return found
 
@@ -125,15 +134,13 @@ class PollPositions:
 
     def describe(self, standstill: Standstill) -> str:
         flow = self._source.flow if self._source else standstill.partition
-        number = items.number_of(standstill.offset)
+        number, why = items.number_of(standstill.offset), standstill.why
         if standstill.kind == "held":
             asking = self._asking.get(standstill.partition)
-            asked = asking.asked if asking else None
-            why = asked.trouble if asked else standstill.why
+            why = asking.asked.trouble if asking and asking.asked else why
             return f"flow {flow} is not answered, and asks again: {why}"
         if standstill.kind == "unanswered":
-            return f"flow {flow} waits for answer {number}: {standstill.why}"
-        why = standstill.why
+            return f"flow {flow} waits for answer {number}: {why}"
         if standstill.kind == "nonsense":
             return f"flow {flow} stands still: {why}"
         if standstill.kind != "damaged":
@@ -160,32 +167,33 @@ class PollPositions:
         return watcher.of(source.flow, queue, [lane]).get(lane)
 
     def _begin(self, source: _Source, partition: str, queue: str) -> Asking:
-        files = AnswerFiles(source.part.options.answers.location, source.flow, queue)
-        shared = self._shared
+        files, shared = AnswerFiles(source.location, source.flow, queue), self._shared
         return Asking(
             shared.store,
             source.flow,
             partition,
             source.poll,
             files,
-            pools=shared.pools,
-            wake=self._wake,
+            shared.pool,
+            shared.failing_pool,
+            self._wake,
         )
 
-    def _reach(self, asking: Asking, lane: LaneLog) -> Reach | None:
-        """Answers can be read; due times that have none are held while something is wrong."""
-        if lane.trouble:
-            return Reach("", 0, trouble=lane.trouble)
-        asking.follow(lane)
-        asked = asking.asked
-        if asked is None:
-            return None
-        if asked.elsewhere:
-            why = (
-                f"answers that were not read yet lie at {asked.elsewhere}: put `answers.path` back "
-                "until they are read"
-            )
-            return Reach("", 0, trouble=why)
-        safe = max(asked.safe, items.offset_of(lane.first))
-        held = max(0, items.offset_of(lane.next) - safe) if asked.trouble else 0
-        return Reach("", safe, held=held, contents=AnswerContents(asked.answers))
+
+def _reach(asking: Asking, lane: LaneLog) -> Reach | None:
+    """Answers can be read; due times without one are held while something is wrong."""
+    if lane.trouble:
+        return Reach("", 0, trouble=lane.trouble)
+    asking.follow(lane)
+    asked = asking.asked
+    if asked is None:
+        return None
+    if asked.elsewhere:
+        why = (
+            f"answers that were not read yet lie at {asked.elsewhere}: put `answers.path` back "
+            "until they are read"
+        )
+        return Reach("", 0, trouble=why)
+    safe = max(asked.safe, items.offset_of(lane.first))
+    held = max(0, items.offset_of(lane.next) - safe) if asked.trouble else 0
+    return Reach("", safe, held=held, contents=AnswerContents(asked.answers))

@@ -1,7 +1,7 @@
-"""Reads rows of databases through Spark, as they are: whatever Spark would round is read as text.
+"""Reads rows of databases through Spark; columns that Spark would round are read as texts.
 
-Nothing of it is in a message, a plan or Spark's interface but the statement. A statement ends by
-itself in the database, by the time-out of its driver's socket, and at last as a job of Spark's.
+Messages, plans and Spark's interface show the statement and nothing else. Time limits: the
+database's, then that of the driver's socket, then the job's in Spark.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import itertools
 import math
 import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -19,13 +20,14 @@ from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BooleanType, DecimalType, StructField, StructType, TimestampNTZType
 
-from flumeng.connectors.polls import jdbc_errors
-from flumeng.connectors.polls.sql_dialects import DIALECTS
+from flumeng.config.tables import Jdbc
 from flumeng.connectors.polls.sql_options import SqlPollSource
-from flumeng.connectors.polls.sql_page import Found
+from flumeng.connectors.polls.sql_poll import Found
+from flumeng.connectors.polls.sql_statements import DIALECTS
 from flumeng.events import json_text
 from flumeng.platform import secrets
-from flumeng.platform.errors import UnavailableError
+from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.scrubbing import excerpt
 
 POOL = "polls"
 BATCH_BYTES = 2**20
@@ -36,6 +38,19 @@ MOST_DIGITS = 38
 TIME = "logical_time_type"
 """The metadata of columns of Spark with a time of day, which it reads with milliseconds."""
 CUT = "flumeng_cut"
+LATER = ("08", "40", "53", "57", "58", "55P03", "HYT")
+"""The connection, transactions that others broke, too little of something, a server that is
+stopped or has not answered in time, its disk, locks, time-outs."""
+NEVER = ("57P04",)
+"""A database that was dropped."""
+MOST_CHARACTERS = 500
+PACKAGES = {
+    "postgresql": "org.postgresql:postgresql:42.7.4",
+    "mysql": "com.mysql:mysql-connector-j:VERSION",
+    "mariadb": "org.mariadb.jdbc:mariadb-java-client:VERSION",
+    "sqlserver": "com.microsoft.sqlserver:mssql-jdbc:VERSION",
+    "db2": "com.ibm.db2:jcc:VERSION",
+}
 
 _numbers = itertools.count(1)
 
@@ -80,7 +95,7 @@ class SparkJdbc:
             return _found(rows, long, most_bytes)
         except (Py4JError, PySparkException, pa.ArrowException, OSError) as error:
             self._require_open()
-            raise jdbc_errors.told(_thrown(error), error, self._database) from error
+            raise _explained(error, self._database) from error
         finally:
             late.cancel()
 
@@ -121,17 +136,18 @@ class SparkJdbc:
         return self._session.read.format("jdbc").options(**given).load()
 
 
+@dataclass(frozen=True)
 class UntilTooMuch:
-    """Batches up to the one with which they are too much, each with whether it is that one."""
+    """Batches up to the one with which they exceed ``most_bytes``, each with whether it is that
+    one."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most = most_bytes
+    most_bytes: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         size = 0
         for batch in batches:
             size += batch.nbytes
-            cut = size > self._most
+            cut = size > self.most_bytes
             flag = pa.repeat(pa.scalar(cut), batch.num_rows)
             yield pa.RecordBatch.from_arrays([*batch.columns, flag], [*batch.schema.names, CUT])
             if cut:
@@ -159,8 +175,58 @@ def _is_long(field: StructField) -> bool:
     return isinstance(field.dataType, DecimalType) and field.dataType.precision == MOST_DIGITS
 
 
-def _thrown(error: Exception) -> Any:
-    """What Java has thrown; None when it was not Java."""
+def _explained(error: Exception, database: Jdbc) -> FlumengError:
+    """UserError when a person has to act, else UnavailableError."""
+    causes = list(_causes(error))
+    for cause in causes:
+        if cause.getClass().getName() == "java.lang.ClassNotFoundException":
+            return UserError(
+                f"Spark has no driver for {database.place}: flumeng cluster set spark.packages "
+                f"'[\"{PACKAGES[database.kind]}\"]'"
+            )
+    for cause in reversed(causes):
+        if (state := _sql_state(cause)) is not None:
+            return _of_state(state, _line(cause), database)
+    for cause in reversed(causes):
+        name = cause.getClass().getName()
+        if name.endswith(("AnalysisException", "ArithmeticException", "DateTimeException")):
+            return UserError(f"Spark cannot read rows of {database.place}: {_line(cause)}")
+    said = _line(causes[-1]) if causes else str(error)
+    return UnavailableError(f"{database.place} was not read: {excerpt(said, MOST_CHARACTERS)}")
+
+
+def _of_state(state: str, said: str, database: Jdbc) -> FlumengError:
+    if state.startswith(LATER) and state not in NEVER:
+        return UnavailableError(f"{database.place} does not answer: {said}")
+    what = {
+        "28": "look at username, password and what that user may",
+        "3D": "look at the url",
+        "42": "look at table, query, columns and track, and what the user may",
+    }.get(state[:2])
+    return UserError(f"{database.place} refuses: {said}" + (f"; {what}" if what else ""))
+
+
+def _causes(error: Exception) -> Iterator[Any]:
+    """The exceptions of Java behind ``error``, from the outermost one."""
+    thrown: Any = None
     if isinstance(error, Py4JJavaError):
-        return error.java_exception
-    return error._origin if isinstance(error, CapturedException) else None
+        thrown = error.java_exception
+    elif isinstance(error, CapturedException):
+        thrown = error._origin
+    while thrown is not None:
+        yield thrown
+        thrown = thrown.getCause()
+
+
+def _sql_state(cause: Any) -> str | None:
+    """Of a ``java.sql.SQLException``."""
+    try:
+        found = cause.getSQLState()
+    except Py4JError:  # it is another exception, and has no such method
+        return None
+    return str(found) if found else None
+
+
+def _line(cause: Any) -> str:
+    lines = str(cause.getMessage() or cause.getClass().getName()).strip().splitlines()
+    return excerpt(lines[0].strip(), MOST_CHARACTERS)

@@ -1,8 +1,4 @@
-"""The options that all pollers share: when one asks, and where its answers lie until they are read.
-
-A due time is a moment of the schedule and names a poll for good, so it is asked once in the whole
-cluster, whoever asks, and however late.
-"""
+"""The options that all pollers share: their schedule, and where their answers are kept."""
 
 from __future__ import annotations
 
@@ -145,7 +141,7 @@ class Answers:
 
 
 class KeepsAnswers(SourceOptions):
-    """What planning wants to know of options that may have ``answers``."""
+    """Placing of a source that may have ``answers``."""
 
     implementation: ClassVar[str] = "flumeng.connectors.polls.finder:ScheduleFinder"
     finder: ClassVar[str] = "flumeng.connectors.polls.finder:ScheduleFinder"

@@ -1,7 +1,7 @@
-"""What is asked at each due time: the contract of all pollers.
+"""The contract of all polls.
 
-A poll is made of a source's options in the collector that has the lane, with its secrets resolved.
-One thread asks it, one due time after the other.
+A poll is made of a source's options, with its secrets resolved, in the collector that has the lane.
+One thread asks, one due time after the other.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import Protocol
 import pyarrow as pa
 
 MOST_STATE_BYTES = 64 * 1024
-"""Of what a poll goes on from, in UTF-8: it is kept in ZooKeeper."""
+"""Of a state in UTF-8, which is kept in ZooKeeper."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """``bodies``: one for each record, in order. ``state`` is what the next poll begins with, a
-    text of at most ``MOST_STATE_BYTES``. ``more``: there is more than one answer may hold, and
-    it is asked for at once, from ``state``, under the same due time."""
+    """``bodies``: one for each record. ``state``: what the next poll begins with. ``more``: the
+    rest is asked for at once from ``state``, for the same due time."""
 
     bodies: pa.BinaryArray
     state: str
@@ -28,16 +27,13 @@ class Answer:
 
 
 class Poll(Protocol):
-    """``state`` is written in one transaction with the name of the file that has the answer, so an
-    answer that was not kept is asked for again, from the state before it."""
-
     def ask(self, state: str, due: datetime) -> Answer:
-        """``state`` is "" at first, ``due`` is in UTC. It ends within a minute or so, or when the
-        poll is closed, with an answer of some MiB at most.
+        """An answer of some MiB at most, within about a minute. ``state`` is "" at first, ``due``
+        is in UTC. An answer that was not kept is asked for again from the same state.
 
-        Raises UnavailableError when it is to be asked again for as long as it takes; UserError and
-        CorruptError when that would not help: then this due time fails after a few tries.
+        Raises UnavailableError when to retry for as long as it takes; UserError and CorruptError
+        when that would not help: then the due time fails after a few tries.
         """
 
     def close(self) -> None:
-        """It is asked no more; from any thread, also while it is asked."""
+        """Abort what is asked; from any thread."""

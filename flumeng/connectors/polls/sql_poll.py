@@ -1,24 +1,34 @@
-"""Asks a database for its rows: all of them, or each once by a column that grows.
+"""Polls a database for its rows: all of them, or each once by a column that grows.
 
-Rows of transactions that run side by side become visible in another order than that of their
-numbers and times. No row is taken before all below it are there or can no more come: see
-``sql_state`` for numbers; a time is old enough by the database's own clock.
+Rows of concurrent transactions become visible in another order than that of their numbers and
+times. No row is taken before all below it are visible or can no more come: see ``sql_state`` for
+numbers; times have to be old enough by the database's own clock.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Protocol
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from flumeng.connectors.polls import sql_times
+from flumeng.connectors.objects.parts import texts_of
 from flumeng.connectors.polls.poll import Answer
 from flumeng.connectors.polls.sql_options import SqlPollSource, TrackColumn
-from flumeng.connectors.polls.sql_page import JdbcQuery, Page, bodies_of
-from flumeng.connectors.polls.sql_state import State, complete, marked, settled
+from flumeng.connectors.polls.sql_state import (
+    EPOCH,
+    State,
+    complete,
+    marked,
+    settled,
+    time_bound,
+    time_constant,
+)
 from flumeng.connectors.polls.sql_statements import Place, Statements
 from flumeng.events import json_text
 from flumeng.platform.errors import CorruptError, UserError
@@ -27,12 +37,72 @@ PAGE_ROWS = 20_000
 PAGE_BYTES = 8 * 2**20
 """Of Arrow; as JSON it is about twice as much."""
 LARGEST = 8
-"""So many times as large is what cannot be divided: rows with one time, and tables as a whole."""
+"""Times ``PAGE_BYTES`` for what cannot be divided: rows with one time, and whole tables."""
 _WHOLE = re.compile("-?[0-9]+", re.ASCII)
 
 
+@dataclass(frozen=True)
+class Found:
+    """``cut``: there may be more rows than those."""
+
+    rows: pa.Table
+    cut: bool
+
+
+class JdbcQuery(Protocol):
+    def __call__(self, statement: str, most_bytes: int) -> Found:
+        """The rows of a SELECT, up to those with which they are more than ``most_bytes``. Numbers
+        that are too long for Arrow are texts in a column with the metadata ``json_text.NUMBER``.
+
+        Raises UnavailableError and UserError.
+        """
+
+    def close(self) -> None:
+        """End the statement; from any thread."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """Rows in order with the value of each, and its key where there is one. ``full``: others may
+    follow."""
+
+    rows: pa.Table
+    values: list[str]
+    keys: list[str | int]
+    full: bool
+
+    @classmethod
+    def of(cls, found: Found, count: int, *, keyed: bool) -> Page | None:
+        """The page of at most ``count`` rows, whose last columns are the value, the key when they
+        are ``keyed``, and their number. None when these are not the first rows."""
+        rows = found.rows.take(pc.sort_indices(found.rows.column(-1)))
+        if rows.column(-1).to_pylist() != list(range(1, rows.num_rows + 1)):
+            return None
+        helpers = 3 if keyed else 2
+        plain = rows.select(range(rows.num_columns - helpers))
+        keys = _keys(rows.column(-2)) if keyed else []
+        values = rows.column(-helpers).to_pylist()
+        return cls(plain, values, keys, found.cut or rows.num_rows >= count)
+
+    def first(self, count: int) -> Page:
+        rows = self.rows.slice(0, count)
+        return replace(self, rows=rows, values=self.values[:count], keys=self.keys[:count])
+
+    @property
+    def last_group(self) -> int:
+        """Where the rows with the last value begin, of which some may be missing."""
+        return self.values.index(self.values[-1]) if self.values else 0
+
+    @property
+    def duplicate(self) -> tuple[str | int, ...] | None:
+        """The value, and key, that two rows share."""
+        columns = [self.values, self.keys] if self.keys else [self.values]
+        rows = zip(*columns, strict=True)
+        return next((one for one, other in pairwise(rows) if one == other), None)
+
+
 class SqlPoll:
-    """A ``Poll``."""
+    """See ``Poll``."""
 
     def __init__(self, options: SqlPollSource, query: JdbcQuery) -> None:
         self._options = options
@@ -89,10 +159,10 @@ class SqlPoll:
         behind = _behind(at)
         if behind is None and track.start_from is not None:
             start = datetime.fromisoformat(track.start_from)
-            behind = Place(sql_times.constant(start, zone), included=True)
-        settled_to = sql_times.EPOCH + timedelta(microseconds=now_us)
+            behind = Place(time_constant(start, zone), included=True)
+        settled_to = EPOCH + timedelta(microseconds=now_us)
         settled_to -= timedelta(seconds=track.settle_seconds)
-        bound = self._statements.dialect.constant(sql_times.bound(settled_to, zone))
+        bound = self._statements.dialect.constant(time_bound(settled_to, zone))
         page = self._page(track, behind, f"< {bound}", PAGE_ROWS)
         if track.key is not None:
             page = self._unique(track, page)
@@ -108,22 +178,23 @@ class SqlPoll:
     def _whole_groups(
         self, page: Page, track: TrackColumn, behind: Place | None, until: str
     ) -> Page:
-        """The full page without the last rows that have the same value, unless all have it."""
-        if not page.groups_end:
+        """The full page without its last rows of the same value; a larger page when all have it."""
+        if not page.last_group:
             page = self._page(track, behind, until, PAGE_ROWS, LARGEST)
         if not page.full:
             return page
-        if not page.groups_end:
+        if not page.last_group:
             raise UserError(
                 f"{len(page.values)} rows and more have {page.values[0]} in {track.column}, which "
                 "is too much for one answer: name a column in `track: key` that tells them apart"
             )
-        return page.first(page.groups_end)
+        return page.first(page.last_group)
 
     def _page(
         self, track: TrackColumn, behind: Place | None, until: str, count: int, times: int = 1
     ) -> Page:
-        """The first rows, also from a database that gives rows in another order."""
+        """The first rows. A database may send them in another order: then fewer are asked for until
+        all fit."""
         count, most = count * times, PAGE_BYTES * times
         while True:
             found = self._query(self._statements.page(track, behind, until, count), most)
@@ -135,20 +206,21 @@ class SqlPoll:
             count = max(1, found.rows.num_rows // 2)
 
     def _unique(self, track: TrackColumn, page: Page) -> Page:
-        """The page without its last row when others may follow, with which it is looked at again.
-        Raises UserError when rows cannot be told apart."""
-        if page.twice is not None:
-            names = [track.column] + ([track.key] if track.key else [])
+        """A full page without its last row, which is compared with the next page. Raises UserError
+        when rows cannot be told apart."""
+        if page.duplicate is not None:
+            values = " and ".join(map(str, page.duplicate))
+            names = " and ".join(filter(None, (track.column, track.key)))
             raise UserError(
-                f"several rows have {' and '.join(map(str, page.twice))} in {' and '.join(names)}, "
+                f"several rows have {values} in {names}, "
                 "and cannot be told from what is taken already: track a column that is unique, or "
                 "a time with a `key` that is"
             )
-        return page.without_last()
+        count = len(page.values)
+        return page.first(count - 1) if page.full and count > 1 else page
 
 
 def _behind(at: State) -> Place | None:
-    """Where a state goes on; None at first."""
     if at.value is None:
         return None
     return Place(int(at.value) if _WHOLE.fullmatch(at.value) else at.value, at.key)
@@ -177,3 +249,19 @@ def _number(text: str, track: TrackColumn) -> int:
     if not _WHOLE.fullmatch(text):
         raise UserError(f"{track.column} has {text}: expected whole numbers")
     return int(text)
+
+
+def bodies_of(rows: pa.Table) -> pa.BinaryArray:
+    """Each row as JSON."""
+    texts = [text for batch in rows.to_batches() for text in texts_of(batch)]
+    return pa.concat_arrays(texts) if texts else pa.array([], pa.binary())
+
+
+def _keys(column: pa.ChunkedArray) -> list[str | int]:
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_string(kind)):
+        raise UserError(f"`track: key` is a column with {kind}: expected numbers or texts")
+    if column.null_count:
+        raise UserError("`track: key` is a column with nulls: expected one that is unique")
+    found: list[str | int] = column.to_pylist()
+    return found

@@ -1,9 +1,9 @@
-"""How far rows are taken: what a poll of a database goes on from.
+"""The state of a poll of a database, and up to where its rows are settled.
 
-A number is drawn before its row can be seen, so a number that is missing may still come, as long as
-the transaction that has drawn it may be open. A *mark* is the greatest number that was seen at
-some time. All numbers below it had been drawn by then, so when the mark is as old as a transaction
-may be, what is still missing below it never comes.
+A number is drawn before its row can be seen, so a missing number may still come while the
+transaction that has drawn it may be open. A *mark* is the greatest number that was seen at some
+time: all below it had been drawn by then. Once the mark is as old as a transaction may be, numbers
+that are missing below it never come.
 """
 
 from __future__ import annotations
@@ -11,24 +11,26 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 from flumeng.platform.errors import CorruptError, UserError
 
 MARKS = 16
-"""So many marks there are within the time that a transaction may be open: a row waits for up to a
-sixteenth longer."""
-
-Mark = tuple[int, int]
-"""When, in microseconds of the database's clock, and the number."""
-
-
+"""Marks within the time that a transaction may be open: rows wait for a sixteenth more at most."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_QUARTER = timedelta(minutes=15)
+_SET_BACK = 12
+"""Clocks are set back at full quarters of an hour, by fewer of them than this."""
 _DAMAGE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+Mark = tuple[int, int]
+"""Microseconds of the database's clock, and the number."""
 
 
 @dataclass(frozen=True)
 class State:
-    """All rows with ``value`` or less are taken; with a ``key``, of those that have the same value
-    those up to it in the column ``keyed_by``. A value is the text that the database has of it."""
+    """All rows with ``value`` or less are taken; with a ``key``, of those with the same value those
+    up to it in the column ``keyed_by``. Values are texts as the database writes them."""
 
     column: str
     value: str | None = None
@@ -38,7 +40,7 @@ class State:
 
     @classmethod
     def of(cls, text: str, column: str, key: str | None = None) -> State:
-        """Raises CorruptError, and UserError when it is of other columns."""
+        """Raises CorruptError, and UserError when other columns were tracked."""
         if not text:
             return cls(column)
         try:
@@ -63,7 +65,7 @@ class State:
 
 
 def marked(marks: Sequence[Mark], now_us: int, top: int, settle_us: int) -> tuple[Mark, ...]:
-    """The same with ``top``, which is seen now, unless there is a mark that is about as old."""
+    """``marks`` with ``top``, which is seen now, unless one is about as old."""
     kept = [(min(when, now_us), number) for when, number in marks]
     if not kept or (top > kept[-1][1] and now_us - kept[-1][0] >= settle_us // MARKS):
         kept.append((now_us, top))
@@ -71,7 +73,7 @@ def marked(marks: Sequence[Mark], now_us: int, top: int, settle_us: int) -> tupl
 
 
 def settled(marks: Sequence[Mark], now_us: int, settle_us: int) -> int | None:
-    """The number up to which none that is missing comes any more."""
+    """The number up to which no missing one comes any more."""
     old = [number for when, number in marks if now_us - when >= settle_us]
     return max(old, default=None)
 
@@ -79,8 +81,8 @@ def settled(marks: Sequence[Mark], now_us: int, settle_us: int) -> int | None:
 def complete(
     numbers: Sequence[int], below: int | None, settled_to: int | None
 ) -> tuple[int, int | None]:
-    """How many of the first ``numbers``, which grow, can be taken, and up to which number all is
-    then taken. All is up to ``below``."""
+    """How many of ``numbers``, which grow, can be taken, and up to which number all is then taken.
+    All is up to ``below``."""
     for count, number in enumerate(numbers):
         if settled_to is not None and number > settled_to:
             below = settled_to if below is None else max(below, settled_to)
@@ -89,3 +91,20 @@ def complete(
             return count, below
         below = number
     return len(numbers), below
+
+
+def time_constant(moment: datetime, zone: ZoneInfo | None) -> str:
+    """``moment`` as a column writes it: with its zone when ``zone`` is None, else in ``zone``."""
+    if zone is None:
+        return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}+00:00"
+    return f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S.%f}"
+
+
+def time_bound(moment: datetime, zone: ZoneInfo | None) -> str:
+    """A bound above no time of a column that is written after ``moment``: where the clock is set
+    back, the time that it is set to."""
+    if zone is None:
+        return time_constant(moment, zone)
+    quarter = EPOCH + (moment - EPOCH) // _QUARTER * _QUARTER
+    later = [quarter + number * _QUARTER for number in range(1, _SET_BACK)]
+    return min(time_constant(each, zone) for each in (moment, *later))

@@ -1,10 +1,10 @@
-"""What a database is asked, in SQL that databases have in common: window functions and no LIMIT."""
+"""The SQL that databases are asked: window functions and no LIMIT, which all of them have."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from flumeng.connectors.polls.sql_dialects import DIALECTS
 from flumeng.connectors.polls.sql_options import SqlPollSource, TrackColumn
 
 NOW, TOP, TOP_TEXT = "flumeng_now", "flumeng_top", "flumeng_top_text"
@@ -12,9 +12,44 @@ VALUE, KEY, NUMBER = "flumeng_value", "flumeng_key", "flumeng_number"
 
 
 @dataclass(frozen=True)
+class Dialect:
+    """``text`` casts a number or a time to a text with all its digits, which compares with the
+    column again. ``clock`` is the database's time, with its zone or in UTC. ``properties`` make its
+    driver give texts of times in UTC."""
+
+    text: str
+    clock: str
+    quote: str = "'"
+    backslash: str = "\\"
+    """How a backslash in a text constant is written."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def constant(self, value: str | int) -> str:
+        if isinstance(value, int):
+            return str(value)
+        escaped = value.replace("\\", self.backslash).replace("'", "''")
+        return f"{self.quote}{escaped}'"
+
+
+_MYSQL = Dialect(
+    "CAST({} AS CHAR(64))",
+    "UTC_TIMESTAMP(6)",
+    backslash="\\\\",
+    properties={"connectionTimeZone": "UTC", "forceConnectionTimeZoneToSession": "true"},
+)
+DIALECTS: Mapping[str, Dialect] = {
+    "postgresql": Dialect("CAST({} AS VARCHAR(64))", "CURRENT_TIMESTAMP"),
+    "mysql": _MYSQL,
+    "mariadb": _MYSQL,
+    "sqlserver": Dialect("CONVERT(VARCHAR(64), {}, 121)", "SYSUTCDATETIME()", quote="N'"),
+    "db2": Dialect("VARCHAR({})", "(CURRENT TIMESTAMP - CURRENT TIMEZONE)"),
+}
+
+
+@dataclass(frozen=True)
 class Place:
-    """Behind which row: all with ``value`` or less are taken, or of those with the same ``value``
-    all up to ``key``. With ``included`` it is where to begin."""
+    """All rows with ``value`` or less are taken; with a ``key``, of those with the same ``value``
+    those up to it. With ``included`` it is where to begin."""
 
     value: str | int
     key: str | int | None = None
@@ -22,7 +57,7 @@ class Place:
 
 
 class Statements:
-    """Of one source. The table is ``q`` in all of them."""
+    """Those of one source, whose table is ``q`` in them."""
 
     def __init__(self, options: SqlPollSource) -> None:
         self.dialect = DIALECTS[options.database.kind]
@@ -37,8 +72,8 @@ class Statements:
         top = f"MAX(q.{track.column})"
         return (
             f"SELECT {self.dialect.clock} AS {NOW}, {top} AS {TOP}, "
-            f"{self.dialect.text_of(top)} AS {TOP_TEXT} FROM {self._relation} q"
-            + self._where(*self._after(track, after))
+            f"{self.dialect.text.format(top)} AS {TOP_TEXT} FROM {self._relation} q"
+            + _where(self._after(track, after))
         )
 
     def page(self, track: TrackColumn, after: Place | None, until: str, count: int) -> str:
@@ -48,11 +83,11 @@ class Statements:
         order = f"{column}, {key}" if key else column
         wanted = [
             self._columns,
-            f"{self.dialect.text_of(column)} AS {VALUE}",
+            f"{self.dialect.text.format(column)} AS {VALUE}",
             *([f"{key} AS {KEY}"] if key else []),
             f"ROW_NUMBER() OVER (ORDER BY {order}) AS {NUMBER}",
         ]
-        where = self._where(*self._after(track, after), f"{column} {until}")
+        where = _where([*self._after(track, after), f"{column} {until}"])
         return (
             f"SELECT p.* FROM (SELECT {', '.join(wanted)} FROM {self._relation} q{where}) p "
             f"WHERE p.{NUMBER} <= {count}"
@@ -65,8 +100,9 @@ class Statements:
         if after.key is None:
             return [f"{column} {'>=' if after.included else '>'} {value}"]
         rest = f"{column} = {value} AND q.{track.key} > {self.dialect.constant(after.key)}"
-        # The first half alone is what an index is good for.
+        # An index serves the first condition only.
         return [f"{column} >= {value}", f"({column} > {value} OR ({rest}))"]
 
-    def _where(self, *conditions: str) -> str:
-        return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+def _where(conditions: list[str]) -> str:
+    return f" WHERE {' AND '.join(conditions)}" if conditions else ""

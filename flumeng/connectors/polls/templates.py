@@ -1,7 +1,6 @@
-"""Texts of requests with what a poll knows in braces, like ``{last}`` or ``{due:%Y-%m-%d}``.
+"""Texts of requests with variables in braces, like ``{last}`` or ``{due:%Y-%m-%d}``.
 
-Only the variables of ``VARIABLES`` are such; other braces are letters, as JSON has them. What a
-secret or a variable stands for is never looked at again.
+Other braces are text, as in JSON. Values of secrets and variables are not expanded again.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from flumeng.platform.options.patterns import SECRET
 
@@ -26,10 +26,9 @@ _TOKEN = re.compile(
 _BRACED = re.compile(r"\{[^{}]*\}")
 
 
-@dataclass(frozen=True)
-class Variable:
+class Variable(NamedTuple):
     name: str
-    form: str | None = None
+    form: str | None
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,7 @@ class Template:
 
     @classmethod
     def of(cls, text: str, resolve: Callable[[str], str] = lambda reference: reference) -> Template:
-        """``resolve``: what a reference to a secret stands for. Raises ValueError for a form that
-        is none of a time."""
+        """``resolve`` looks up secrets. Raises ValueError for an unknown form of a time."""
         parts: list[str | Variable] = []
         position = 0
         for token in _TOKEN.finditer(text):
@@ -59,7 +57,7 @@ class Template:
     def fill(
         self, values: Mapping[str, str | datetime], written: Callable[[str], str] = str
     ) -> str:
-        """With what ``values`` has, ``written`` as it has to be there, and nothing for the rest."""
+        """The text with ``values``, escaped by ``written``; missing ones are empty."""
         return "".join(
             part if isinstance(part, str) else written(_shown(values.get(part.name, ""), part.form))
             for part in self.parts
@@ -67,7 +65,7 @@ class Template:
 
 
 def unknown(text: str) -> str | None:
-    """What stands in braces there and is neither a variable nor a secret."""
+    """The first braces there that are neither a variable nor a secret."""
     found = _BRACED.search(_TOKEN.sub("", text))
     return found[0] if found else None
 
@@ -94,5 +92,5 @@ def _shown(value: str | datetime, form: str | None) -> str:
 
 
 def iso(moment: datetime) -> str:
-    """In UTC, with as many digits as it needs."""
+    """In UTC with a Z."""
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
