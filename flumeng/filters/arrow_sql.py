@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.filters import text_casts
-
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -102,7 +100,7 @@ class Cast:
     def of(self, batch: pa.RecordBatch) -> Any:
         value = self.argument.of(batch)
         if self.source == pa.string():
-            return text_casts.whole_numbers(value, self.target)
+            return whole_numbers(value, self.target)
         return pc.cast(value, self.target)
 
 
@@ -164,9 +162,9 @@ def columns(spark: SparkSession, schema: pa.Schema, texts: Sequence[str]) -> Pro
     reader = _Reader(rows, schema)
     sources: list[Expression] = []
     fields: dict[str, pa.Field] = {}
-    for item in _items(plan.projectList()):
+    for item in items(plan.projectList()):
         try:
-            source = reader.read(item.child() if _kind(item) == "Alias" else item)
+            source = reader.read(item.child() if class_name(item) == "Alias" else item)
         except LeftToSparkError:
             return None
         if not isinstance(source, Column | Cast) or item.name() in fields:
@@ -188,12 +186,12 @@ class _Reader:
     a name may also be that of something computed on the way."""
 
     def __init__(self, rows: DataFrame, schema: pa.Schema) -> None:
-        ids = (column.exprId().id() for column in _items(_analysed(rows).output()))
+        ids = (column.exprId().id() for column in items(_analysed(rows).output()))
         self._names = dict(zip(ids, schema.names, strict=True))
 
     def read(self, node: Any) -> Expression:
-        kind = _kind(node)
-        parts = list(_items(node.children()))
+        kind = class_name(node)
+        parts = list(items(node.children()))
         if kind == "AttributeReference" and node.exprId().id() in self._names:
             return Column(self._names[node.exprId().id()])
         if kind == "GetMapValue":
@@ -235,7 +233,7 @@ class _Reader:
 
     def _constant(self, node: Any) -> Constant:
         """A literal, or one that Spark widens from int to bigint."""
-        kind, name = _kind(node), node.dataType().simpleString()
+        kind, name = class_name(node), node.dataType().simpleString()
         if kind == "Cast" and name == "bigint":
             inner = self._constant(node.child())
             if inner.value.type == pa.int32():
@@ -258,13 +256,41 @@ def _analysed(rows: DataFrame) -> Any:
 
 def _is_directly(kind: str, plan: Any) -> bool:
     """Whether ``plan`` is of that kind and nothing lies between it and the rows."""
-    return _kind(plan) == kind and bool(plan.child().children().isEmpty())
+    return class_name(plan) == kind and bool(plan.child().children().isEmpty())
 
 
-def _kind(node: Any) -> str:
+def class_name(node: Any) -> str:
+    """The class of a node of one of Spark's plans."""
     return str(node.getClass().getSimpleName())
 
 
-def _items(sequence: Any) -> Iterator[Any]:
+def items(sequence: Any) -> Iterator[Any]:
+    """The elements of a Scala sequence."""
     for place in range(sequence.size()):
         yield sequence.apply(place)
+
+
+_NUMBER = (
+    r"^[\x00-\x20\x7f]*(?P<sign>[+-]?)(?P<zeros>0*)(?P<digits>[0-9]*)(?P<point>\.?)[0-9]*"
+    r"[\x00-\x20\x7f]*$"
+)
+_MOST_DIGITS = 19
+"""More digits are no bigint; so many fit into an unsigned one."""
+
+
+def whole_numbers(texts: Any, kind: pa.DataType) -> Any:
+    """Texts, an array or scalar of strings, as int32 or int64 ``kind``; null where Spark has
+    null."""
+    parts = pc.extract_regex(texts, pattern=_NUMBER)
+    sign, zeros, digits, point = (
+        pc.struct_field(parts, [name]) for name in ("sign", "zeros", "digits", "point")
+    )
+    some = pc.not_equal(pc.binary_join_element_wise(zeros, digits, point, ""), "")
+    short = pc.less_equal(pc.binary_length(digits), _MOST_DIGITS)
+    plain = pc.if_else(pc.and_(short, pc.not_equal(digits, "")), digits, "0")
+    negative = pc.equal(sign, "-")
+    most = 2 ** (kind.bit_width - 1)
+    limit = pc.if_else(negative, pa.scalar(most, pa.uint64()), pa.scalar(most - 1, pa.uint64()))
+    fits = pc.and_(pc.and_(some, short), pc.less_equal(pc.cast(plain, pa.uint64()), limit))
+    signed = pc.binary_join_element_wise(pc.if_else(negative, "-", ""), plain, "")
+    return pc.cast(pc.if_else(fits, signed, pa.scalar(None, pa.string())), kind)

@@ -49,4 +49,4 @@ def columns(batch: LazyBatch, texts: Sequence[str]) -> ProjectStage | None:
 def _require_allowed(batch: LazyBatch, texts: Sequence[str]) -> None:
     from flumeng.filters import spark_syntax  # noqa: PLC0415  loads pyspark
 
-    spark_syntax.require_allowed(batch.spark, texts)
+    spark_syntax.require_expressions(batch.spark, texts)

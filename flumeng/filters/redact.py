@@ -21,7 +21,7 @@ from flumeng.events.columns import changed
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters.options.redact import HASH_CHARACTERS, MASK, Redact
 from flumeng.filters.options.templates import ATTRIBUTE
-from flumeng.filters.private import FINDERS, Check, Finder
+from flumeng.filters.personal_data import FINDERS, Check, Finder
 from flumeng.platform import secrets
 from flumeng.platform.errors import UserError
 from flumeng.platform.scrubbing import Secret

@@ -1,21 +1,22 @@
-"""What Spark itself reads in an expression, before anything of it is looked up or computed.
+"""Checks what Spark's own parser reads, before anything is looked up or computed.
 
-``flumeng.config.expressions`` says of a text what it means, with a parser that is not Spark's.
-Should the two ever read a text in different ways, then what counts is what Spark reads: only kinds
-of nodes and functions that are listed get through, and everything else is refused.
+``flumeng.config`` checks expressions and statements with another parser. Should the two ever read a
+text differently, only what is listed here gets through: kinds of nodes, functions, and tables that
+the filter has. Commands, files, catalogs and functions that make tables are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import ParseException
 from pyspark.sql import SparkSession
 
-from flumeng.config import functions
+from flumeng.config import aggregates, functions
 from flumeng.config.sql_text import MAX_CHARACTERS
+from flumeng.filters.arrow_sql import class_name, items
 from flumeng.platform.errors import UserError
 
 NODES = (
@@ -25,12 +26,28 @@ NODES = (
     "UnresolvedFunction UnresolvedStar"
 )
 
+PLANS = (
+    "Aggregate Distinct Except Filter GlobalLimit Intersect Join LocalLimit Offset Project Sort "
+    "SubqueryAlias Union UnresolvedHaving UnresolvedRelation UnresolvedSubqueryColumnAliases "
+    "UnresolvedWith"
+)
+STATEMENT_NODES = (
+    f"{NODES} Exists InSubquery ListQuery SortOrder SpecifiedWindowFrame "
+    "UnresolvedAlias UnresolvedOrdinal UnspecifiedFrame$ WindowExpression WindowSpecDefinition "
+    "CurrentRow$ UnboundedPreceding$ UnboundedFollowing$"
+)
+QUERIES = ("Exists", "ListQuery")
+EDGES = {
+    "UnboundedPreceding$": "UNBOUNDED PRECEDING",
+    "UnboundedFollowing$": "UNBOUNDED FOLLOWING",
+    "CurrentRow$": "CURRENT ROW",
+}
 OPERATORS = frozenset({"between", "ilike"})
-"""What Spark reads as calls and has an expression of its own in our texts."""
+"""Operators of our texts that Spark reads as calls."""
 
 
-def require_allowed(spark: SparkSession, texts: Sequence[str]) -> None:
-    """Raises UserError for a text that Spark cannot read, or that holds what is not allowed."""
+def require_expressions(spark: SparkSession, texts: Sequence[str]) -> None:
+    """Raises UserError for a text that Spark cannot read or that is not allowed."""
     parser = spark._jsparkSession.sessionState().sqlParser()
     for text in texts:
         if len(text) > MAX_CHARACTERS:
@@ -49,22 +66,113 @@ def _nodes(tree: Any) -> Iterator[Any]:
     while waiting:
         node = waiting.pop()
         yield node
-        children = node.children()
-        waiting += [children.apply(place) for place in range(children.size())]
+        waiting += items(node.children())
 
 
 def _require_node(text: str, node: Any) -> None:
-    kind = str(node.getClass().getSimpleName())
+    kind = class_name(node)
     if kind not in NODES.split():
         raise UserError(f"{text!r} is not allowed: Spark reads {kind} in it")
     if kind == "UnresolvedFunction":
         name = str(node.nameParts().mkString("."))
-        plain = not node.isDistinct() and node.filter().isEmpty() and not says_nulls(node)
+        plain = not node.isDistinct() and node.filter().isEmpty() and not _says_nulls(node)
         if (name not in OPERATORS and functions.find(name) is None) or not plain:
             raise UserError(f"{text!r} is not allowed: Spark reads a call of {name} in it")
 
 
-def says_nulls(call: Any) -> bool:
-    """Whether there is RESPECT or IGNORE NULLS; Spark 4.0 tells of the latter only."""
+def _says_nulls(call: Any) -> bool:
+    """Whether it has RESPECT or IGNORE NULLS; Spark 4.0 reports only the latter."""
     found = call.ignoreNulls()
     return found if isinstance(found, bool) else not found.isEmpty()
+
+
+def require_statement(spark: SparkSession, text: str, tables: Collection[str]) -> None:
+    """Raises UserError for a statement that Spark cannot read or that is not allowed. ``tables``:
+    lower-case names of the tables that it may read."""
+    if len(text) > MAX_CHARACTERS:
+        raise UserError(f"sql: the statement has more than {MAX_CHARACTERS} characters")
+    try:
+        plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
+    except (ParseException, Py4JError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise UserError(f"sql: no statement in Spark SQL: {first}") from error
+    _Reader(tables).plan(plan, frozenset())
+
+
+class _Reader:
+    """Checks each node of a plan. ``known``: names from WITH."""
+
+    def __init__(self, tables: Collection[str]) -> None:
+        self._tables = tables
+
+    def plan(self, node: Any, known: frozenset[str]) -> None:
+        kind = class_name(node)
+        if kind not in PLANS.split():
+            raise UserError(f"sql: not allowed: Spark reads {kind} in the statement")
+        if kind == "UnresolvedRelation":
+            self._relation(node, known)
+        if kind == "UnresolvedWith":
+            if _is_recursive(node):
+                raise UserError("sql: not allowed: WITH RECURSIVE")
+            for part in items(node.cteRelations()):
+                self.plan(part._2(), known)
+                known |= {str(part._1()).lower()}
+        for expression in items(node.expressions()):
+            self._expression(expression, known)
+        for child in items(node.children()):
+            self.plan(child, known)
+
+    def _relation(self, node: Any, known: frozenset[str]) -> None:
+        name = str(node.multipartIdentifier().mkString(".")).lower()
+        if node.multipartIdentifier().size() != 1 or name not in {*self._tables, *known}:
+            raise UserError(f"sql: not allowed: Spark reads the table {name} in the statement")
+        if node.isStreaming() or not node.options().isEmpty():
+            raise UserError(f"sql: not allowed: options of the table {name}")
+
+    def _expression(self, node: Any, known: frozenset[str]) -> None:
+        kind = class_name(node)
+        if kind not in STATEMENT_NODES.split():
+            raise UserError(f"sql: not allowed: Spark reads {kind} in the statement")
+        if kind == "UnresolvedFunction":
+            _require_function(node)
+        if kind == "SpecifiedWindowFrame":
+            _require_frame(node)
+        if kind in QUERIES:
+            self.plan(node.plan(), known)
+        if kind == "InSubquery":
+            self.plan(node.query().plan(), known)
+        for child in items(node.children()):
+            self._expression(child, known)
+
+
+def _is_recursive(node: Any) -> bool:
+    try:
+        return bool(node.allowRecursion())
+    except Py4JError:
+        return False  # Spark 4.0 has no recursion
+
+
+def _require_function(node: Any) -> None:
+    name = str(node.nameParts().mkString(".")).lower()
+    many = name in aggregates.AGGREGATES
+    listed = many or name in aggregates.WINDOWS or functions.find(name) is not None
+    plain = node.filter().isEmpty() and not _says_nulls(node)
+    if not plain or (node.isDistinct() and not many):
+        raise UserError(f"sql: not allowed: DISTINCT, FILTER or IGNORE NULLS of {name}")
+    if not listed and name not in OPERATORS:
+        raise UserError(f"sql: not allowed: Spark reads a call of {name} in the statement")
+
+
+def _require_frame(node: Any) -> None:
+    kind = "ROWS" if class_name(node.frameType()) == "RowFrame$" else "RANGE"
+    edges = [_edge(node.lower()), _edge(node.upper())]
+    if not aggregates.frame_allowed(kind, *edges):
+        raise UserError("sql: not allowed: a window whose work has no bound")
+
+
+def _edge(node: Any) -> str:
+    kind = class_name(node)
+    if kind in EDGES:
+        return EDGES[kind]
+    text = str(node.sql()).strip("()- ")
+    return "FEW" if text.isdecimal() and int(text) <= aggregates.FRAME_ROWS else "MANY"

@@ -24,8 +24,8 @@ from flumeng.config.statements import EVENTS
 from flumeng.events import identity
 from flumeng.events.columns import either
 from flumeng.events.lazy_batch import LazyBatch
-from flumeng.filters import ddl, refreshed_table, spark_statement
-from flumeng.filters.arrow_sql import Column, ProjectStage
+from flumeng.filters import ddl, refreshed_table, spark_syntax
+from flumeng.filters.arrow_sql import Column, ProjectStage, class_name, items
 from flumeng.filters.contract import Filter, Wrapping
 from flumeng.filters.marks import WHEN, Marked, Marks, TakeStage, Unmarked
 from flumeng.filters.options.sql import Sql
@@ -93,7 +93,7 @@ class SqlFilter:
         """Asks Spark what it would do, and runs nothing."""
         spark = batch.spark
         readable = [EVENTS, *(name.lower() for name in self._columns)]
-        spark_statement.require_allowed(spark, self._query, readable)
+        spark_syntax.require_statement(spark, self._query, readable)
         columns = pa.schema([field.with_nullable(True) for field in batch.schema])
         events = batch.beginning(columns).rows()
         tables = {name: self._nothing(spark, name) for name in self._columns}
@@ -207,46 +207,37 @@ def _used(plan: Any) -> set[str] | None:
     """The columns of the events of which an optimised plan makes use; None: perhaps all of them."""
     nodes = list(_nodes(plan))
     if not plan.subqueriesAll().isEmpty() or any(
-        _kind(it) not in REFERRING.split() for it in nodes
+        class_name(it) not in REFERRING.split() for it in nodes
     ):
         return None
-    read = {_id(column) for node in nodes for column in _items(node.references().toSeq())}
-    read |= {_id(column) for column in _items(plan.output())}
+    read = {_id(column) for node in nodes for column in items(node.references().toSeq())}
+    read |= {_id(column) for column in items(plan.output())}
     return {
         str(column.name())
         for node in nodes
-        if _kind(node) in CROSSINGS
-        for column in _items(node.output())
+        if class_name(node) in CROSSINGS
+        for column in items(node.output())
         if _id(column) in read
     }
 
 
 def _in_place(plan: Any) -> bool:
     """Whether a physical plan leaves each row in the partition of its event."""
-    kind = _kind(plan)
+    kind = class_name(plan)
     if kind == "AdaptiveSparkPlanExec":
         return _in_place(plan.initialPlan())
     if kind == "BroadcastExchangeExec":
-        return not any(_kind(node).removesuffix("Exec") in CROSSINGS for node in _nodes(plan))
+        return not any(class_name(node).removesuffix("Exec") in CROSSINGS for node in _nodes(plan))
     return kind.removesuffix("Exec") in IN_PLACE.split() and all(
-        map(_in_place, _items(plan.children()))
+        map(_in_place, items(plan.children()))
     )
 
 
 def _nodes(plan: Any) -> Iterator[Any]:
     yield plan
-    for child in _items(plan.children()):
+    for child in items(plan.children()):
         yield from _nodes(child)
 
 
 def _id(column: Any) -> int:
     return int(column.exprId().id())
-
-
-def _kind(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
-
-
-def _items(sequence: Any) -> Iterator[Any]:
-    for place in range(sequence.size()):
-        yield sequence.apply(place)

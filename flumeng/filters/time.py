@@ -17,11 +17,11 @@ from flumeng.events.byte_column import Mask, Positions
 from flumeng.events.columns import changed, replaced
 from flumeng.events.lazy_batch import LazyBatch, Stage
 from flumeng.events.reasons import note
-from flumeng.filters.local_times import to_utc
 from flumeng.filters.options.time import Time
 from flumeng.filters.options.time_formats import UNITS
 from flumeng.filters.receipt_bound import Bounded
 from flumeng.filters.time_texts import TextFormat, of_numbers
+from flumeng.filters.timestamps import to_utc
 from flumeng.platform.errors import UserError
 
 ROWS_AT_A_TIME = 8192

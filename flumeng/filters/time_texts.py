@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from flumeng.events.byte_column import Mask, Positions
 from flumeng.filters import iso8601
-from flumeng.filters.local_times import to_utc
 from flumeng.filters.options import time_formats
 from flumeng.filters.timestamps import (
     FIRST_MOMENT,
@@ -23,6 +22,7 @@ from flumeng.filters.timestamps import (
     clock_seconds,
     days_since_epoch,
     in_calendar,
+    to_utc,
     year_of_receipt,
 )
 

@@ -19,7 +19,7 @@ from flumeng.filters.geoip import GeoipStage
 from flumeng.filters.key_counts import FirstOfKey
 from flumeng.filters.options import templates
 from flumeng.filters.options.aggregate import value
-from flumeng.filters.private import FINDERS
+from flumeng.filters.personal_data import FINDERS
 from flumeng.filters.python import PythonStage
 from flumeng.filters.redact import RedactStage
 from flumeng.filters.rename import RenameStage

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from flumeng.filters import arrow_sql, arrow_text
-from flumeng.filters.text_casts import whole_numbers
+from flumeng.filters.arrow_sql import whole_numbers
 from tests.testkit.expressions import CONDITIONS
 from tests.unit.test_filters_arrow_text import SCHEMA
 

@@ -117,14 +117,14 @@ def test_spark_takes_every_call_and_operation_that_is_accepted(
                 assert told == KINDS.get(kind, kind) or kind in ("tinyint", "smallint", "float"), (
                     text
                 )
-    spark_syntax.require_allowed(spark, texts[::40])
+    spark_syntax.require_expressions(spark, texts[::40])
 
 
 @pytest.mark.parametrize("text", CONDITIONS)
 def test_spark_runs_every_condition_that_is_accepted(
     spark: SparkSession, events: DataFrame, text: str
 ) -> None:
-    spark_syntax.require_allowed(spark, [text])
+    spark_syntax.require_expressions(spark, [text])
     assert events.where(text).columns == list(COLUMNS)
 
 
@@ -133,7 +133,7 @@ def test_what_spark_reads_is_checked_whatever_the_text_was_taken_for(
     spark: SparkSession, text: str
 ) -> None:
     with pytest.raises(UserError, match=r"not allowed: Spark reads|no expression in Spark SQL"):
-        spark_syntax.require_allowed(spark, [text])
+        spark_syntax.require_expressions(spark, [text])
 
 
 def test_another_directory_cannot_be_read(spark: SparkSession, tmp_path: Path) -> None:

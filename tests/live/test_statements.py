@@ -21,7 +21,7 @@ from flumeng.connectors.journals.reader import JournalReader
 from flumeng.events import identity
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.schema import READ_SCHEMA
-from flumeng.filters import spark_statement
+from flumeng.filters import spark_syntax
 from flumeng.filters.options.parse import SYSLOG
 from flumeng.filters.options.sql import Sql
 from flumeng.filters.sql import SqlFilter
@@ -93,7 +93,7 @@ def test_spark_is_asked_what_it_reads(spark: SparkSession, text: str) -> None:
     if any(part in text for part in ALLOWED_BY_SPARK):
         return
     with pytest.raises(UserError, match="sql: "):
-        spark_statement.require_allowed(spark, text, {"events", *TABLES})
+        spark_syntax.require_statement(spark, text, {"events", *TABLES})
 
 
 def test_spark_gives_the_columns_that_were_told(spark: SparkSession) -> None:

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from flumeng.events.schema import READ_SCHEMA
-from flumeng.filters import arrow_text, syslog
+from flumeng.filters import arrow_text
+from flumeng.filters.formats import syslog
 
 SCHEMA = pa.schema([*READ_SCHEMA, *syslog.COLUMNS])
 ROWS = pa.RecordBatch.from_pylist(

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from flumeng.filters import syslog
+from flumeng.filters.formats import syslog
 
 CORPORA = sorted((Path(__file__).parent / "corpora").glob("*.yaml"))
 DOCS = (Path(__file__).parents[2] / "docs" / "parsing.md").read_text()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flumeng.config import SpecError, check_flow
 from flumeng.filters.options.redact import Redact
-from flumeng.filters.private import FINDERS, Finder
+from flumeng.filters.personal_data import FINDERS, Finder
 from flumeng.filters.redact import RedactFilter, RedactStage, redacted
 from flumeng.platform.errors import UserError
 from flumeng.platform.scrubbing import Secret

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from flumeng.config import SpecError, check_flow
 from flumeng.filters import key_counts
-from flumeng.filters.hashes import as_fractions, of_rows
 from flumeng.filters.key_counts import FirstOfKey
-from flumeng.filters.sample import SampleStage
+from flumeng.filters.sample import SampleStage, as_fractions, of_rows
 
 HASHES = [16979304146520694294, 1571087896789861852]
 BINARY = 7927195487774692348

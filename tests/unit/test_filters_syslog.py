@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from flumeng.filters import syslog
+from flumeng.filters.formats import syslog
 
 RECEIVED = datetime(2026, 1, 1, 0, 0, 5, tzinfo=UTC)
 NAMES = [field.name for field in syslog.COLUMNS]
@@ -564,6 +564,7 @@ def test_a_slice_reads_as_its_rows_do(lines: list[bytes], start: int) -> None:
     part = syslog.parse(pa.array(lines, pa.binary())[start:], times[start:])
     alone = parse(*lines[start:])
     assert part.columns[-1].to_pylist() == [row["message"] for row in alone]
+    assert part.ts is not None
     assert part.ts.to_pylist() == [row["ts"] for row in alone]
 
 

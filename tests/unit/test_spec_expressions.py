@@ -12,7 +12,7 @@ import pytest
 from flumeng.config import SpecError, check_flow, expressions, sql_patterns
 from flumeng.config.functions import FUNCTIONS
 from flumeng.config.kinds import EVENT
-from flumeng.filters import syslog
+from flumeng.filters.formats import syslog
 from flumeng.filters.options.parse import SYSLOG
 from tests.testkit.expressions import ATTEMPTS, CONDITIONS
 

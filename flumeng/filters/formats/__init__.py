@@ -47,8 +47,8 @@ _READERS: Mapping[str, str] = {
     "access_log": "log_format:reader",
     "cri": "containers:CriReader.of",
     "docker": "containers:DockerReader.of",
-    "cef": "cef:CefReader.of",
-    "leef": "leef:LeefReader.of",
+    "cef": "security:CefReader.of",
+    "leef": "security:LeefReader.of",
     "logfmt": "key_value:PairsReader.of_logfmt",
 }
 

@@ -14,10 +14,9 @@ import pyarrow.compute as pc
 from flumeng.events.byte_column import ByteColumn, Bytes, Mask, Positions, following, text
 from flumeng.events.reasons import because, misfit
 from flumeng.events.schema import EVENT_SCHEMA
-from flumeng.filters.formats import Found, access_fronts
+from flumeng.filters.formats import Found
+from flumeng.filters.formats.escapes import behind_backslash, unescape
 from flumeng.filters.formats.fields import found_of
-from flumeng.filters.formats.key_value import unescape
-from flumeng.filters.formats.quotes import behind_backslash
 from flumeng.filters.options.parse import ACCESS_LOG
 from flumeng.filters.timestamps import (
     SECOND,
@@ -64,7 +63,7 @@ class _Lines:
         bracket, usual = self._set_names(flat.starts)
         unknown = np.zeros(len(flat), np.bool_)
         if not usual.all():
-            fronts, unknown = access_fronts.found(self.bodies, ~usual)
+            fronts, unknown = found(self.bodies, ~usual)
             if fronts.any():
                 bracket, _ = self._set_names(flat.starts + fronts)
         named = bracket > self.bounds["user"][0] + 1
@@ -207,3 +206,35 @@ def times(window: Bytes) -> tuple[Positions, Mask]:
     micros = (days * 86_400 + clock - east) * SECOND
     valid &= month_valid & day_valid & clock_valid & (zone_hour < 24) & (zone_minute < 60)
     return micros, valid & in_calendar(micros)
+
+
+_ADDRESS = r"(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9A-Fa-f]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)"
+_WORD = r"(?:[^\s\[-]\S*|-\S+)"
+"""Any but ``-``, which is no part of a name of several words."""
+_USER = rf"(?:\S+| *{_WORD}(?: +{_WORD})* *)"
+_PORT = r"(?P<port>(?:[^\s:\[]+|\[[0-9A-Fa-f:.]+\]):[0-9]+ )"
+_NAME = r"(?P<name>[\w.-]*[A-Za-z][\w.-]* )"
+_TAG = r"(?P<tag>(?:[^\[\"]* )?[\w./-]+(?:\[[0-9]+\])?: +)"
+_HEADER = r"(?P<header><[0-9]{1,3}>[0-9]+ (?:\S+ ){5}- )"
+_FRONT = (
+    rf"^(?:{_PORT}(?:{_ADDRESS} \S+|{_WORD} -)|{_NAME}{_ADDRESS} \S+|{_TAG}{_WORD} \S+"
+    rf"|{_HEADER}{_WORD} \S+) {_USER} \["
+)
+_PLAIN = rf"^(?:\S* - {_USER}|{_ADDRESS}\S* \S+ {_USER}|\S* \S+ \S+) \["
+_SECOND_ADDRESS = rf"^\S* {_ADDRESS} "
+
+
+def found(bodies: pa.Array, among: Mask) -> tuple[Positions, Mask]:
+    """How many bytes stand in front of the client, and where that is not clear. Only rows of
+    ``among`` are read."""
+    chosen = np.flatnonzero(among)
+    lines = bodies.take(pa.array(chosen))
+    groups = pc.extract_regex(lines, _FRONT).flatten()
+    longest = [pc.fill_null(pc.binary_length(group), 0).to_numpy(False) for group in groups]
+    counts = np.max(longest, axis=0)
+    plain = pc.match_substring_regex(lines, _PLAIN).to_numpy(False)
+    second = pc.match_substring_regex(lines, _SECOND_ADDRESS).to_numpy(False)
+    fronts, unclear = np.zeros(len(among), np.int64), np.zeros(len(among), np.bool_)
+    fronts[chosen] = counts
+    unclear[chosen] = (counts == 0) & (second | ~plain)
+    return fronts, unclear

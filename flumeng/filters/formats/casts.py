@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.events.byte_column import Mask
-from flumeng.filters.formats import times
+from flumeng.events.byte_column import ByteColumn, Mask, Positions
+from flumeng.filters import iso8601, timestamps
 
 _INTEGER = "^[+-]?[0-9]{1,38}$"
 _FRACTION = r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$"
@@ -40,7 +40,7 @@ def _values(texts: pa.Array, to: pa.DataType) -> pa.Array:
     if pa.types.is_boolean(to):
         place = pc.index_in(pc.utf8_lower(texts), value_set=pa.array(["false", "true"]))
         return pc.equal(pc.if_else(texts.is_valid(), place, None), 1)
-    read = times.days if pa.types.is_date(to) else times.moments
+    read = days if pa.types.is_date(to) else moments
     values, valid = read(pc.fill_null(texts, ""))
     whole = pa.int32() if pa.types.is_date(to) else pa.int64()
     return pa.array(values, mask=~valid).cast(whole).cast(to)
@@ -99,3 +99,26 @@ def _one_decimal(text: pa.Array, to: pa.DataType) -> pa.Array:
 def _only(texts: pa.Array, pattern: str) -> pa.Array:
     """The others become null."""
     return pc.if_else(pc.match_substring_regex(texts, pattern), texts, pa.scalar(None, pa.string()))
+
+
+_DAY_WIDTH = 10
+
+
+def moments(texts: pa.Array) -> tuple[Positions, Mask]:
+    """Microseconds since the epoch, and where the text is ISO 8601 and nothing else; UTC where it
+    names no zone."""
+    found = iso8601.read_texts(texts)
+    return found.micros, found.valid
+
+
+def days(texts: pa.Array) -> tuple[Positions, Mask]:
+    """Days since the epoch of ``2026-11-09``, and where the text is that and nothing else."""
+    flat = ByteColumn(texts.cast(pa.binary()))
+    window = flat.window(flat.starts, _DAY_WIDTH, flat.ends)
+    digits = (window - np.uint8(ord("0"))).astype(np.int64)
+    valid = (flat.ends - flat.starts == _DAY_WIDTH) & (window[4] == ord("-"))
+    valid &= (window[7] == ord("-")) & (digits[[0, 1, 2, 3, 5, 6, 8, 9]].max(axis=0) <= 9)
+    year = digits[0] * 1000 + digits[1] * 100 + digits[2] * 10 + digits[3]
+    month, day = digits[5] * 10 + digits[6], digits[8] * 10 + digits[9]
+    found, day_valid = timestamps.days_since_epoch(year, month, day)
+    return found, valid & day_valid

@@ -19,10 +19,10 @@ from flumeng.events.byte_column import ByteColumn, Mask, Positions, contains, fo
 from flumeng.events.reasons import because, misfit
 from flumeng.filters import ddl
 from flumeng.filters.formats import Found
+from flumeng.filters.formats.escapes import without_line_ends
 from flumeng.filters.formats.fields import found_of, require_own_types
 from flumeng.filters.formats.key_value import NAMED
 from flumeng.filters.formats.pairs import typed
-from flumeng.filters.formats.quotes import Quotes
 from flumeng.filters.options.parse import Parse
 
 MALFORMED = "csv: malformed quotes"
@@ -93,11 +93,8 @@ class _Records:
 
     def __init__(self, reader: CsvReader, bodies: pa.Array) -> None:
         self.reader = reader
-        self.flat = flat = ByteColumn(bodies)
-        for end in ("\n", "\r"):
-            last = flat.at(flat.ends - 1, flat.ends) == ord(end)
-            flat.ends = flat.ends - (last & (flat.ends > flat.starts))
-        self.quotes = Quotes.of(flat, reader.quote, backslashes=False)
+        self.flat = flat = without_line_ends(bodies)
+        self.quotes = _Quotes.of(flat, reader.quote)
         breaks = self.quotes.outside(flat.find(reader.delimiter))
         first = np.searchsorted(breaks, flat.starts)
         self.counts: Positions = np.diff(np.append(first, len(breaks))) + 1
@@ -132,4 +129,40 @@ class _Records:
             mask, once = pa.array(doubled), self.reader.quote
             halved = pc.replace_substring(found.filter(mask), 2 * once, once)
             found = pc.replace_with_mask(found, mask, halved)
+        return found
+
+
+@dataclass(frozen=True)
+class _Quotes:
+    """``places`` of all quotes, sorted; of each row every other opens one, the next ends it."""
+
+    flat: ByteColumn
+    places: Positions
+    before_row: Positions
+    """How many stand before each row."""
+
+    @classmethod
+    def of(cls, flat: ByteColumn, quote: str) -> _Quotes:
+        places = flat.find(quote)
+        return cls(flat, places, np.searchsorted(places, flat.starts))
+
+    @property
+    def rows(self) -> Positions:
+        """The row of each quote."""
+        return np.searchsorted(self.flat.ends, self.places, side="right")
+
+    @property
+    def opening(self) -> Mask:
+        within = np.arange(len(self.places)) - self.before_row[self.rows]
+        found: Mask = within % 2 == 0
+        return found
+
+    def outside(self, marks: Positions) -> Positions:
+        """Those of ``marks``, which are sorted, that are not between an opening and its end."""
+        if not len(self.places):
+            return marks
+        before = np.searchsorted(self.places, marks)
+        first = np.searchsorted(marks, self.flat.starts)
+        counts = np.diff(np.append(first, len(marks)))
+        found: Positions = marks[(before - np.repeat(self.before_row, counts)) % 2 == 0]
         return found

@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 from flumeng.events.byte_column import ByteColumn, Bytes, Mask, Positions, following
 from flumeng.events.reasons import because
 from flumeng.filters.formats import Found
+from flumeng.filters.formats.escapes import behind_backslash, unescape
 from flumeng.filters.formats.fields import Field, columns_of_fields, fields_of, found_of
 from flumeng.filters.formats.json_values import in_one
 from flumeng.filters.formats.pairs import Pairs
-from flumeng.filters.formats.quotes import behind_backslash
 from flumeng.filters.options.parse import Parse
 
 WHITE_SPACE = " \t\r\n"
@@ -46,11 +46,6 @@ _GO_LETTERS = dict(zip((b"%c" % letter for letter in b"abfnrtv\\'\"/"),
 _LAST_CHARACTER = 0x110000
 _decode_texts = msgspec.json.Decoder(list[str]).decode
 _decode_text = msgspec.json.Decoder(str).decode
-
-
-def unescape(texts: pa.Array) -> pa.Array:
-    r"""``\"`` and ``\\``; other backslashes stay, as in names of files."""
-    return pc.replace_substring_regex(texts, r'\\(["\\])', r"\1")
 
 
 def unescape_as_json(texts: pa.Array) -> pa.Array:

@@ -20,10 +20,9 @@ from flumeng.filters.formats.access_log import (
     request_parts,
     times,
 )
+from flumeng.filters.formats.escapes import behind_backslash, unescape
 from flumeng.filters.formats.fields import found_of
-from flumeng.filters.formats.key_value import unescape
 from flumeng.filters.formats.pairs import typed
-from flumeng.filters.formats.quotes import behind_backslash
 from flumeng.filters.options import log_formats
 from flumeng.filters.options.log_formats import Part, Variable
 from flumeng.filters.options.parse import Parse

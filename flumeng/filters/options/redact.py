@@ -10,18 +10,18 @@ from flumeng.config.component import EntriesError, FilterOptions
 from flumeng.config.functions import BINARY, TEXT
 from flumeng.config.kinds import RECEIVED, Columns, Kind, require_column
 from flumeng.filters.options.templates import ATTRIBUTE
+from flumeng.filters.personal_data import FINDERS
 from flumeng.platform.options.option import option
 from flumeng.platform.options.patterns import check_search
 
-KINDS = ("email", "ipv4", "ipv6", "card")
 MAX_GROWTH = 100
 HASH_CHARACTERS = 32
 MASK = "***"
 
 
 def check_kind(text: str) -> None:
-    if text not in KINDS:
-        raise ValueError(f"expected one of {', '.join(KINDS)}")
+    if text not in FINDERS:
+        raise ValueError(f"expected one of {', '.join(FINDERS)}")
 
 
 @dataclass(frozen=True)

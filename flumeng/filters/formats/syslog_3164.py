@@ -6,11 +6,12 @@ from functools import cached_property
 
 import numpy as np
 
-from flumeng.events.byte_column import Bytes, Mask, Positions, following
-from flumeng.filters import device_headers, device_times, host_words, iso8601, timestamps
+from flumeng.events.byte_column import ByteColumn, Bytes, Mask, Positions, following
+from flumeng.filters import iso8601, timestamps
 from flumeng.filters.cursor import Cursor
-from flumeng.filters.device_headers import DeviceHeaders
-from flumeng.filters.syslog_fields import SyslogFields
+from flumeng.filters.formats import device_headers, device_times
+from flumeng.filters.formats.device_headers import DeviceHeaders
+from flumeng.filters.formats.syslog_fields import SyslogFields
 
 _LONGEST_HEADER = 150
 
@@ -39,7 +40,7 @@ class Rfc3164(SyslogFields):
         cursor.skip_spaces()
         nameless = self._skip_lone_colon(cursor) | found.nameless
         after_time = np.where(found.timed, cursor.places, found.behind)
-        after_time, forwarded = host_words.skip_forwarded(self.flat, after_time, ends)
+        after_time, forwarded = skip_forwarded(self.flat, after_time, ends)
         marks = self.flat.find(" ", ":", "[")
         spaces = marks[self.flat.data[marks] == ord(" ")]
         host_end = following(spaces, after_time, ends)
@@ -54,7 +55,7 @@ class Rfc3164(SyslogFields):
             word_end = np.where(named, mark, host_end)
         hosted = found.timed & ~is_tag & ~nameless & (host_end > after_time)
         if hosted.any():
-            hosted &= host_words.are_hosts(self.flat, after_time, word_end, ends, found.plain)
+            hosted &= are_hosts(self.flat, after_time, word_end, ends, found.plain)
         after_time = np.where(forwarded & ~hosted, found.behind, after_time)
         chosen = np.flatnonzero(hosted)
         self.set("host", rows[chosen], after_time[chosen], word_end[chosen], hosted[chosen])
@@ -207,4 +208,52 @@ def _has_pairs(window: Bytes) -> Mask:
     """Where a ``=`` or ``,`` stands behind the time."""
     behind = window[timestamps.BSD_WIDTH :]
     found: Mask = ((behind == ord("=")) | (behind == ord(","))).any(axis=0)
+    return found
+
+
+FORWARDED = (b"Message forwarded from ", b"Forwarded from ", b"From ")
+"""AIX and Solaris write these before the host and its colon."""
+_REPEATED = (b"last message ", b"Last message ", b"message repeated ", b"Message repeated ")
+_FIRST = np.zeros(256, np.bool_)
+_FIRST[0x80:] = True
+_FIRST[np.frombuffer(b":(/_", np.uint8)] = True
+for _span in (b"09", b"AZ", b"az"):
+    _FIRST[_span[0] : _span[1] + 1] = True
+_SENTENCE = np.zeros(256, np.bool_)
+_SENTENCE[[word[0] for word in (*FORWARDED, *_REPEATED)]] = True
+
+
+def skip_forwarded(flat: ByteColumn, places: Positions, ends: Positions) -> tuple[Positions, Mask]:
+    """Where the host begins behind ``Message forwarded from `` and the like, and where that
+    stands. The host's colon ends its word."""
+    rows = np.flatnonzero(_SENTENCE[flat.at(places, ends)])
+    behind = places.copy()
+    found = np.zeros(len(places), np.bool_)
+    for text in FORWARDED if len(rows) else ():
+        said = _stands(flat, text, places[rows], ends[rows])
+        behind[rows[said]] += len(text)
+        found[rows[said]] = True
+    return behind, found
+
+
+def are_hosts(
+    flat: ByteColumn, starts: Positions, word_ends: Positions, ends: Positions, plain: Positions
+) -> Mask:
+    """Which of the words may be hosts. One with ``=`` or ``,`` may not, but in parentheses, as
+    access points of UniFi write it; before ``plain`` neither stands."""
+    first = flat.at(starts, ends)
+    found: Mask = _FIRST[first]
+    rows = np.flatnonzero((word_ends > plain) & (first != ord("(")))
+    if len(rows):
+        pairs = flat.find("=", ",")
+        found[rows] &= following(pairs, starts[rows], ends[rows]) >= word_ends[rows]
+    rows = np.flatnonzero(_SENTENCE[first])
+    for text in _REPEATED if len(rows) else ():
+        found[rows] &= ~_stands(flat, text, starts[rows], ends[rows])
+    return found
+
+
+def _stands(flat: ByteColumn, text: bytes, places: Positions, ends: Positions) -> Mask:
+    window = flat.window(places, len(text), ends)
+    found: Mask = (window == np.frombuffer(text, np.uint8)[:, None]).all(axis=0)
     return found

@@ -1,8 +1,8 @@
-"""What is private in texts, and where: patterns of RE2, which find candidates in whole columns, and
-checks of one candidate each, for what a pattern alone cannot tell.
+"""Finds personal data in texts: e-mail addresses, IP addresses, numbers of credit cards.
 
-The patterns mean the same over texts and over bytes. Where it is unclear where a thing begins or
-ends, more is taken and not less.
+A pattern of RE2 finds candidates in whole columns, and a check looks at each candidate for what a
+pattern cannot tell. The patterns mean the same over texts and bytes. Where it is unclear where
+something begins or ends, more is taken.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 Check = Callable[[str], Iterator[tuple[int, int]]]
-"""Where in a candidate private things begin and end, one behind the other."""
+"""The spans in a candidate, in order."""
 
 _OF_NAME = r"[^\x00-\x22\x24\x26\x28-\x2a\x2c\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\x7d\x7f]"
 _OF_DOMAIN = r"[^\x00-\x2c\x2e\x2f\x3a-\x40\x5b-\x60\x7b-\x7f]"
-"""Of ASCII letters, digits and few others; and all that is not ASCII, each byte of a character."""
+"""ASCII letters, digits and a few others; and all that is not ASCII."""
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-_ADDRESS = re.compile(rf"(?<![0-9]){_OCTET}(?:\.{_OCTET}){{3}}(?![0-9])")
-_LONG_ADDRESS = re.compile(r"(?<![0-9A-Za-z_])[0-9A-Fa-f:]{2,45}(?:(?:\.[0-9]{1,3}){3})?")
+_IPV4 = re.compile(rf"(?<![0-9]){_OCTET}(?:\.{_OCTET}){{3}}(?![0-9])")
+_IPV6 = re.compile(r"(?<![0-9A-Za-z_])[0-9A-Fa-f:]{2,45}(?:(?:\.[0-9]{1,3}){3})?")
 _CARD = re.compile(
     r"(?<![0-9])(?:[0-9]{4}([ -]?)[0-9]{4}\1[0-9]{4}\1[0-9]{4}(?![0-9])"
     r"|[0-9]{4}([ -])[0-9]{6}\2[0-9]{4,5}(?![0-9])"
@@ -30,29 +30,29 @@ _CARD = re.compile(
 
 @dataclass(frozen=True)
 class Finder:
-    """Finds what ``pattern`` matches, or what ``check`` finds in it."""
+    """Finds what ``pattern`` matches, or what ``check`` finds in that."""
 
     pattern: str
     check: Check | None = None
 
 
-def _addresses(text: str) -> Iterator[tuple[int, int]]:
-    for found in _ADDRESS.finditer(text):
+def _ipv4(text: str) -> Iterator[tuple[int, int]]:
+    for found in _IPV4.finditer(text):
         yield found.span()
 
 
-def _long_addresses(text: str) -> Iterator[tuple[int, int]]:
-    for found in _LONG_ADDRESS.finditer(text):
+def _ipv6(text: str) -> Iterator[tuple[int, int]]:
+    for found in _IPV6.finditer(text):
         if text[found.end() : found.end() + 1].isalnum() or text.startswith("_", found.end()):
             continue
         for begin, end in _trimmed(found):
-            if _is_long_address(text[begin:end]):
+            if _is_ipv6(text[begin:end]):
                 yield begin, end
                 break
 
 
 def _trimmed(found: re.Match[str]) -> Iterator[tuple[int, int]]:
-    """Without colons of the text around it, and without what may be a port behind a point."""
+    """Without colons of the text around it, and without a possible port behind a point."""
     begin, end = found.span()
     text = found[0]
     before, behind = begin + text.startswith(":"), end - text.endswith(":")
@@ -62,7 +62,7 @@ def _trimmed(found: re.Match[str]) -> Iterator[tuple[int, int]]:
             yield first, last
 
 
-def _is_long_address(text: str) -> bool:
+def _is_ipv6(text: str) -> bool:
     try:
         ipaddress.IPv6Address(text)
     except ValueError:
@@ -80,7 +80,7 @@ def _cards(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_card(digits: str) -> bool:
-    """Whether banks issue such numbers and the check digit is right (Luhn, ISO/IEC 7812-1)."""
+    """Luhn check digit and issuer (ISO/IEC 7812-1)."""
     doubled = [2 * int(digit) for digit in digits[-2::-2]]
     total = sum(map(int, digits[-1::-2])) + sum(number // 10 + number % 10 for number in doubled)
     return total % 10 == 0 and digits[0] in "23456"
@@ -88,9 +88,8 @@ def _is_card(digits: str) -> bool:
 
 FINDERS: Mapping[str, Finder] = {
     "email": Finder(rf"{_OF_NAME}+@{_OF_DOMAIN}+(?:\.{_OF_DOMAIN}+)+"),
-    "ipv6": Finder(
-        r"[0-9A-Za-z_.:]*(?:::|(?::[0-9A-Fa-f]{1,4}){6})[0-9A-Za-z_.:]*", _long_addresses
-    ),
-    "ipv4": Finder(r"[0-9]+(?:\.[0-9]+){3,}", _addresses),
+    "ipv4": Finder(r"[0-9]+(?:\.[0-9]+){3,}", _ipv4),
+    "ipv6": Finder(r"[0-9A-Za-z_.:]*(?:::|(?::[0-9A-Fa-f]{1,4}){6})[0-9A-Za-z_.:]*", _ipv6),
     "card": Finder(r"[0-9](?:[ -]?[0-9]){12,}", _cards),
 }
+"""The kinds of the filter ``redact``, by their names in its options."""

@@ -18,9 +18,9 @@ from functools import cached_property
 import numpy as np
 
 from flumeng.events.byte_column import ByteColumn, Mask, Positions, following
-from flumeng.filters import device_times
 from flumeng.filters.cursor import Cursor
-from flumeng.filters.device_times import DeviceTimes
+from flumeng.filters.formats import device_times
+from flumeng.filters.formats.device_times import DeviceTimes
 
 _LONGEST_NAME = 100
 

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from flumeng.events.byte_column import ByteColumn, Mask, Positions, text
 from flumeng.events.reasons import misfit
-from flumeng.filters.local_times import to_utc
+from flumeng.filters.timestamps import to_utc
 
 FIELDS = ("host", "app", "procid", "msgid", "structured", "message")
 _BYTE_ORDER_MARK = (0xEF, 0xBB, 0xBF)

@@ -9,7 +9,8 @@ import numpy as np
 from flumeng.events.byte_column import Mask, Positions, following
 from flumeng.filters import iso8601, timestamps
 from flumeng.filters.cursor import Cursor
-from flumeng.filters.syslog_fields import SyslogFields
+from flumeng.filters.formats.escapes import behind_backslash
+from flumeng.filters.formats.syslog_fields import SyslogFields
 
 
 class Rfc5424(SyslogFields):
@@ -101,7 +102,7 @@ class Rfc5424(SyslogFields):
         marks = marks[np.searchsorted(marks, starts[0]) :]
         is_bracket = self.flat.data[marks] == ord("]")
         is_quote = ~is_bracket
-        is_quote[is_quote] = ~self._escaped(marks[is_quote])
+        is_quote[is_quote] = ~behind_backslash(self.flat, marks[is_quote])
         quotes = np.append(0, np.cumsum(is_quote))
         first_of_row = np.searchsorted(marks, starts)
         marks_of_row = np.diff(first_of_row, append=len(marks))
@@ -110,16 +111,3 @@ class Rfc5424(SyslogFields):
         last |= marks + 1 == np.repeat(ends, marks_of_row)
         closings: Positions = marks[is_bracket & last & (within % 2 == 0)]
         return closings
-
-    def _escaped(self, quotes: Positions) -> Mask:
-        """Where an odd number of backslashes stands before the quote."""
-        escaped: Mask = self.flat.data[quotes - 1] == ord("\\")
-        if escaped.any():
-            backslashes = self.flat.find("\\")
-            first_of_run = np.diff(backslashes, prepend=-2) != 1
-            run_start = np.maximum.accumulate(np.where(first_of_run, backslashes, 0))
-            before_quote = self.flat.data.take(backslashes + 1, mode="clip") == ord('"')
-            before_quote &= backslashes >= quotes[0] - 1
-            odd = (backslashes - run_start) % 2 == 0
-            escaped[escaped] = odd[before_quote]
-        return escaped
