@@ -22,14 +22,14 @@ from cli.push_progress import carry_out, claim_of
 from cli.push_sites import adopt, drift, export, history, status
 from cli.sites import find_site
 from flumeng.fleet import plan as plans
-from flumeng.fleet import planning, rollback
+from flumeng.fleet import planning, rollback, windows
 from flumeng.fleet.comparison import DriftPolicy
 from flumeng.fleet.execution import Manner
-from flumeng.fleet.inventory import Inventory, Wave, windows
+from flumeng.fleet.inventory import Inventory
 from flumeng.fleet.inventory.files import read_inventory
 from flumeng.fleet.inventory.rendering import render as render_all
 from flumeng.fleet.plan import PushPlan
-from flumeng.fleet.wave_events import Ending, Outcome
+from flumeng.fleet.waves import Ending, Outcome, Wave
 from flumeng.platform.errors import ConflictError, UserError
 
 if TYPE_CHECKING:

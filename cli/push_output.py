@@ -10,7 +10,7 @@ import click
 from cli.output import count, show_table
 from flumeng.fleet.comparison import Change, Drift
 from flumeng.fleet.plan import PushPlan, SitePlan
-from flumeng.fleet.wave_events import Ending, Outcome
+from flumeng.fleet.waves import Ending, Outcome
 
 SIGNS = {"make": "+", "change": "~", "delete": "-", "take": "=", "confirm": "=", "forget": "/"}
 MEANINGS = {

@@ -16,11 +16,11 @@ from cli.output import make_table
 from cli.push_output import how
 from flumeng.control.queries import health, moments
 from flumeng.fleet.execution import Execution, Manner, Note, Report, World
-from flumeng.fleet.inventory import Inventory, Wave
-from flumeng.fleet.link import Clocks
+from flumeng.fleet.inventory import Inventory
 from flumeng.fleet.plan import PushPlan
 from flumeng.fleet.site_copy import SiteCopy
-from flumeng.fleet.wave_events import Instruction, Outcome, Tell, WaveBegins, WaveEnds
+from flumeng.fleet.turn import Clocks
+from flumeng.fleet.waves import Instruction, Outcome, Tell, Wave, WaveBegins, WaveEnds
 from flumeng.platform import processes
 from zkschema.records import PushClaim
 

@@ -15,15 +15,14 @@ from zoneinfo import ZoneInfo
 from flumeng.control.zookeeper import Store
 from flumeng.fleet import claim as claims
 from flumeng.fleet import plan as plans
-from flumeng.fleet import undo
+from flumeng.fleet import undo, windows
 from flumeng.fleet.comparison import BEING_DELETED
 from flumeng.fleet.everywhere import in_sites
-from flumeng.fleet.inventory import Inventory, Site, Wave, windows
-from flumeng.fleet.link import Clocks, Link
+from flumeng.fleet.inventory import Inventory, Site
 from flumeng.fleet.plan import PushPlan, SitePlan
 from flumeng.fleet.site_copy import copy_site
-from flumeng.fleet.turn import Health, Task, Turn
-from flumeng.fleet.wave_events import (
+from flumeng.fleet.turn import Clocks, Health, Link, Task, Turn
+from flumeng.fleet.waves import (
     Applied,
     Begin,
     Done,
@@ -38,8 +37,9 @@ from flumeng.fleet.wave_events import (
     Settled,
     StopAsked,
     Tick,
+    Wave,
+    Waves,
 )
-from flumeng.fleet.waves import Waves
 from flumeng.platform.errors import ConflictError, FlumengError
 from zkschema.records import PushClaim, PushSource
 

@@ -14,10 +14,11 @@ from flumeng.fleet import site_state, writes
 from flumeng.fleet.claim import HasEnded, why_refused
 from flumeng.fleet.comparison import Change, DriftPolicy
 from flumeng.fleet.everywhere import in_sites
-from flumeng.fleet.inventory import Inventory, Site, Wave
+from flumeng.fleet.inventory import Inventory, Site
 from flumeng.fleet.plan import PushPlan, SitePlan
 from flumeng.fleet.resources import FLOW, Resources, digest, kind_of
 from flumeng.fleet.site_copy import SiteCopy, copy_site
+from flumeng.fleet.waves import Wave
 from flumeng.platform.errors import ConflictError, FlumengError, UserError
 from flumeng.platform.options.problems import nearest
 from zkschema.records import PushClaim, PushSource

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from flumeng.control.commands.chains import composed_with
 from flumeng.control.queries import conditions
@@ -14,12 +15,14 @@ from flumeng.fleet import claim as claims
 from flumeng.fleet import site_state, writes
 from flumeng.fleet.comparison import Change
 from flumeng.fleet.inventory import Site
-from flumeng.fleet.link import Clocks, Link
 from flumeng.fleet.site_copy import Shape, SiteCopy, copy_site, look_again
-from flumeng.platform.errors import ConflictError, FlumengError, UserError
+from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError, UserError
 from zkschema import paths
 from zkschema.records import Push, PushClaim, PushSource
 
+R = TypeVar("R")
+
+RETRY_SECONDS = 0.5
 ATTEMPTS = 10
 LOOKS_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 10.0)
 """Waits before each look at a site; the last one repeats."""
@@ -29,6 +32,45 @@ HOLD_SECONDS = 10.0
 
 Health = Callable[[SiteCopy], Mapping[str, str]]
 """Problems of a site: stable name -> sentence."""
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """``now``: seconds since the epoch, for display; ``monotonic``: seconds."""
+
+    now: Callable[[], float]
+    monotonic: Callable[[], float]
+    sleep: Callable[[float], None]
+
+
+class Link:
+    """``connect`` raises ``UnavailableError`` when the site does not answer in its time."""
+
+    def __init__(self, site: Site, connect: Callable[[Site], Store], clocks: Clocks) -> None:
+        self._site = site
+        self._connect = connect
+        self._clocks = clocks
+        self._store: Store | None = None
+
+    def do(self, step: Callable[[Store], R]) -> R:
+        """The step's result. It is repeated when the connection breaks, so it must check what is
+        done already. Raises ``UnavailableError`` after the site's time limit."""
+        deadline = self._clocks.monotonic() + self._site.turn_seconds
+        while True:
+            try:
+                if self._store is None:
+                    self._store = self._connect(self._site)
+                return step(self._store)
+            except UnavailableError:
+                self.close()
+                if self._clocks.monotonic() >= deadline:
+                    raise
+                self._clocks.sleep(RETRY_SECONDS)
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
 
 
 @dataclass(frozen=True)

@@ -1,50 +1,201 @@
-"""How a push goes through its waves: events in, instructions out. Pure: no clock, no I/O.
+"""Push waves: their limits, and how a push goes through them. Pure: events in, instructions out.
 
 Rules
-1. Waves come one after the other, in order; the next begins when the one before ended without
-   failing. In a wave at most ``parallel`` sites are under way at once, in its order; 0: all.
-2. Sites with nothing to do are skipped; a wave of such sites is not spoken of.
-3. A wave has failed as soon as more than ``max_failures`` of its sites have. Then no further site
-   is begun; those under way come to their end, and the push with them.
-4. Under ``rollback`` all sites that this push has touched are then reverted, the newest wave
-   first, as many of a wave at once as were begun. One that cannot be reverted does not hold up the
-   others. Windows do not count: a site that is worse than before is not left so until tomorrow.
-5. Asked to stop: no further site is begun or reverted, those under way come to their end.
-6. A site whose window is shut is not begun, and others of its wave go first. When nothing else of
-   the wave can go on the push ends there, or waits if it was told to.
+1. Waves run in order; the next begins when the one before has ended without failing. A wave has at
+   most ``parallel`` sites under way, in its order; 0: all.
+2. Sites with nothing to do are skipped, and a wave of only such sites is not reported.
+3. A wave has failed once more than ``max_failures`` of its sites have. No further site is begun;
+   those under way complete, then the push ends.
+4. With ``rollback`` all sites that this push has touched are then reverted, newest wave first,
+   ``parallel`` at once, whatever their windows. One that cannot be reverted does not stop others.
+5. When asked to stop, no further site is begun or reverted; those under way complete.
+6. A site whose window is shut is not begun; others of its wave go first. When nothing else of the
+   wave can go on, the push ends there, or waits if told to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Literal
 
-from flumeng.fleet.inventory import Wave
-from flumeng.fleet.wave_events import (
-    Applied,
-    Await,
-    Begin,
-    Done,
-    Ending,
-    Event,
-    Failed,
-    Finish,
-    Instruction,
-    Outcome,
-    Revert,
-    Reverted,
-    RevertFailed,
-    Settled,
-    SiteEvent,
-    State,
-    Step,
-    StopAsked,
-    Tell,
-    Tick,
-    WaveBegins,
-    WaveEnds,
-)
+from flumeng.fleet.windows import Window
+
+
+@dataclass(frozen=True)
+class Wave:
+    """Sites that are changed together, ``parallel`` at once. The wave has failed when more than
+    ``max_failures`` have. A site has ``settle_seconds`` to run what it got and must then be no
+    worse than before for ``soak_seconds``. It is begun only within a window in its time zone, if
+    there are any."""
+
+    name: str
+    sites: tuple[str, ...]
+    parallel: int = 1
+    max_failures: int = 0
+    settle_seconds: float = 300.0
+    soak_seconds: float = 0.0
+    windows: tuple[Window, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tick:
+    """The push begins, or a window may have opened."""
+
+
+@dataclass(frozen=True)
+class StopAsked:
+    """No further site is begun or reverted."""
+
+
+@dataclass(frozen=True)
+class SiteEvent:
+    """What became of a site's turn."""
+
+    site: str
+
+
+class Applied(SiteEvent):
+    """All transactions of the site are written."""
+
+
+class Settled(SiteEvent):
+    """The site runs what it got, and is no worse than before."""
+
+
+class Done(SiteEvent):
+    """The site was no worse than before for its soak time."""
+
+
+@dataclass(frozen=True)
+class Failed(SiteEvent):
+    """``touched``: something of this push is in the site, or may be."""
+
+    why: str
+    touched: bool
+
+
+class Reverted(SiteEvent):
+    """The site has again what it had before this push."""
+
+
+@dataclass(frozen=True)
+class RevertFailed(SiteEvent):
+    why: str
+
+
+Event = Tick | StopAsked | SiteEvent
+
+
+class State(StrEnum):
+    PENDING = "pending"
+    SKIPPED = "nothing to do"
+    WRITING = "writing"
+    SETTLING = "settling"
+    SOAKING = "soaking"
+    DONE = "done"
+    FAILED = "failed"
+    REVERTING = "reverting"
+    REVERTED = "reverted"
+    NOT_REVERTED = "not reverted"
+
+
+class Ending(StrEnum):
+    """How a wave, or the push, ended."""
+
+    DONE = "done"
+    DONE_WITH_FAILURES = "done with failures"
+    FAILED = "failed"
+    ROLLED_BACK = "rolled back"
+    STOPPED = "stopped"
+    WAITING = "waiting for a window"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One event of a site, and the states before and after it."""
+
+    number: int
+    site: str
+    event: str
+    before: State
+    after: State
+    why: str = ""
+
+    def __str__(self) -> str:
+        moved = f"{self.site}: {self.before} -> {self.after}"
+        return f"{moved} ({self.why})" if self.why else moved
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a push. ``wave``: where it ended, None after all. ``done``, ``skipped``,
+    ``never_begun``, ``reverted``: the sites' states; windows of ``shut`` are shut. ``failed``: all
+    that failed -> why, also reverted ones; ``not_reverted``: site -> why its revert failed."""
+
+    ending: Ending
+    wave: str | None = None
+    done: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    never_begun: tuple[str, ...] = ()
+    shut: tuple[str, ...] = ()
+    reverted: tuple[str, ...] = ()
+    not_reverted: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Write the site and watch it; report each step or the failure."""
+
+    site: str
+
+
+@dataclass(frozen=True)
+class Revert:
+    """Restore the site to before this push; report it."""
+
+    site: str
+
+
+@dataclass(frozen=True)
+class Await:
+    """Nothing can go on before a window of one of these sites opens: then tick."""
+
+    sites: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class WaveBegins:
+    wave: str
+
+
+@dataclass(frozen=True)
+class WaveEnds:
+    """``failed``: its failed sites -> why."""
+
+    wave: str
+    ending: Ending
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tell:
+    """A site has changed its state."""
+
+    step: Step
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The push is over."""
+
+    outcome: Outcome
+
+
+Instruction = Begin | Revert | Await | WaveBegins | WaveEnds | Tell | Finish
+
 
 TRANSITIONS: dict[tuple[State, type[SiteEvent]], State] = {
     (State.WRITING, Applied): State.SETTLING,

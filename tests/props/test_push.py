@@ -23,7 +23,7 @@ from flumeng.fleet.plan import NOTHING, PushPlan
 from flumeng.fleet.resources import Resources
 from flumeng.fleet.site_copy import copy_site
 from flumeng.fleet.site_state import push_of, state_of
-from flumeng.fleet.wave_events import Ending, Outcome
+from flumeng.fleet.waves import Ending, Outcome
 from flumeng.platform.errors import ConflictError
 from tests.testkit.sites import NODE, NOON, FakeSites, Fault
 from zkschema import paths

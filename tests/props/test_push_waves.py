@@ -10,8 +10,7 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.fleet.inventory import Wave
-from flumeng.fleet.wave_events import (
+from flumeng.fleet.waves import (
     Applied,
     Await,
     Begin,
@@ -27,8 +26,9 @@ from flumeng.fleet.wave_events import (
     SiteEvent,
     StopAsked,
     Tick,
+    Wave,
+    Waves,
 )
-from flumeng.fleet.waves import Waves
 
 REVERT_FAILS = 0.2
 

@@ -10,11 +10,11 @@ from typing import TypeVar
 
 from flumeng.control.zookeeper import ABSENT, ANY, Found, Path, Store, Version, Write, tree
 from flumeng.fleet.execution import Execution, Manner, World
-from flumeng.fleet.inventory import Inventory, Site, Wave
-from flumeng.fleet.link import Clocks
+from flumeng.fleet.inventory import Inventory, Site
 from flumeng.fleet.plan import PushPlan
 from flumeng.fleet.site_copy import SiteCopy
-from flumeng.fleet.wave_events import Outcome
+from flumeng.fleet.turn import Clocks
+from flumeng.fleet.waves import Outcome, Wave
 from flumeng.platform.errors import UnavailableError
 from tests.testkit.store import FakeStore, FakeTree
 from zkschema import bootstrap, paths, records

@@ -15,13 +15,13 @@ from flumeng.control.commands.operator import Operator
 from flumeng.fleet import execution, planning, writes
 from flumeng.fleet.comparison import BEING_DELETED
 from flumeng.fleet.execution import Manner
-from flumeng.fleet.inventory import Inventory, Wave
-from flumeng.fleet.inventory.windows import parse_window
+from flumeng.fleet.inventory import Inventory
 from flumeng.fleet.plan import PushPlan
 from flumeng.fleet.resources import Resources
 from flumeng.fleet.site_copy import SiteCopy, copy_site
 from flumeng.fleet.site_state import push_of, state_of
-from flumeng.fleet.wave_events import Ending, Outcome
+from flumeng.fleet.waves import Ending, Outcome, Wave
+from flumeng.fleet.windows import parse_window
 from tests.testkit.sites import NOON, FakeSites, Fault
 from tests.testkit.store import FakeStore
 from zkschema import paths

@@ -14,7 +14,7 @@ from flumeng.fleet.execution import Manner
 from flumeng.fleet.plan import PushPlan, from_json, moved_since, to_json
 from flumeng.fleet.resources import Resources
 from flumeng.fleet.site_copy import copy_site
-from flumeng.fleet.wave_events import Ending, Outcome
+from flumeng.fleet.waves import Ending, Outcome
 from tests.testkit.sites import NOON, FakeSites
 from zkschema import paths
 from zkschema.records import PushClaim, PushSource

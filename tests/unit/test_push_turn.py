@@ -15,10 +15,9 @@ from flumeng.control.zookeeper import ABSENT, ANY, Found, Path, Put, Version, Wr
 from flumeng.fleet import claim as claims
 from flumeng.fleet import planning
 from flumeng.fleet.inventory import Site
-from flumeng.fleet.link import Link
 from flumeng.fleet.site_copy import copy_site
 from flumeng.fleet.site_state import push_of, state_of
-from flumeng.fleet.turn import Task, Turn
+from flumeng.fleet.turn import Link, Task, Turn
 from flumeng.platform.errors import ConflictError
 from tests.testkit.sites import NOON, FakeSites
 from tests.testkit.store import FakeStore, FakeTree

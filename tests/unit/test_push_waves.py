@@ -7,8 +7,7 @@ from typing import Literal
 
 import pytest
 
-from flumeng.fleet.inventory import Wave
-from flumeng.fleet.wave_events import (
+from flumeng.fleet.waves import (
     Applied,
     Await,
     Begin,
@@ -26,10 +25,11 @@ from flumeng.fleet.wave_events import (
     StopAsked,
     Tell,
     Tick,
+    Wave,
     WaveBegins,
     WaveEnds,
+    Waves,
 )
-from flumeng.fleet.waves import Waves
 
 CANARY, REST, LAST = "canary", "rest", "last"
 

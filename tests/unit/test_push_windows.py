@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from flumeng.fleet.inventory.windows import Window, is_open, opens_at, parse_window
+from flumeng.fleet.windows import Window, is_open, opens_at, parse_window
 
 BERLIN = ZoneInfo("Europe/Berlin")
 EVERY_DAY = frozenset(range(7))

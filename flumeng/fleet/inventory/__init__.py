@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flumeng.fleet.inventory.layers import Layer
-from flumeng.fleet.inventory.windows import Window
+from flumeng.fleet.waves import Wave
 from flumeng.platform.errors import UserError
 
 
@@ -28,22 +28,6 @@ class Site:
     credential: str = ""
     connect_seconds: float = 10.0
     turn_seconds: float = 60.0
-
-
-@dataclass(frozen=True)
-class Wave:
-    """Sites that are changed together, ``parallel`` at once. The wave has failed when more than
-    ``max_failures`` have. A site has ``settle_seconds`` to run what it got and must then be no
-    worse than before for ``soak_seconds``. It is begun only within a window in its time zone, if
-    there are any."""
-
-    name: str
-    sites: tuple[str, ...]
-    parallel: int = 1
-    max_failures: int = 0
-    settle_seconds: float = 300.0
-    soak_seconds: float = 0.0
-    windows: tuple[Window, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ import yaml
 
 from flumeng.config import document
 from flumeng.config.decode import Decoder
-from flumeng.fleet.inventory import Site, Wave
+from flumeng.fleet.inventory import Site
 from flumeng.fleet.inventory.variables import check_name as check_variable
 from flumeng.fleet.inventory.variables import fill
-from flumeng.fleet.inventory.windows import parse_window
+from flumeng.fleet.waves import Wave
+from flumeng.fleet.windows import parse_window
 from flumeng.platform.options.option import option
 from flumeng.platform.options.patterns import SECRET
 from flumeng.platform.options.problems import Problem, nearest
