@@ -20,7 +20,7 @@ import click
 from cli import names
 from cli.options import reason_option, zk_option
 from flumeng.control.commands.operator import Operator
-from flumeng.control.queries import counters, journals, points, target_checks, waiting
+from flumeng.control.queries import conditions, counters, journals, points, target_checks
 from flumeng.control.queries.acks import Ask, ask_worker
 from flumeng.control.zookeeper import Store
 from flumeng.platform import secrets
@@ -145,7 +145,7 @@ class CliContext:
     def wait_for(self, missing: Callable[[], Sequence[str]], timeout_seconds: float) -> None:
         """Until ``missing()`` is empty; exit code 1 with what is missing after the timeout. Changes
         are shown on a terminal only."""
-        still = waiting.wait_for(
+        still = conditions.wait_for(
             missing,
             timeout_seconds=timeout_seconds,
             monotonic=self.monotonic,

@@ -12,8 +12,7 @@ from flumeng.control.commands.cursors import delete_cursor
 from flumeng.control.commands.flow_records import require_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import moments
-from flumeng.control.queries.acks import positions
-from flumeng.control.queries.cursors import cursors
+from flumeng.control.queries.acks import cursors, positions
 from flumeng.control.zookeeper import Store
 
 

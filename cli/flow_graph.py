@@ -11,7 +11,7 @@ from cli.options import json_option, optional_zk_option
 from cli.output import show_json
 from flumeng.config import parse_written
 from flumeng.config.flow_files import read_flows
-from flumeng.control.queries import graph_text, overview
+from flumeng.control.queries import flow_graph, overview
 from flumeng.control.queries.flow_graph import FlowGraph, graph_of, rates_of
 from flumeng.control.queries.task_counts import task_counts
 from flumeng.platform.errors import UserError
@@ -22,7 +22,7 @@ from flumeng.platform.errors import UserError
 @click.option(
     "--format",
     "format_",
-    type=click.Choice([*graph_text.FORMATS]),
+    type=click.Choice([*flow_graph.FORMATS]),
     default="text",
     show_default=True,
     help="For people, or as the text of a diagram in Mermaid or Graphviz.",
@@ -39,7 +39,7 @@ def graph(*, hosts: str | None, flow: str, format_: str, as_json: bool) -> None:
     if as_json:
         show_json(found)
     else:
-        click.echo(graph_text.FORMATS[format_](found))
+        click.echo(flow_graph.FORMATS[format_](found))
 
 
 def _of_file(path: Path) -> FlowGraph:

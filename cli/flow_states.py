@@ -16,8 +16,7 @@ from cli.output import count, show_json
 from flumeng.control.commands.flows import StateOutcome, set_flow_state, set_flow_states
 from flumeng.control.commands.parts import parts_there
 from flumeng.control.queries import overview
-from flumeng.control.queries.overview import UNREADABLE
-from flumeng.control.queries.receiving import Receiving, receiving
+from flumeng.control.queries.overview import UNREADABLE, Receiving, receiving
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
 

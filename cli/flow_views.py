@@ -15,8 +15,8 @@ from cli.sites import Clusters, with_clusters
 from cli.task_output import show_counts, show_ended
 from flumeng.control.queries import conditions, history, moments, overview
 from flumeng.control.queries.acks import progress
-from flumeng.control.queries.scaling import ScalingRow
 from flumeng.control.queries.task_counts import task_counts
+from flumeng.control.queries.task_status import ScalingRow
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
 

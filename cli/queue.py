@@ -13,10 +13,9 @@ from cli.output import count, show_json, show_table
 from flumeng.control.commands.flow_records import require_flow
 from flumeng.control.commands.queues import decide
 from flumeng.control.queries import asking, lag, moments, queues
-from flumeng.control.queries.lanes import LaneRow, lanes_of, listed_items
-from flumeng.control.queries.queues import QueueRow
+from flumeng.control.queries.causes import of_unreadable
+from flumeng.control.queries.queues import LaneRow, QueueRow, lanes_of, listed_items
 from flumeng.control.queries.reading import Reading
-from flumeng.control.queries.unreadable import causes
 from flumeng.control.zookeeper import Store
 
 SHOWN = 100
@@ -45,7 +44,7 @@ def list_(context: CliContext, store: Store, flow: str | None, as_json: bool) ->
     known = lag.newest(told)
     whole = queues.overview(reading, known) if flow is None else []
     lanes = lanes_of(reading, [flow], known) if flow is not None else []
-    for cause in causes(reading.unreadable.values()):
+    for cause in of_unreadable(reading.unreadable.values()):
         click.echo(f"flumeng: {cause.what}", err=True)
     for away in silent:
         click.echo(f"flumeng: node {away} does not answer", err=True)
@@ -145,7 +144,7 @@ def show(context: CliContext, store: Store, flow: str, limit: int, as_json: bool
     require_flow(store, flow)
     reading = Reading.of(store)
     rows = listed_items(reading, flow, limit)
-    for cause in causes(reading.unreadable.values()):
+    for cause in of_unreadable(reading.unreadable.values()):
         click.echo(f"flumeng: {cause.what}", err=True)
     if as_json:
         show_json(rows)

@@ -12,7 +12,7 @@ from cli.options import json_option
 from cli.output import count, show_json, show_table
 from cli.sites import Clusters, with_clusters
 from flumeng.control.queries import health
-from flumeng.control.queries.cause_groups import grouped
+from flumeng.control.queries.causes import grouped
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import FlumengError
 

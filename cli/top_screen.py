@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.output import count, make_table
 from cli.status import state_cells
-from flumeng.control.queries.cause_groups import grouped
+from flumeng.control.queries.causes import grouped
 from flumeng.control.queries.flow_rates import UNKNOWN, FlowRates
 from flumeng.control.queries.lag import LagOfFlow
 from flumeng.control.queries.overview import NodeRow

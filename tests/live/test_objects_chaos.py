@@ -26,7 +26,7 @@ import pytest
 
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.queries.lanes import ItemRow, lanes_of, listed_items
+from flumeng.control.queries.queues import ItemRow, lanes_of, listed_items
 from flumeng.control.queries.reading import Reading
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.kazoo_store import connect

@@ -28,7 +28,7 @@ import pytest
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import set_setting
-from flumeng.control.queries.lanes import lanes_of, listed_items
+from flumeng.control.queries.queues import lanes_of, listed_items
 from flumeng.control.queries.reading import Reading
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.kazoo_store import connect

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flumeng.control.queries.cause_groups import grouped
+from flumeng.control.queries.causes import grouped
 
 WAIT, MEND = "wait", "correct the cause"
 

@@ -14,7 +14,7 @@ from cli.main import tree
 from flumeng.config import parse_flow
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.queries import graph_text
+from flumeng.control.queries import flow_graph
 from flumeng.control.queries.flow_graph import Rates, graph_of, rates_of
 from flumeng.control.queries.task_counts import TaskCounts, TaskCountsRow
 from flumeng.control.zookeeper import ABSENT
@@ -43,7 +43,7 @@ COUNTED = Rates(processed=120.0, dropped=20.5, parse_errors=0.25, dead_letters=0
 
 
 def test_text_leads_from_the_sources_down() -> None:
-    assert graph_text.text(graph_of(parse_flow(FLOW), COUNTED)).splitlines() == [
+    assert flow_graph.text(graph_of(parse_flow(FLOW), COUNTED)).splitlines() == [
         "flow web: durability disk, delivery exactly-once, 0.2 events/s with parse_error",
         "  source syslog 0.0.0.0:5514",
         '  source tail /var/log/*.log, "/srv/a b/*.log"',
@@ -61,7 +61,7 @@ def test_filters_say_what_becomes_of_what_they_cannot_process() -> None:
         flow = FLOW.replace("  - where", f"    on_error: {action}\n  - where")
         graph = graph_of(parse_flow(flow))
         said = f"when attrs['source'] = 'syslog', on error {action}"
-        assert all(said in show(graph) for show in (graph_text.text, graph_text.dot))
+        assert all(said in show(graph) for show in (flow_graph.text, flow_graph.dot))
 
 
 def test_branches_are_indented() -> None:
@@ -69,7 +69,7 @@ def test_branches_are_indented() -> None:
         "{flow: a, sources: [tail: {paths: [/a]}], branches: [{name: b, when: seq > 1, filters: "
         "[where: seq > 2], sinks: [noop]}, {name: c, otherwise: true, sinks: [console]}]}"
     )
-    assert graph_text.text(graph_of(spec)).splitlines()[3:] == [
+    assert flow_graph.text(graph_of(spec)).splitlines()[3:] == [
         "  -> branch b when seq > 1",
         '    -> where "seq > 2"',
         "    -> sink noop",
@@ -79,7 +79,7 @@ def test_branches_are_indented() -> None:
 
 
 def test_mermaid_has_a_line_for_each_node_and_edge() -> None:
-    lines = graph_text.mermaid(graph_of(parse_flow(FLOW), COUNTED)).splitlines()
+    lines = flow_graph.mermaid(graph_of(parse_flow(FLOW), COUNTED)).splitlines()
     assert lines[3] == "flowchart TD"
     assert '  n2[("journal on disk")]' in lines
     assert (
@@ -91,7 +91,7 @@ def test_mermaid_has_a_line_for_each_node_and_edge() -> None:
 
 
 def test_graphviz_reads_its_own() -> None:
-    found = graph_text.dot(graph_of(parse_flow(FLOW)))
+    found = flow_graph.dot(graph_of(parse_flow(FLOW)))
     assert found.startswith('digraph "web" {\n')
     assert (
         '  n4 [shape=box, label="where \\"severity <= 4 AND app <> \\\\\\"x#y\\\\\\"\\""];' in found
@@ -119,7 +119,7 @@ def test_the_journal_says_what_it_keeps(durability: str, kept: str) -> None:
     spec = parse_flow(
         f"{{flow: a, sources: [tail: {{paths: [/a]}}], durability: {durability}, sinks: [noop]}}"
     )
-    assert kept in graph_text.text(graph_of(spec))
+    assert kept in flow_graph.text(graph_of(spec))
 
 
 def row(task: str, since: float, processed: int, errors: int | None) -> TaskCountsRow:

@@ -21,9 +21,9 @@ from flumeng.control.commands.flows import (
 from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.commands.operator import Operator
 from flumeng.control.planner.drops import drop_of
-from flumeng.control.queries import kept_journals, overview
+from flumeng.control.queries import journal_causes, overview
+from flumeng.control.queries.causes import Cause
 from flumeng.control.queries.reading import Reading
-from flumeng.control.queries.unreadable import Cause
 from flumeng.control.snapshot import discovered
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.snapshot.snapshot import FlowView, Snapshot
@@ -376,7 +376,7 @@ def test_status_names_the_reader_that_fills_a_journal_before_it_is_full(store: F
 
     def told(**accounts: Account) -> list[Cause]:
         named = {{"a": A, "b": B}[name]: one for name, one in accounts.items()}
-        return list(kept_journals.causes(flows, Reading(store), named, now=5000))
+        return list(journal_causes.of_kept(flows, Reading(store), named, now=5000))
 
     def account(size: int, safe: int = 1000, oldest: float | None = None) -> Account:
         oldest_us = None if oldest is None else int(oldest * 1e6)

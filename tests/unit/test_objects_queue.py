@@ -22,8 +22,7 @@ from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.control.commands.flows import apply_flow, delete_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.queues import decide
-from flumeng.control.queries.lanes import lanes_of
-from flumeng.control.queries.queues import overview
+from flumeng.control.queries.queues import lanes_of, overview
 from flumeng.control.queries.reading import Reading
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.items import Item

@@ -23,7 +23,7 @@ from flumeng.connectors.groups import sink as groups
 from flumeng.connectors.groups.availability import Availability
 from flumeng.connectors.groups.options import FirstOf
 from flumeng.connectors.groups.sink import FirstOfSink, GroupSink, OneOfSink, WriteToOne
-from flumeng.control.queries import graph_text
+from flumeng.control.queries import flow_graph
 from flumeng.control.queries.flow_graph import graph_of
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.schema import EVENT_SCHEMA
@@ -355,13 +355,13 @@ def test_a_policy_bounds_the_members(tmp_path: Path) -> None:
 
 def test_the_graph_shows_the_members() -> None:
     spec = group(HTTP.format(1), "files: {path: /a}")
-    assert graph_text.text(graph_of(spec)).splitlines()[3:] == [
+    assert flow_graph.text(graph_of(spec)).splitlines()[3:] == [
         "  -> group first_of",
         "    -> sink http http://h1/",
         "    -> sink files /a",
     ]
-    assert '  n2[["first_of"]]' in graph_text.mermaid(graph_of(spec)).splitlines()
-    assert '  n2 [shape=hexagon, label="first_of"];' in graph_text.dot(graph_of(spec)).splitlines()
+    assert '  n2[["first_of"]]' in flow_graph.mermaid(graph_of(spec)).splitlines()
+    assert '  n2 [shape=hexagon, label="first_of"];' in flow_graph.dot(graph_of(spec)).splitlines()
 
 
 def test_a_group_of_files_gathers_events_as_files_do() -> None:

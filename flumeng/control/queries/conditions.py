@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from flumeng.config import SpecError, parse_flow
 from flumeng.config.flow_names import is_part, parts_among, whole_of
@@ -15,10 +15,10 @@ from flumeng.control.queries import overview
 from flumeng.control.queries.acks import Positions, acks_of
 from flumeng.control.queries.overview import FlowDetail
 from flumeng.control.queries.task_status import TaskRow
-from flumeng.control.queries.waiting import UnsatisfiableError
 from flumeng.control.snapshot import journal_registry, partitions
 from flumeng.control.snapshot.partitions import subscribed
 from flumeng.control.zookeeper import ReadableStore, Store, Versioned
+from flumeng.platform.errors import FlumengError, UnavailableError
 from zkschema import paths
 from zkschema.records import COLLECT, DISCOVER
 
@@ -160,3 +160,37 @@ def _unplanned(flow: FlowDetail) -> list[str]:
 
 def _line(task: TaskRow) -> str:
     return f"task {task.flow}/{task.task} is {task.state}{': ' + task.why if task.why else ''}"
+
+
+LOOK_SECONDS = 0.5
+
+
+class UnsatisfiableError(FlumengError):
+    """The condition cannot hold any more until somebody acts."""
+
+
+def wait_for(
+    missing: Callable[[], Sequence[str]],
+    *,
+    timeout_seconds: float,
+    monotonic: Callable[[], float],
+    sleep: Callable[[float], None],
+    tell: Callable[[Sequence[str]], None] = lambda _missing: None,
+) -> Sequence[str]:
+    """Wait until ``missing()`` is empty or the time is up; returns its last result. ``tell`` is
+    called with each change. Raises ``UnavailableError`` only when ZooKeeper is away at the end."""
+    deadline = monotonic() + timeout_seconds
+    told: Sequence[str] | None = None
+    while True:
+        try:
+            still = missing()
+        except UnavailableError:
+            if monotonic() >= deadline:
+                raise
+        else:
+            if still != told:
+                tell(still)
+                told = still
+            if not still or monotonic() >= deadline:
+                return still
+        sleep(LOOK_SECONDS)

@@ -13,22 +13,20 @@ from flumeng.control.commands.subscriptions import readers_of
 from flumeng.control.queries import (
     asking,
     counters,
+    journal_causes,
     journals,
-    kept_journals,
     lag,
     moments,
     overview,
     queues,
-    replicas,
-    unreadable,
 )
 from flumeng.control.queries.acks import AckRow, Positions, acks_of
+from flumeng.control.queries.causes import Cause, of_unreadable
 from flumeng.control.queries.flow_health import flow_health
 from flumeng.control.queries.lag import FlowLag
 from flumeng.control.queries.overview import FlowRow, NodeRow
 from flumeng.control.queries.reading import Reading
 from flumeng.control.queries.task_status import TaskRow
-from flumeng.control.queries.unreadable import Cause
 from flumeng.control.snapshot import journal_registry, leases
 from flumeng.control.zookeeper import ReadableStore
 from flumeng.journal.serving.account import Account
@@ -63,7 +61,7 @@ def status(
     reading.read_each([paths.lease(*name) for name in leases.names(reading)])
     maintenance = cluster.value.maintenance if cluster else None
     causes = [
-        *unreadable.causes(reading.unreadable.values()),
+        *of_unreadable(reading.unreadable.values()),
         *_of_masters(masters),
         *_of_troubles(masters, flows),
         *_of_maintenance(maintenance),
@@ -73,7 +71,7 @@ def status(
         *_of_lost(told),
         *queues.causes(reading),
         *_of_copies(reading, nodes, acks),
-        *kept_journals.causes(flows, reading, known, now),
+        *journal_causes.of_kept(flows, reading, known, now),
         *(cause for flow in flows for cause in lag.causes(flow, lags[flow.flow])),
     ]
     return {
@@ -181,7 +179,7 @@ def _of_copies(
     known = journal_registry.journals(reading)
     flows = {journal.flow for journal in known.values() if journal.lineage}
     said = {flow: replicas_of(reading, flow) for flow in flows}
-    return replicas.causes(
+    return journal_causes.of_replicas(
         known,
         {flow: wanted for flow, wanted in said.items() if wanted is not None},
         {node.node for node in nodes if node.live},

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from flumeng.control.commands.flow_records import require_flow
 from flumeng.control.commands.parts import parts_there
-from flumeng.control.queries import asking, journals, unreadable
+from flumeng.control.queries import asking, journals
 from flumeng.control.queries.acks import AckRow, Positions, acks_of
 from flumeng.control.queries.asking import Answers
+from flumeng.control.queries.causes import Cause, of_unreadable
 from flumeng.control.queries.overview import FlowRow
 from flumeng.control.queries.reading import Reading
 from flumeng.control.queries.task_status import TaskRow
-from flumeng.control.queries.unreadable import Cause
 from flumeng.control.snapshot.partitions import key
 from flumeng.control.zookeeper import ReadableStore
 from flumeng.journal.log.past import AGO_SECONDS
 from flumeng.journal.serving.account import Account
 from zkschema.records import COLLECT
+
+N = TypeVar("N", int, float)
 
 BATCHES = 2
 """A lag whose oldest event is younger than so many batches is steady."""
@@ -213,7 +216,7 @@ def _lag(
     rows = sorted(
         (_row(ack, accounts.get(key(flow, ack.partition)), now) for ack in acks), key=_latest_first
     )
-    problems = tuple(cause.what for cause in unreadable.causes(reading.unreadable.values()))
+    problems = tuple(cause.what for cause in of_unreadable(reading.unreadable.values()))
     return _total(flow, state, rows, where.silent, problems)
 
 
@@ -283,9 +286,13 @@ def _total(
 
 
 def _sum(rates: Sequence[float | None]) -> float | None:
-    """None unless all are known."""
-    known = [rate for rate in rates if rate is not None]
-    return round(sum(known), 3) if known and len(known) == len(rates) else None
+    return if_all_known(lambda known: round(sum(known), 3), rates)
+
+
+def if_all_known(how: Callable[[list[N]], N], numbers: Sequence[N | None]) -> N | None:
+    """Such as the sum; None unless all numbers are known."""
+    known = [one for one in numbers if one is not None]
+    return how(known) if known and len(known) == len(numbers) else None
 
 
 def _latest_first(row: PartitionLag) -> tuple[bool, int, str]:

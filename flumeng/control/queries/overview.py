@@ -13,13 +13,13 @@ from flumeng.config.flow_names import beside, is_part, parts_among, whole_of
 from flumeng.config.guarantees import local_paths
 from flumeng.config.outline import Outline, outline
 from flumeng.control.commands.flow_records import current_revisions, require_flow
-from flumeng.control.queries import scaling, task_status
+from flumeng.control.commands.subscriptions import upstream_of
+from flumeng.control.queries import task_status
 from flumeng.control.queries.acks import Positions, acks_of
 from flumeng.control.queries.flow_health import UNKNOWN_HEALTH, FlowHealth, flow_health
 from flumeng.control.queries.reading import Reading
-from flumeng.control.queries.scaling import ScalingRow
 from flumeng.control.queries.task_counts import NO_COUNTS, TaskCounts
-from flumeng.control.queries.task_status import EndedRow, RolloutRow, TaskRow
+from flumeng.control.queries.task_status import EndedRow, RolloutRow, ScalingRow, TaskRow
 from flumeng.control.snapshot.snapshot import FlowView
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import Found, ReadableStore, Store, Unreadable, Versioned
@@ -208,7 +208,7 @@ def flow(store: ReadableStore, name: str) -> FlowDetail:
         backfill=_backfill(reading, name, record) if record.backfill_of else None,
         ended=task_status.ended(view),
         health=flow_health(record.state, view.problem, tasks),
-        scaling=scaling.row(
+        scaling=task_status.scaling(
             view.place.collect.tasks if view.place else None,
             discovered.value if discovered else None,
         ),
@@ -365,3 +365,32 @@ def _spec(
         return parse_flow(text) if needed else None, text, ""
     except SpecError as error:
         return None, text, f"revision {revision} cannot be read: {error}"
+
+
+@dataclass(frozen=True)
+class Receiving:
+    """``journals``: it has sources that write journals; ``others``: it reads events kept elsewhere,
+    as in Kafka or in the journals of ``flow``. The default is for unreadable flows."""
+
+    journals: bool = True
+    others: bool = False
+    flow: str = ""
+
+
+def receiving(store: ReadableStore, flows: Sequence[str]) -> Mapping[str, Receiving]:
+    """By flow, as its current text says."""
+    records = store.read_each([paths.flow(flow) for flow in flows])
+    texts = current_revisions(store, dict(zip(flows, records, strict=True)))
+    return {
+        flow: _of(text.value.effective) if isinstance(text, Versioned) else Receiving()
+        for flow in flows
+        for text in (texts.get(flow),)
+    }
+
+
+def _of(text: str) -> Receiving:
+    try:
+        spec = parse_flow(text)
+    except SpecError:
+        return Receiving()
+    return Receiving(bool(spec.pinned), bool(spec.partitioned), upstream_of(spec) or "")

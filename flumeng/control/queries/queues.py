@@ -1,30 +1,37 @@
-"""The work queues of all flows; ``lanes`` has the items of one."""
+"""The work queues of flows: whole queues, their lanes, and the items of one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from flumeng.control.queries.lanes import (
-    NOBODY,
-    Accounts,
-    LaneRow,
-    Owner,
-    acks_of,
-    end_of,
-    latest_of,
-    offset_of,
-    owners_of,
-    rate_of,
-    sum_of,
-)
+from flumeng.control.queries.causes import Cause
+from flumeng.control.queries.lag import if_all_known
 from flumeng.control.queries.reading import Reading
-from flumeng.control.queries.unreadable import Cause
 from flumeng.control.snapshot import items, queues
-from flumeng.control.snapshot.partitions import key
+from flumeng.control.snapshot.items import Item
+from flumeng.control.snapshot.partitions import ack_path, key
+from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import Found, Unreadable, Versioned
+from flumeng.journal.log.past import AGO_SECONDS
+from flumeng.journal.serving.account import Account
+from flumeng.platform.errors import CorruptError, UserError
 from zkschema import paths
-from zkschema.records import Ack, Flow, Queue
+from zkschema.records import COLLECT, Ack, Flow, Queue, QueueFailure
+
+Accounts = Mapping[str, Account]
+"""By ``partitions.key``."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """``running``: the live ``node`` reports that the lane's task runs."""
+
+    node: str = ""
+    running: bool = False
+
+
+NOBODY = Owner()
 
 
 @dataclass(frozen=True)
@@ -47,25 +54,54 @@ class QueueRow:
     problem: str = ""
 
 
-def flows_with_queues(reading: Reading) -> list[str]:
-    return reading.children(paths.queues())
+@dataclass(frozen=True)
+class LaneRow:
+    """As ``QueueRow``, for one lane. ``at``: the item that is read now or next, acked up to
+    ``position``, ``since`` then."""
+
+    flow: str
+    lane: str
+    node: str
+    running: bool
+    waiting: int
+    bytes: int | None
+    oldest: float | None
+    done: int
+    failed: int
+    at: str
+    position: int
+    since: float | None
+    items_per_second: float | None
+    end_seconds: float | None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class ItemRow:
+    """``state``: ``failed``, ``retry``, ``running`` or ``waiting``. ``position``: bytes or rows
+    read. ``node`` reads it; its lane was last acked ``since``."""
+
+    item: str
+    state: str
+    location: str
+    bytes: int
+    modified: float
+    position: int
+    why: str
+    node: str = ""
+    since: float | None = None
 
 
 def overview(reading: Reading, accounts: Accounts) -> list[QueueRow]:
     """A row for each queue, in a few requests however many there are."""
-    names = flows_with_queues(reading)
+    names = reading.children(paths.queues())
     heads = dict(zip(names, reading.read_each([paths.queue(name) for name in names]), strict=True))
     known = {name: one.value for name, one in heads.items() if isinstance(one, Versioned)}
     records = reading.read_each([paths.flow(name) for name in names])
     states = dict(zip(names, map(_state, records), strict=True))
-    failed = dict(
-        zip(
-            known,
-            reading.children_many([paths.queue_failures(name) for name in known]),
-            strict=True,
-        )
-    )
-    look = _Look(acks_of(reading, known), failed, owners_of(reading, known), accounts)
+    listed = reading.children_many([paths.queue_failures(name) for name in known])
+    failed = dict(zip(known, listed, strict=True))
+    look = _Overview(acks_of(reading, known), failed, owners_of(reading, known), accounts)
     rows = []
     for name in names:
         if name in known:
@@ -85,19 +121,19 @@ def totals(rows: Sequence[LaneRow], state: str) -> QueueRow:
         lanes=len(rows),
         waiting=sum(row.waiting for row in rows),
         running=sum(row.running for row in rows),
-        bytes=sum_of([row.bytes for row in rows]),
+        bytes=if_all_known(sum, [row.bytes for row in rows]),
         oldest=min((row.oldest for row in rows if row.oldest is not None), default=None),
         done=sum(row.done for row in rows),
         failed=sum(row.failed for row in rows),
-        items_per_second=sum_of([row.items_per_second for row in rows]),
-        end_seconds=latest_of([row.end_seconds for row in rows]),
+        items_per_second=if_all_known(sum, [row.items_per_second for row in rows]),
+        end_seconds=if_all_known(max, [row.end_seconds for row in rows]),
         problem="; ".join(dict.fromkeys(row.problem for row in rows if row.problem)),
     )
 
 
 def causes(reading: Reading) -> Iterator[Cause]:
     """One for each flow with failed items about which nothing is decided."""
-    flows = flows_with_queues(reading)
+    flows = reading.children(paths.queues())
     failed = reading.children_many([paths.queue_failures(flow) for flow in flows])
     for flow, listed in zip(flows, failed, strict=True):
         some = listed[: queues.FAILURES_READ]
@@ -114,7 +150,7 @@ def causes(reading: Reading) -> Iterator[Cause]:
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Overview:
     """Of all queues: flow -> acks of its lanes, flow -> names of its failed items."""
 
     acks: Mapping[str, Mapping[str, Found[Ack]]]
@@ -140,15 +176,216 @@ class _Look:
                 for lane, number in waiting.items()
                 if number
             ),
-            bytes=sum_of([one.unacked_bytes if one else None for one in told]),
+            bytes=if_all_known(sum, [one.unacked_bytes if one else None for one in told]),
             oldest=min(oldest) / 1e6 if oldest else None,
             done=done - len(failed) - sum(queue.retried.values()),
             failed=len(failed),
-            items_per_second=sum_of([rate_of(one) for one in told]),
-            end_seconds=latest_of([end_of(one) for one in told]),
+            items_per_second=if_all_known(sum, [rate_of(one) for one in told]),
+            end_seconds=if_all_known(max, [end_of(one) for one in told]),
             problem="; ".join(str(one) for one in acks.values() if isinstance(one, Unreadable)),
         )
 
 
 def _state(flow: Found[Flow]) -> str:
     return flow.value.state if isinstance(flow, Versioned) else "unreadable" if flow else "gone"
+
+
+def lanes_of(
+    reading: Reading, flows: Iterable[str], accounts: Accounts | None = None
+) -> list[LaneRow]:
+    """A row for each lane of these flows that can be read."""
+    rows = []
+    for flow in flows:
+        head = reading.read(paths.queue(flow))
+        if head is not None:
+            queue = _Queue.of(reading, flow, head.value)
+            rows += [queue.row(lane, accounts or {}) for lane in in_order(head.value)]
+    return rows
+
+
+def listed_items(reading: Reading, flow: str, most: int) -> list[ItemRow]:
+    """Failed, running and then waiting items, at ``most`` so many. Raises UserError."""
+    head = reading.read(paths.queue(flow))
+    if head is None:
+        raise UserError(
+            reading.why(paths.queue(flow))
+            or f"flow {flow} has no queue: it has no source `objects` that ever ran"
+        )
+    queue = _Queue.of(reading, flow, head.value)
+    rows = [
+        ItemRow(name, f.wanted or "failed", f.location, f.size, f.modified / 1e6, f.position, f.why)
+        for name, f in queue.failures.items()
+        if f.wanted != "skip"
+    ]
+    for state in ("running", "waiting"):
+        for lane in in_order(head.value):
+            rows += queue.rows(lane, state, most - len(rows))
+    return rows[:most]
+
+
+@dataclass(frozen=True)
+class _Queue:
+    """``problems``: lane -> why some of its segments cannot be read."""
+
+    flow: str
+    head: Queue
+    segments: Mapping[str, list[Item]]
+    problems: Mapping[str, str]
+    acks: Mapping[str, Found[Ack]]
+    failures: Mapping[str, QueueFailure]
+    owners: Mapping[str, Owner]
+
+    @classmethod
+    def of(cls, reading: Reading, flow: str, head: Queue) -> _Queue:
+        listed = reading.children_many([paths.queue_lane(flow, name) for name in head.next])
+        wanted = [
+            (name, paths.queue_segment(flow, name, number))
+            for name, numbers in zip(head.next, listed, strict=True)
+            for number in sorted(numbers)
+            if number.isdigit()
+        ]
+        segments: dict[str, list[Item]] = {name: [] for name in head.next}
+        problems: dict[str, str] = {}
+        found = reading.read_each([path for _, path in wanted])
+        for (name, path), one in zip(wanted, found, strict=True):
+            try:
+                if isinstance(one, Versioned):
+                    segments[name] += items.of_segment(one.value)
+                elif one is not None:
+                    problems[name] = str(one)
+            except CorruptError as error:
+                problems[name] = f"{path}: {error}"
+        kept = reading.children(paths.queue_failures(flow))
+        failed = reading.read_many([paths.queue_failure(flow, name) for name in kept])
+        return cls(
+            flow,
+            head,
+            segments,
+            problems,
+            acks_of(reading, {flow: head})[flow],
+            {n: one.value for n, one in zip(kept, failed, strict=True) if one is not None},
+            owners_of(reading, {flow: head}),
+        )
+
+    def row(self, lane: str, accounts: Accounts) -> LaneRow:
+        ack, problem = self.acks[lane], self.problems.get(lane, "")
+        if isinstance(ack, Unreadable):
+            problem = str(ack)
+        offset, waiting = offset_of(ack), self._waiting(lane)
+        owner = self._owner(lane)
+        account = accounts.get(key(self.flow, queues.partition_of(lane, self.head)))
+        own = [f for name, f in self.failures.items() if name.partition(".")[0] == lane]
+        number = max(0, self.head.next[lane] - items.number_of(offset))
+        left = items.bytes_from(waiting, offset)
+        return LaneRow(
+            flow=self.flow,
+            lane=lane,
+            node=owner.node,
+            running=bool(number) and owner.running,
+            waiting=number,
+            bytes=None if problem else left,
+            oldest=min((one.modified_us / 1e6 for one in waiting), default=None),
+            done=items.number_of(offset) - len(own) - self.head.retried.get(lane, 0),
+            failed=len(own),
+            at=waiting[0].location if waiting else "",
+            position=items.position_of(offset) if waiting else 0,
+            since=ack.written if isinstance(ack, Versioned) and waiting else None,
+            items_per_second=rate_of(account),
+            end_seconds=end_of(account),
+            problem=problem,
+        )
+
+    def rows(self, lane: str, state: str, most: int) -> list[ItemRow]:
+        """The first items that are not acked: the running one, or those that wait."""
+        ack, owner, waiting = self.acks[lane], self._owner(lane), self._waiting(lane)
+        running = waiting[:1] if owner.running else []
+        at = items.position_of(offset_of(ack))
+        since = ack.written if isinstance(ack, Versioned) else None
+        where = (owner.node, since) if state == "running" else ()
+        some = running if state == "running" else waiting[len(running) :]
+        return [
+            ItemRow(
+                f"{lane}.{one.number}",
+                state,
+                one.location,
+                one.size,
+                one.modified_us / 1e6,
+                at if one is waiting[0] else 0,
+                "",
+                *where,
+            )
+            for one in some[: max(0, most)]
+        ]
+
+    def _owner(self, lane: str) -> Owner:
+        partition = queues.partition_of(lane, self.head)
+        return self.owners.get(key(self.flow, partition), NOBODY)
+
+    def _waiting(self, lane: str) -> list[Item]:
+        acked = items.number_of(offset_of(self.acks[lane]))
+        return [one for one in self.segments[lane] if one.number >= acked]
+
+
+def acks_of(reading: Reading, heads: Mapping[str, Queue]) -> dict[str, dict[str, Found[Ack]]]:
+    """Flow -> lane -> its ack; None for a lane that never had an item."""
+    wanted = [
+        (flow, lane, ack_path(flow, queues.partition_of(lane, head)))
+        for flow, head in heads.items()
+        for lane, number in head.next.items()
+        if number
+    ]
+    found: dict[str, dict[str, Found[Ack]]] = {
+        flow: dict.fromkeys(head.next) for flow, head in heads.items()
+    }
+    read = reading.read_each([path for _, _, path in wanted])
+    for (flow, lane, _), ack in zip(wanted, read, strict=True):
+        found[flow][lane] = ack
+    return found
+
+
+def owners_of(reading: Reading, flows: Iterable[str]) -> dict[str, Owner]:
+    """``partitions.key`` -> its owner."""
+    plans = read_plans(reading, flows)
+    nodes = reading.children(paths.live_nodes())
+    told = reading.read_many([paths.status(node) for node in nodes])
+    statuses = {
+        node: one.value.tasks for node, one in zip(nodes, told, strict=True) if one is not None
+    }
+    owners: dict[str, Owner] = {}
+    for flow, plan in plans.items():
+        for name, task in plan.value.tasks.items():
+            if task.kind == COLLECT and task.node:
+                status = statuses.get(task.node, {}).get(f"{flow}/{name}")
+                works = status is not None and status.works and status.epoch == task.epoch
+                owner = Owner(task.node, works)
+                owners.update((key(flow, partition), owner) for partition in task.partitions)
+    return owners
+
+
+def offset_of(ack: Found[Ack]) -> int:
+    return ack.value.offset if isinstance(ack, Versioned) else 0
+
+
+def rate_of(account: Account | None) -> float | None:
+    if account is None or account.acked_minute_ago is None:
+        return None
+    done = account.distance(account.acked_minute_ago, account.acked)
+    return round(max(0, done) / AGO_SECONDS, 3)
+
+
+def end_of(account: Account | None) -> float | None:
+    """By bytes, or by items without sizes."""
+    if account is None:
+        return None
+    if not account.unacked:
+        return 0.0
+    left, before = account.unacked_bytes, account.unacked_bytes_minute_ago
+    if not left:
+        left, before = account.unacked, account.unacked_minute_ago
+    if before is None or before <= left:
+        return None
+    return round(left * AGO_SECONDS / (before - left), 1)
+
+
+def in_order(head: Queue) -> list[str]:
+    return sorted(head.next, key=lambda lane: int(lane) if lane.isdigit() else -1)

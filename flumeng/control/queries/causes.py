@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from flumeng.control.zookeeper import Unreadable
@@ -49,7 +49,7 @@ WORST = 20
 """Records of one kind that are named."""
 
 
-def causes(found: Iterable[Unreadable]) -> Iterator[Cause]:
+def of_unreadable(found: Iterable[Unreadable]) -> Iterator[Cause]:
     """By kind, and by path."""
     kinds: dict[str, list[Unreadable]] = {}
     for one in sorted(found, key=lambda one: (one.path.row.pattern, str(one.path))):
@@ -79,3 +79,29 @@ def advice(one: Unreadable) -> str:
             "a newer flumeng wrote it: upgrade this one, and the masters and nodes that are older"
         )
     return "`flumeng schema verify` says what is wrong, and with --fix puts right what can be"
+
+
+NAMED = 3
+TASK = "task "
+
+
+def grouped(causes: Iterable[Mapping[str, str]]) -> list[tuple[str, str]]:
+    """Problems with their advice, in the order of the ``causes`` of ``health.status``."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for cause in causes:
+        subject = cause["about"] if cause["about"].startswith(TASK) else ""
+        trouble = cause["what"].removeprefix(subject)
+        if trouble == cause["what"] or not trouble.startswith(" is "):
+            subject, trouble = "", cause["what"]
+        groups.setdefault((trouble, cause["advice"]), []).append(subject.removeprefix(TASK))
+    return [(_told(trouble, tasks), advice) for (trouble, advice), tasks in groups.items()]
+
+
+def _told(trouble: str, tasks: list[str]) -> str:
+    if len(tasks) == 1:
+        return f"{TASK}{tasks[0]}{trouble}" if tasks[0] else trouble
+    if not tasks[0]:
+        return trouble
+    others = len(tasks) - NAMED
+    named = ", ".join(tasks[:NAMED]) + (f" and {others} more" if others > 0 else "")
+    return f"{len(tasks)} tasks are {trouble.removeprefix(' is ')} ({named})"
