@@ -1,17 +1,28 @@
-"""``flumeng ack``: acks of flows, and acks below what journals keep."""
+"""``flumeng ack``, ``flumeng cursor`` and ``flumeng flow reset``: acks, and who has them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import click
 
-from cli.context import CliContext, Name, with_operator, with_store
+from cli.context import CliContext, Name, flow_argument, with_operator, with_store
 from cli.lazy import CommandGroup
-from cli.options import json_option
-from cli.output import show_json, show_table
-from flumeng.control.commands.acks import advance_acks, behind
+from cli.options import json_option, revision_option, timeout_option
+from cli.output import count, show_json, show_rows, show_table, warn
+from flumeng.control.commands.acks import (
+    Reset,
+    accept,
+    advance_acks,
+    behind,
+    delete_cursor,
+    require_resting,
+    reset_acks,
+    resets,
+    still_collected,
+)
+from flumeng.control.commands.flow_records import expect_current, require_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.unfinished import (
     decided_batches,
@@ -23,7 +34,9 @@ from flumeng.control.commands.unfinished import (
     whereabouts,
 )
 from flumeng.control.queries import journals as journal_rows
-from flumeng.control.queries.acks import acks_of, positions
+from flumeng.control.queries import moments, points
+from flumeng.control.queries.acks import acks_of, cursors, positions
+from flumeng.control.queries.points import Resolved
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UnavailableError, UserError
 
@@ -41,13 +54,11 @@ def list_(context: CliContext, store: Store, as_json: bool) -> None:
 
     END and LAG are unknown ("-") while nobody answers who knows how far the partition reaches.
     """
-    rows = acks_of(store, positions(store, context.ask))
-    if as_json:
-        show_json(rows)
-        return
-    show_table(
+    show_rows(
+        acks_of(store, positions(store, context.ask)),
         ("FLOW", "PARTITION", "EPOCH", "OFFSET", "END", "LAG"),
-        ((r.flow, r.partition, r.epoch, r.offset, r.end, r.lag) for r in rows),
+        lambda row: (row.flow, row.partition, row.epoch, row.offset, row.end, row.lag),
+        as_json=as_json,
     )
 
 
@@ -78,7 +89,7 @@ def advance(
     floors = _floors(context, operator.store, journals)
     found = behind(operator.store, floors)
     for one in found.unreadable:
-        click.echo(f"flumeng: {one}: it stays as it is", err=True)
+        warn(f"{one}: it stays as it is")
     for name in journals:
         for one in found.unreadable:
             if one.path.name == name:
@@ -227,3 +238,145 @@ def _floors(context: CliContext, store: Store, journals: tuple[str, ...]) -> dic
                     f"node {row.node} does not answer: only it knows what {row.journal} keeps"
                 )
     return {row.journal: row.floor for row in rows if row.floor is not None}
+
+
+@click.command()
+@flow_argument
+@click.option(
+    "--to",
+    "point",
+    required=True,
+    metavar="earliest|latest|TIME|OFFSETS",
+    help="Where it goes on: 2026-11-22T08:00:00Z, or orders.3=1200,orders.4=7.",
+)
+@click.option(
+    "--partitions",
+    "globs",
+    multiple=True,
+    metavar="GLOB",
+    help="Only partitions like that; may be given again. Without it, all.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask before something is skipped or repeated.")
+@timeout_option(30.0)
+@revision_option
+@json_option
+@with_operator
+def reset(
+    context: CliContext,
+    operator: Operator,
+    *,
+    name: str,
+    point: str,
+    globs: tuple[str, ...],
+    yes: bool,
+    timeout: float,
+    if_revision: int | None,
+    as_json: bool,
+) -> None:
+    """Let a paused or stopped flow go on from other offsets.
+
+    What lies before is skipped, what lies behind is delivered again: it shows how much, and asks.
+    It waits until the flow's tasks have let go (--timeout). A batch that is decided and not
+    finished refuses it. `flumeng flow resume` lets the flow go on.
+
+    A topic of Kafka that was deleted and made anew is read only after a reset to earliest, latest
+    or a time has accepted it.
+    """
+    store = operator.store
+    wanted = points.parse_point(point)
+    expect_current(name, require_resting(store, name), if_revision)
+    context.wait_for(lambda: still_collected(store, name), timeout)
+    found = points.resolve(
+        store, name, wanted, globs, ask=context.accounts, ask_offsets=context.offsets
+    )
+    changes = resets(store, name, found.offsets)
+    if not as_json:
+        _show(name, changes, found)
+    if (changes or found.accepted) and not yes:
+        click.confirm(f"{_total(changes)}. Go on?", abort=True, err=True)
+    if changes:
+        changes = reset_acks(operator, name, found.offsets)
+    if found.accepted:
+        accept(operator, name, found.accepted)
+    if as_json:
+        rows = [
+            {**asdict(one), "skipped": one.skipped, "repeated": one.repeated} for one in changes
+        ]
+        show_json(
+            {
+                "flow": name,
+                "partitions": len(found.offsets),
+                "resets": rows,
+                "accepted": found.accepted,
+            }
+        )
+    elif changes or found.accepted:
+        click.echo(f"flow {name}: {_total(changes)} (go on with `flumeng flow resume {name}`)")
+
+
+def _show(name: str, changes: Sequence[Reset], found: Resolved) -> None:
+    for what, to in found.accepted.items():
+        click.echo(f"{what} is accepted, and read from {to} on")
+    if not changes:
+        if found.offsets or not found.accepted:
+            click.echo(f"flow {name} is there already, in {count(len(found.offsets), 'partition')}")
+        return
+    show_table(
+        ("PARTITION", "ACK", "TO", "SKIPPED", "REPEATED"),
+        ((r.partition, r.before, r.after, r.skipped, r.repeated) for r in changes),
+    )
+
+
+def _total(changes: Sequence[Reset]) -> str:
+    skipped, repeated = sum(r.skipped for r in changes), sum(r.repeated for r in changes)
+    return (
+        f"{count(skipped, 'event')} skipped and {repeated} repeated in "
+        f"{count(len(changes), 'partition')}"
+    )
+
+
+@click.group(cls=CommandGroup)
+def cursor() -> None:
+    """See who reads flows besides themselves; end cursors of readers that are no flows."""
+
+
+@cursor.command(name="list")
+@click.argument("flow", required=False, type=Name("flow"), metavar="[FLOW]")
+@json_option
+@with_store
+def list_cursors(context: CliContext, store: Store, flow: str | None, as_json: bool) -> None:
+    """List the cursors at all flows, or at one, that are not their own.
+
+    Journals keep what a cursor has not read: LAG counts these events. That of a flow keeps them for
+    as long as the flow is there, that of another reader UNTIL a time, which its reader moves on.
+    """
+    if flow is not None:
+        require_flow(store, flow)
+    where = positions(store, context.ask)
+    show_rows(
+        [row for row in cursors(store, where) if flow in (None, row.flow)],
+        ("FLOW", "CURSOR", "READER", "UNTIL", "JOURNALS", "LAG", "PROBLEM"),
+        lambda row: (
+            row.flow,
+            row.cursor,
+            row.reader,
+            None if row.until is None else moments.utc(row.until),
+            row.journals,
+            row.lag,
+            row.problem,
+        ),
+        as_json=as_json,
+    )
+
+
+@cursor.command(name="delete")
+@click.argument("flow", type=Name("flow"), metavar="FLOW")
+@click.argument("name", metavar="CURSOR")
+@with_operator
+def delete_(_context: CliContext, operator: Operator, flow: str, name: str) -> None:
+    """Keep nothing more for a reader that is no flow: journals let go what only it had not read.
+
+    A reader that still runs fails with its next step. The cursor of a flow goes with that flow.
+    """
+    delete_cursor(operator, flow, name)
+    click.echo(f"cursor {name} of flow {flow} is gone: nothing is kept for it any more")

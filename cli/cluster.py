@@ -8,7 +8,7 @@ from click.shell_completion import CompletionItem
 from cli.context import CliContext, with_operator, with_store
 from cli.lazy import CommandGroup, Lazy
 from cli.options import json_option
-from cli.output import show_json, show_table
+from cli.output import show_json, show_rows, show_table
 from flumeng.control.commands.nodes import on_node, set_on_node
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import (
@@ -83,13 +83,11 @@ def show(_context: CliContext, store: Store, node: str | None, as_json: bool) ->
 @with_store
 def audit(_context: CliContext, store: Store, last: int, as_json: bool) -> None:
     """Show who changed what, when and why; the newest comes last."""
-    rows = history.audit(store, last)
-    if as_json:
-        show_json(rows)
-        return
-    show_table(
+    show_rows(
+        history.audit(store, last),
         ("TIME (UTC)", "WHO", "COMMAND", "REASON"),
-        ((moments.utc(row.time), row.who, row.command, row.reason) for row in rows),
+        lambda row: (moments.utc(row.time), row.who, row.command, row.reason),
+        as_json=as_json,
     )
 
 

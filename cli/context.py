@@ -6,38 +6,44 @@ from __future__ import annotations
 import functools
 import getpass
 import logging
+import os
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
-from cli import names
 from cli.options import reason_option, zk_option
+from cli.output import warn
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import conditions, counters, journals, points, target_checks
 from flumeng.control.queries.acks import Ask, ask_worker
+from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import Store
 from flumeng.platform import secrets
+from flumeng.platform.errors import FlumengError
 from flumeng.platform.security import credentials
 from flumeng.platform.security.roles import PEOPLE
+from zkschema import paths
 
 if TYPE_CHECKING:
     from flumeng.fleet.inventory import Site
-import os
-
-from click.shell_completion import CompletionItem
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 CONNECT_SECONDS = 5.0
 SESSION_SECONDS = 4.0
+PATIENCE_SECONDS = 1.0
+
+Names = Mapping[str, Sequence[str]]
+"""Kind (``flow``, ``node``, ``task``) -> names."""
 
 
 def connect(hosts: str) -> Store:
@@ -67,13 +73,50 @@ def _who() -> str:
     return str(found.identity) if found else f"{getpass.getuser()}@{socket.gethostname()}"
 
 
+def read_names(store: Store) -> Names:
+    """Raises ``UnavailableError``."""
+    flows = store.children(paths.flows())
+    tasks = [
+        f"{flow}/{task}"
+        for flow, plan in read_plans(store, flows).items()
+        for task in sorted(plan.value.tasks)
+    ]
+    return {"flow": flows, "node": store.children(paths.nodes()), "task": tasks}
+
+
+class Lookup:
+    """Reads in the background; ``known``: the last result."""
+
+    def __init__(self, ask: Callable[[], Names]) -> None:
+        self.known: Names = {}
+        self._ask = ask
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Read again, unless a read is under way."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="names", daemon=True)
+            self._thread.start()
+
+    def wait(self, seconds: float) -> Names:
+        if self._thread is not None:
+            self._thread.join(seconds)
+        return self.known
+
+    def _run(self) -> None:
+        try:
+            self.known = self._ask()
+        except FlumengError:
+            return
+
+
 class ConnectionPool:
     """Connections that stay open between commands, one for each cluster."""
 
     def __init__(self, connect: Callable[[str], Store]) -> None:
         self._connect = connect
         self._stores: dict[str, Store] = {}
-        self._lookups: dict[str, names.Lookup] = {}
+        self._lookups: dict[str, Lookup] = {}
         self._lock = threading.Lock()
 
     def store(self, hosts: str) -> Store:
@@ -83,9 +126,9 @@ class ConnectionPool:
                 self._stores[hosts] = self._connect(hosts)
             return self._stores[hosts]
 
-    def lookup(self, hosts: str) -> names.Lookup:
+    def lookup(self, hosts: str) -> Lookup:
         if hosts not in self._lookups:
-            self._lookups[hosts] = names.Lookup(lambda: names.read(self.store(hosts)))
+            self._lookups[hosts] = Lookup(lambda: read_names(self.store(hosts)))
         return self._lookups[hosts]
 
     def close(self) -> None:
@@ -126,18 +169,18 @@ class CliContext:
         if hosts and self.pool is not None:
             self.pool.lookup(hosts).start()
 
-    def names(self, hosts: str) -> names.Names:
+    def names(self, hosts: str) -> Names:
         """Names for completion: at once when connections are kept, else soon or never."""
         if self.pool is not None:
             return self.pool.lookup(hosts).known
 
-        def ask() -> names.Names:
+        def ask() -> Names:
             with self.store(hosts) as store:
-                return names.read(store)
+                return read_names(store)
 
-        lookup = names.Lookup(ask)
+        lookup = Lookup(ask)
         lookup.start()
-        return lookup.wait(names.PATIENCE_SECONDS)
+        return lookup.wait(PATIENCE_SECONDS)
 
     def operator(self, store: Store, reason: str) -> Operator:
         return Operator(store, author=self.who(), reason=reason, now=self.clock())
@@ -153,7 +196,7 @@ class CliContext:
             tell=_tell if sys.stderr.isatty() else lambda _missing: None,
         )
         if still:
-            click.echo(f"flumeng: not within {timeout_seconds:g} s; still missing:", err=True)
+            warn(f"not within {timeout_seconds:g} s; still missing:")
             for line in still:
                 click.echo(f"- {line}", err=True)
             raise SystemExit(1)

@@ -18,7 +18,7 @@ from cli.options import (
     timeout_option,
     zk_option,
 )
-from cli.output import show_json
+from cli.output import show_json, warn
 from cli.task_output import show_preview
 from flumeng.config import parse_written
 from flumeng.config.flow_files import FlowFile, FlowFilesError, flow_files_of, read_flows
@@ -156,7 +156,7 @@ def apply(
         if as_json:
             show_json(outcome.rows(error))
         elif len(files) > 1 and not isinstance(error, FlowFilesError):
-            click.echo(f"flumeng: {outcome.sentence}", err=True)
+            warn(outcome.sentence)
         raise
     if as_json:
         show_json(outcome.rows())

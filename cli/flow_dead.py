@@ -15,7 +15,7 @@ import click
 from cli.context import CliContext, flow_argument, with_store
 from cli.lazy import CommandGroup
 from cli.options import json_option, reason_option
-from cli.output import count, progress, show_json, show_table
+from cli.output import count, progress, show_json, show_table, warn
 from flumeng.config import parse_flow
 from flumeng.connectors.dead_letters import purging, replay_lists
 from flumeng.connectors.dead_letters.choice import Choice
@@ -335,16 +335,14 @@ def _nothing(name: str, listing: Listing) -> str:
 
 def _tell_left_out(listing: Listing) -> None:
     if listing.replayed:
-        click.echo(
-            f"flumeng: {count(listing.replayed, 'letter')} left out that were replayed before "
-            "(--again takes them too)",
-            err=True,
+        warn(
+            f"{count(listing.replayed, 'letter')} left out that were replayed before "
+            "(--again takes them too)"
         )
     if listing.bodiless:
-        click.echo(
-            f"flumeng: {count(listing.bodiless, 'letter')} left out that have no column body: a "
-            "filter of the flow dropped it before they died",
-            err=True,
+        warn(
+            f"{count(listing.bodiless, 'letter')} left out that have no column body: a "
+            "filter of the flow dropped it before they died"
         )
 
 
@@ -352,10 +350,9 @@ def _tell_of_others(listing: Listing, letters: LettersOf) -> None:
     """What one sink has refused may be in the others."""
     refused = sum(n for place, n in listing.places.items() if "sinks[" in place)
     if refused and len(parse_flow(letters.text).leaves) > 1:
-        click.echo(
-            f"flumeng: {count(refused, 'letter')} of sinks: the other sinks of the flow that have "
-            "these events get them once more",
-            err=True,
+        warn(
+            f"{count(refused, 'letter')} of sinks: the other sinks of the flow that have "
+            "these events get them once more"
         )
 
 
@@ -371,9 +368,9 @@ def _show_letter(letter: Mapping[str, Any]) -> None:
 
 def _warn(damaged: Mapping[str, str]) -> None:
     for why in list(damaged.values())[:NAMED]:
-        click.echo(f"flumeng: left out: {why}", err=True)
+        warn(f"left out: {why}")
     if len(damaged) > NAMED:
-        click.echo(f"flumeng: left out: {len(damaged) - NAMED} more damaged files", err=True)
+        warn(f"left out: {len(damaged) - NAMED} more damaged files")
 
 
 def _moment(option: str, text: object) -> int | None:

@@ -9,13 +9,16 @@ from typing import Any
 
 import click
 
-from cli.context import CliContext, Name, with_store
+from cli.context import CliContext, Name, flow_argument, with_operator, with_store
 from cli.lazy import exit_code
-from cli.options import given, json_option, reason_option, revision_option
-from cli.output import count, show_json
-from flumeng.control.commands.flows import StateOutcome, set_flow_state, set_flow_states
+from cli.options import given, json_option, reason_option, revision_option, timeout_option
+from cli.output import count, show_json, warn
+from flumeng.control.commands.flow_records import require_flow
+from flumeng.control.commands.flows import StateOutcome, hand_off, set_flow_state, set_flow_states
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.parts import parts_there
-from flumeng.control.queries import overview
+from flumeng.control.queries import conditions, overview
+from flumeng.control.queries.acks import acks_of, positions
 from flumeng.control.queries.overview import UNREADABLE, Receiving, receiving
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
@@ -154,7 +157,7 @@ def _set(
         kept = receiving(store, [one.flow for one in outcomes if one.changed])
         for one in outcomes:
             if one.error:
-                click.echo(f"flumeng: {one.error}", err=True)
+                warn(one.error)
             elif one.changed:
                 click.echo(f"flow {one.flow}: {told(kept[one.flow])}{_with(store, one.flow)}")
             else:
@@ -178,3 +181,45 @@ def _total(outcomes: Sequence[StateOutcome]) -> str:
     changed = sum(one.changed for one in outcomes)
     failed = sum(one.error is not None for one in outcomes)
     return f"{count(changed, 'flow')} changed, {failed} failed, {len(outcomes)} in all"
+
+
+@click.command()
+@flow_argument
+@click.option("--wait", is_flag=True, help="Until all that was there when it was asked is acked.")
+@timeout_option(300.0)
+@revision_option
+@json_option
+@with_operator
+def handoff(
+    context: CliContext,
+    operator: Operator,
+    *,
+    name: str,
+    wait: bool,
+    timeout: float,
+    if_revision: int | None,
+    as_json: bool,
+) -> None:
+    """Deliver now what the flow has read, without waiting for its batches to fill.
+
+    Its tasks write and commit what has come so far, once; then batches gather again for
+    `batch.seconds`. With --wait: exit code 1 when it is not all delivered in time.
+    """
+    store = operator.store
+    require_flow(store, name)
+    ends = {}
+    if wait:
+        rows = acks_of(store, positions(store, context.ask), name)
+        ends = {row.partition: row.end for row in rows if row.end is not None}
+        for row in rows:
+            if row.end is None:
+                warn(f"nobody says how far {row.partition} reaches: it is not waited for")
+    number = hand_off(operator, name, expect_revision=if_revision)
+    if not as_json:
+        click.echo(f"flow {name}: its tasks deliver now what has come")
+    if wait:
+        context.wait_for(lambda: conditions.flow_acked(store, name, ends), timeout)
+    if as_json:
+        show_json({"flow": name, "handoff": number, "partitions": len(ends)})
+    elif wait:
+        click.echo(f"delivered, in {count(len(ends), 'partition')}")

@@ -9,7 +9,7 @@ import click
 
 from cli.context import CliContext, flow_argument, with_operator
 from cli.flow_try import end_of, quiet_end, write
-from cli.output import count
+from cli.output import count, warn
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.connectors.kafka.source_options import KafkaSource
 from flumeng.control.commands.flows import keep_tap
@@ -88,13 +88,13 @@ def tap(
         tree = FilterTree(wanted.stages, spark, READ_SCHEMA)
         keep_tap(operator, name, at=at, where=where)
         for said in _partial(wanted, len(addresses), taps.MOST_SERVERS):
-            click.echo(f"flumeng: {said}", err=True)
+            warn(said)
         tapped = taps.Tap(name, addresses)
         shown = 0
         try:
             for found in taps.shown(tapped, tree, wanted.multiline, rate, seconds):
                 if isinstance(found, taps.Lost):
-                    click.echo(f"flumeng: {found.error}: it is not asked any more", err=True)
+                    warn(f"{found.error}: it is not asked any more")
                 elif not (found.failed and at is not None):
                     events = found.batches[0].slice(0, None if limit is None else limit - shown)
                     write(render(events, end_of(found, wanted) if at is None else None))
@@ -104,7 +104,7 @@ def tap(
         finally:
             tapped.stop()
             looked = f"{tapped.came} came, {tapped.given} of them were looked at"
-            click.echo(f"flumeng: {count(shown, 'event')} shown; {looked}", err=True)
+            warn(f"{count(shown, 'event')} shown; {looked}")
 
 
 def _require_journals(spec: FlowSpec) -> None:

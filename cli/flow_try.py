@@ -1,4 +1,4 @@
-"""``flumeng flow try``: lines through a flow's filters, without a cluster."""
+"""``flumeng flow try`` and ``flow test``: a flow's filters without a cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.options import given
-from cli.output import count
+from cli.output import count, warn
 from flumeng.agent.dryrun.moments import micros
 from flumeng.config.flow_files import read_flows
 from flumeng.platform.errors import UnavailableError, UserError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from flumeng.agent.dryrun.explaining import Explained, ExplainedStep, Row
     from flumeng.agent.dryrun.filter_tree import Output
     from flumeng.agent.dryrun.local_spark import LocalSpark
+    from flumeng.agent.dryrun.outcomes import Outcome
     from flumeng.agent.dryrun.received import ReceivedLines
     from flumeng.config import FlowSpec
 
@@ -82,10 +83,9 @@ def try_(
             file.spec, source, host=host, attrs=given(attrs, "an attribute"), ts=moment(time)
         )
     if received.filtered_by:
-        click.echo(
-            f"flumeng: the filters of {received.filtered_by} do not run here, only this flow's "
-            "own: each line is the body of an event as those leave it",
-            err=True,
+        warn(
+            f"the filters of {received.filtered_by} do not run here, only this flow's "
+            "own: each line is the body of an event as those leave it"
         )
     spark = LocalSpark(partial(click.echo, err=True), users_code=users_code)
     with quiet_end(spark):
@@ -167,7 +167,7 @@ def _run(
         errors = f", {counts.parse_errors} of them with parse_error" if counts.parse_errors else ""
         letters = f", {count(counts.dead_letters, 'dead letter')}" if counts.dead_letters else ""
         said = f"{count(counts.received, 'event')} in, {counts.out} out{errors}{letters}"
-        click.echo(f"flumeng: {said}", err=True)
+        warn(said)
 
 
 def _explain(
@@ -249,3 +249,62 @@ def _as_json(explained: Explained) -> dict[str, Any]:
         for step in explained.steps
     ]
     return {"event": explained.event, "steps": steps}
+
+
+@click.command()
+@click.argument(
+    "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
+)
+@click.option("-k", "part", default="", metavar="TEXT", help="Only cases with this in their name.")
+@click.option(
+    "--junit",
+    "junit_file",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    metavar="FILE",
+    help="Write the outcomes there as JUnit XML.",
+)
+def test(files: tuple[Path, ...], part: str, junit_file: Path | None) -> None:
+    """Run the cases in files such as web-logs.test.yaml through the filters of their flows.
+
+    A case says what comes in, and what has to come out. Exit code 1 when one has failed, 2 when a
+    file is wrong. No cluster is asked, and no sink is written to.
+    """
+    with no_garbage_collection():
+        from flumeng.agent.dryrun.cases import read_cases  # noqa: PLC0415  loads the spec
+        from flumeng.agent.dryrun.junit import junit  # noqa: PLC0415  loads pyarrow
+        from flumeng.agent.dryrun.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
+        from flumeng.agent.dryrun.outcomes import run_cases  # noqa: PLC0415  loads pyarrow
+        from flumeng.agent.dryrun.users_code import calls_users_code, leave_out_pandas  # noqa: PLC0415  too
+
+        read = read_cases(files)
+        users_code = any(calls_users_code(cases.spec) for cases in read)
+        if not users_code:
+            leave_out_pandas()
+    spark = LocalSpark(partial(click.echo, err=True), users_code=users_code)
+    outcomes: list[Outcome] = []
+    with quiet_end(spark):
+        for cases in read:
+            for outcome in run_cases(cases, spark, lambda name: part.lower() in name.lower()):
+                outcomes.append(outcome)
+                if not outcome.passed:
+                    click.echo(told(outcome))
+    if not outcomes:
+        raise UserError(f"no case has {part!r} in its name")
+    if junit_file is not None:
+        failures = {one.place: told(one) for one in outcomes if not one.passed}
+        junit_file.write_text(junit(outcomes, failures), "utf-8")
+    failed = sum(not outcome.passed for outcome in outcomes)
+    click.echo(f"{count(len(outcomes), 'case')}, {failed or 'none'} failed")
+    if failed:
+        raise SystemExit(1)
+
+
+def told(outcome: Outcome) -> str:
+    """A failed case, for people."""
+    said = [f"{outcome.place}: {outcome.name}: failed"]
+    if outcome.error:
+        said.append(f"  {outcome.error}")
+    for difference in outcome.differences:
+        where = f"line {difference.line}: " if difference.line else ""
+        said.append(f"  {where}{difference.what}")
+    return "\n".join(said)

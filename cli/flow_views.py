@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import click
 
-from cli.context import CliContext, flow_argument, with_store
-from cli.options import json_option, timeout_option
-from cli.output import moving_progress, show_json, show_table
+from cli.context import CliContext, Name, flow_argument, with_store
+from cli.options import json_option, optional_zk_option, timeout_option
+from cli.output import moving_progress, show_json, show_rows, show_table, warn
 from cli.sites import Clusters, with_clusters
-from cli.task_output import show_counts, show_ended
-from flumeng.control.queries import conditions, history, moments, overview
+from cli.task_output import TASK_HEADERS, show_counts, show_ended, task_cells
+from flumeng.config import parse_written
+from flumeng.config.flow_files import read_flows
+from flumeng.control.queries import conditions, flow_graph, history, moments, overview
 from flumeng.control.queries.acks import progress
+from flumeng.control.queries.flow_graph import FlowGraph, graph_of, rates_of
 from flumeng.control.queries.task_counts import task_counts
 from flumeng.control.queries.task_status import ScalingRow
 from flumeng.control.zookeeper import Store
@@ -100,21 +104,8 @@ def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
         click.echo(f"it went back to this revision: {found.went_back}")
     click.echo(f"\n{found.text.strip()}\n")
     show_table(
-        ("TASK", "KIND", "NODE", "STANDBYS", "EPOCH", "REVISION", "STATE", "PARTITIONS", "WHY"),
-        (
-            (
-                task.task,
-                task.kind,
-                task.node,
-                task.shown_standbys,
-                task.epoch,
-                task.shown_revision,
-                task.state,
-                task.partitions,
-                task.why,
-            )
-            for task in found.tasks
-        ),
+        TASK_HEADERS,
+        ((task.task, *task_cells(task), task.partitions, task.why) for task in found.tasks),
     )
     for node, url in found.spark_uis.items():
         click.echo(f"Spark jobs on node {node}: {url}")
@@ -157,16 +148,15 @@ def history_(_context: CliContext, store: Store, name: str, as_json: bool) -> No
     Of a flow that was deleted too, with who deleted it, and its last text.
     """
     rows = history.history(store, name)
-    if as_json:
-        show_json(rows)
-        return
-    if rows and rows[-1].deleted:
+    if rows and rows[-1].deleted and not as_json:
         click.echo(f"flow {name} was deleted {rows[-1].deleted}")
         if rows[-1].text:
             click.echo(f"\n{rows[-1].text.strip()}\n")
-    show_table(
+    show_rows(
+        rows,
         ("REVISION", "CURRENT", "TIME (UTC)", "AUTHOR", "REASON"),
-        ((r.revision, r.current, moments.utc(r.time), r.author, r.reason) for r in rows),
+        lambda row: (row.revision, row.current, moments.utc(row.time), row.author, row.reason),
+        as_json=as_json,
     )
 
 
@@ -225,3 +215,45 @@ def wait(
             return CONDITIONS[condition](store, name)
 
         context.wait_for(missing, timeout)
+
+
+@click.command()
+@click.argument("flow", type=Name("flow"), metavar="FLOW|FILE")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice([*flow_graph.FORMATS]),
+    default="text",
+    show_default=True,
+    help="For people, or as the text of a diagram in Mermaid or Graphviz.",
+)
+@json_option
+@optional_zk_option
+def graph(*, hosts: str | None, flow: str, format_: str, as_json: bool) -> None:
+    """Show what a flow does with events, from its sources to its sinks.
+
+    A name with a dot or a slash in it is a flow file, and no cluster is asked. Of a flow of the
+    cluster it shows how many events a second its tasks had in the last minute, too.
+    """
+    found = _of_file(Path(flow)) if set(flow) & set("./") else _of_cluster(hosts, flow)
+    if as_json:
+        show_json(found)
+    else:
+        click.echo(flow_graph.FORMATS[format_](found))
+
+
+def _of_file(path: Path) -> FlowGraph:
+    (file,) = read_flows([path])
+    return graph_of(parse_written(file.text))
+
+
+def _of_cluster(hosts: str | None, name: str) -> FlowGraph:
+    if hosts is None:
+        raise UserError(f"say which cluster flow {name} is in: --zk, or FLUMENG_ZK; or name a file")
+    context = click.get_current_context().ensure_object(CliContext)
+    with context.store(hosts) as store:
+        found = overview.flow(store, name)
+        counts = task_counts(store, context.counters, found.tasks)
+    for node in counts.silent:
+        warn(f"node {node} does not say what became of events")
+    return graph_of(parse_written(found.text), rates_of(counts, context.clock()))

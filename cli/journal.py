@@ -14,7 +14,7 @@ from cli import journal_copies
 from cli.context import CliContext, with_store
 from cli.lazy import CommandGroup
 from cli.options import json_option, optional_zk_option
-from cli.output import show_json, show_table
+from cli.output import show_json, show_rows, show_table, warn
 from flumeng.control.queries import journals
 from flumeng.control.queries.journals import JournalRow
 from flumeng.control.zookeeper import Store
@@ -64,31 +64,27 @@ def list_(context: CliContext, store: Store, as_json: bool) -> None:
     are to hold them, and those IN SYNC have every answered event; LAG is what copies lack.
     """
     rows = journals.journals(store, context.accounts, context.clock())
-    if as_json:
-        show_json(rows)
-        return
     replicated = any(row.in_sync for row in rows)
-    show_table(
+    show_rows(
+        rows,
         (
             *("JOURNAL", "NODE", "DURABILITY", "FLOOR", "SAFE", "UNACKED", "OLDEST", "SIZE"),
             *(("TERM", "COPIES", "IN SYNC", "LAG") if replicated else ()),
             "STATE",
         ),
-        (
-            (
-                row.journal,
-                row.node,
-                row.durability,
-                row.floor,
-                row.safe,
-                row.unacked,
-                _seconds(row.oldest_unacked_seconds),
-                _size(row.bytes),
-                *((row.term, row.copies, row.in_sync, _lags(row)) if replicated else ()),
-                _state(row),
-            )
-            for row in rows
+        lambda row: (
+            row.journal,
+            row.node,
+            row.durability,
+            row.floor,
+            row.safe,
+            row.unacked,
+            _seconds(row.oldest_unacked_seconds),
+            _size(row.bytes),
+            *((row.term, row.copies, row.in_sync, _lags(row)) if replicated else ()),
+            _state(row),
         ),
+        as_json=as_json,
     )
 
 
@@ -168,7 +164,7 @@ def dump(directory: Path, start: int, end: int | None, attrs: bool, keys: tuple[
     for found in found_in(directory, start, end, Keyring.resolve(keys)):
         if isinstance(found, Finding):
             bad = True
-            click.echo(f"flumeng: {found}", err=True)
+            warn(found)
         else:
             for event in _events(*found, attrs=attrs):
                 click.echo(json.dumps(event))

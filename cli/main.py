@@ -25,7 +25,7 @@ COMMANDS = {
         "cli.queue:queue", "See the objects that wait or failed; read them again, or not."
     ),
     "ack": Lazy("cli.ack:ack", "See how far each flow has delivered."),
-    "cursor": Lazy("cli.cursor:cursor", "See who else reads a flow; end cursors of Spark jobs."),
+    "cursor": Lazy("cli.ack:cursor", "See who else reads a flow; end cursors of Spark jobs."),
     "journal": Lazy("cli.journal:journal", "See which journals there are and what they hold."),
     "cluster": Lazy(
         "cli.cluster:cluster",

@@ -7,12 +7,14 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+R = TypeVar("R")
 
 
 def show_json(value: Any) -> None:
@@ -29,6 +31,25 @@ def show_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None
         return
     for line in ([*headers], *([_cell(value) for value in row] for row in rows)):
         click.echo("\t".join(line))
+
+
+def show_rows(
+    rows: Sequence[R],
+    headers: Sequence[str],
+    cells: Callable[[R], Sequence[object]],
+    *,
+    as_json: bool,
+) -> None:
+    """Dataclasses as JSON, or as a table with a row for each."""
+    if as_json:
+        show_json(rows)
+    else:
+        show_table(headers, map(cells, rows))
+
+
+def warn(sentence: object) -> None:
+    """On standard error."""
+    click.echo(f"flumeng: {sentence}", err=True)
 
 
 def make_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:

@@ -12,7 +12,7 @@ import click
 
 from cli.context import CliContext
 from cli.options import inventory_option, json_option, reason_option
-from cli.output import count, show_json, show_table
+from cli.output import count, show_json, show_table, warn
 from cli.push_output import show_plan
 from cli.push_progress import claim_of
 from cli.sites import find_site
@@ -203,7 +203,7 @@ def history(
         )
     damaged = {name: why for name, (_, why) in kept.items() if why}
     for name, why in damaged.items():
-        click.echo(f"flumeng: site {name}: what is older cannot be told: {why}", err=True)
+        warn(f"site {name}: what is older cannot be told: {why}")
     _tell_silent(found)
     if damaged:
         raise SystemExit(plans.FAILED)
@@ -312,7 +312,7 @@ def _check_export(directory: Path, states: Mapping[str, SiteState]) -> None:
         if state.resources.get(key) != rendered[site].get(key)
     ]
     for line in left:
-        click.echo(f"flumeng: {line}", err=True)
+        warn(line)
     if left:
         raise SystemExit(1)
 
@@ -321,6 +321,6 @@ def _tell_silent(found: Mapping[str, object]) -> None:
     """Sites that cannot be read; exit code 4."""
     silent = {name: one for name, one in found.items() if isinstance(one, FlumengError)}
     for name, error in silent.items():
-        click.echo(f"flumeng: site {name} cannot be read: {error}", err=True)
+        warn(f"site {name} cannot be read: {error}")
     if silent:
         raise SystemExit(4)

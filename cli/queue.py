@@ -9,7 +9,7 @@ import click
 from cli.context import CliContext, Name, with_store
 from cli.lazy import CommandGroup
 from cli.options import json_option, reason_option
-from cli.output import count, show_json, show_table
+from cli.output import count, show_json, show_rows, show_table, warn
 from flumeng.control.commands.flow_records import require_flow
 from flumeng.control.commands.queues import decide
 from flumeng.control.queries import asking, lag, moments, queues
@@ -45,9 +45,9 @@ def list_(context: CliContext, store: Store, flow: str | None, as_json: bool) ->
     whole = queues.overview(reading, known) if flow is None else []
     lanes = lanes_of(reading, [flow], known) if flow is not None else []
     for cause in of_unreadable(reading.unreadable.values()):
-        click.echo(f"flumeng: {cause.what}", err=True)
+        warn(cause.what)
     for away in silent:
-        click.echo(f"flumeng: node {away} does not answer", err=True)
+        warn(f"node {away} does not answer")
     if as_json:
         show_json(whole or lanes)
     elif flow is None:
@@ -135,36 +135,31 @@ def _utc(seconds: float | None) -> str | None:
 )
 @json_option
 @with_store
-def show(context: CliContext, store: Store, flow: str, limit: int, as_json: bool) -> None:
+def show(_context: CliContext, store: Store, flow: str, limit: int, as_json: bool) -> None:
     """Show the items of a flow's queue: those that failed, those that are read, those that wait.
 
     NODE reads an item, whose lane was acked SINCE for the last time.
     """
-    del context
     require_flow(store, flow)
     reading = Reading.of(store)
     rows = listed_items(reading, flow, limit)
     for cause in of_unreadable(reading.unreadable.values()):
-        click.echo(f"flumeng: {cause.what}", err=True)
-    if as_json:
-        show_json(rows)
-        return
-    show_table(
+        warn(cause.what)
+    show_rows(
+        rows,
         ("ITEM", "STATE", "LOCATION", "BYTES", "MODIFIED", "POSITION", "NODE", "SINCE", "WHY"),
-        (
-            (
-                row.item,
-                row.state,
-                row.location,
-                row.bytes,
-                moments.utc(row.modified),
-                row.position or None,
-                row.node,
-                _utc(row.since),
-                row.why,
-            )
-            for row in rows
+        lambda row: (
+            row.item,
+            row.state,
+            row.location,
+            row.bytes,
+            moments.utc(row.modified),
+            row.position or None,
+            row.node,
+            _utc(row.since),
+            row.why,
         ),
+        as_json=as_json,
     )
 
 

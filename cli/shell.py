@@ -15,6 +15,7 @@ import click
 
 from cli.context import CliContext, ConnectionPool
 from cli.options import zk_envvar
+from cli.output import warn
 from flumeng.platform.errors import UserError
 
 LEAVE = ("exit", "quit")
@@ -36,7 +37,7 @@ class Session:
         try:
             words = shlex.split(line, comments=True)
         except ValueError as error:
-            click.echo(f"flumeng: {error}: {line.strip()}", err=True)
+            warn(f"{error}: {line.strip()}")
             return 2
         if not words:
             return 0
@@ -47,7 +48,7 @@ class Session:
         if words[:1] == ["help"]:
             words = [*words[1:], "--help"]
         if words[:1] == ["shell"]:
-            click.echo("flumeng: this is the shell already", err=True)
+            warn("this is the shell already")
             return 2
         try:
             self.root.main(words, prog_name="flumeng", obj=self.context)
@@ -63,7 +64,7 @@ class Session:
             except Left:
                 return 0
             if code:
-                click.echo(f"flumeng: {place}: stopped, exit code {code}", err=True)
+                warn(f"{place}: stopped, exit code {code}")
                 return code
         return 0
 

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from cli.context import CliContext
 from cli.options import optional_inventory_option, optional_zk_option
-from cli.output import show_json, show_table
+from cli.output import show_json, show_rows, show_table, warn
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import FlumengError, UserError
 from flumeng.platform.options.problems import nearest
@@ -75,10 +75,7 @@ class Clusters:
         if not self.are_many:
             with self.open() as store:
                 rows = read(store)
-            if as_json:
-                show_json(rows)
-            else:
-                show_table(headers, map(cells, rows))
+            show_rows(rows, headers, cells, as_json=as_json)
             return
         found = self.read_each(read)
         silent = {name: said for name, said in found.items() if isinstance(said, FlumengError)}
@@ -93,7 +90,7 @@ class Clusters:
         else:
             show_table(("SITE", *headers), [(name, *cells(row)) for name, row in listed])
         for name, error in silent.items():
-            click.echo(f"flumeng: site {name} cannot be read: {error}", err=True)
+            warn(f"site {name} cannot be read: {error}")
         if silent:
             raise SystemExit(SILENT)
 

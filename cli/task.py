@@ -7,8 +7,8 @@ import click
 from cli.context import CliContext, Name, with_operator, with_store
 from cli.lazy import CommandGroup
 from cli.options import dry_run_option, json_option, timeout_option
-from cli.output import show_json, show_table
-from cli.task_output import show_counts, show_ended, show_preview
+from cli.output import show_json, show_rows, show_table
+from cli.task_output import TASK_HEADERS, show_counts, show_ended, show_preview, task_cells
 from flumeng.control.commands import preview
 from flumeng.control.commands.flow_records import require_flow
 from flumeng.control.commands.operator import Operator
@@ -43,25 +43,11 @@ def list_(
         )
         return
     rows = [row for row in overview.tasks(store) if flow in (None, row.flow)]
-    if as_json:
-        show_json(rows)
-        return
-    show_table(
-        ("TASK", "KIND", "NODE", "STANDBYS", "EPOCH", "REVISION", "STATE", "PARTITIONS", "WHY"),
-        (
-            (
-                row.key,
-                row.kind,
-                row.node,
-                row.shown_standbys,
-                row.epoch,
-                row.shown_revision,
-                row.state,
-                len(row.partitions),
-                row.why,
-            )
-            for row in rows
-        ),
+    show_rows(
+        rows,
+        TASK_HEADERS,
+        lambda row: (row.key, *task_cells(row), len(row.partitions), row.why),
+        as_json=as_json,
     )
 
 

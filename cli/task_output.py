@@ -6,18 +6,27 @@ from collections.abc import Sequence
 
 import click
 
-from cli.output import show_json, show_table
+from cli.output import show_json, show_rows, show_table, warn
 from flumeng.control.commands.preview import Preview
 from flumeng.control.queries import moments
 from flumeng.control.queries.task_counts import TaskCounts, TaskCountsRow
-from flumeng.control.queries.task_status import EndedRow
+from flumeng.control.queries.task_status import EndedRow, TaskRow
 
+TASK_HEADERS = (
+    "TASK", "KIND", "NODE", "STANDBYS", "EPOCH", "REVISION", "STATE", "PARTITIONS", "WHY",
+)  # fmt: skip
 SHOWN = ("processed", "dropped", "parse_errors", "dead_letters")
+
+
+def task_cells(task: TaskRow) -> Sequence[object]:
+    """Of ``TASK_HEADERS``, from the kind to the state."""
+    where = (task.kind, task.node, task.shown_standbys)
+    return (*where, task.epoch, task.shown_revision, task.state)
 
 
 def show_counts(found: TaskCounts) -> None:
     for node in found.silent:
-        click.echo(f"flumeng: node {node} does not say what became of events", err=True)
+        warn(f"node {node} does not say what became of events")
     if not found.rows:
         return
     click.echo("\nevents in the last 1, 5 and 15 minutes:")
@@ -37,12 +46,11 @@ def _windows(row: TaskCountsRow, name: str) -> str | None:
 
 def show_ended(rows: Sequence[EndedRow], *, as_json: bool = False) -> None:
     """The newest last."""
-    if as_json:
-        show_json(list(rows))
-        return
-    show_table(
+    show_rows(
+        rows,
         ("TIME", "TASK", "NODE", "EPOCH", "ENDED", "WHY"),
-        ((moments.utc(e.time), e.key, e.node, e.epoch, e.how, e.why) for e in rows),
+        lambda row: (moments.utc(row.time), row.key, row.node, row.epoch, row.how, row.why),
+        as_json=as_json,
     )
 
 

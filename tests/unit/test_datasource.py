@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flumeng.agent.pyspark import offsets
 from flumeng.agent.pyspark.cursor import Cursor
 from flumeng.agent.pyspark.options import NAMES, Options
-from flumeng.control.commands.cursors import delete_cursor
+from flumeng.control.commands.acks import delete_cursor
 from flumeng.control.commands.flows import apply_flow, delete_flow
 from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.commands.operator import Operator

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flumeng.agent.pyspark.options import KEEP_SECONDS, Options
-from flumeng.control.commands.cursors import require_leases
+from flumeng.control.commands.acks import require_leases
 from flumeng.control.commands.flow_records import require_flow, require_revision
 from flumeng.control.commands.subscriptions import has_journals
 from flumeng.control.zookeeper import (
