@@ -23,8 +23,7 @@ from flumeng.connectors.api.framing import Cutter, Framing, Messages, cutter
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.connectors.api.source import SourceContext
 from flumeng.connectors.http import body as http_body
-from flumeng.connectors.http.body import RefusedError
-from flumeng.connectors.http.memory_bound import MemoryBound, Share
+from flumeng.connectors.http.body import MemoryBound, RefusedError, Share
 from flumeng.connectors.http.options import Http
 from flumeng.connectors.http.source import HttpSource
 from flumeng.connectors.network.options import Syslog

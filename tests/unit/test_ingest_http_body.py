@@ -12,8 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flumeng.connectors.http import body as http_body
-from flumeng.connectors.http.body import MOST_ENTRIES, RefusedError
-from flumeng.connectors.http.memory_bound import MemoryBound, OverBoundError, Share
+from flumeng.connectors.http.body import (
+    MOST_ENTRIES,
+    MemoryBound,
+    OverBoundError,
+    RefusedError,
+    Share,
+)
 
 LIMIT = 4 << 20
 JSON = "application/json"

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from flumeng.connectors.forward import syslog_text
-from flumeng.connectors.forward.framed import framed
+from flumeng.connectors.forward.sink import framed
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.filters.formats.syslog import SyslogReader
 from flumeng.filters.parse import ROWS_AT_A_TIME, ParseStage

@@ -15,8 +15,8 @@ from threading import Event, Thread
 from typing import TypeVar
 
 from flumeng.connectors.api.framing import Framer, Messages
-from flumeng.connectors.tail.encodings import UTF_8
 from flumeng.connectors.tail.file_text import FileText
+from flumeng.connectors.tail.options import UTF_8
 from flumeng.platform.errors import UserError
 
 T = TypeVar("T")

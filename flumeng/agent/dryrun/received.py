@@ -21,7 +21,7 @@ from flumeng.config.component import Component, SourceOptions
 from flumeng.connectors.api.framing import Messages
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.connectors.kafka.source_options import KafkaSource
-from flumeng.connectors.tail.encodings import UTF_8
+from flumeng.connectors.tail.options import UTF_8
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import UserError
 

@@ -19,4 +19,4 @@ class Console(SinkOptions):
 class Noop(SinkOptions):
     """Computes everything and writes nothing, to measure."""
 
-    implementation: ClassVar[str] = "flumeng.connectors.console.noop:NoopSink"
+    implementation: ClassVar[str] = "flumeng.connectors.console.sink:NoopSink"

@@ -1,7 +1,8 @@
-"""Prints events to standard error, to look at while trying a flow: the first few of each batch.
+"""Sinks for trying: ``console`` prints the first events of each batch to standard error, ``noop``
+computes everything and writes nothing.
 
-What is printed came from strangers, so nothing in it can move the cursor or set a title: every
-character that is not printable is escaped.
+Events are untrusted: characters that are not printable are escaped, so that none controls the
+terminal.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from typing import Any
 import pyarrow as pa
 
 from flumeng.connectors.api.sink import Attempt, Row, TaskRevision, Written
-from flumeng.connectors.console.options import Console
+from flumeng.connectors.console.options import Console, Noop
 from flumeng.events.lazy_batch import LazyBatch
 
 LINES_PER_BATCH = 20
 LINE_CHARACTERS = 2_000
 SHOWN_SCHEMA = pa.schema([pa.field("lines", pa.list_(pa.string())), pa.field("events", pa.int64())])
+COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])
 
 
 class ConsoleSink:
@@ -42,8 +44,22 @@ class ConsoleSink:
         return Written(events)
 
 
+class NoopSink:
+    roots = ()
+    identified = writes_at_once = False
+
+    def __init__(self, _options: Noop, _task: TaskRevision) -> None:
+        """There is nothing to set."""
+
+    def stage(self, batch: LazyBatch, _attempt: Attempt) -> LazyBatch:
+        return batch.arrow(count, COUNT_SCHEMA)
+
+    def written(self, rows: Sequence[Row]) -> Written:
+        return Written(sum(row["events"] for row in rows))
+
+
 def show(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One row a split: its first events as lines, and how many there are."""
+    """One row a split: its first events as lines, and their number."""
     lines: list[str] = []
     events = 0
     for batch in batches:
@@ -54,8 +70,14 @@ def show(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_arrays(columns, schema=SHOWN_SCHEMA)
 
 
+def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The number of events, in one row a split."""
+    events = sum(batch.num_rows for batch in batches)
+    yield pa.RecordBatch.from_arrays([pa.array([events], pa.int64())], schema=COUNT_SCHEMA)
+
+
 def render(event: dict[str, Any]) -> str:
-    """One line of JSON without anything that a terminal could act on."""
+    """One line of JSON without control characters."""
     shown = {name: _plain(value) for name, value in event.items() if value is not None}
     text = json.dumps(shown, ensure_ascii=False, default=str)
     if len(text) > LINE_CHARACTERS:
@@ -70,7 +92,7 @@ def _events(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Times outside of the years 1 to 9999, which Python does not know, as text."""
+    """Times outside of Python's years 1 to 9999 are texts."""
     try:
         return list(column.to_pylist())
     except (OverflowError, ValueError):

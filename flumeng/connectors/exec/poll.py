@@ -1,7 +1,7 @@
-"""Runs a command at a due time and takes the lines that it prints, when it has ended well.
+"""Runs a command at a due time and takes its lines if it succeeds.
 
-The command runs under a guard (``platform.guard``), which ends it and all that it started when it
-takes too long, prints too much, is to be asked no more, or this process ends.
+A guard (``platform.guard``) ends the command and its children on a timeout, on too much output,
+when the poll is closed, or when this process ends.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ from flumeng.platform.scrubbing import scrub
 
 DUE, SINCE = "FLUMENG_DUE", "FLUMENG_SINCE"
 MOST_BYTES = 32 * 2**20
-"""Of what one run prints."""
 STDERR_BYTES = 2048
 READ_BYTES = 1 << 16
 LAST_OUTPUT_SECONDS = 1.0
-"""For so long what a command has left behind may hold its output open."""
+"""How long children may keep the output open."""
 
 
 class ExecPoll:
-    """A ``Poll``. Its state is the latest due time whose lines were taken."""
+    """See ``Poll``. The state is the latest due time whose lines were taken."""
 
     def __init__(self, options: Exec) -> None:
         self._options = options
@@ -44,7 +43,7 @@ class ExecPoll:
         self._run: _Run | None = None
 
     def ask(self, state: str, due: datetime) -> Answer:
-        """A due time before others that were taken has nothing that they have left out."""
+        """``FLUMENG_SINCE`` is never behind ``due``, which may be late."""
         taken = _moment(state) if state else None
         known = {DUE: due.isoformat()} | ({SINCE: min(taken, due).isoformat()} if taken else {})
         with self._started(environment() | known) as run:
@@ -80,7 +79,7 @@ class ExecPoll:
 
 
 class _Run:
-    """One run of the command, which has ended when ``read`` returns."""
+    """One run of the command, which ends before ``read`` returns."""
 
     def __init__(self, command: tuple[str, ...], known: dict[str, str]) -> None:
         self._guard = subprocess.Popen(
@@ -99,12 +98,12 @@ class _Run:
 
     @property
     def said(self) -> str:
-        """What it said last on standard error, behind a colon."""
+        """The end of its standard error, behind a colon."""
         said = " ".join(scrub(self._stderr.decode(errors="replace")).split())
         return f": {said}" if said else ""
 
     def read(self, seconds: float) -> None:
-        """Until it has ended, for ``seconds`` at most and then until it is ended."""
+        """Read until it has ended, or is ended after ``seconds``."""
         exited = os.pidfd_open(self._guard.pid)
         try:
             self._read(exited, seconds)
@@ -137,7 +136,7 @@ class _Run:
                     waiting.unregister(key.fileobj)
 
     def end(self) -> None:
-        """Let its guard end it."""
+        """Let the guard end it."""
         lifeline = self._guard.stdin
         assert lifeline is not None
         lifeline.close()
@@ -160,7 +159,7 @@ class _Run:
         return bool(content)
 
     def _kill(self) -> None:
-        """The guard, should it hang, and what the command has left behind."""
+        """Kill the guard and what the command has left behind."""
         with suppress(ProcessLookupError):
             os.killpg(self._guard.pid, signal.SIGKILL)
 

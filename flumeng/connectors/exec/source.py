@@ -1,8 +1,7 @@
 """The exec source: lines that a command prints.
 
-The command runs under a guard (``platform.guard``), which ends it and all that it started when the
-source or the worker does. It cannot be asked for its lines again: what it printed and was not
-journaled when the worker died is lost.
+A guard (``platform.guard``) ends the command and its children with the source or worker. Lines that
+were not journaled when a worker dies are lost.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
 class ExecSource(Source):
-    """Runs the command of its options: once, every so often, or again whenever it ends."""
+    """Runs the command once, periodically, or again whenever it ends."""
 
     def __init__(self, options: Exec, context: SourceContext) -> None:
         self._options = options
@@ -52,7 +51,7 @@ class ExecSource(Source):
         self._running = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """What the command prints while it ends is taken too."""
+        """Takes what the command prints while it ends."""
         self._stopping.set()
         if self._command is not None:
             self._command.end()
@@ -96,7 +95,7 @@ class ExecSource(Source):
             retry = min(2 * retry, RETRY_MOST_SECONDS)
 
     async def _run_once(self) -> tuple[int, str]:
-        """The command's exit status, and what it said last on standard error."""
+        """The exit status, and the end of standard error."""
         loop = asyncio.get_running_loop()
         _, command = await loop.subprocess_exec(
             lambda: _Command(self),
@@ -136,7 +135,7 @@ class ExecSource(Source):
             self._submit(messages, None)
 
     def discard(self, nbytes: int) -> None:
-        """The rest of over-long lines."""
+        """Count bytes of over-long lines."""
         self._context.counters.discarded_bytes += nbytes
 
     def new_framer(self) -> Framer:
@@ -148,7 +147,7 @@ class ExecSource(Source):
 
 
 class _Command(asyncio.SubprocessProtocol):
-    """One run. ``ended`` is done when the command has ended and its output is taken."""
+    """One run. ``ended`` resolves when the command has ended and its output is taken."""
 
     def __init__(self, source: ExecSource) -> None:
         self.ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
@@ -208,14 +207,13 @@ class _Command(asyncio.SubprocessProtocol):
         self._close_later()
 
     def _close_later(self) -> None:
-        """A process that it left behind may still have its output open; what is paused may still
-        have something in it."""
+        """Children may still have the output open, and a paused one may hold data."""
         if self._exited and not self._paused:
             loop = asyncio.get_running_loop()
             self._closing = loop.call_later(LAST_OUTPUT_SECONDS, self._transport.close)
 
     def end(self) -> None:
-        """Ask its guard to end it; and do it, should the guard not."""
+        """Let the guard end it; kill it if the guard does not."""
         self._ending = True
         self.resume()
         lifeline = self._transport.get_pipe_transport(_STDIN)
@@ -229,6 +227,5 @@ class _Command(asyncio.SubprocessProtocol):
                 os.killpg(self._transport.get_pid(), signal.SIGKILL)
 
     def _output(self) -> asyncio.ReadTransport | None:
-        """Its standard output, while that is open."""
         output = cast("asyncio.ReadTransport", self._transport.get_pipe_transport(_STDOUT))
         return None if output is None or output.is_closing() else output

@@ -1,4 +1,4 @@
-"""The options of the sinks ``syslog`` and ``tcp``, which hand events to the next hop."""
+"""The options of the sinks ``syslog`` and ``tcp``."""
 
 from __future__ import annotations
 

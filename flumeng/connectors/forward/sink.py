@@ -1,8 +1,7 @@
-"""Events to the next hop over a stream: at least once, as far as TCP can tell.
+"""Forwards events over a stream, at least once as far as TCP can tell.
 
-TCP does not acknowledge to whom it is used by, so each split has a connection of its own: it is
-written when the server has read to the end of it and closed it. A server closes before that when it
-ends; then, as after any other error, the batch fails and is repeated.
+TCP gives senders no acknowledgement, so each split has its own connection: it is written when the
+server has read to its end and closes. After an earlier close, or any error, the batch is repeated.
 """
 
 from __future__ import annotations
@@ -13,14 +12,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from flumeng.config.client_tls import ClientTls
 from flumeng.connectors.api.backoff import CONNECT_SECONDS
 from flumeng.connectors.api.sink import Attempt, Row, TaskRevision, Written
 from flumeng.connectors.forward import syslog_text
-from flumeng.connectors.forward.framed import framed
 from flumeng.connectors.forward.options import ForwardSyslog, ForwardTcp
 from flumeng.events import json_text
 from flumeng.events.column_text import check_plain, texts
@@ -30,10 +31,13 @@ from flumeng.platform.errors import UnavailableError, UserError
 PIECE_BYTES = 1024 * 1024
 AVOID_SECONDS = 60.0
 """A target that has failed is the last choice for so long."""
+Framing = Literal["newline", "octet-counted", "length-prefixed"]
+LINE_FEED = b"#012"
+"""A line feed within a message, as rsyslog writes it."""
 COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])
 
 _failed_at: dict[str, float] = {}
-"""When each target has failed last, in this process."""
+"""The last failure of each target, in this process."""
 
 
 class ForwardSink:
@@ -44,7 +48,7 @@ class ForwardSink:
         self._options = options
 
     def probe(self) -> None:
-        """Each target has to take a connection, also those that stand by."""
+        """All targets have to accept a connection, also standbys."""
         failed = []
         for target in self._options.targets:
             try:
@@ -67,7 +71,7 @@ class ForwardSink:
 
 @dataclass(frozen=True)
 class Forward:
-    """Sends a split's events, and yields how many they were."""
+    """Sends a split's events, and yields their number."""
 
     options: ForwardSyslog | ForwardTcp
 
@@ -95,7 +99,7 @@ class Forward:
         return syslog_text.rows(events)
 
     def _connect(self) -> _Connection:
-        """To the first target that answers; those that have failed lately come last."""
+        """Connect to the first target that answers; those with recent failures come last."""
         now = time.monotonic()
         said = []
         for target in sorted(self.options.targets, key=lambda one: _avoided(one, now)):
@@ -107,7 +111,7 @@ class Forward:
 
 
 class _Connection:
-    """Its methods raise UnavailableError, and its target is then avoided for a while."""
+    """Methods raise UnavailableError, and avoid the target for a while."""
 
     def __init__(self, target: str, tls: ClientTls | None, seconds: float) -> None:
         self._target = target
@@ -132,20 +136,20 @@ class _Connection:
                 self._socket.sendall(content[start : start + PIECE_BYTES])
 
     def finish(self, *, wait_for_close: bool) -> None:
-        """Say that nothing follows, and wait until the server has read that and closes too."""
+        """End the stream, and wait until the server has read it and closes."""
         with self._translated("close"):
             self._require_open()
             if isinstance(self._socket, ssl.SSLSocket):
                 self._finish_tls()
             self._socket.shutdown(socket.SHUT_WR)
             while wait_for_close and self._socket.recv(65536):
-                """What a server says is nothing to us."""
+                """Data from the server is ignored."""
 
     def close(self) -> None:
         self._socket.close()
 
     def _require_open(self) -> None:
-        """A server that has closed already has not read what came after that."""
+        """A server that has closed already has not read what came after."""
         seconds = self._socket.gettimeout()
         self._socket.setblocking(False)
         try:
@@ -156,7 +160,7 @@ class _Connection:
             self._socket.settimeout(seconds)
 
     def _finish_tls(self) -> None:
-        """Tell the server in TLS too; one that closes at once without telling so has read it."""
+        """End TLS; a server that closes without an answer has read it."""
         assert isinstance(self._socket, ssl.SSLSocket)
         with suppress(ssl.SSLEOFError, ssl.SSLZeroReturnError):
             self._socket = self._socket.unwrap()
@@ -169,6 +173,31 @@ class _Connection:
             _failed_at[self._target] = time.monotonic()
             text = error.strerror or str(error)
             raise UnavailableError(f"{self._target} ({doing}): {text}") from error
+
+
+def framed(messages: pa.BinaryArray, framing: Framing) -> memoryview:
+    """All ``messages`` in a row; a null is empty."""
+    messages = pc.fill_null(messages, b"")
+    if framing == "newline":
+        lines = pc.replace_substring(messages, b"\n", LINE_FEED)
+        return _bytes(pc.binary_join_element_wise(lines, b"\n", b""))
+    lengths = pc.binary_length(messages)
+    if framing == "octet-counted":
+        counts = lengths.cast(pa.string()).cast(pa.binary())
+        return _bytes(pc.binary_join_element_wise(counts, b" ", messages, b""))
+    prefixes = lengths.to_numpy(zero_copy_only=False).astype(">u4")
+    fixed = pa.Array.from_buffers(pa.binary(4), len(prefixes), [None, pa.py_buffer(prefixes)])
+    return _bytes(pc.binary_join_element_wise(fixed.cast(pa.binary()), messages, b""))
+
+
+def _bytes(parts: pa.BinaryArray) -> memoryview:
+    """The buffer of all values."""
+    _, offsets, values = parts.buffers()
+    if values is None or not len(parts):
+        return memoryview(b"")
+    bounds = np.frombuffer(offsets, np.int32)
+    first, last = bounds[parts.offset], bounds[parts.offset + len(parts)]
+    return memoryview(values)[first:last]
 
 
 def _avoided(target: str, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""Rows as messages of RFC 5424, made of the columns that ``parse: {format: syslog}`` makes."""
+"""Rows as RFC 5424 messages, from the columns of ``parse: {format: syslog}``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flumeng.events.column_text import check_plain, texts
 from flumeng.platform.errors import UserError
 
 NAMES = (("host", 255), ("app", 48), ("procid", 128), ("msgid", 32))
-"""Columns that are names in the header, and how long each may be."""
+"""Names in the header, with their maximum lengths."""
 USER, NOTICE = 1, 5
 FACILITIES, SEVERITIES = 24, 8
 NONE = b"-"
@@ -29,7 +29,7 @@ def check(events: pa.Schema) -> None:
 
 
 def rows(events: pa.RecordBatch) -> pa.BinaryArray:
-    """What is not there, or cannot be said, is ``-``; without a priority it is user.notice."""
+    """Missing and unsuitable values are ``-``; the default priority is user.notice."""
     content = "message" if "message" in events.schema.names else "body"
     return pc.binary_join_element_wise(
         pc.binary_join_element_wise(b"<", _priority(events), b">1", b""),
@@ -56,7 +56,7 @@ def _number(events: pa.RecordBatch, name: str, end: int, default: int) -> pa.Arr
 
 
 def _name(events: pa.RecordBatch, name: str, most: int) -> pa.BinaryArray:
-    """Printable ASCII without spaces; each other byte is a ``?``."""
+    """Printable ASCII without spaces; other bytes are ``?``."""
     text = _column(events, name)
     plain = pc.replace_substring_regex(text, rb"[^!-~]", b"?")
     return pc.binary_slice(plain, 0, most)

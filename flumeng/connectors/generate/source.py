@@ -1,8 +1,7 @@
 """The generate source: numbered events at a chosen rate, for tests and benches.
 
-An event's body is the seed, the event's number (16 digits, from 0, none left out) and filling that
-depends on both. The next number is stored with the events, so that also after ``kill -9`` each
-number is there once.
+A body is the seed, the event's number (16 digits, from 0) and filling made of both. The next number
+is stored with the events: each is there once, also after ``kill -9``.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ DIGITS = 16
 CHUNK_BYTES = 1 << 18
 TICK_SECONDS = 0.02
 CATCH_UP_SECONDS = 1.0
-"""After a pause, so much of what was missed is made up for; the rest is left."""
+"""The most of a pause that is made up for."""
 
 _PATTERN = np.frombuffer(b"the quick brown fox jumps over the lazy dog 0123456789 ", np.uint8)
 
 
 class GenerateSource(Source):
-    """Makes the events of its options from the number in the journal's state on."""
+    """Goes on from the number in the journal's state."""
 
     def __init__(self, options: Generate, context: SourceContext) -> None:
         self._options = options
@@ -63,7 +62,7 @@ class GenerateSource(Source):
         self._open.set()
 
     async def _run(self) -> None:
-        """Whoever asks for no rate gets what the journal takes."""
+        """Without a rate, as fast as the journal takes them."""
         rate, loop = self._options.events_per_second, asyncio.get_running_loop()
         due, then = 0.0, loop.time()
         while True:
@@ -102,7 +101,7 @@ class GenerateSource(Source):
 
 
 def lines(seed: int, first: int, rows: int, nbytes: int) -> bytes:
-    """The bodies of ``rows`` events from number ``first`` on, each with a newline after it."""
+    """The bodies of ``rows`` events from ``first``, each with a newline."""
     head = f"{seed} ".encode()
     end = len(head) + DIGITS
     made = np.empty((rows, nbytes + 1), np.uint8)

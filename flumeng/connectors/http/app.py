@@ -1,8 +1,7 @@
-"""The HTTP source's answers, as an ASGI application.
+"""The HTTP source as an ASGI application.
 
-A sender that gets 200 knows that its events are durable, or delivered, or only received, as the
-source's ``ack`` says. One that gets anything else, or nothing, sends them again; then they may be
-there twice.
+200 means that a request's events are durable, delivered or received, as ``ack`` says. After any
+other answer, or none, senders repeat them; then they may be there twice.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ from flumeng.connectors.api.framing import Messages
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.connectors.api.source import SourceContext
 from flumeng.connectors.http import body as http_body
-from flumeng.connectors.http.body import RefusedError
+from flumeng.connectors.http.body import MemoryBound, OverBoundError, RefusedError, Share
 from flumeng.connectors.http.known_paths import HEALTH_PATH, known_path
-from flumeng.connectors.http.memory_bound import MemoryBound, OverBoundError, Share
 from flumeng.connectors.http.options import Http
 from flumeng.connectors.http.received_body import Receive, ReceivedBody
 from flumeng.connectors.http.senders import Senders
@@ -38,33 +36,30 @@ log = logging.getLogger(__name__)
 
 DURABLE_SECONDS = 30.0
 HELD_SECONDS = 1.0
-"""A journal that can take nothing for so long has senders told to come again."""
+"""A journal that takes nothing for so long has senders told to come again."""
 
 STRANGER_BYTES = 1 << 20
-"""So much at most is read, and dropped, of what strangers go on sending when they are answered: who
-has sent more, and is cut off, may not see the answer."""
+"""Read and dropped of what strangers still send when they are answered: one that has sent more, and
+is cut off, may not see the answer."""
 
 RETRY_SECONDS = 1
 BODIES = MemoryBound(64 << 20)
-"""Of all requests of this process together, as received, unpacked and parsed, until their events
-are durable: who would take more is asked to come later."""
+"""The memory of all requests of this process, until their events are durable."""
 
 PARSE_THREADS = 2
 PARSE_ASIDE_BYTES = 64 << 10
-"""A larger body, and each that is packed, is not parsed in the event loop's thread."""
+"""Larger bodies, and packed ones, are parsed in other threads."""
 
 MOST_WAITING = 10_000
 _PLACES = threading.BoundedSemaphore(MOST_WAITING)
-"""Of requests of this process that are taken and wait for their delivery, or will: who would be one
-more is asked to come later."""
+"""Requests of this process that wait for their delivery, or will."""
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Connection(NamedTuple):
-    """What is the same for all requests of a connection. ``stranger`` says why its certificate is
-    not let in."""
+    """Shared by all requests of a connection. ``stranger``: why its certificate is refused."""
 
     peer: Peer
     client: Client = Client()
@@ -72,7 +67,7 @@ class Connection(NamedTuple):
 
 
 class HttpApp:
-    """Takes nothing while it is paused: the journal is behind, or can take nothing."""
+    """Accepts nothing while it is paused."""
 
     def __init__(
         self,
@@ -92,12 +87,12 @@ class HttpApp:
         self._stopping = False
         self._strangers = Seldom()
         self._undecided: set[asyncio.Future[int]] = set()
-        """Whether they are durable."""
+        """Resolve to whether events are durable."""
         self._undelivered: set[asyncio.Future[bool]] = set()
-        """Of what is durable."""
+        """Resolve to whether durable events are delivered."""
 
     def connected(self, transport: asyncio.Transport, host: str) -> Connection | None:
-        """A connection is made; None: it was one too many, and is closed. ``disconnected``
+        """A new connection; None when there are too many and it is closed. ``disconnected``
         follows."""
         peer = None if takes_reserve(transport) else self.peers.enter(host)
         if peer is None:
@@ -114,7 +109,7 @@ class HttpApp:
         self.peers.leave(connection.peer)
 
     def is_revoked(self, connection: Connection) -> bool:
-        """Whether its certificate was let in, and would not be now."""
+        """Whether its certificate was allowed and is not any more."""
         return self._tls is not None and self._tls.is_revoked(connection.client.certificate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -158,7 +153,7 @@ class HttpApp:
             await send({"type": "http.response.body", "body": b""})
 
     def stop(self) -> None:
-        """What is not durable yet is not known to be taken: its senders are told to come again."""
+        """Senders of events that are not durable yet are told to come again."""
         self._stopping = True
         self.resume()
         for future in self._undecided:
@@ -183,8 +178,8 @@ class HttpApp:
             self._turning_away = None
 
     def _turn_away(self) -> None:
-        """What was taken while nobody knew yet that the journal can take nothing: its senders are
-        told now. They may send again what the journal gets after all."""
+        """Tell senders whose events wait to come again; the journal may still get them, and then
+        they are there twice."""
         loop = asyncio.get_running_loop()
         self._turning_away = loop.call_later(HELD_SECONDS, self._turn_away)
         if self._context.held_by():
@@ -199,7 +194,7 @@ class HttpApp:
         return RefusedError(429, f"{cause}: send this again a little later")
 
     async def settle(self, timeout_seconds: float) -> None:
-        """Take no more; return when all who wait are answered, or time is up."""
+        """Stop accepting; return when all requests are answered, or time is up."""
         self._stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
@@ -211,7 +206,7 @@ class HttpApp:
         return {*self._undecided, *self._undelivered}
 
     async def _take(self, scope: Scope, headers: Mapping[bytes, bytes], body: ReceivedBody) -> None:
-        """Return when the request's events are what ``ack`` says. Raises RefusedError."""
+        """Return when the events are what ``ack`` says. Raises RefusedError."""
         method, known = scope["method"], known_path(scope["path"])
         reading = method in ("GET", "HEAD")
         if reading and not known.health:
@@ -233,7 +228,7 @@ class HttpApp:
             await self._until_delivered(end)
 
     def _require_sender(self, scope: Scope, headers: Mapping[bytes, bytes]) -> str:
-        """Who sends it, as far as that is proven; nothing of the body is read before."""
+        """The authenticated sender; nothing of the body is read before."""
         connection = _connection(scope)
         if connection.stranger:
             raise RefusedError(403, connection.stranger)
@@ -255,8 +250,7 @@ class HttpApp:
     async def _accept(
         self, scope: Scope, headers: Mapping[bytes, bytes], body: ReceivedBody, client: str
     ) -> int:
-        """The seq below which its events are durable; 0 when it has none, or may be answered
-        before."""
+        """The seq below which its events are durable; 0 when it need not wait."""
         content_type = headers.get(b"content-type", b"").decode("latin-1")
         try:
             with BODIES.share() as memory:
@@ -283,7 +277,7 @@ class HttpApp:
     async def _pieces(
         self, headers: Mapping[bytes, bytes], content_type: str, body: ReceivedBody, memory: Share
     ) -> list[Messages]:
-        """Nothing else of the body is left in memory after it."""
+        """Frees the body."""
         http_body.require_text(content_type)
         limit = self._options.max_body_bytes
         data = await body.read(limit, memory)
@@ -300,7 +294,7 @@ class HttpApp:
             raise self._later()
 
     def _submit(self, pieces: list[Messages], origin: Origin) -> asyncio.Future[int]:
-        """The journal takes blocks in order, so that the last one speaks for all."""
+        """The journal takes blocks in order, so the last one stands for all."""
         durable: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def tell(end: int) -> None:
@@ -361,13 +355,13 @@ def _connection(scope: Scope) -> Connection:
 
 @functools.cache
 def _parsers() -> ThreadPoolExecutor:
-    """Those of this process: what they take beside the bodies is bounded by their number."""
+    """Parsers of this process; their number bounds the memory that they take."""
     return ThreadPoolExecutor(PARSE_THREADS, "http")
 
 
 @contextlib.contextmanager
 def _place() -> Iterator[None]:
-    """For one request that waits for its delivery. Raises RefusedError."""
+    """A place among the requests that wait for delivery. Raises RefusedError."""
     if not _PLACES.acquire(blocking=False):
         raise RefusedError(
             429, f"{MOST_WAITING} requests wait for their delivery: send this again a little later"

@@ -1,14 +1,16 @@
-"""What an HTTP body holds: unpacked within bounds, checked, and cut into pieces of whole events.
+"""Unpacks, checks and cuts HTTP bodies into pieces of whole events. Pure.
 
-Pure. Lines are never touched one by one: newlines are found by the commit thread, and JSON is
-checked a piece at a time. What is to be allocated is taken from the memory of all bodies before.
+Memory is taken from the share of all bodies before it is allocated. Lines are not touched one by
+one: the commit thread finds newlines, and JSON is checked a piece at a time.
 """
 
 from __future__ import annotations
 
 import io
+import threading
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 
 import msgspec
@@ -17,17 +19,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from flumeng.connectors.api.framing import Framer, Messages
-from flumeng.connectors.http.memory_bound import Share
 from flumeng.journal.log.frame import MAX_ROWS
 from flumeng.platform.json_text import without_surrogates
 
 PIECE_BYTES = 1 << 20
 ENTRIES_AT_ONCE = 10_000
 MOST_ENTRIES = 100_000
-"""Of an array. Each costs much more than its bytes, so that a body of commas must not be taken."""
+"""Of an array: an entry costs much more memory than its bytes."""
 
 _VALUE_BYTES = 80
-"""Of memory, for each value that is decoded, beside its text."""
+"""Of memory for each decoded value, besides its text."""
 
 _NEWLINE, _QUOTE, _COMMA, _OPEN, _CLOSE = b'\n",{}'
 _BRACKET_TO_BRACE = 0x20
@@ -89,9 +90,53 @@ _decode_one = msgspec.json.Decoder(msgspec.Raw).decode
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
+class OverBoundError(Exception):
+    """There is no memory for now."""
+
+
+class MemoryBound:
+    """``most_bytes`` for all shares together; a single one may exceed it, so that larger bodies are
+    possible. Thread-safe."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.held_bytes = 0
+        self.lock = threading.Lock()
+
+    @contextmanager
+    def share(self) -> Iterator[Share]:
+        """A share that is given back when the block ends."""
+        share = Share(self)
+        try:
+            yield share
+        finally:
+            share.give_back_to(0)
+
+
+class Share:
+    def __init__(self, bound: MemoryBound) -> None:
+        self.held_bytes = 0
+        self._bound = bound
+
+    def take(self, nbytes: int) -> None:
+        """Reserve before allocating. Raises OverBoundError without reserving."""
+        bound = self._bound
+        with bound.lock:
+            held = bound.held_bytes + nbytes
+            if held > bound.most_bytes and bound.held_bytes > self.held_bytes:
+                raise OverBoundError(f"{held} of {bound.most_bytes} bytes")
+            bound.held_bytes = held
+            self.held_bytes += nbytes
+
+    def give_back_to(self, nbytes: int) -> None:
+        """Reduce the share to ``nbytes``."""
+        with self._bound.lock:
+            self._bound.held_bytes -= max(0, self.held_bytes - nbytes)
+            self.held_bytes = min(self.held_bytes, nbytes)
+
+
 class RefusedError(Exception):
-    """Why a request is not taken: its status code, a sentence for its sender, and headers that say
-    what it can do."""
+    """A refused request: status, a sentence for the sender, and headers."""
 
     def __init__(
         self, status: int, reason: str, headers: Iterable[tuple[bytes, bytes]] = ()
@@ -104,15 +149,15 @@ class RefusedError(Exception):
 def pieces(
     body: bytes, encoding: str, content_type: str, most_bytes: int, memory: Share
 ) -> list[Messages]:
-    """The events of a received body, of which ``memory`` knows. Raises RefusedError, and
-    OverBoundError when there is no memory for them now."""
+    """The events of a received body, which ``memory`` includes already. Raises RefusedError, and
+    OverBoundError without memory."""
     data = unpack(body, encoding, most_bytes, memory)
     memory.take(_parse_bytes(data, content_type))
     return list(messages(data, content_type))
 
 
 def require_text(content_type: str) -> None:
-    """Raises RefusedError for what has neither lines nor JSON."""
+    """Raises RefusedError for a type of neither text nor JSON."""
     kind = _kind(content_type)
     if kind in _PROTOBUF:
         raise RefusedError(
@@ -133,8 +178,8 @@ def require_text(content_type: str) -> None:
 
 
 def unpack(body: bytes, encoding: str, most_bytes: int, memory: Share) -> bytes:
-    """What ``encoding`` (a Content-Encoding) stands for, unpacked no further than a little over
-    ``most_bytes``. Raises RefusedError, OverBoundError."""
+    """The body without its Content-Encoding, up to a little over ``most_bytes``. Raises
+    RefusedError, OverBoundError."""
     if encoding in ("", "identity"):
         return body
     if encoding not in _CODECS:
@@ -166,7 +211,7 @@ def too_large(most_bytes: int) -> RefusedError:
 
 
 def _parse_bytes(body: bytes, content_type: str) -> int:
-    """How much memory ``messages`` takes at most."""
+    """The most memory that ``messages`` takes."""
     kind = _kind(content_type)
     if _is_json(kind):
         entries = min(max(map(body.count, (b",", b"}", b"]", _SEPARATOR))), MOST_ENTRIES) + 1
@@ -186,11 +231,11 @@ def _kind(content_type: str) -> str:
 
 
 def messages(body: bytes, content_type: str) -> Iterator[Messages]:
-    """The events in pieces of which each fits into a frame, all checked. Raises RefusedError.
+    """Checked events in pieces that fit into frames. Raises RefusedError.
 
-    JSON: an array is one event for each entry, as it is written there. Several values one after
-    another are an event each, in lines or not. Any other value is one event. Everything else is
-    lines, and lines of JSON are refused when one is not JSON.
+    JSON: each entry of an array is an event as it is written; so is each of several values in a
+    row, in lines or not, and any other value. Everything else is lines, which for lines of JSON
+    must be JSON.
     """
     kind = _kind(content_type)
     body = body.removeprefix(_BOM)
@@ -222,7 +267,7 @@ def _pieces_of_json_lines(body: bytes) -> Iterator[Messages]:
 
 
 def _pieces_of_sequence(body: bytes) -> Iterator[Messages]:
-    """RFC 7464: each value follows a record separator."""
+    """RFC 7464: a record separator before each value."""
     first, *texts = body.split(_SEPARATOR, MOST_ENTRIES + 1)
     if first.strip(_SPACE):
         raise RefusedError(400, "the body is no JSON text sequence: it begins with no separator")
@@ -233,7 +278,7 @@ def _pieces_of_sequence(body: bytes) -> Iterator[Messages]:
 
 
 def _pieces_of_frames(body: bytes) -> Iterator[Messages]:
-    """Messages of syslog after octet counts, as Heroku's Logplex sends them."""
+    """Octet-counted syslog messages, as Heroku's Logplex sends them."""
     framer = Framer("octet-counted", len(body))
     found = framer.feed(body, len(body)) if body else []
     if framer.malformed or framer.held:
@@ -259,7 +304,7 @@ def _pieces_of_lines(body: bytes) -> Iterator[bytes]:
 
 
 def _check_lines(piece: bytes, first_line: int) -> None:
-    """A value on each line is quickly seen; what else it is, is looked for line by line."""
+    """Checks a piece at once, and line by line only after an error."""
     if _are_lines(piece):
         return
     piece = without_surrogates(piece)
@@ -271,7 +316,7 @@ def _check_lines(piece: bytes, first_line: int) -> None:
 
 
 def _are_lines(piece: bytes) -> bool:
-    """Values may go on over several lines for the decoder."""
+    """A decoder accepts values over several lines; here each has its own."""
     try:
         values = _decode_lines(piece)
         fits = len(values) == piece.count(b"\n")
@@ -288,10 +333,8 @@ def _check(text: bytes, where: str) -> None:
 
 
 def _values(body: bytes) -> list[msgspec.Raw]:
-    """The entries of an array as written.
-
-    Each is found at once: only white space and a comma come before it, with which none begins.
-    """
+    """The entries of an array as written. No entry begins with the white space and commas between
+    them."""
     plain = without_surrogates(body)
     values = _decode_array(plain)
     if plain is body:
@@ -331,8 +374,8 @@ def _pieces_of_values(values: Sequence[bytes | msgspec.Raw]) -> Iterator[Message
 
 
 def _values_in_a_row(body: bytes) -> list[bytes] | None:
-    """Objects and arrays one after another, as written; None when there is anything else. Raises
-    RefusedError when they are too many."""
+    """Objects and arrays in a row, as written; None for anything else. Raises RefusedError when
+    there are too many."""
     ends: list[int] = []
     for begin, part, depths, inside in _structure(body):
         closing = ((part | _BRACKET_TO_BRACE) == _CLOSE) & (depths == 0) & ~inside
@@ -357,8 +400,7 @@ def _require_few(entries: int) -> None:
 
 
 def _entries(array_of_json: bytes) -> int:
-    """How many entries an array has, found without decoding them; of what is no JSON, as many as
-    come before that shows."""
+    """The number of an array's entries without decoding; in damaged JSON those before it."""
     return 1 + sum(
         int(np.count_nonzero((part == _COMMA) & (depths == 1) & ~inside))
         for _, part, depths, inside in _structure(array_of_json)
@@ -368,8 +410,8 @@ def _entries(array_of_json: bytes) -> int:
 def _structure(
     text: bytes,
 ) -> Iterator[tuple[int, NDArray[np.uint8], NDArray[np.int32], NDArray[np.bool_]]]:
-    """Parts of JSON, without decoding: where each begins, its bytes, how deep in brackets each byte
-    is, behind it, and whether it is inside a string."""
+    """Where each part of JSON begins, its byte, and for each byte the depth of brackets behind it
+    and whether it is inside a string."""
     plain = text.replace(rb"\\", b"__").replace(rb"\"", b"__")
     depth, quoted = 0, False
     for begin in range(0, len(plain), _SCAN_BYTES):

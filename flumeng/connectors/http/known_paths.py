@@ -1,6 +1,6 @@
-"""Paths on which clients of Splunk HEC and Loki send, and the answers that these clients expect.
+"""Paths of Splunk HEC and Loki with the answers that their clients expect.
 
-Every other path is as good for events; a request there is answered with ``{}``.
+Requests on all other paths are accepted too, and answered with ``{}``.
 """
 
 from __future__ import annotations
@@ -10,17 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 HEALTH_PATH = "/health"
-_HEC = "/services/collector"
-_HEC_EVENTS = re.compile(rf"{_HEC}(/event)?(/1\.0)?/?")
-_HEC_RAW = re.compile(rf"{_HEC}/raw(/1\.0)?/?")
-_HEC_HEALTH = re.compile(rf"{_HEC}/health(/1\.0)?/?")
-_LOKI = ("/loki/api/v1/push", "/api/prom/push")
 
 
 @dataclass(frozen=True)
 class KnownPath:
-    """``status`` and ``said``: the answer to events that are taken. ``content_type``: replaces the
-    header, which clients of this path set wrongly. ``options``: OPTIONS is answered as a probe."""
+    """``status`` and ``said``: the answer to accepted events. ``content_type`` replaces the
+    clients' wrong header. ``options``: OPTIONS is a probe."""
 
     status: int = 200
     said: Mapping[str, object] = field(default_factory=dict)
@@ -32,19 +27,18 @@ class KnownPath:
 _SUCCESS = {"text": "Success", "code": 0}
 _HEALTHY = {"text": "HEC is healthy", "code": 17}
 _ANY = KnownPath()
+_HEC = "/services/collector"
+_KNOWN = {
+    HEALTH_PATH: KnownPath(health=True),
+    "/loki/api/v1/push|/api/prom/push": KnownPath(204),
+    rf"{_HEC}/health(/1\.0)?/?": KnownPath(said=_HEALTHY, health=True),
+    rf"{_HEC}(/event)?(/1\.0)?/?": KnownPath(
+        said=_SUCCESS, content_type="application/json", options=True
+    ),
+    rf"{_HEC}/raw(/1\.0)?/?": KnownPath(said=_SUCCESS, options=True),
+}
 
 
 def known_path(path: str) -> KnownPath:
-    if path == HEALTH_PATH:
-        return KnownPath(health=True)
-    if path in _LOKI:
-        return KnownPath(204)
-    if not path.startswith(_HEC):
-        return _ANY
-    if _HEC_HEALTH.fullmatch(path):
-        return KnownPath(said=_HEALTHY, health=True)
-    if _HEC_EVENTS.fullmatch(path):
-        return KnownPath(said=_SUCCESS, content_type="application/json", options=True)
-    if _HEC_RAW.fullmatch(path):
-        return KnownPath(said=_SUCCESS, options=True)
-    return _ANY
+    found = (known for pattern, known in _KNOWN.items() if re.fullmatch(pattern, path))
+    return next(found, _ANY)

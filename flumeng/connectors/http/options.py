@@ -59,7 +59,7 @@ class Http(SourceOptions):
 
     @property
     def delivered_within_seconds(self) -> float | None:
-        """So long it waits for deliveries; None when it does not."""
+        """The limit of waiting for deliveries; None when it does not wait."""
         return self.ack_timeout_seconds if self.ack == "delivered" else None
 
     def problems(self) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,7 @@
-"""HTTP/1.1 connections of the HTTP source: uvicorn's protocol with httptools' parser, made strict.
+"""HTTP/1.1 for the HTTP source: uvicorn's protocol with httptools' parser, made strict.
 
-httptools bounds neither headers nor the time they take. It drops the body of a request that offers
-another protocol (``Upgrade: h2c``), and it reports trailers as headers.
+httptools bounds neither headers nor their time, drops the body of a request with ``Upgrade``, and
+reports trailers as headers.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ HEAD_BYTES = 64 << 10
 HEAD_SECONDS = 10.0
 
 _OFFER = frozenset({b"upgrade", b"http2-settings"})
-"""Header names, and tokens of ``Connection``, with which a client offers another protocol."""
+"""Header names and ``Connection`` tokens that offer another protocol."""
 
 
 class Protocol(HttpToolsProtocol):
-    """Speaks HTTP/1.1 only: an offered upgrade is ignored, and its body is read (RFC 9110 7.8)."""
+    """Ignores an offered upgrade and reads the body (RFC 9110 7.8)."""
 
     _silent_bytes = 0  # received since the parser last had something for the application
     _head_timer: asyncio.TimerHandle | None = None
@@ -62,7 +62,7 @@ class Protocol(HttpToolsProtocol):
             self.send_400_response(f"more than {HEAD_BYTES} bytes of headers")
 
     def _feed(self, data: bytes) -> None:
-        """Each pass ends at the body of a request that offers an upgrade, or at the end."""
+        """Each pass ends at the body of a request with an upgrade, or at the end."""
         while not self.transport.is_closing():
             try:
                 self.parser.feed_data(data)
@@ -77,7 +77,7 @@ class Protocol(HttpToolsProtocol):
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def _head_without_offer(self) -> bytes:
-        """The request's head again, for a parser that then reads the body."""
+        """The request's head without the offer, for a parser that reads the body."""
         version = self.parser.get_http_version().encode()
         lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
         for name, value in self.headers:
@@ -95,7 +95,7 @@ class Protocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Trailers are dropped: fields behind the body decide nothing about it."""
+        """Drops trailers, which must not count as headers."""
         if self._in_head:
             super().on_header(name, value)
 

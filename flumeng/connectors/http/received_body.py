@@ -1,4 +1,4 @@
-"""A request's body as it arrives: bounded in bytes and in time, and as long as announced."""
+"""A request's body as it arrives, bounded in bytes and time, and of the announced length."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
-from flumeng.connectors.http.body import RefusedError, too_large
-from flumeng.connectors.http.memory_bound import Share
+from flumeng.connectors.http.body import RefusedError, Share, too_large
 
 BODY_SECONDS = 60.0
 DRAIN_SECONDS = 2.0
@@ -15,7 +14,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class ReceivedBody:
-    """Is read once; ``received_bytes`` grows meanwhile."""
+    """Read once; ``received_bytes`` grows."""
 
     def __init__(self, receive: Receive, headers: Mapping[bytes, bytes]) -> None:
         self._receive = receive
@@ -26,8 +25,7 @@ class ReceivedBody:
         self.received_bytes = 0
 
     async def read(self, most_bytes: int, memory: Share) -> bytes:
-        """Raises RefusedError, OverBoundError. What it returns is as long as the sender
-        announced."""
+        """The body, of the announced length. Raises RefusedError, OverBoundError."""
         if not self._length and not self._coding:
             raise RefusedError(
                 411, "announce the body by Content-Length or Transfer-Encoding: chunked"
@@ -58,7 +56,7 @@ class ReceivedBody:
         return b"".join(parts)
 
     async def is_read_to_its_end(self, most_bytes: int) -> bool:
-        """Read on for a while, so that a sender that is still sending hears the answer."""
+        """Read on for a while, so that a sender that is still sending sees the answer."""
         if self._waits_for_us:
             return not self._more
         left = most_bytes

@@ -1,15 +1,13 @@
-"""A receiver of requests over HTTP: sends one until it is answered, and says what answers mean."""
+"""Sends requests to an HTTP receiver with retries, and interprets its answers."""
 
 from __future__ import annotations
 
-import email.utils
-import time
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from ssl import SSLCertVerificationError
 
 import urllib3
-from urllib3.exceptions import HTTPError, SSLError
+from urllib3.exceptions import HTTPError, InvalidHeader, SSLError
 
 from flumeng.connectors.api.backoff import CONNECT_SECONDS, Backoff
 from flumeng.connectors.http.sink_options import IDEMPOTENCY_KEY
@@ -18,28 +16,28 @@ from flumeng.platform.scrubbing import excerpt
 
 RETRY_SECONDS = 25.0
 ANSWER_BYTES = 64 * 1024
-"""Of a longer answer the rest is not read, and its connection is not used again."""
+"""The rest of a longer answer is not read, and its connection is closed."""
 QUOTED_CHARACTERS = 200
 CONNECTIONS = 4
 PASSING = (408, 409, 425, 429)
-"""Beside all from 500 on; 409 says that a request with this key is being done right now."""
+"""Retried, as are all from 500 on; 409: a request with this key is in progress."""
 UNAUTHORIZED = (401, 402, 403, 407)
 DOWN = (502, 503, 504)
 WRONG = (401, 402, 403, 404, 405, 406, 407, 410, 411, 415, 421, 426, 431, 451)
-"""Are about the flow, and would be the answer to any request, as are redirections."""
+"""Errors of the flow, for any request, as are redirections."""
 
 
 class RefusedRequestError(FlumengError):
-    """The receiver refuses what is in the request for good."""
+    """The receiver refuses the events for good."""
 
 
 class TooLargeError(RefusedRequestError):
-    """A smaller request might be taken."""
+    """A smaller request may be accepted."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where requests go, and what they have in common; the headers may hold secrets."""
+    """What all requests have in common; headers may hold secrets."""
 
     url: str
     method: str
@@ -53,7 +51,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Answer:
-    """``status`` is 0 when there was none. ``after_seconds``: it asks not to come again earlier."""
+    """``status`` 0: none came. ``after_seconds``: of ``Retry-After``."""
 
     status: int
     sentence: str
@@ -61,15 +59,12 @@ class Answer:
 
 
 def backoff(patience_seconds: float | None) -> Backoff:
-    """For the requests of one split."""
     return Backoff(RETRY_SECONDS, patience_seconds)
 
 
 def send(endpoint: Endpoint, body: bytes, key: str, pauses: Backoff) -> None:
-    """Return when the receiver has taken it. It may have had it before, when an answer was lost.
-
-    Raises RefusedRequestError, UnavailableError, UserError.
-    """
+    """Return once the receiver has accepted it, possibly twice after a lost answer. Raises
+    RefusedRequestError, UnavailableError, UserError."""
     while True:
         answer = _ask(endpoint, body, key)
         if 200 <= answer.status < 300:
@@ -81,10 +76,8 @@ def send(endpoint: Endpoint, body: bytes, key: str, pauses: Backoff) -> None:
 
 
 def reach(endpoint: Endpoint) -> None:
-    """Asks with HEAD whether somebody answers, and would not refuse the headers.
-
-    Many receivers know no HEAD, so any other answer is good. Raises UnavailableError, UserError.
-    """
+    """Check with HEAD that the receiver answers and accepts the headers; many know no HEAD, so
+    other answers are good. Raises UnavailableError, UserError."""
     answer = _ask(replace(endpoint, method="HEAD"), None, "")
     sentence = f"{endpoint}: {answer.sentence}"
     if answer.status in UNAUTHORIZED:
@@ -94,7 +87,7 @@ def reach(endpoint: Endpoint) -> None:
 
 
 def _require_passing(endpoint: Endpoint, answer: Answer) -> None:
-    """Raises unless another time there may be another answer."""
+    """Raises unless a retry may have another answer."""
     if answer.status == 0 or answer.status in PASSING or answer.status >= 500:
         return
     if answer.status < 400 or answer.status in WRONG:
@@ -139,18 +132,15 @@ def _read(response: urllib3.BaseHTTPResponse) -> Answer:
 
 
 def _after_seconds(text: str) -> float:
-    """What ``Retry-After`` says: seconds, or a moment."""
-    if text.isdecimal():
-        return float(text)
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except ValueError:
+        return urllib3.Retry().parse_retry_after(text)
+    except (InvalidHeader, ValueError, OverflowError):
         return 0.0
 
 
 @lru_cache
 def _pool(ca: str | None) -> urllib3.PoolManager:
-    """The connections of this process; those that a receiver has closed are opened anew."""
+    """This process's connections."""
     try:
         return urllib3.PoolManager(maxsize=CONNECTIONS, ca_certs=ca, cert_reqs="CERT_REQUIRED")
     except OSError as error:

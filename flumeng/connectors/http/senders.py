@@ -1,8 +1,8 @@
-"""Who sends a request: by a token, as a user with a password, or by the certificate of TLS.
+"""Authenticates senders by token, password, or TLS certificate.
 
-Tokens and passwords are looked up on this node and again within a minute; here only their digests
-are kept, and all of them are compared in the same time. One that can be looked up no more stays as
-it was, and that is told: whom to keep out is said by the flow, or by another secret.
+Secrets are looked up again within a minute. Only their digests are kept, and all are compared in
+constant time. One that is not found any more stays valid and is reported: senders are excluded in
+the flow, or by another secret.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from flumeng.platform.errors import UserError
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 20.0
-"""With what a command said that is used for 30 s, less than a minute."""
+"""With the 30 s that a command's output is used, less than a minute."""
 
 _BEARER, _BASIC = 'Bearer realm="flumeng"', 'Basic realm="flumeng", charset="UTF-8"'
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
@@ -33,7 +33,7 @@ _NOBODY = hashlib.sha256(b"").digest()
 
 
 class Senders:
-    """The senders of one source. ``changed`` is called when ``problem`` may be another."""
+    """The senders of one source. ``changed`` is called when ``problem`` may have changed."""
 
     def __init__(self, options: SenderAuth, changed: Callable[[], None]) -> None:
         self._options = options
@@ -44,17 +44,17 @@ class Senders:
             (path.rstrip("/"), frozenset(map(options.name_of, senders)))
             for path, senders in sorted(options.paths.items(), reverse=True)
         ]
-        """Longer paths before those that they lie below."""
+        """Longer paths first."""
         challenges = [_BEARER] * bool(options.tokens) + [_BASIC] * bool(options.users)
         self._challenge = ((b"www-authenticate", ", ".join(challenges).encode()),)
         self.problem = ""
 
     async def start(self) -> None:
-        """Raises UserError: a secret is nowhere, or is no token."""
+        """Raises UserError for a secret that is missing or no token."""
         self._tokens, self._passwords = await asyncio.to_thread(self._read)
 
     async def look(self) -> None:
-        """Use what the secrets are now."""
+        """Look up the secrets."""
         problem = ""
         try:
             self._tokens, self._passwords = await asyncio.to_thread(self._read)
@@ -67,7 +67,7 @@ class Senders:
             self._changed()
 
     def require(self, path: str, authorization: bytes, client: Client) -> str:
-        """The sender's name. Raises RefusedError, 401 or 403, with what the answer has to say."""
+        """The sender's name. Raises RefusedError with 401 or 403."""
         name, names = client.name, client.let_in_by
         if self._options.tokens or self._options.users:
             name = self._proven(authorization)
@@ -84,7 +84,7 @@ class Senders:
         return name
 
     def of(self, authorization: bytes) -> str | None:
-        """Whose token or password is in the header ``Authorization``."""
+        """The sender with the token or password in ``Authorization``."""
         scheme, _, given = authorization.partition(b" ")
         given = given.strip()
         if scheme.lower() in (b"bearer", b"splunk"):
@@ -92,7 +92,7 @@ class Senders:
         return self._of_user(given) if scheme.lower() == b"basic" else None
 
     def _of_token(self, given: bytes) -> str | None:
-        """All are compared, however the first of them begin."""
+        """Compares all, in constant time."""
         digest = hashlib.sha256(given).digest()
         same = [n for n, known in self._tokens.items() if hmac.compare_digest(known, digest)]
         return same[0] if same and given else None
@@ -108,7 +108,7 @@ class Senders:
         return name if same and colon and password and name in self._passwords else None
 
     def may_use(self, path: str) -> frozenset[str]:
-        """Who may send to a path, by the names that ``auth.paths`` has."""
+        """The names that may send to ``path``, by ``auth.paths``."""
         if {".", ".."} & set(path.split("/")):  # it may be another one for whoever reads it
             return frozenset()
         for place, senders in self._paths:

@@ -1,8 +1,7 @@
-"""Events as JSON in requests to a URL, again and again until they are answered.
+"""HTTP sink: events as JSON in requests that are retried.
 
-What a request holds, and the key by which a receiver knows it again, depend on nothing but the
-events of its split, their order and the number of the batch: not on how they come in batches of
-Arrow, nor on when. So a repeat of a decided batch makes the same requests.
+A request and its key depend on the events of the split, their order and the batch's number only, so
+that a repeated batch makes the same requests.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from flumeng.platform.errors import UserError
 
 CONTENT_TYPES = {"ndjson": "application/x-ndjson", "json": "application/json"}
 CHUNK_BYTES = 16 * 1024 * 1024
-"""About so much becomes JSON at once."""
+"""The events that become JSON at once."""
 COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])
 
 
@@ -79,7 +78,7 @@ class HttpSink:
 
 @dataclass(frozen=True)
 class Request:
-    """``number``: that of the request in its split, or of a part of it."""
+    """``number``: of the request in its split, and of its part."""
 
     number: str
     events: tuple[pa.RecordBatch, ...]
@@ -95,7 +94,7 @@ class Request:
 
 @dataclass(frozen=True)
 class SendSplit:
-    """Yields a row with the number of events. ``sink`` is what its flow calls this sink."""
+    """Yields the number of events. ``sink``: its name in the flow."""
 
     options: Http
     endpoint: Endpoint
@@ -145,8 +144,7 @@ class SendSplit:
 
 
 def requests(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[Request]:
-    """All events in requests, each as full as it can be: at most ``most_bytes`` of JSON with what
-    stands between events, or one event."""
+    """The events in requests of at most ``most_bytes`` of JSON, or one event."""
     number = size = 0
     events: list[pa.RecordBatch] = []
     texts: list[bytes] = []
@@ -166,7 +164,6 @@ def requests(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[Req
 
 
 def _resolved(headers: Mapping[str, str]) -> dict[str, str]:
-    """With the secrets that they refer to."""
     found = secrets.filled(headers)
     for name, whole in found.items():
         if not whole.isascii() or not whole.isprintable():

@@ -1,4 +1,4 @@
-"""The HTTP source: uvicorn, with httptools' parser, in the worker's event loop."""
+"""The HTTP source: uvicorn with httptools in the worker's event loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLOSE_SECONDS = 1
 
 
 class HttpSource(Source):
-    """Takes requests whose events are journaled before they are answered."""
+    """Journals a request's events before it answers."""
 
     spreads = True
 
@@ -108,8 +108,8 @@ class HttpSource(Source):
 
 
 class _Server(uvicorn.Server):
-    """The process's signals are the worker's. It has nothing to do ten times a second, as uvicorn's
-    has: of a thousand servers that would be half of a processor."""
+    """Leaves signals to the worker, and omits uvicorn's tick of ten times a second: a thousand
+    servers would take half of a processor."""
 
     def __init__(self, config: uvicorn.Config, tls: ServerTls | None, counters: Counters) -> None:
         super().__init__(config)
@@ -127,7 +127,7 @@ class _Server(uvicorn.Server):
         self.started = True
 
     def close_revoked(self) -> None:
-        """The connections of whoever was let in and would not be now."""
+        """Close connections whose certificate is not allowed any more."""
         for protocol in list(self.server_state.connections):
             if isinstance(protocol, Protocol) and protocol.is_revoked:
                 self._counters.unauthorized += 1

@@ -39,7 +39,7 @@ MOST_ERROR_BYTES = 64 * 1024
 READ_BYTES = 2**16
 MOST_REDIRECTS = 5
 MOST_URL_BYTES = 8 * 1024
-MOST_PAUSE_SECONDS = 3600
+MOST_PAUSE_SECONDS = 3600.0
 """Bounds ``Retry-After``."""
 MOST_SOCKETS = 8
 QUOTED_CHARACTERS = 200
@@ -338,7 +338,7 @@ def joined(base: str, url: str) -> str:
 def after_seconds(text: str) -> float:
     """The value of ``Retry-After``, seconds or a date, within bounds; 0 when it is neither."""
     try:
-        return urllib3.Retry(retry_after_max=MOST_PAUSE_SECONDS).parse_retry_after(text)
+        return min(urllib3.Retry().parse_retry_after(text), MOST_PAUSE_SECONDS)
     except (InvalidHeader, ValueError, TypeError, OverflowError):
         return 0.0
 

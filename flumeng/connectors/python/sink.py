@@ -1,7 +1,7 @@
-"""A function of the user's that is given each batch, with the contract of Spark's ``foreachBatch``.
+"""Calls a user's function with each batch, by the contract of Spark's ``foreachBatch``.
 
-It runs in the driver, in the thread and under the limit of the batch's job. The batch is decided
-before: who repeats it after a crash calls the function with the same events and the same number.
+It runs in the driver, in the batch's thread and time limit. A batch that is repeated after a crash
+has the same events and number.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flumeng.platform.user_functions import FunctionError, UserFunction, importe
 
 
 class BatchNumber(int):
-    """The number of a batch in its ``series``, which a flow that is made anew does not have."""
+    """The number of a batch in its ``series``; a new flow has a new series."""
 
     series: str
 
@@ -56,7 +56,7 @@ def call(
     batch: BatchId | None,
     rows: DataFrame,
 ) -> None:
-    """Raises FunctionError, and what Spark has raised inside of the function."""
+    """Raises FunctionError, and Spark's errors inside of the function."""
     assert batch is not None, "a batch for a function is decided before it is written"
     try:
         function(rows, BatchNumber(batch), **given)

@@ -15,9 +15,9 @@ from flumeng.platform.options.patterns import SECRET, SECRET_NAME, check_lake_pa
 from flumeng.platform.options.spark_formats import FILE_FORMATS, check_format
 
 OWN = ("path", "paths", "table")
-"""Options that would lead past what the policy of a node bounds."""
+"""Options that would bypass the node's policy."""
 OWN_CATALOGS = ("default", "spark_catalog")
-"""The session's own: what they hold lies in a directory that is emptied when a collector starts."""
+"""Spark's own catalogs: their directory is emptied when a collector starts."""
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
 _TABLE = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*){1,3}", re.ASCII)
 
@@ -99,7 +99,6 @@ class Spark(SinkOptions):
 
     @property
     def catalog(self) -> str | None:
-        """The name of the table's."""
         return None if self.table is None else self.table.partition(".")[0]
 
     def needs(self) -> Iterator[Need]:

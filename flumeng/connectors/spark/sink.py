@@ -1,9 +1,8 @@
-"""Batches through a DataFrame writer of Spark, into whatever the session has a data source for.
+"""Writes batches through a Spark DataFrame writer.
 
-Spark's committer for files keeps what is not committed in ``_temporary``, by the number of an
-attempt that is 0 for every batch, and removes all of it at the end of a job: of two jobs into one
-directory the first to end takes the files of the other with it, without a word. So each write gets
-a number of its own there, and removes only that.
+Spark's file committer uses ``_temporary`` with attempt number 0 for every batch, and removes it at
+the end of a job: of two jobs into one directory the first deletes the other's files. So each write
+has its own number there, and removes only that.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def write(options: Spark, given: Mapping[str, str], rows: DataFrame) -> None:
 
 
 def _remove(rows: DataFrame, directory: str) -> None:
-    """And the directory above it, when there is nothing else in it."""
+    """Remove it, and the directory above when that is empty."""
     session = rows.sparkSession
     jvm = session.sparkContext._jvm
     assert jvm is not None

@@ -1,8 +1,8 @@
-"""Compressed files among those that are followed.
+"""Compressed copies of rotated files.
 
-Their bytes are no lines. What was rotated away and compressed has mostly been read before; what was
-not is read from the compressed file, under the identity and from the offset of the file that it was
-made of. That it is the same one is told by how it begins and by what stands before the offset.
+Most of them were read before they were compressed. What was not is read from the compressed file,
+under the identity and from the offset of the original. Their beginning and the bytes before the
+offset tell that they are copies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 MAGIC_BYTES = 6
 SKIP_BYTES = 64 << 20
-"""At one look; other files of the source are read between two looks."""
+"""Per look, so that the source's other files are read in between."""
 
 _MAGIC: Sequence[tuple[bytes, Literal["gzip", "zstd", "lz4", "bz2"] | None]] = (
     (b"\x1f\x8b\x08", "gzip"),
@@ -39,21 +39,19 @@ _UNPACK_BYTES = 1 << 20
 
 
 def has_compressed_name(path: str) -> bool:
-    """Compressing programs make an empty file first, so that the name must do."""
+    """Compressing programs create an empty file first, so only the name tells."""
     return Path(path).suffix in _SUFFIXES
 
 
 def is_compressed(beginning: bytes) -> bool:
-    """Whether the first ``MAGIC_BYTES`` are those of a compressed file."""
     return any(beginning.startswith(magic) for magic, _ in _MAGIC)
 
 
 class CompressedFile(TailedFile):
-    """What is left to read of a file that is gone, in one of the compressed files beside it.
+    """The unread rest of a file that is gone, in one of the compressed files beside it.
 
-    It is never followed and never grows. ``is_found`` tells that the compressed file which is open
-    is its copy. ``look`` and ``read`` raise ``ReplacedError`` when none of them is, and ``OSError``
-    when the copy is damaged.
+    ``is_found``: the open compressed file is its copy. ``look`` and ``read`` raise
+    ``ReplacedError`` when none is, and ``OSError`` when the copy is damaged.
     """
 
     def __init__(self, key: FileKey, cursor: FilePosition, following: Following) -> None:
@@ -71,7 +69,7 @@ class CompressedFile(TailedFile):
         self._copies = iter(_newest_first(self.cursor))
 
     def look(self, now: float) -> bool:
-        """Look for the copy, then for more in it; a long way to the cursor takes several looks."""
+        """Look for the copy, then for more in it; a long skip takes several looks."""
         while self._stream is not None or (path := next(self._copies, "")):
             try:
                 if self._stream is None:
@@ -87,8 +85,7 @@ class CompressedFile(TailedFile):
         raise ReplacedError
 
     def begins_alike(self, path: str) -> bool:
-        """Whether there is a compressed file that begins as this one did. Raises OSError when there
-        is no descriptor."""
+        """Whether a compressed file begins as this one did. Raises OSError without a descriptor."""
         head = self.cursor.head
         try:
             self._open(path)
@@ -118,7 +115,6 @@ class CompressedFile(TailedFile):
         self._head = self._data[:MARK_BYTES]
 
     def _drop(self) -> None:
-        """Let go of the compressed file that is open; the next one is looked at next."""
         if self._stream is not None:
             self._stream.close()
         self._stream = None
@@ -140,7 +136,7 @@ class CompressedFile(TailedFile):
         return bool(rest)
 
     def _skip_to(self, offset: int) -> bool:
-        """Drop what lies before ``offset``; whether it is there already."""
+        """Skip what is before ``offset``; whether it was reached."""
         skipped = 0
         while self._begin + len(self._data) < offset and skipped < SKIP_BYTES:
             self._begin += len(self._data)
@@ -151,7 +147,7 @@ class CompressedFile(TailedFile):
         return self._begin + len(self._data) >= offset
 
     def _read_at(self, offset: int, size: int) -> bytes:
-        """Only forwards, but for the file's first bytes."""
+        """Reads forwards only, except for the first bytes."""
         if offset + size <= len(self._head):
             return self._head[offset : offset + size]
         while self._begin + len(self._data) < offset + size:
@@ -168,7 +164,7 @@ class CompressedFile(TailedFile):
 
 
 def _newest_first(cursor: FilePosition) -> list[str]:
-    """The compressed files where a file was, when enough of that is known to tell its copy."""
+    """The compressed files in the folder, newest first, if a copy could be recognised."""
     if not cursor.head.length:
         return []
     found: dict[FileKey, tuple[int, str]] = {}

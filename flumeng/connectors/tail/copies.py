@@ -1,8 +1,7 @@
-"""Which files have the content of followed ones, as rotation by copy and truncate makes them.
+"""Finds copies of followed files, as rotation by copy and truncate makes them.
 
-A copy is told by its name (``names.originals``) and by its content: it begins as the other file
-did, and has before an offset what that had there. A file that only begins alike is no copy, and a
-copy in the making is one.
+A copy has a name of ``names.originals``, begins as the original did, and has the same bytes before
+an offset. A copy in the making counts; a file that only begins alike does not.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ Kind = TypeVar("Kind", bound=TailedFile)
 
 
 class Make(Protocol):
-    """Makes a file that is not among those of the tailer."""
+    """Makes a file outside of the tailer's."""
 
     def __call__(self, key: FileKey, cursor: FilePosition, kind: type[Kind]) -> Kind: ...
 
 
 class Copies:
-    """Looks among ``files``, those of the tailer, and beside them. ``came`` and ``went`` must be
-    called for each that does, and ``changed`` when one has another path."""
+    """Searches ``files``, those of the tailer, and the folders beside them. ``came``, ``went`` and
+    ``changed`` report changes of ``files`` and of their paths."""
 
     def __init__(self, files: dict[FileKey, TailedFile], make: Make) -> None:
         self._files = files
@@ -67,18 +66,18 @@ class Copies:
             self._by_path.setdefault(path, []).append(file)
 
     def known_as(self, path: str) -> list[TailedFile]:
-        """The files that were found under that path, or lay there behind a link."""
+        """The files found under ``path``, or there behind a link."""
         if not self._by_path:
             for known in self._files.values():
                 self._enter(known)
         return self._by_path.get(path, [])
 
     def is_copy(self, file: TailedFile) -> bool:
-        """Whether an open file that was not read yet has nothing but what another one has or had.
-        One that is still empty may become a copy; what is read from a compressed copy has no other.
+        """Whether an open unread file holds nothing but what another one has or had. An empty one
+        may become a copy.
 
-        The content of the other one is compared first: when it was cut meanwhile, then the copy is
-        complete, and the marks tell.
+        The other one is compared first: if it was cut meanwhile, the copy is complete and the marks
+        tell.
         """
         size = file.size
         if not size:
@@ -97,8 +96,8 @@ class Copies:
         return False
 
     def find(self, file: TailedFile) -> tuple[TailedFile, FilePosition] | None:
-        """The largest copy of a file that is gone, open, and the cursor from which it is to be read
-        on. Raises OSError when what may be one cannot be read."""
+        """The largest copy of a file that is gone, open, and the cursor to read it from. Raises
+        OSError when a candidate cannot be read."""
         best: tuple[TailedFile, FilePosition] | None = None
         copy: TailedFile | None = None
         try:
@@ -115,28 +114,26 @@ class Copies:
         return best
 
     def has_content(self, key: FileKey, path: str, known: TailedFile) -> bool:
-        """Whether the file that has a known one's path is that file under another key: its content
-        tells. On the same device it is another file unless there is enough to compare. Raises
-        OSError when there is no descriptor."""
+        """Whether ``path`` is the known file under another key, by its content. On the same device
+        there has to be enough to compare. Raises OSError without a descriptor."""
         is_short = known.key.device == key.device and known.cursor.offset < MARK_BYTES
         return not is_short and bool(self._is_rest(key, path, known))
 
     def is_another(self, file: TailedFile, path: str) -> bool:
-        """Whether what lies there with the inode of a closed file has not what was read of that.
-        Raises OSError when there is no descriptor."""
+        """Whether ``path``, with the inode of a closed file, lacks what was read of it. Raises
+        OSError without a descriptor."""
         return self._is_rest(file.key, path, file) is False
 
     def newest(self, path: str) -> TailedFile:
-        """Of the files that were found under that path; of equals the one that is there."""
+        """The newest file found under ``path``; of equals the existing one."""
         return max(
             self.known_as(path),
             key=lambda file: (file.cursor.modified_ns, file.name in file.cursor.paths),
         )
 
     def unseen_beside(self, path: str) -> dict[FileKey, Sight]:
-        """Files rotated away from that path before they were found there. Such a file is younger
-        than all known ones of the path, is known under no other path, and is numbered or named
-        like a known generation."""
+        """Files rotated away from ``path`` before they were found: younger than all known ones of
+        the path, known under no other path, and numbered or named like a known generation."""
         known = self.known_as(path)
         newest = self.newest(path)
         names = {base_name(path) for path in newest.cursor.paths}
@@ -164,8 +161,8 @@ class Copies:
         }
 
     def _is_made_of(self, key: FileKey, path: str, known: TailedFile) -> bool:
-        """Whether a file that is not followed has the content of a known one, or is just being
-        copied or compressed from it."""
+        """Whether an unfollowed file has a known one's content, or is being copied or compressed
+        from it."""
         if not has_compressed_name(path):
             return bool(self._is_rest(key, path, known, or_beginning=True))
         compressed = self._make(known.key, known.cursor, CompressedFile)
@@ -174,7 +171,7 @@ class Copies:
     def _is_rest(
         self, key: FileKey, path: str, known: TailedFile, *, or_beginning: bool = False
     ) -> bool | None:
-        """Whether what lies there has the content of a known file; None when it cannot be read."""
+        """Whether a file has a known one's content; None when it cannot be read."""
         file = self._make(key, known.cursor, TailedFile)
         try:
             if not file.open(path):
@@ -188,7 +185,7 @@ class Copies:
             file.close()
 
     def _is_old(self, copy: TailedFile, rest: FilePosition) -> bool:
-        """Whether the globs do not mean it and it cannot have what comes after that cursor."""
+        """Whether it is not followed and cannot have what comes after ``rest``."""
         return (
             copy.key not in self._files
             and rest.offset < rest.size
@@ -196,7 +193,7 @@ class Copies:
         )
 
     def _beside(self, cursor: FilePosition) -> Iterator[TailedFile]:
-        """What may be copies, open; also those that were found, are not read yet, and are gone."""
+        """Candidates for copies, open; also found files that are unread and gone."""
         beside = {key: sight.path for key, sight in copies_beside(cursor, within=True).items()}
         for file in self._files.values():
             unread = file.is_open and file.cursor.offset == 0
@@ -226,21 +223,20 @@ class Copies:
 
 
 def may_be_made_of(file: TailedFile) -> bool:
-    """Whether rotation may give its name to what was found under its path."""
+    """Whether rotation may give its name to a file found under its path."""
     return file.name is not None and is_name_of(file.name, file.cursor)
 
 
 def is_name_of(name: str, cursor: FilePosition) -> bool:
-    """Whether the file of that cursor may have that name after rotation."""
+    """Whether the file of ``cursor`` may be called ``name`` after rotation."""
     return not {name, *_originals(name)}.isdisjoint(cursor.paths)
 
 
 def rest_of(copy: TailedFile, file: TailedFile) -> FilePosition | None:
-    """From where to read a copy of what was read of a file; None when it is no copy.
+    """Where to read on in a copy of a file; None when it is no copy.
 
-    What was written and read after it was copied and before the file was cut is not in the copy:
-    then nothing is left to read. That is known of one that was seen while the file was whole, all
-    of it or enough.
+    Lines written between the copy and the cut are not in the copy; then nothing is left to read.
+    That is known of a copy that was seen while the file was whole.
     """
     size, cursor = copy.size, file.cursor
     if not cursor.offset:
@@ -266,7 +262,7 @@ def _unpacked_name(path: str) -> str:
 
 
 def _is_open(file: TailedFile) -> bool:
-    """Opens it when it is there. Raises OSError when there is no descriptor for that."""
+    """Open it if it exists. Raises OSError without a descriptor."""
     if not file.is_open and file.name is not None:
         try:
             return file.open(file.name)
@@ -277,7 +273,7 @@ def _is_open(file: TailedFile) -> bool:
 
 
 def _is_beginning(copy: TailedFile, file: TailedFile) -> bool:
-    """Whether what is in it is what is in the other file at the same place."""
+    """Whether the copy's content equals the file's at the same place."""
     size = copy.size
     if isinstance(file, CompressedFile) or not _is_open(file) or file.size < size:
         return False

@@ -1,8 +1,8 @@
-"""How many descriptors followed files may hold, in one process.
+"""The process's budget of file descriptors for followed files.
 
-Connections and files must never take the last descriptors: those are for the journals, for who
-reads them, and for looking into directories. Connections give way by ``listening.takes_reserve``,
-files by this budget: a file that is not open is opened when something is new in it.
+Journals, their readers and searches of directories always need some. Connections give way by
+``listening.takes_reserve``, files by this budget: a closed file is opened when something is new in
+it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ MOST_FILES = 4096
 LEAST_FILES = 4
 SCAN_DESCRIPTORS = 4  # so many directories may be open at once while files are looked for
 SHARE = 3
-"""Followed files may hold the third part of what is not reserved."""
+"""Followed files get a third of what is not reserved."""
 
 CALM = 0.5
-"""Files are short of descriptors until no more than this part of them is taken."""
+"""The share of taken ones below which there is no shortage any more."""
 
 
 class Descriptors:
-    """A budget of ``most`` open files. For any thread."""
+    """A budget of ``most`` open files. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -36,11 +36,11 @@ class Descriptors:
 
     @property
     def is_short(self) -> bool:
-        """Whether somebody lacks one: who has a file open in which nothing is new closes it."""
+        """While it is, open files without news are closed."""
         return self._short or self.taken > self.most * CALM
 
     def take(self) -> bool:
-        """Whether one more file may be opened; then ``give_back`` follows."""
+        """Whether one more file may be opened; then ``give_back`` has to follow."""
         with self._lock:
             if self.taken >= self.most:
                 self._short = True
@@ -55,19 +55,18 @@ class Descriptors:
                 self._short = False
 
     def lack(self) -> None:
-        """The system refused one although there should be some."""
+        """Report that the system refused a descriptor within the budget."""
         self._short = True
 
 
 @functools.cache
 def of_followed_files() -> Descriptors:
-    """The budget of this process."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return Descriptors(max(LEAST_FILES, min(MOST_FILES, (most - reserved_files(most)) // SHARE)))
 
 
 def require_directories() -> None:
-    """Raises OSError when there are no descriptors for looking into directories, one in another."""
+    """Raises OSError when no descriptors are left to walk nested directories."""
     probes: list[int] = []
     try:
         for _ in range(SCAN_DESCRIPTORS):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from fnmatch import fnmatchcase
+import os
+import re
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase, translate
 from itertools import pairwise
 
+from flumeng.journal.log.disk import OUT_OF_DESCRIPTORS
 from flumeng.platform.options.quantities import check_absolute
 
 MOST_ALTERNATIVES = 1000
+_MAGIC = re.compile(r"[*?\[]")
+_Identity = tuple[int, int]
 
 
 def check_file_glob(text: str) -> None:
@@ -21,8 +26,8 @@ def check_file_glob(text: str) -> None:
 
 
 def expand(pattern: str) -> tuple[str, ...]:
-    """The patterns that a glob with `{a,b}` stands for. Braces without a comma, and those within
-    brackets, mean themselves, as in a shell. Raises ValueError."""
+    """The patterns of a glob with `{a,b}`. Braces without a comma, and in brackets, are text, as in
+    a shell. Raises ValueError."""
     found = tuple(dict.fromkeys(_alternatives(pattern)))
     if len(found) > MOST_ALTERNATIVES:
         raise ValueError(f"expected at most {MOST_ALTERNATIVES} alternatives")
@@ -30,7 +35,7 @@ def expand(pattern: str) -> tuple[str, ...]:
 
 
 def matches(path: str, pattern: str) -> bool:
-    """Whether an expanded glob means a file of that name."""
+    """Whether an expanded glob matches ``path``."""
     return _match(path.split("/"), pattern.split("/"))
 
 
@@ -59,7 +64,7 @@ def _alternatives(pattern: str) -> list[str]:
 
 
 def _first_group(pattern: str) -> tuple[int, list[int], int] | None:
-    """Where the first group with a comma opens, its commas, and where it closes."""
+    """The start of the first group with a comma, its commas, and its end."""
     for begin, depth_at in _braces(pattern):
         commas, depth = [], 0
         for at, sign in depth_at:
@@ -78,7 +83,7 @@ def _first_group(pattern: str) -> tuple[int, list[int], int] | None:
 
 
 def _braces(pattern: str) -> Iterator[tuple[int, list[tuple[int, str]]]]:
-    """Each opening brace, and the signs behind it; those within brackets are letters."""
+    """Each opening brace with the signs behind it; those in brackets are text."""
     signs = [(at, sign) for at, sign in enumerate(pattern) if sign in "{},"]
     signs = [(at, sign) for at, sign in signs if not _is_bracketed(pattern, at)]
     for number, (at, sign) in enumerate(signs):
@@ -93,3 +98,60 @@ def _is_bracketed(pattern: str, at: int) -> bool:
     first = opening + (2 if pattern[opening + 1 : opening + 2] == "!" else 1)
     closing = pattern.find("]", first + 1)
     return opening < at < closing
+
+
+class FileSearch:
+    """Searches for expanded ``patterns``; blocking. ``**`` follows links to folders, but enters no
+    folder within itself. ``unsearched``: folders that failed last time, with the errors."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._patterns = [tuple(pattern.split("/")[1:]) for pattern in patterns]
+        self.unsearched: dict[str, OSError] = {}
+
+    def paths(self) -> Iterator[str]:
+        """Matching paths, sorted for each pattern. Raises OSError without a descriptor."""
+        self.unsearched = {}
+        for parts in self._patterns:
+            yield from sorted(self._below("", parts, ()))
+
+    def _below(
+        self, folder: str, parts: tuple[str, ...], above: tuple[_Identity, ...]
+    ) -> Iterator[str]:
+        part, rest = parts[0], parts[1:]
+        if part == "**":
+            yield from self._below(folder, rest or ("*",), above)
+            for path, identity in self._folders(folder):
+                if identity not in above:
+                    yield from self._below(path, parts, (*above, identity))
+        elif not _MAGIC.search(part):
+            path = f"{folder}/{part}"
+            if rest:
+                yield from self._below(path, rest, above)
+            elif os.path.lexists(path):
+                yield path
+        else:
+            is_named = re.compile(translate(part)).match
+            hidden = part.startswith(".")
+            for name in self._names(folder):
+                if (hidden or not name.startswith(".")) and is_named(name):
+                    path = f"{folder}/{name}"
+                    if not rest:
+                        yield path
+                    elif os.path.isdir(path):  # noqa: PTH112  a Path for each costs more
+                        yield from self._below(path, rest, above)
+
+    def _folders(self, folder: str) -> Iterator[tuple[str, _Identity]]:
+        for name in self._names(folder):
+            path = f"{folder}/{name}"
+            if not name.startswith(".") and os.path.isdir(path):  # noqa: PTH112
+                status = os.stat(path)  # noqa: PTH116
+                yield path, (status.st_dev, status.st_ino)
+
+    def _names(self, folder: str) -> list[str]:
+        try:
+            return os.listdir(folder or "/")  # noqa: PTH208
+        except OSError as error:
+            if error.errno in OUT_OF_DESCRIPTORS:
+                raise
+            self.unsearched[folder or "/"] = error
+            return []

@@ -1,8 +1,8 @@
-"""How far a file is journaled, in the form in which it lies in the journal's state.
+"""Positions of files in the journal's state.
 
-A file is found by device and inode, since names change at rotation, and known by its content, since
-those change too: a volume is attached anew, inode numbers are used again, files are written anew,
-copied or compressed. So a cursor knows how its file begins and what stands right before its offset.
+A file is found by device and inode, as rotation changes names, and recognised by its content:
+volumes are attached anew, inodes reused, files copied or compressed. So a position knows the file's
+first bytes and those before its offset.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple, cast
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, cast
 
 from flumeng.platform.errors import CorruptError
 
@@ -21,10 +21,8 @@ _REUSED_PREFIX = "tail-reused:"
 
 
 class FileKey(NamedTuple):
-    """By what a file is found.
-
-    What was in a file before it was cut has the key of that file and a ``cut`` above 0.
-    """
+    """The device and inode of a file. The former content of a file that was cut has a ``cut`` above
+    0."""
 
     device: int
     inode: int
@@ -36,7 +34,7 @@ class FileKey(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """How its lines name their file."""
+        """The file's identity in attributes of events."""
         return f"{self.device}:{self.inode}"
 
     def __str__(self) -> str:
@@ -44,7 +42,7 @@ class FileKey(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Some bytes of a file, at most 256: how many they are, and their digest."""
+    """The number and digest of up to 256 bytes of a file."""
 
     length: int
     digest: str
@@ -58,7 +56,7 @@ NO_MARK = Mark.of(b"")
 
 
 class Place(NamedTuple):
-    """An offset, and the mark of what stands right before it."""
+    """An offset and the mark of the bytes before it."""
 
     offset: int
     last: Mark
@@ -68,15 +66,12 @@ class Place(NamedTuple):
 class FilePosition:
     """Everything below ``offset`` is journaled or, in an over-long line, skipped.
 
-    ``path`` is the name by which the file was found first. ``folder`` and ``file_name`` are where
-    it lay then, with symlinks resolved: a log behind a link is rotated under that name. Positions
-    of older versions have no ``file_name``. ``head`` are its first bytes, ``last`` those before the
-    offset.
-    ``skipping``: the offset lies within a line whose rest is not wanted. ``unterminated``: the
-    line before the offset was taken without its newline. ``size`` and
-    ``modified_ns`` are those of the last look. ``identity`` is that of the file that this one goes
-    on for, if it had another key: of a copy, or on a device that was attached anew.
-    ``suspect``: of what was in a file before it was cut there may have been more than was seen.
+    ``path``: the first name. ``folder`` and ``file_name``: its place with symlinks resolved, under
+    which a log behind a link is rotated; positions of older versions lack ``file_name``. ``head``:
+    its first bytes; ``last``: those before the offset. ``skipping``: the rest of the line is not
+    wanted. ``unterminated``: the line before was taken without its newline. ``size`` and
+    ``modified_ns``: as last seen. ``identity``: of the file that it continues under another key, as
+    a copy or after a new mount. ``suspect``: before it was cut it may have had more than was seen.
     """
 
     path: str
@@ -98,12 +93,12 @@ class FilePosition:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Under which it was found: the path that the globs mean, and the one behind links."""
+        """The path that the globs match, and the one behind links."""
         real_path = self.real_path
         return (self.path,) if real_path == self.path else (self.path, real_path)
 
     def anew(self, *, size: int = 0, modified_ns: int = 0) -> FilePosition:
-        """The beginning of another file that has the paths of this one."""
+        """The start of another file with the same paths."""
         return FilePosition(
             self.path,
             self.folder,
@@ -126,38 +121,15 @@ class FilePosition:
         return cls(path, folder, size=size, modified_ns=modified_ns, file_name=name)
 
     def to_state(self) -> dict[str, object]:
-        return {
-            "path": self.path,
-            "offset": self.offset,
-            "folder": self.folder,
-            "head": list(self.head),
-            "last": list(self.last),
-            "skipping": self.skipping,
-            "size": self.size,
-            "modified_ns": self.modified_ns,
-            "identity": self.identity,
-            "suspect": self.suspect,
-            "file_name": self.file_name,
-            "unterminated": self.unterminated,
-        }
+        return {**vars(self), "head": list(self.head), "last": list(self.last)}
 
     @classmethod
-    def from_state(cls, value: Mapping[str, object]) -> FilePosition:
-        """Older versions knew the size of copies only, as their ``end``."""
-        return cls(
-            cast("str", value["path"]),
-            cast("str", value["folder"]),
-            cast("int", value["offset"]),
-            Mark(*cast("tuple[int, str]", value["head"])),
-            Mark(*cast("tuple[int, str]", value["last"])),
-            cast("bool", value["skipping"]),
-            cast("int", value["size"] if "size" in value else value.get("end", 0)),
-            cast("int", value["modified_ns"]),
-            cast("str", value["identity"]),
-            cast("bool", value.get("suspect", False)),
-            cast("str", value.get("file_name", "")),
-            cast("bool", value.get("unterminated", False)),
-        )
+    def from_state(cls, value: Mapping[str, Any]) -> FilePosition:
+        """Older versions have only the size of copies, as ``end``."""
+        later = {"suspect": False, "file_name": "", "unterminated": False}
+        known = {"size": value.get("end", 0), **later, **value}
+        given = {field.name: known[field.name] for field in fields(cls)}
+        return cls(**(given | {name: Mark(*given[name]) for name in ("head", "last")}))
 
 
 def state_key(key: FileKey) -> str:
@@ -165,17 +137,16 @@ def state_key(key: FileKey) -> str:
 
 
 def reused_key(key: FileKey) -> str:
-    """Under it a file is noted whose inode the journal knows as that of an older one."""
+    """The key of a file whose inode the journal knows as that of an older one."""
     return f"{_REUSED_PREFIX}{key}"
 
 
 def cursors(state: Mapping[str, object]) -> dict[FileKey, FilePosition]:
-    """The cursors in a journal's source state."""
     return _positions(state, _PREFIX)
 
 
 def reused(state: Mapping[str, object]) -> dict[FileKey, FilePosition]:
-    """The files in the noted source state that have the inode of an older one."""
+    """Files with the inode of an older one."""
     return _positions(state, _REUSED_PREFIX)
 
 
@@ -185,7 +156,7 @@ def _positions(state: Mapping[str, object], prefix: str) -> dict[FileKey, FilePo
         if name.startswith(prefix):
             try:
                 key = FileKey(*map(int, name.removeprefix(prefix).split(":")))
-                found[key] = FilePosition.from_state(cast("Mapping[str, object]", value))
+                found[key] = FilePosition.from_state(cast("Mapping[str, Any]", value))
             except (ValueError, TypeError, LookupError, AttributeError) as error:
                 raise CorruptError(f"what is kept of a file makes no sense: {name}") from error
     return found

@@ -1,8 +1,7 @@
-"""Text of a file: which bytes are lines, and what they read as in UTF-8.
+"""Lines of a file in UTF-8.
 
-A byte order mark is no text, and tells UTF-16. NUL bytes in front of a line are no text either:
-after a log was truncated under a program that writes on at its old place, they fill the hole. Lines
-in UTF-8 pass as they are.
+A byte order mark is dropped, and tells UTF-16. NUL bytes before a line are dropped: they fill the
+hole after a log was truncated under a program that writes on at its old offset.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flumeng.connectors.tail.encodings import UTF_8, width_of
+from flumeng.connectors.tail.options import UTF_8, width_of
 
 MARK_BYTES = 3
 _MARKS = ((b"\xef\xbb\xbf", UTF_8), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
@@ -21,8 +20,8 @@ _NEWLINE, _NUL = b"\n", b"\0"
 
 
 class CutLines(NamedTuple):
-    """Lines of a block with newlines behind them, or with ``bounds``; where in the block each
-    begins, when that is not where it stands in ``data``; and how many NUL bytes are in no line."""
+    """Lines ended by newlines, or by ``bounds``. ``places``: where they begin in the block, if not
+    in ``data``. ``hole_bytes``: dropped NUL bytes."""
 
     data: bytes
     bounds: tuple[array[int], array[int]] | None = None
@@ -31,8 +30,8 @@ class CutLines(NamedTuple):
 
 
 class FileText:
-    """Of one file. ``mark_bytes`` is how long its byte order mark is. ``codec`` decodes what is not
-    in UTF-8."""
+    """The text of one file. ``mark_bytes``: the length of its byte order mark. ``codec`` is None
+    for UTF-8."""
 
     def __init__(self, encoding: str, beginning: bytes) -> None:
         found = next(((mark, name) for mark, name in _MARKS if beginning.startswith(mark)), None)
@@ -47,7 +46,7 @@ class FileText:
         self.nul = bytes(self.width)
 
     def ends(self, block: bytes) -> NDArray[np.int64]:
-        """Where each whole line ends, behind its newline."""
+        """The ends of whole lines, behind their newlines."""
         if self.width == 1:
             return np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE[0]) + 1
         order = ">u2" if self.codec == "utf-16-be" else "<u2"
@@ -55,14 +54,14 @@ class FileText:
         return (np.flatnonzero(units == _NEWLINE[0]) + 1) * 2
 
     def newline_bytes(self, block: bytes) -> int | None:
-        """How many bytes of a line's end a block begins with; None while that is not known."""
+        """The length of the newline that a block begins with; None while it is incomplete."""
         text = block[: 2 * self.width].decode(self.codec or "latin-1", "replace")
         if text == "\r" or len(block) < self.width:
             return None
         return self.width * (2 if text == "\r\n" else text[:1] == "\n")
 
     def cut(self, block: bytes) -> CutLines:
-        """The lines of a block, which ends with a line, though perhaps without its newline."""
+        """The lines of a block that ends with a line, perhaps without its newline."""
         if self.codec is not None:
             return self._decoded(block)
         if not block.endswith(_NEWLINE):

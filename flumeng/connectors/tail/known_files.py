@@ -1,6 +1,5 @@
-"""Which files a tail source knows and where they are now: finds them, notes them, counts what it
-cannot read. It reads nothing; the rules are those of ``tailer``. Blocking.
-"""
+"""The files that a tail source knows and where they are now; see ``tailer`` for the rules.
+Blocking."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from itertools import count
 from flumeng.connectors.tail.compressed_file import CompressedFile, has_compressed_name
 from flumeng.connectors.tail.copies import Copies, Make, is_name_of, may_be_made_of
 from flumeng.connectors.tail.descriptors import require_directories
-from flumeng.connectors.tail.file_globs import expand, matches
+from flumeng.connectors.tail.file_globs import FileSearch, expand, matches
 from flumeng.connectors.tail.file_position import (
     FileKey,
     FilePosition,
@@ -23,7 +22,6 @@ from flumeng.connectors.tail.file_position import (
     reused_key,
     state_key,
 )
-from flumeng.connectors.tail.file_search import FileSearch
 from flumeng.connectors.tail.names import Folders, Sight, regular_files
 from flumeng.connectors.tail.options import Tail
 from flumeng.connectors.tail.tailed_file import TailedFile
@@ -35,10 +33,8 @@ _SEEN_PREFIX = "tail-seen:"
 
 
 class KnownFiles:
-    """``files`` are those that are known. Of what a scan finds, ``found`` is told about each, and
-    what there is ``to_skip`` is not wanted. ``skipped``, ``missed`` and ``not_noted`` are those of
-    the tailer, as are the arguments.
-    """
+    """``found`` is called for each new file of a scan; those ``to_skip`` are not read from their
+    start. Arguments and counters are those of the tailer."""
 
     def __init__(
         self,
@@ -60,15 +56,15 @@ class KnownFiles:
         self.copies = Copies(self.files, make)
         self._found = found
         self._packed: dict[FileKey, str] = {}
-        """The names of those that are skipped; under another name it may be another file."""
+        """The names of skipped files; under another name it may be another file."""
         self._to_note: dict[str, object] = {}
         self.to_skip: set[FileKey] = set()
         self._noted: dict[FileKey, str] = {}
-        """Under which keys of the noted state they are."""
+        """Their keys in the noted state."""
         self._compared: dict[FileKey, Sight] = {}
-        """As what closed files had the content that they are known by."""
+        """Closed files as they were when their content was compared."""
         self._changes: dict[str, object] = {}
-        """Of the state, to be journaled with the next blocks."""
+        """Changes of the state, to be journaled with the next blocks."""
         for key, cursor in cursors(state).items():
             if self.are_meant(cursor.path):
                 self.add(key, cursor)
@@ -89,7 +85,6 @@ class KnownFiles:
             ]
 
     def are_meant(self, path: str) -> bool:
-        """Whether the globs mean what has that path."""
         return any(matches(path, one) for one in self._patterns) and not self._is_excluded(path)
 
     def _is_excluded(self, path: str) -> bool:
@@ -97,11 +92,11 @@ class KnownFiles:
 
     @property
     def unsearched(self) -> dict[str, OSError]:
-        """The folders that could not be searched at the last scan, with the reasons."""
+        """The folders that could not be searched at the last scan."""
         return self._search.unsearched
 
     def take_changes(self) -> Iterator[dict[str, object]]:
-        """Of the state, that are to be journaled now, in parts."""
+        """Changes of the state to journal now, in parts."""
         if self._skip_what_is_there and not self.to_skip:
             self._changes |= {_SEEN_PREFIX + pattern: True for pattern in self._skip_what_is_there}
             self._skip_what_is_there = []
@@ -110,7 +105,7 @@ class KnownFiles:
             yield dict(changes[start : start + BLOCK_STATES])
 
     def measure(self) -> int:
-        """How many bytes are unread in all files."""
+        """The unread bytes in all files."""
         total = 0
         for file in self.files.values():
             if file.name is not None:
@@ -130,7 +125,6 @@ class KnownFiles:
         self.unnote(file.key)
 
     def unnote(self, key: FileKey) -> None:
-        """Nothing is lost when it goes."""
         if key in self._noted:
             self._to_note[self._noted.pop(key)] = None
 
@@ -145,8 +139,8 @@ class KnownFiles:
         return file
 
     def keep(self, key: FileKey, before: FilePosition, *, suspect: bool) -> dict[str, object]:
-        """Look for what a file had in it until now, under a key of its own; that is for the state.
-        What may be a copy of a ``suspect`` one, and cannot be compared, is counted."""
+        """Look for the former content of a file under a key of its own, and return the state for
+        it. Possible copies of a ``suspect`` one that cannot be compared are counted."""
         gone = next(cut for n in count(1) if (cut := key._replace(cut=n)) not in self.files)
         identity = before.identity or key.identity
         file = self.add(gone, replace(before, identity=identity, suspect=suspect))
@@ -157,13 +151,13 @@ class KnownFiles:
         return {state_key(gone): file.cursor.to_state()}
 
     def is_newest(self, cursor: FilePosition) -> bool:
-        """Of the files that were found under the same name; the others were rotated before."""
+        """Whether it is the newest file of its name; the others were rotated before."""
         newest = self.copies.newest(cursor.real_path).cursor
         return newest.modified_ns <= cursor.modified_ns
 
     def scan(self, now: float) -> None:
-        """Take note of what the globs mean now, and where everything else is. Raises OSError when
-        there is no descriptor: where directories cannot be opened, files only seem to be gone."""
+        """Find new files, and where the known ones are. Raises OSError without a descriptor, when
+        files would only seem to be gone."""
         require_directories()
         found = regular_files(path for path in self._search.paths() if not self._is_excluded(path))
         require_directories()
@@ -218,7 +212,7 @@ class KnownFiles:
     def _make_room(
         self, found: Mapping[FileKey, Sight], sights: Mapping[FileKey, Sight | None]
     ) -> dict[FileKey, TailedFile]:
-        """For files that have the inode of known ones, and not their content: those are left."""
+        """Leave files whose inode is now another file's."""
         others = {}
         for key, sight in sights.items():
             file = self.files[key]
@@ -237,8 +231,7 @@ class KnownFiles:
         sights: Mapping[FileKey, Sight | None],
         now: float,
     ) -> dict[str, FilePosition]:
-        """Note where each file is now; of files that were renamed since the last time, by the path
-        that they left."""
+        """Update where each file is; the renamed ones by their old path."""
         renamed = {}
         for key, file in self.files.items():
             if isinstance(file, CompressedFile):
@@ -261,8 +254,8 @@ class KnownFiles:
         return renamed
 
     def _is_another(self, file: TailedFile, sight: Sight) -> bool:
-        """Whether what was seen has the inode of a closed file, and not its content; or, where
-        nothing of that is known, no name that it may have by now."""
+        """Whether a closed file's inode now has other content; or, where none is known, a name that
+        it cannot have."""
         if file.is_open:
             return False
         if not file.cursor.offset:
@@ -275,8 +268,8 @@ class KnownFiles:
         return another
 
     def leave(self, file: TailedFile, *, suspect: bool) -> dict[str, object]:
-        """Another file has its inode. What was in it is looked for, unless it was only renamed
-        before anything was read. The changes of the state."""
+        """Leave a file whose inode is another's; its content is looked for, unless it was only
+        renamed before it was read. The changes of the state."""
         before, key = file.cursor, file.key
         is_copy = before.identity and file.name != before.path
         is_renamed = file.followed and not before.offset and file.name != before.path
@@ -291,7 +284,7 @@ class KnownFiles:
         self, key: FileKey, found: FilePosition, sight: Sight, others: Container[FileKey]
     ) -> TailedFile:
         """Follow a new file from its beginning, under the paths of ``found``. The journal may know
-        ``others`` as something else."""
+        the keys in ``others`` as older files."""
         cursor = found.anew(size=sight.size, modified_ns=sight.modified_ns)
         file = self.add(key, cursor)
         file.name = sight.path
@@ -314,7 +307,7 @@ class KnownFiles:
             self.not_noted, self._to_note = "", {}
 
     def _goes_on(self, key: FileKey, path: str, found: Mapping[FileKey, Sight]) -> bool:
-        """Whether it is a known file that is gone, from where that was read. Raises OSError."""
+        """Whether it continues a known file that is gone. Raises OSError."""
         for known in self.copies.known_as(path):
             gone = known.name is None and not known.is_open and not known.key.cut
             if gone and known.cursor.offset and self.copies.has_content(key, path, known):

@@ -1,4 +1,4 @@
-"""Where a known file has gone, and how generations and copies of it are called."""
+"""Where known files have gone, and names of generations and copies."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from flumeng.connectors.tail.file_position import FileKey, FilePosition
 
 MAX_FOLDERS_WITHIN = 200
 _CLOSED = FileNotFoundError, NotADirectoryError, PermissionError
-"""A folder that cannot be looked into; without a descriptor it is not known what is there."""
+"""Folders without access; a lack of descriptors is another error."""
 
 
 class Sight(NamedTuple):
-    """A file as it was seen in a folder."""
-
     path: str
     size: int
     modified_ns: int
@@ -34,9 +32,8 @@ _COUNTED = re.compile(r"[0-9a-f]{8,}|[0-9]+")
 
 
 def originals(name: str) -> Iterator[str]:
-    """Of what files this may be the name of a copy: ``app.log`` of ``app.log.1``, of
-    ``app.log-20261121``, ``app-20261121.log`` and ``app20261121.log``; ``current`` of what svlogd
-    and multilog make."""
+    """The names of which this may be a copy: ``app.log`` of ``app.log.1``, ``app.log-20261121``,
+    ``app-20261121.log`` and ``app20261121.log``; ``current`` of what svlogd and multilog make."""
     for index, character in enumerate(name):
         if index and not character.isalnum():
             yield name[:index]
@@ -48,8 +45,8 @@ def originals(name: str) -> Iterator[str]:
 
 
 def is_numbered(name: str, original: str) -> bool:
-    """Whether ``name`` tells it from ``original`` by a number after it, or by a date before its
-    extension: ``app-2.log`` may be the log of another program."""
+    """Whether ``name`` adds a number at the end, or a date before the extension: ``app-2.log`` may
+    be another program's log."""
     if name.startswith(original):
         return _NUMBER.fullmatch(name, len(original)) is not None
     dated = _DATED.fullmatch(name)
@@ -57,13 +54,13 @@ def is_numbered(name: str, original: str) -> bool:
 
 
 def has_shape(name: str, generation: str) -> bool:
-    """Whether the two names differ in their numbers alone."""
+    """Whether the names differ in their numbers alone."""
     return _COUNTED.sub("#", name) == _COUNTED.sub("#", generation)
 
 
 def copies_beside(cursor: FilePosition, *, within: bool = False) -> dict[FileKey, Sight]:
-    """Candidates for copies of a rotated file, by their names, in the folders where it was found.
-    With ``within`` also all files of the folders in these; the content decides there."""
+    """Candidates for copies of a rotated file by name, in its folders and, with ``within``, the
+    folders in these."""
     names = {base_name(path) for path in cursor.paths}
     return regular_files(
         path
@@ -74,7 +71,7 @@ def copies_beside(cursor: FilePosition, *, within: bool = False) -> dict[FileKey
 
 
 def successor(cursor: FilePosition) -> dict[FileKey, Sight]:
-    """The file that now lies at the former target of a link, which may point elsewhere by now."""
+    """The file at the former target of a link."""
     return regular_files([cursor.real_path])
 
 
@@ -87,8 +84,8 @@ def _folders(cursor: FilePosition) -> Iterable[str]:
 
 
 def folders_within(cursor: FilePosition) -> Sequence[str]:
-    """The folders in those where a file was found, into which a rotation may move it (``olddir`` of
-    logrotate); none when there are too many."""
+    """Folders that a rotation may move files into (``olddir`` of logrotate); none if there are too
+    many."""
     found: list[str] = []
     for folder in _folders(cursor):
         with contextlib.suppress(*_CLOSED), os.scandir(folder) as entries:
@@ -97,15 +94,15 @@ def folders_within(cursor: FilePosition) -> Sequence[str]:
 
 
 class Folders:
-    """Where files are now, by what they are. Good for one moment: make a new one for the next."""
+    """Where files are now, by inode. Valid for one scan."""
 
     def __init__(self) -> None:
         self._files: dict[str, dict[FileKey, Sight]] = {}
         self._inodes: dict[str, dict[int, str]] = {}
 
     def find(self, key: FileKey, cursor: FilePosition) -> Sight | None:
-        """How a file is seen now where it was found: in the folder of that name, in what that
-        folder was then, and in the folders within."""
+        """The file in the folder where it was found, what that folder was then, or the folders
+        within."""
         for folder in _folders(cursor):
             if key in self._in(folder):
                 return self._in(folder)[key]
@@ -113,7 +110,7 @@ class Folders:
         return regular_files(within).get(key)
 
     def _named(self, folder: str, key: FileKey) -> str | None:
-        """The path with the file's inode in ``folder``. No file is opened for that."""
+        """The path with that inode in ``folder``, without opening files."""
         if folder not in self._inodes:
             self._inodes[folder] = {}
             with contextlib.suppress(*_CLOSED), os.scandir(folder) as entries:
@@ -127,7 +124,7 @@ class Folders:
 
 
 def regular_files(paths: Iterable[str | Path]) -> dict[FileKey, Sight]:
-    """Those that can be seen now, each under the first of its names."""
+    """Existing files, each under the first of its names."""
     found: dict[FileKey, Sight] = {}
     for path in paths:
         with contextlib.suppress(OSError):

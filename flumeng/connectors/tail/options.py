@@ -8,9 +8,25 @@ from typing import ClassVar, Literal
 
 from flumeng.config.component import Guarantee, SourceOptions
 from flumeng.connectors.api.line_options import max_line_bytes
-from flumeng.connectors.tail.encodings import UTF_8, check_encoding
 from flumeng.connectors.tail.file_globs import check_file_glob, expand, matches
 from flumeng.platform.options.option import Need, option
+
+UTF_8 = "utf-8"
+_LINE_ENDS = {b"\n": 1, b"\n\0": 2, b"\0\n": 2, b"\xff\xfe\n\0": 2}
+
+
+def width_of(name: str) -> int:
+    """The bytes of a newline. Raises ValueError for an unsuitable encoding."""
+    try:
+        width = _LINE_ENDS.get("\n".encode(name))
+    except (LookupError, UnicodeError):
+        width = None
+    if width is None:
+        raise ValueError(
+            "expected an encoding such as utf-8, utf-16, latin-1 or windows-1252, in which a line "
+            "ends with a newline"
+        )
+    return width
 
 
 @dataclass(frozen=True)
@@ -42,7 +58,7 @@ class Tail(SourceOptions):
         doc="How the files are encoded: `utf-8`, `utf-16`, `latin-1`, `windows-1252` and others "
         "that Python knows. Bodies are UTF-8. A byte order mark is taken off, and one of UTF-16 "
         "counts for more than `utf-8`.",
-        check=check_encoding,
+        check=width_of,
         default=UTF_8,
     )
     last_line_seconds: float = option(

@@ -1,8 +1,7 @@
-"""The tail source: lines of files that grow.
+"""The tail source: follows files and reads new lines.
 
-The files are read in threads, since a slow disk must not hold up the event loop; all tail sources
-share a few. Where nothing is new, the next look comes after ``poll_seconds``, or later when there
-are so many sources that their looks would take more than a small part of a processor.
+Files are read in a few threads shared by all tail sources. The pause between looks is
+``poll_seconds``, or longer when idle looks of all sources would take too much of a processor.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ log = logging.getLogger(__name__)
 READERS = 8
 IDLE_SHARE = 0.03
 ACTIVE_SHARE = 0.25
-"""Of a processor, at most, go into the looks of all sources at which nothing is new; and of those
-at which something was new in the last ``ACTIVE_SECONDS``."""
+"""The most of a processor that looks of all sources take which find nothing; ACTIVE_SHARE while
+something was new within ``ACTIVE_SECONDS``."""
 
 ACTIVE_SECONDS = 5.0
 TELL_AGAIN_SECONDS = 60.0
@@ -33,15 +32,14 @@ LOST_SECONDS = 86_400.0
 
 @functools.cache
 def _readers() -> ThreadPoolExecutor:
-    """The threads of this process in which files are read."""
     return ThreadPoolExecutor(READERS, "tail")
 
 
 class TailSource(Source):
-    """Follows the files of its options from the cursors in the journal's state on."""
+    """Follows the files of its options from the cursors in the journal's state."""
 
     followers: int = 0
-    """How many there are in this process."""
+    """The number of sources in this process."""
 
     def __init__(self, options: Tail, context: SourceContext) -> None:
         self._options = options
@@ -66,7 +64,6 @@ class TailSource(Source):
         self._running = asyncio.create_task(self._run(tailer))
 
     async def stop(self) -> None:
-        """What was read has been submitted; what was not will be read by the next run."""
         self._stopping = True
         self._wake.set()
         if self._running is not None:
@@ -151,13 +148,12 @@ class TailSource(Source):
 
 
 def _look(tailer: Tailer, now: float) -> tuple[list[ReceivedBlock], float]:
-    """What is new, and the processor time that it took."""
+    """New blocks, and the processor time used."""
     began = time.thread_time()
     return tailer.poll(now), time.thread_time() - began
 
 
 def _watch(tailer: Tailer, now: float) -> tuple[list[ReceivedBlock], float]:
-    """What there is, and the processor time that it took."""
     began = time.thread_time()
     tailer.watch(now)
     return [], time.thread_time() - began

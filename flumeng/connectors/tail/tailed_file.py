@@ -1,8 +1,7 @@
-"""One file that is being followed: reads whole lines from its cursor on.
+"""One followed file: reads whole lines from its cursor on.
 
-It decides nothing about names and rotation. A line is taken when its newline is there, and the last
-one of a file that has ended also without. NUL bytes in front of a line are skipped once something
-follows them.
+It ignores names and rotation. A line needs its newline, except at the end of a file that has ended.
+NUL bytes before a line are skipped once something follows them.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ READ_BYTES = 1 << 20
 
 @dataclass
 class Following:
-    """The same for all files of a source. ``hole_bytes`` counts the NUL bytes that were skipped."""
+    """Shared by all files of a source. ``hole_bytes`` counts skipped NUL bytes."""
 
     hostname: str
     rules: LineRules
@@ -48,16 +47,14 @@ class Following:
 
 
 class ReplacedError(Exception):
-    """The file was cut short or written anew: what was read is not in it any more."""
+    """The file was cut or rewritten; what was read is not in it any more."""
 
 
 class TailedFile:
-    """``cursor`` is ahead of the journal by the blocks that are not durable yet. ``unread`` is how
-    many bytes the file had beyond it when it was last looked at. The tailer keeps ``name`` (where
-    it is now, None when it is gone), ``followed`` (whether the globs mean it), ``trusted`` (whether
-    they have meant it since it is open) and ``copy_of`` (of which file it was seen to have the
-    first bytes, and how many). Of what was in a file before it was cut, a copy is looked for the
-    last time at ``look_at``.
+    """``cursor`` is ahead of the journal by blocks that are not durable yet. ``unread``: bytes
+    beyond it at the last look. The tailer sets ``name`` (None when it is gone), ``followed`` (the
+    globs match it), ``trusted`` (they have since it is open), ``copy_of`` (the file whose first
+    bytes it has, and how many), and ``look_at``, the last search for a copy of cut content.
 
     Reading needs it open and raises ``OSError``, and ``ReplacedError``.
     """
@@ -80,7 +77,7 @@ class TailedFile:
         self.continue_from(cursor)
 
     def continue_from(self, cursor: FilePosition) -> None:
-        """Read on from there, under the path and identity of that cursor."""
+        """Read on there, under the path and identity of ``cursor``."""
         self.cursor = cursor
         self._left = None
         self._seen: tuple[int, int] | None = None
@@ -105,8 +102,8 @@ class TailedFile:
         return os.fstat(self._fd).st_mtime_ns
 
     def has_changed(self, path: str) -> bool:
-        """Whether it does not lie there as it was when it was left or read to its end. It may have
-        grown; and what is shorter, or younger, may be another file with its inode."""
+        """Whether it differs from when it was closed or read to its end. A shorter or younger one
+        may be another file with its inode."""
         status = os.stat(path)  # noqa: PTH116  a Path for each of 100,000 files costs more
         if FileKey.of(status) != self.key:
             return False  # renamed meanwhile
@@ -118,12 +115,9 @@ class TailedFile:
         return (size, modified_ns) == left
 
     def open(self, path: str) -> bool:
-        """Open it under ``path``; False when that is the name of another file now.
-
-        Whether it may be read is asked about what is open, since a name can be made to lead
-        elsewhere at any time. Raises OSError with EMFILE also when the followed files have as many
-        descriptors as they may have.
-        """
+        """Open ``path``; False when it is another file now. Access is checked on the open file,
+        since names can be redirected. Raises OSError with EMFILE when the budget of descriptors is
+        used up."""
         if not self._descriptors.take():
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         try:
@@ -141,7 +135,7 @@ class TailedFile:
         return True
 
     def rest(self) -> None:
-        """Close it until it is another than now; everything in it has been looked at."""
+        """Close it until it changes."""
         status, seen, ended_as = os.fstat(self._fd), self._seen, self._ended_as
         self.close()
         self._left = status.st_size, status.st_mtime_ns
@@ -166,7 +160,7 @@ class TailedFile:
         return self._read_at(0, length)
 
     def has_before(self, place: Place) -> bool:
-        """Whether what stands before that offset is what that place knows."""
+        """Whether the bytes before that offset are the known ones."""
         offset, last = place
         return Mark.of(self._read_at(offset - last.length, last.length)) == last
 
@@ -175,7 +169,7 @@ class TailedFile:
         return Place(offset, Mark.of(self._read_at(offset - length, length)))
 
     def start_at_end(self) -> ReceivedBlock:
-        """Begin after what is there; of a line without its end the rest is not wanted either."""
+        """Begin at the end; the rest of an incomplete line is skipped."""
         status = os.fstat(self._fd)
         size = status.st_size
         before = self._read_at(max(0, size - MARK_BYTES), min(size, MARK_BYTES))
@@ -191,7 +185,7 @@ class TailedFile:
         return self._block(None, b"", size)
 
     def look(self, now: float) -> bool:
-        """Whether there is more to read than last time. ``quiet_since`` is when it last changed."""
+        """Whether there is more to read. ``quiet_since``: when it last changed."""
         status = os.fstat(self._fd)
         size, seen = status.st_size, (status.st_size, status.st_mtime_ns)
         if seen != self._seen:
@@ -204,10 +198,8 @@ class TailedFile:
         return size > self.cursor.offset and size != self._size_of_rest
 
     def read(self, *, ended: bool = False) -> ReceivedBlock | None:
-        """Take the next whole lines, about 1 MiB at most; None when there is none now.
-
-        With ``ended`` the last line needs no newline.
-        """
+        """The next whole lines, about 1 MiB at most; None when there are none. With ``ended`` the
+        last line needs no newline."""
         text = self._recognize()
         before, block = self._read_on(READ_BYTES)
         begin = self.cursor.offset
@@ -247,11 +239,11 @@ class TailedFile:
 
     @property
     def has_last_line(self) -> bool:
-        """Whether it may have a line without a newline that was not asked for as it is now."""
+        """Whether its last line may lack a newline and was not asked for since it changed."""
         return self.unread > 0 and (self._ended_as is None or self._ended_as != self._seen)
 
     def _recognize(self) -> FileText:
-        """How to read the file, by its first bytes; its byte order mark is behind the cursor."""
+        """The file's encoding, by its first bytes; skips the byte order mark."""
         if self._text is not None:
             return self._text
         beginning = self._read_at(0, TEXT_MARK_BYTES)
@@ -263,8 +255,7 @@ class TailedFile:
         return text
 
     def _pass_hole(self, text: FileText, before: bytes) -> bool:
-        """Go on behind the NUL bytes at the cursor, when there is something behind them: else a
-        program may still write into what it has allocated."""
+        """Skip NUL bytes once something follows them: before, a program may still write there."""
         begin = self.cursor.offset
         end = self._end_of_nuls(begin) // text.width * text.width
         if end == begin:
@@ -280,7 +271,7 @@ class TailedFile:
         return True
 
     def _end_of_nuls(self, begin: int) -> int:
-        """Where the first other byte stands; ``begin`` when there is none."""
+        """The offset of the first other byte; ``begin`` when there is none."""
         offset = begin
         while True:
             with contextlib.suppress(OSError):  # no holes are known there, or none that ends
@@ -293,7 +284,7 @@ class TailedFile:
             offset += len(data)
 
     def _read_on(self, size: int) -> tuple[bytes, bytes]:
-        """What stands right before the cursor, which must be what was there, and what follows."""
+        """The bytes before the cursor, which are checked, and those behind it."""
         last = self.cursor.last
         data = self._read_at(self.cursor.offset - last.length, last.length + size)
         before, block = data[: last.length], data[last.length :]
@@ -313,8 +304,8 @@ class TailedFile:
         skipping: bool = False,
         unterminated: bool = False,
     ) -> None:
-        """Beyond what was taken of the block. The marks are made of the very bytes that were taken:
-        the file may be another one by now."""
+        """Move the cursor. Marks are made of the bytes that were taken, as the file may have
+        changed."""
         offset = self.cursor.offset + taken
         if self.cursor.head.length < MARK_BYTES:
             head = before + block[:MARK_BYTES]
@@ -345,13 +336,13 @@ class TailedFile:
 
 
 def _last(before: bytes, block: bytes, taken: int) -> bytes:
-    """What a mark holds of the bytes up to ``taken`` in the block."""
+    """The bytes before ``taken`` that a mark covers."""
     if taken >= MARK_BYTES:
         return block[taken - MARK_BYTES : taken]
     return (before + block[:taken])[-MARK_BYTES:]
 
 
 def _end_of_lines(text: FileText, block: bytes) -> int:
-    """Where the last whole line ends, or the last that fits into a frame; 0 when there is none."""
+    """The end of the last whole line that fits into a frame; 0 when there is none."""
     ends = text.ends(block)[:MAX_ROWS]
     return int(ends[-1]) if len(ends) else 0

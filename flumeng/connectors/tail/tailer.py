@@ -51,14 +51,13 @@ MEASURE_SECONDS = 5.0
 
 
 class Tailer:
-    """``state`` is the journaled and noted source state. ``note`` makes changes of it durable at
-    once. Its methods are called one at a time.
+    """``state`` is the journaled and noted source state; ``note`` makes changes durable at once.
+    Calls must not overlap.
 
-    ``unread_bytes`` is what the files had beyond their cursors when they were last looked at.
-    ``starved`` tells that the last ``poll`` lacked descriptors. ``skipped`` counts compressed files
-    that are not read; ``cut`` those of which lines may be lost, since they were cut and have no
-    copy; ``missed`` those that were gone or compressed before they were read to the end.
-    ``not_noted`` says why what was found could not be noted.
+    ``unread_bytes``: beyond the cursors at the last look. ``starved``: the last ``poll`` lacked
+    descriptors. Counters of files: ``skipped`` compressed ones; ``cut`` without a copy, so that
+    lines may be lost; ``missed``, gone or compressed before their end was read. ``not_noted``: why
+    noting failed.
     """
 
     def __init__(
@@ -90,12 +89,12 @@ class Tailer:
 
     @property
     def hole_bytes(self) -> int:
-        """NUL bytes that were skipped."""
+        """Skipped NUL bytes."""
         return self._following.hole_bytes
 
     @property
     def unsearched(self) -> dict[str, str]:
-        """Folders that exist and could not be searched, with the reasons."""
+        """Existing folders that could not be searched, with the reasons."""
         return {
             folder: error.strerror or str(error)
             for folder, error in self._known.unsearched.items()
@@ -116,11 +115,11 @@ class Tailer:
 
     @property
     def unreadable(self) -> dict[str, str]:
-        """Why, by path."""
+        """The reasons, by path."""
         return dict(self._unreadable.values())
 
     def poll(self, now: float) -> list[ReceivedBlock]:
-        """Take what is new, about 4 MiB at most, turn and turn about. ``now`` only grows."""
+        """Read what is new, about 4 MiB at most, in turns. ``now`` only grows."""
         self.starved = False
         self._look_around(now)
         blocks: list[ReceivedBlock] = []
@@ -142,8 +141,7 @@ class Tailer:
         return [*changes, *blocks]
 
     def watch(self, now: float) -> None:
-        """While nothing can be taken: find, and note, which files there are and how much is unread.
-        ``now`` as for ``poll``."""
+        """While paused: find and note files, and measure what is unread."""
         self.starved = False
         self._look_around(now)
         if now < self._next_measure:
@@ -171,7 +169,6 @@ class Tailer:
         self._turns.found(key)
 
     def _look_around(self, now: float) -> None:
-        """Look for files when that is due."""
         if now < self._next_scan:
             return
         began = self._timer()
@@ -204,12 +201,11 @@ class Tailer:
         return block
 
     def _starve(self) -> None:
-        """There is no descriptor for a file, or for looking into a directory."""
         self.starved = True
         self._descriptors.lack()
 
     def _may_rest(self, file: TailedFile, now: float) -> bool:
-        """Whether a file in which nothing is new is closed until something is."""
+        """Whether a file without news is closed."""
         quiet = now - file.quiet_since >= IDLE_SECONDS or self._descriptors.is_short
         return (
             quiet
@@ -273,11 +269,11 @@ class Tailer:
         return block
 
     def _waited_long(self, file: TailedFile, now: float) -> bool:
-        """Whether a line without its newline is waited for no longer."""
+        """Whether its last line is taken without a newline."""
         return now - file.quiet_since >= self._last_line_seconds
 
     def _start_over(self, file: TailedFile) -> ReceivedBlock:
-        """It was cut, written anew, or is another file; what was in it before is gone."""
+        """It was cut, rewritten, or is another file."""
         if file.followed or file.trusted:
             log.info("%s was cut or written anew; reading it from its beginning", file.name)
         before = file.cursor
@@ -292,8 +288,8 @@ class Tailer:
         return self._state_chunk({**kept, state_key(file.key): anew.to_state()})
 
     def _begin_anew(self, file: TailedFile, *, suspect: bool) -> dict[str, object]:
-        """What has its inode is another file: it is read when it is followed, or a generation of
-        the same log by its name."""
+        """Another file has its inode: read it when it is followed, or by its name a generation of
+        the same log."""
         before, key = file.cursor, file.key
         found = FilePosition.new(file.name) if file.followed and file.name is not None else None
         if not file.followed and may_be_made_of(file) and not before.identity:
@@ -306,7 +302,7 @@ class Tailer:
         return state
 
     def _finish(self, file: TailedFile, now: float) -> ReceivedBlock | None:
-        """The file is gone, but perhaps not all that was in it."""
+        """The file is gone: continue in a copy, if there is one."""
         copy = self._copies.find(file)
         if copy is not None:
             return self._hand_over(file, *copy)
@@ -318,8 +314,8 @@ class Tailer:
         return self._take(self._known.enter(compressed), now)
 
     def _hand_over(self, file: TailedFile, copy: TailedFile, rest: FilePosition) -> ReceivedBlock:
-        """From now on the copy is read, and known, instead, unless it is read in its own right. Of
-        what had its inode before, and was not read, a copy is looked for."""
+        """From now on the copy is read and known instead, unless it is followed itself. Unread
+        content that had its inode before is looked for."""
         log.info("%s goes on in its copy %s", file.cursor.path, copy.name)
         before = copy.cursor
         self._known.enter(copy)

@@ -1,8 +1,8 @@
-"""Which of very many followed files are looked at now. Pure but for the timer.
+"""Order in which many followed files are looked at.
 
-Those in which something was new lately come first, each time, the one that was read last behind the
-others; then the rest in turn, as many as a small part of the time allows; then those that were just
-found. Files with a backlog may take all of what a look may take, so now and then they come last.
+Files with recent news come first, the one read last behind the others; then the rest in turn,
+within a share of the time; then new ones. The order is reversed now and then, since a backlog may
+use up a whole look.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OTHERS_FIRST = 10  # each so many looks
 
 
 class Turns:
-    """``files`` are those that are followed, whatever comes and goes there."""
+    """``files``: the followed ones; they may change."""
 
     def __init__(self, files: Collection[FileKey], timer: Callable[[], float]) -> None:
         self._files = files
@@ -43,7 +43,7 @@ class Turns:
         self._round.appendleft(key)
 
     def due(self, now: float, starved: Callable[[], bool]) -> Iterator[FileKey]:
-        """The files to look at now. Those that were found wait while there is no descriptor."""
+        """The files to look at now; new ones wait while descriptors are short."""
         self._looks += 1
         parts = [self._with_news(now), self._in_turn(now), self._just_found(starved)]
         if self._looks % OTHERS_FIRST == 0:
