@@ -50,7 +50,7 @@ from flumeng.connectors.polls import (
     json_paths,
     sql_state,
 )
-from flumeng.connectors.polls.http_state import State
+from flumeng.connectors.polls.http_poll import State
 from flumeng.connectors.tail import file_position
 from flumeng.connectors.tail.file_position import FileKey, FilePosition
 from flumeng.control.commands import cluster

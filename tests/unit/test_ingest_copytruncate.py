@@ -131,7 +131,7 @@ def test_a_copy_without_the_lines_that_were_read_last_is_not_read_either(
     assert follower.finish() == [*lines, "between", "new"]
     follower.crash()
     assert len(follower.finish()) == len(lines) + 2
-    assert (follower.tailer.cut, follower.tailer.missed) == (0, 0)
+    assert (follower.tailer.cut, follower.tailer.known.missed) == (0, 0)
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -242,10 +242,10 @@ def test_of_what_was_truncated_twice_between_two_looks_the_middle_is_counted(
     if down:
         follower.crash()
     assert sorted(follower.finish()) == sorted(["1", "2", *middle, "third"])
-    assert (follower.tailer.cut, follower.tailer.missed) == (0, missed)
+    assert (follower.tailer.cut, follower.tailer.known.missed) == (0, missed)
     follower.crash()
     assert len(follower.finish()) == 3 + len(middle)
-    assert (follower.tailer.cut, follower.tailer.missed) == (0, 0)
+    assert (follower.tailer.cut, follower.tailer.known.missed) == (0, 0)
 
 
 @pytest.mark.parametrize("kept", [".1", ""])
@@ -370,7 +370,7 @@ def test_a_copy_that_is_deleted_before_it_was_read_is_told_and_counted(log: Path
     copy.unlink()
     follower.crash()
     assert follower.finish() == ["1"]
-    assert (follower.tailer.cut, follower.tailer.missed) == (0, 1)
+    assert (follower.tailer.cut, follower.tailer.known.missed) == (0, 1)
 
 
 def test_a_copy_that_was_read_may_be_deleted(log: Path) -> None:

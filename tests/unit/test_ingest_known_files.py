@@ -56,11 +56,11 @@ def test_generations_that_were_seen_and_not_read_are_read_under_their_new_names(
             follower.crash()
     follower.crash()
     assert sorted(follower.finish()) == ["0", "1", "2", "3"]
-    assert follower.tailer.missed == 0
+    assert follower.tailer.known.missed == 0
     assert {follower.attrs(row)["path"] for row in range(4)} == {str(log)}
     follower.crash()
     assert len(follower.finish()) == 4
-    assert follower.tailer.missed == 0
+    assert follower.tailer.known.missed == 0
 
 
 @pytest.mark.parametrize("down", [False, True])
@@ -83,7 +83,7 @@ def test_generations_that_came_and_went_between_two_looks_are_read(log: Path, do
     assert sorted(follower.finish()) == ["0", "1", "2", "3"]
     follower.crash()
     assert len(follower.finish()) == 4
-    assert follower.tailer.missed == 0
+    assert follower.tailer.known.missed == 0
 
 
 @pytest.mark.parametrize("pattern", ["app.log", "app.log*"])
@@ -105,7 +105,7 @@ def test_a_generation_that_was_compressed_before_it_was_found_is_counted(
     write(log, "2\n")
     follower.crash()
     assert sorted(follower.finish()) == ["0", "0 rest", "2"]
-    assert follower.tailer.missed == 1
+    assert follower.tailer.known.missed == 1
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -119,10 +119,10 @@ def test_a_file_that_is_deleted_with_unread_lines_is_counted(log: Path, begun: b
     follower.watch()
     log.unlink()
     assert follower.finish() == ["0"][: int(begun)]
-    assert (follower.tailer.missed, follower.tailer.cut) == (1, 0)
+    assert (follower.tailer.known.missed, follower.tailer.cut) == (1, 0)
     follower.crash()
     follower.finish()
-    assert follower.tailer.missed == 0
+    assert follower.tailer.known.missed == 0
     assert (follower.state, follower.noted) == ({}, {})
 
 
@@ -136,7 +136,7 @@ def test_a_file_that_was_seen_and_is_gone_at_the_next_start_is_counted(log: Path
     log.unlink()
     follower.crash()
     assert follower.finish() == []
-    assert follower.tailer.missed == 1
+    assert follower.tailer.known.missed == 1
 
 
 def test_a_file_that_is_cut_before_anything_of_it_was_read_is_counted(log: Path) -> None:
@@ -158,23 +158,23 @@ def test_a_deleted_file_that_was_read_is_not_counted(log: Path) -> None:
         if crash:
             follower.crash()
         assert follower.finish() == ["0"]
-        assert follower.tailer.missed == 0
+        assert follower.tailer.known.missed == 0
 
 
 def test_what_cannot_be_noted_is_told_and_tried_again(log: Path) -> None:
     follower = Follower(log)
-    kept = follower.tailer._known._note
+    kept = follower.tailer.known._note
 
     def refuse(_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    follower.tailer._known._note = refuse
+    follower.tailer.known._note = refuse
     write(log, "1\n")
     follower.watch()
-    assert follower.tailer.not_noted == "No space left on device"
-    follower.tailer._known._note = kept
+    assert follower.tailer.known.not_noted == "No space left on device"
+    follower.tailer.known._note = kept
     follower.watch()
-    assert follower.tailer.not_noted == ""
+    assert follower.tailer.known.not_noted == ""
     assert len(follower.noted) == 1
 
 
@@ -202,7 +202,7 @@ def test_a_volume_that_is_attached_anew_is_read_on(log: Path, pattern: str, text
     for _ in range(2):
         attach_anew(follower)
         assert len(follower.finish()) == len(lines)
-    assert (follower.tailer.cut, follower.tailer.missed) == (0, 0)
+    assert (follower.tailer.cut, follower.tailer.known.missed) == (0, 0)
     write(log, "3\n")
     assert follower.finish()[-1] == "3"
     follower.crash()
@@ -265,7 +265,7 @@ def test_the_state_of_older_versions_is_taken_over(log: Path) -> None:
     write(log, "2\n")
     write(rotated, "late\n")
     assert sorted(follower.finish()) == sorted([LONG, "1", "2", "late"])
-    assert (follower.tailer.cut, follower.tailer.missed) == (0, 0)
+    assert (follower.tailer.cut, follower.tailer.known.missed) == (0, 0)
 
 
 def test_a_read_generation_whose_inode_is_used_again_is_not_counted(log: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_read_generation_whose_inode_is_used_again_is_not_counted(log: Path) -
     follower.commit()
     follower.crash()
     assert follower.finish() == ["1", "2"]
-    assert (follower.tailer.cut, follower.tailer.missed) == (0, 0)
+    assert (follower.tailer.cut, follower.tailer.known.missed) == (0, 0)
 
 
 def test_a_generation_with_the_inode_of_an_older_one_is_read_under_its_rotated_name(
@@ -336,10 +336,10 @@ def test_a_file_with_the_inode_of_another_log_is_read_though_it_leaves_the_globs
         follower.crash()
     assert follower.finish() == [f"0 {LONG}", text, "2"]
     assert {follower.attrs(row)["path"] for row in (1, 2)} == {str(new)}
-    assert (follower.tailer.missed, follower.tailer.cut) == (0, 0)
+    assert (follower.tailer.known.missed, follower.tailer.cut) == (0, 0)
     follower.crash()
     assert len(follower.finish()) == 3
-    assert (follower.tailer.missed, follower.tailer.cut) == (0, 0)
+    assert (follower.tailer.known.missed, follower.tailer.cut) == (0, 0)
     assert not follower.noted
 
 
@@ -357,7 +357,7 @@ def test_what_was_unread_of_a_deleted_file_is_counted_though_another_has_its_ino
     write(new, "1\n")
     follower.watch()
     assert follower.finish() == [f"0 {LONG}", "1"]
-    assert (follower.tailer.missed, follower.tailer.cut) == (1, 0)
+    assert (follower.tailer.known.missed, follower.tailer.cut) == (1, 0)
 
 
 @pytest.mark.parametrize("read", [False, True])
@@ -384,7 +384,7 @@ def test_a_generation_that_took_the_inode_of_another_log_between_two_looks_is_re
     rotate(log, 1)
     write(log, "2\n")
     assert sorted(follower.finish()) == sorted(["0", "1", "2", *[LONG][: int(read)]])
-    assert follower.tailer.missed == int(not read)
+    assert follower.tailer.known.missed == int(not read)
     assert follower.tailer.cut == 0
 
 
@@ -425,7 +425,7 @@ def test_generations_that_all_took_inodes_of_other_files_while_the_worker_was_do
         follower.watch()
         follower.crash()
     assert sorted(follower.finish()) == sorted([*read, *(f"generation {n}" for n in generations)])
-    assert (follower.tailer.missed, follower.tailer.cut) == (0, 0)
+    assert (follower.tailer.known.missed, follower.tailer.cut) == (0, 0)
     follower.crash()
     assert len(follower.finish()) == len(read) + 3
 

@@ -82,7 +82,7 @@ def test_generations_rotated_between_two_looks_are_read(
     write_numbered(real, 20, 21, 3)
     follower.finish()
     assert numbers(follower) == list(range(21))
-    assert (follower.tailer.missed, follower.tailer.cut) == (0, 0)
+    assert (follower.tailer.known.missed, follower.tailer.cut) == (0, 0)
     assert {follower.attrs(row)["path"] for row in range(21)} == {str(found)}
 
 
@@ -105,7 +105,7 @@ def test_lines_cut_off_unread_are_read_from_the_copy(
     write_numbered(real, 12, 13, 2)
     follower.finish()
     assert numbers(follower) == list(range(13))
-    assert (follower.tailer.missed, follower.tailer.cut) == (0, 0)
+    assert (follower.tailer.known.missed, follower.tailer.cut) == (0, 0)
 
 
 @pytest.mark.parametrize("kind", ["none", "link", "two links", "folder"])
@@ -139,7 +139,7 @@ def test_generations_of_the_former_target_of_a_link_are_read(tmp_path: Path) -> 
     write_numbered(real.with_name("1.log"), 13, 15, 3)
     follower.finish()
     assert numbers(follower) == list(range(15))
-    assert follower.tailer.missed == 0
+    assert follower.tailer.known.missed == 0
 
 
 def test_positions_of_an_older_version_learn_the_name_behind_their_link(tmp_path: Path) -> None:

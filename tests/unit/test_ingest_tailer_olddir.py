@@ -46,8 +46,8 @@ def test_the_rest_of_a_moved_file_is_read(log: Path, globs: str, idle: bool) -> 
     follower.settle()
     write(moved, lines(30, 33))
     follower.settle()
-    assert read(follower) == list(range(33)), follower.tailer.missed
-    assert follower.tailer.missed == 0
+    assert read(follower) == list(range(33)), follower.tailer.known.missed
+    assert follower.tailer.known.missed == 0
 
 
 @pytest.mark.parametrize("globs", ["both", "deep"])
@@ -87,7 +87,7 @@ def test_it_is_read_on_where_it_is_compressed(log: Path, globs: str, stopped: bo
     again.settle()
     again.settle(seconds=20)
     assert read(again) == list(range(30))
-    assert again.tailer.missed == 0
+    assert again.tailer.known.missed == 0
 
 
 def follow(log: Path, globs: str) -> Follower:

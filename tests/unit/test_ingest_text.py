@@ -41,7 +41,7 @@ def test_holes_of_a_truncated_log_are_no_text(log: Path, size: int, lines: int) 
             follower.settle(1)
     assert sorted(follower.finish()) == sorted(written)
     assert follower.tailer.hole_bytes == holes
-    assert (follower.truncated, follower.tailer.cut, follower.tailer.missed) == (0, 0, 0)
+    assert (follower.truncated, follower.tailer.cut, follower.tailer.known.missed) == (0, 0, 0)
 
 
 def test_nuls_between_lines_are_skipped_and_offsets_stay_those_of_the_file(log: Path) -> None:

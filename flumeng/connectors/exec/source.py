@@ -35,6 +35,7 @@ class ExecSource(Source):
     """Runs the command once, periodically, or again whenever it ends."""
 
     def __init__(self, options: Exec, context: SourceContext) -> None:
+        self.max_line_bytes = options.max_line_bytes
         self._options = options
         self._context = context
         self._stopping = asyncio.Event()
@@ -138,9 +139,6 @@ class ExecSource(Source):
         """Count bytes of over-long lines."""
         self._context.counters.discarded_bytes += nbytes
 
-    def new_framer(self) -> Framer:
-        return Framer("newline", self._options.max_line_bytes)
-
     def _submit(self, messages: Messages, state: dict[str, object] | None) -> None:
         now_us = self._context.clock_us()
         self._context.submit(ReceivedBlock(messages.data, self._origin, now_us, state=state))
@@ -152,7 +150,7 @@ class _Command(asyncio.SubprocessProtocol):
     def __init__(self, source: ExecSource) -> None:
         self.ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         self._source = source
-        self._framer = source.new_framer()
+        self._framer = Framer("newline", source.max_line_bytes)
         self._stderr = bytearray()
         self._transport: asyncio.SubprocessTransport
         self._ending = False

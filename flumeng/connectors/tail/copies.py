@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 from flumeng.connectors.tail.compressed_file import CompressedFile, has_compressed_name
 from flumeng.connectors.tail.file_position import MARK_BYTES, FileKey, FilePosition, Mark
@@ -23,27 +22,19 @@ from flumeng.connectors.tail.names import (
     originals,
     successor,
 )
-from flumeng.connectors.tail.tailed_file import TailedFile
+from flumeng.connectors.tail.tailed_file import Following, TailedFile
 from flumeng.journal.log.disk import OUT_OF_DESCRIPTORS
 
 log = logging.getLogger(__name__)
-
-Kind = TypeVar("Kind", bound=TailedFile)
-
-
-class Make(Protocol):
-    """Makes a file outside of the tailer's."""
-
-    def __call__(self, key: FileKey, cursor: FilePosition, kind: type[Kind]) -> Kind: ...
 
 
 class Copies:
     """Searches ``files``, those of the tailer, and the folders beside them. ``came``, ``went`` and
     ``changed`` report changes of ``files`` and of their paths."""
 
-    def __init__(self, files: dict[FileKey, TailedFile], make: Make) -> None:
+    def __init__(self, files: dict[FileKey, TailedFile], following: Following) -> None:
         self._files = files
-        self._make = make
+        self._following = following
         self._by_path: dict[str, list[TailedFile]] = {}
 
     def came(self, file: TailedFile) -> None:
@@ -165,14 +156,14 @@ class Copies:
         from it."""
         if not has_compressed_name(path):
             return bool(self._is_rest(key, path, known, or_beginning=True))
-        compressed = self._make(known.key, known.cursor, CompressedFile)
+        compressed = CompressedFile(known.key, known.cursor, self._following)
         return known.name == path.removesuffix(Path(path).suffix) or compressed.begins_alike(path)
 
     def _is_rest(
         self, key: FileKey, path: str, known: TailedFile, *, or_beginning: bool = False
     ) -> bool | None:
         """Whether a file has a known one's content; None when it cannot be read."""
-        file = self._make(key, known.cursor, TailedFile)
+        file = TailedFile(key, known.cursor, self._following)
         try:
             if not file.open(path):
                 return None
@@ -204,7 +195,8 @@ class Copies:
             if has_compressed_name(path) or isinstance(copy, CompressedFile):
                 continue
             if copy is None or not copy.is_open:
-                copy = self._make(key, copy.cursor if copy else FilePosition.new(path), TailedFile)
+                cursor = copy.cursor if copy else FilePosition.new(path)
+                copy = TailedFile(key, cursor, self._following)
                 copy.name = path
             try:
                 if copy.is_open or copy.open(path):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import count
 
 from flumeng.connectors.tail.compressed_file import CompressedFile, has_compressed_name
-from flumeng.connectors.tail.copies import Copies, Make, is_name_of, may_be_made_of
+from flumeng.connectors.tail.copies import Copies, is_name_of, may_be_made_of
 from flumeng.connectors.tail.descriptors import require_directories
 from flumeng.connectors.tail.file_globs import FileSearch, expand, matches
 from flumeng.connectors.tail.file_position import (
@@ -24,7 +24,7 @@ from flumeng.connectors.tail.file_position import (
 )
 from flumeng.connectors.tail.names import Folders, Sight, regular_files
 from flumeng.connectors.tail.options import Tail
-from flumeng.connectors.tail.tailed_file import TailedFile
+from flumeng.connectors.tail.tailed_file import Following, TailedFile
 
 log = logging.getLogger(__name__)
 
@@ -34,13 +34,16 @@ _SEEN_PREFIX = "tail-seen:"
 
 class KnownFiles:
     """``found`` is called for each new file of a scan; those ``to_skip`` are not read from their
-    start. Arguments and counters are those of the tailer."""
+    start. Counters of files: ``skipped`` compressed ones; ``missed``, gone or compressed before
+    their end was read. ``not_noted``: why noting failed."""
 
     def __init__(
         self,
         options: Tail,
         state: Mapping[str, object],
-        make: Make,
+        files: dict[FileKey, TailedFile],
+        following: Following,
+        *,
         note: Callable[[Mapping[str, object]], None],
         found: Callable[[FileKey], None],
     ) -> None:
@@ -48,12 +51,12 @@ class KnownFiles:
         self._excluded = [one for path in options.exclude for one in expand(path)]
         self._search = FileSearch(self._patterns)
         self._missing: set[str] = set()
-        self._make = make
+        self._following = following
         self._note = note
         self.skipped = self.missed = 0
         self.not_noted = ""
-        self.files: dict[FileKey, TailedFile] = {}
-        self.copies = Copies(self.files, make)
+        self.files = files
+        self.copies = Copies(self.files, following)
         self._found = found
         self._packed: dict[FileKey, str] = {}
         """The names of skipped files; under another name it may be another file."""
@@ -129,7 +132,7 @@ class KnownFiles:
             self._to_note[self._noted.pop(key)] = None
 
     def add(self, key: FileKey, cursor: FilePosition) -> TailedFile:
-        return self.enter(self._make(key, cursor, TailedFile))
+        return self.enter(TailedFile(key, cursor, self._following))
 
     def enter(self, file: TailedFile) -> TailedFile:
         if file.key in self.files:

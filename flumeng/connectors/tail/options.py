@@ -29,6 +29,10 @@ def width_of(name: str) -> int:
     return width
 
 
+def check_encoding(text: str) -> None:
+    width_of(text)
+
+
 @dataclass(frozen=True)
 class Tail(SourceOptions):
     """Follows files that grow, through rotation by rename and by copy and truncate.
@@ -58,7 +62,7 @@ class Tail(SourceOptions):
         doc="How the files are encoded: `utf-8`, `utf-16`, `latin-1`, `windows-1252` and others "
         "that Python knows. Bodies are UTF-8. A byte order mark is taken off, and one of UTF-16 "
         "counts for more than `utf-8`.",
-        check=width_of,
+        check=check_encoding,
         default=UTF_8,
     )
     last_line_seconds: float = option(

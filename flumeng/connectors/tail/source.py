@@ -86,13 +86,13 @@ class TailSource(Source):
         try:
             while not self._stopping:
                 self._wake.clear()
-                look = _watch if self._paused else _look
-                blocks, took = await loop.run_in_executor(_readers(), look, tailer, loop.time())
+                look = functools.partial(_look, tailer, loop.time(), paused=self._paused)
+                blocks, took = await loop.run_in_executor(_readers(), look)
                 for block in blocks:
                     self._context.submit(block)
-                counters.skipped = skipped + tailer.skipped
+                counters.skipped = skipped + tailer.known.skipped
                 counters.cut = cut + tailer.cut
-                counters.missed = missed + tailer.missed
+                counters.missed = missed + tailer.known.missed
                 counters.unread_bytes = tailer.unread_bytes
                 counters.discarded_bytes += tailer.hole_bytes - holes
                 holes = tailer.hole_bytes
@@ -118,7 +118,7 @@ class TailSource(Source):
             return
 
     def _lost_lately(self, tailer: Tailer, now: float) -> int:
-        lost = tailer.cut + tailer.missed
+        lost = tailer.cut + tailer.known.missed
         if lost > self._lost:
             self._lost, self._lost_at = lost, now
         return lost if now - self._lost_at < LOST_SECONDS else 0
@@ -133,8 +133,8 @@ class TailSource(Source):
 
     def _tell_problem(self, tailer: Tailer) -> None:
         problem = None
-        if tailer.not_noted:
-            problem = f"cannot note which files there are: {tailer.not_noted}"
+        if tailer.known.not_noted:
+            problem = f"cannot note which files there are: {tailer.known.not_noted}"
         elif unreadable := tailer.unreadable:
             path, reason = next(iter(unreadable.items()))
             others = len(unreadable) - 1
@@ -147,13 +147,11 @@ class TailSource(Source):
             self._context.changed()
 
 
-def _look(tailer: Tailer, now: float) -> tuple[list[ReceivedBlock], float]:
-    """New blocks, and the processor time used."""
-    began = time.thread_time()
-    return tailer.poll(now), time.thread_time() - began
-
-
-def _watch(tailer: Tailer, now: float) -> tuple[list[ReceivedBlock], float]:
-    began = time.thread_time()
-    tailer.watch(now)
-    return [], time.thread_time() - began
+def _look(tailer: Tailer, now: float, *, paused: bool) -> tuple[list[ReceivedBlock], float]:
+    """New blocks, none while it is paused, and the processor time used."""
+    began, blocks = time.thread_time(), []
+    if paused:
+        tailer.watch(now)
+    else:
+        blocks = tailer.poll(now)
+    return blocks, time.thread_time() - began

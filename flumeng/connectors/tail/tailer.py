@@ -32,7 +32,7 @@ from dataclasses import replace
 
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.connectors.tail.compressed_file import MAGIC_BYTES, CompressedFile, is_compressed
-from flumeng.connectors.tail.copies import Kind, may_be_made_of, rest_of
+from flumeng.connectors.tail.copies import may_be_made_of, rest_of
 from flumeng.connectors.tail.descriptors import of_followed_files
 from flumeng.connectors.tail.file_position import FileKey, FilePosition, state_key
 from flumeng.connectors.tail.known_files import KnownFiles
@@ -55,9 +55,7 @@ class Tailer:
     Calls must not overlap.
 
     ``unread_bytes``: beyond the cursors at the last look. ``starved``: the last ``poll`` lacked
-    descriptors. Counters of files: ``skipped`` compressed ones; ``cut`` without a copy, so that
-    lines may be lost; ``missed``, gone or compressed before their end was read. ``not_noted``: why
-    noting failed.
+    descriptors. ``cut`` counts files that were cut without a copy, so that lines may be lost.
     """
 
     def __init__(
@@ -81,10 +79,12 @@ class Tailer:
         self._descriptors = of_followed_files()
         self.starved = False
         self.unread_bytes = 0
-        self._known = KnownFiles(options, state, self._make, note, self._on_found)
-        self._files = self._known.files
-        self._copies = self._known.copies
+        self._files: dict[FileKey, TailedFile] = {}
         self._turns = Turns(self._files, timer)
+        self.known = KnownFiles(
+            options, state, self._files, self._following, note=note, found=self._turns.found
+        )
+        self._copies = self.known.copies
         self._unreadable: dict[FileKey, tuple[str, str]] = {}
 
     @property
@@ -97,21 +97,9 @@ class Tailer:
         """Existing folders that could not be searched, with the reasons."""
         return {
             folder: error.strerror or str(error)
-            for folder, error in self._known.unsearched.items()
+            for folder, error in self.known.unsearched.items()
             if not isinstance(error, FileNotFoundError)
         }
-
-    @property
-    def skipped(self) -> int:
-        return self._known.skipped
-
-    @property
-    def missed(self) -> int:
-        return self._known.missed
-
-    @property
-    def not_noted(self) -> str:
-        return self._known.not_noted
 
     @property
     def unreadable(self) -> dict[str, str]:
@@ -137,7 +125,7 @@ class Tailer:
                 taken += len(block.data)
                 self._turns.had_news(key, now)
         self._sum_up(now)
-        changes = map(self._state_chunk, self._known.take_changes())
+        changes = map(self._state_chunk, self.known.take_changes())
         return [*changes, *blocks]
 
     def watch(self, now: float) -> None:
@@ -147,8 +135,8 @@ class Tailer:
         if now < self._next_measure:
             return
         began = self._timer()
-        self.unread_bytes = self._known.measure()
-        self._known.note_changes()
+        self.unread_bytes = self.known.measure()
+        self.known.note_changes()
         self._next_measure = now + max(MEASURE_SECONDS, (self._timer() - began) / SCAN_SHARE)
 
     def close(self) -> None:
@@ -162,18 +150,12 @@ class Tailer:
         self.unread_bytes = sum([file.unread for file in self._files.values()])
         self._next_sum = now + (self._timer() - began) / SCAN_SHARE
 
-    def _make(self, key: FileKey, cursor: FilePosition, kind: type[Kind]) -> Kind:
-        return kind(key, cursor, self._following)
-
-    def _on_found(self, key: FileKey) -> None:
-        self._turns.found(key)
-
     def _look_around(self, now: float) -> None:
         if now < self._next_scan:
             return
         began = self._timer()
         try:
-            self._known.scan(now)
+            self.known.scan(now)
         except OSError as error:
             if error.errno not in OUT_OF_DESCRIPTORS:
                 raise
@@ -182,7 +164,7 @@ class Tailer:
             known = self._files.keys() & self._unreadable.keys()
             self._unreadable = {key: self._unreadable[key] for key in known}
             self._next_scan = now + max(self._poll_seconds, (self._timer() - began) / SCAN_SHARE)
-        self._known.note_changes()
+        self.known.note_changes()
 
     def _step(self, file: TailedFile, now: float) -> ReceivedBlock | None:
         try:
@@ -213,7 +195,7 @@ class Tailer:
             and not isinstance(file, CompressedFile)
             and file.followed
             and file.name == file.cursor.path
-            and file.key not in self._known.to_skip
+            and file.key not in self.known.to_skip
         )
 
     def _take(self, file: TailedFile, now: float) -> ReceivedBlock | None:
@@ -233,16 +215,16 @@ class Tailer:
             if not wanted or not file.open(file.name):
                 return None
         if file.cursor.offset == 0 and is_compressed(file.beginning(MAGIC_BYTES)):
-            self._known.skip_packed(file.key, file.cursor.path)
+            self.known.skip_packed(file.key, file.cursor.path)
             return self._forget(file)
-        if file.key in self._known.to_skip:
-            self._known.to_skip.discard(file.key)
+        if file.key in self.known.to_skip:
+            self.known.to_skip.discard(file.key)
             if file.size:
                 return file.start_at_end()
         unread = file.cursor.offset == 0 and not isinstance(file, CompressedFile)
         if unread and self._copies.is_copy(file):
             if file.copy_of:
-                self._known.unnote(file.key)
+                self.known.unnote(file.key)
             gone = file.name is None and now - file.quiet_since >= QUIET_SECONDS
             return self._forget(file) if gone else None
         try:
@@ -279,12 +261,12 @@ class Tailer:
         before = file.cursor
         is_copy = before.identity and file.name != before.path
         was_there = file.followed and file.name == before.path
-        suspect = file.trusted or (was_there and self._known.is_newest(before))
+        suspect = file.trusted or (was_there and self.known.is_newest(before))
         if not file.trusted or is_copy:
             return self._state_chunk(self._begin_anew(file, suspect=suspect))
         anew = before.anew(modified_ns=before.modified_ns)
         file.continue_from(anew)
-        kept = self._known.keep(file.key, before, suspect=True)
+        kept = self.known.keep(file.key, before, suspect=True)
         return self._state_chunk({**kept, state_key(file.key): anew.to_state()})
 
     def _begin_anew(self, file: TailedFile, *, suspect: bool) -> dict[str, object]:
@@ -294,9 +276,9 @@ class Tailer:
         found = FilePosition.new(file.name) if file.followed and file.name is not None else None
         if not file.followed and may_be_made_of(file) and not before.identity:
             found = before.anew()
-        state = self._known.leave(file, suspect=suspect)
+        state = self.known.leave(file, suspect=suspect)
         if found is not None:
-            anew = self._known.add(key, found)
+            anew = self.known.add(key, found)
             anew.name, anew.followed = file.name, file.followed
             state[state_key(key)] = anew.cursor.to_state()
         return state
@@ -309,22 +291,22 @@ class Tailer:
         if isinstance(file, CompressedFile):
             return self._give_up(file, now)
         file.close()
-        compressed = self._make(file.key, file.cursor, CompressedFile)
+        compressed = CompressedFile(file.key, file.cursor, self._following)
         compressed.unread, compressed.copy_of = file.unread, file.copy_of
-        return self._take(self._known.enter(compressed), now)
+        return self._take(self.known.enter(compressed), now)
 
     def _hand_over(self, file: TailedFile, copy: TailedFile, rest: FilePosition) -> ReceivedBlock:
         """From now on the copy is read and known instead, unless it is followed itself. Unread
         content that had its inode before is looked for."""
         log.info("%s goes on in its copy %s", file.cursor.path, copy.name)
         before = copy.cursor
-        self._known.enter(copy)
+        self.known.enter(copy)
         state: dict[str, object] = {}
         if not before.offset or rest_of(copy, copy) is None:
             copy.continue_from(rest)
             self._copies.changed()
             if 0 < before.offset < before.size:
-                state = self._known.keep(copy.key, before, suspect=True)
+                state = self.known.keep(copy.key, before, suspect=True)
         forgotten = self._forget(file)
         state |= {**(forgotten.state or {}), state_key(copy.key): copy.cursor.to_state()}
         return replace(forgotten, state=state)
@@ -343,13 +325,13 @@ class Tailer:
                 cursor.offset,
             )
         elif (cursor.offset < cursor.size or file.unread) and not file.copy_of:
-            self._known.miss(
+            self.known.miss(
                 f"{cursor.path} is gone, and was read up to its byte {cursor.offset} only"
             )
         return self._forget(file)
 
     def _forget(self, file: TailedFile) -> ReceivedBlock:
-        self._known.forget(file)
+        self.known.forget(file)
         self._unreadable.pop(file.key, None)
         return self._state_chunk({state_key(file.key): None})
 
@@ -363,7 +345,7 @@ class Tailer:
 
     def _not_readable(self, file: TailedFile, error: OSError) -> None:
         file.close()
-        self._known.to_skip.discard(file.key)
+        self.known.to_skip.discard(file.key)
         path, reason = file.cursor.path, error.strerror or str(error)
         if file.key not in self._unreadable:
             log.warning("cannot read %s: %s", path, reason)
