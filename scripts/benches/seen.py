@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benches.processes import peak_rss_mb, rss_mb
-from flumeng.connectors.objects.listed import Listed
-from flumeng.connectors.objects.pages import PAGE
+from flumeng.connectors.objects.pages import PAGE, Listed
 from flumeng.connectors.objects.queue_log import QueueLog
 from flumeng.connectors.objects.seen import Seen, seen
 from flumeng.connectors.objects.seen_hashes import LARGE

@@ -16,9 +16,9 @@ import pytest
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.connectors.objects import s3_tree
 from flumeng.connectors.objects.aftermath import Aftermath
-from flumeng.connectors.objects.listed import Listed
 from flumeng.connectors.objects.listing import Lister, Listing
 from flumeng.connectors.objects.options import ObjectsSource
+from flumeng.connectors.objects.pages import Listed
 from flumeng.control.snapshot.items import Item
 from flumeng.platform import secrets
 from flumeng.platform.errors import UnavailableError, UserError

@@ -20,8 +20,8 @@ from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.objects.contents import LaneContents
 from flumeng.connectors.objects.formats import cuttable
 from flumeng.connectors.objects.lanes import spread, weigh
-from flumeng.connectors.objects.listed import Listed
 from flumeng.connectors.objects.options import ObjectsSource
+from flumeng.connectors.objects.pages import Listed
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
 from flumeng.control.snapshot.queues import lane_partition

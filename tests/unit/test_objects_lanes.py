@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from flumeng.connectors.objects.contents import WHOLE_EVENT_BYTES, LaneContents
 from flumeng.connectors.objects.formats import cuttable
-from flumeng.connectors.objects.lane_state import LaneState
-from flumeng.connectors.objects.lanes import spread, weigh
-from flumeng.connectors.objects.listed import Listed
+from flumeng.connectors.objects.lanes import LaneState, spread, weigh
 from flumeng.connectors.objects.options import ObjectsSource
+from flumeng.connectors.objects.pages import Listed
 from flumeng.connectors.objects.queue_log import QueueLog
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator

@@ -17,9 +17,8 @@ from pyarrow import fs
 from flumeng.connectors.objects import listing as module
 from flumeng.connectors.objects.arrow_tree import ArrowTree
 from flumeng.connectors.objects.globs import Glob
-from flumeng.connectors.objects.listed import Listed
 from flumeng.connectors.objects.listing import Lister, Listing
-from flumeng.connectors.objects.pages import PAGE, Page, Request
+from flumeng.connectors.objects.pages import PAGE, Listed, Page, Request
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.file_store import open_store
 from flumeng.platform.remote_store import RemoteFileStore

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flumeng.connectors.objects import seen_hashes
-from flumeng.connectors.objects.listed import Listed
 from flumeng.connectors.objects.options import Order
+from flumeng.connectors.objects.pages import Listed
 from flumeng.connectors.objects.seen import Seen, seen
 from flumeng.connectors.objects.settling import Settling
 from flumeng.platform.errors import CorruptError

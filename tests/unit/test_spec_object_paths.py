@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flumeng.config import parse_flow
-from flumeng.connectors.objects.globs import Glob
-from flumeng.connectors.objects.object_paths import check_objects, overlap
+from flumeng.connectors.objects.globs import Glob, check_objects, overlap
 from flumeng.platform.errors import UserError
 
 

@@ -46,7 +46,7 @@ class Aftermath:
             return next(filter(None, pool.map(once, done)), "")
 
     def _tag(self, item: Item) -> str:
-        from flumeng.connectors.objects.s3_tags import tag  # noqa: PLC0415  an extra
+        from flumeng.connectors.objects.s3 import tag  # noqa: PLC0415  an extra
 
         try:
             tag(located(item.location, self._source.credentials), item, self._source.tags)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from pyarrow import fs
 
-from flumeng.connectors.objects.listed import Listed
-from flumeng.connectors.objects.pages import Page, Request
+from flumeng.connectors.objects.pages import Listed, Page, Request
 from flumeng.platform.file_store import FileStore
 from flumeng.platform.remote_store import OBJECT_STORES
 

@@ -19,8 +19,7 @@ from fastavro import block_reader
 from fastavro.read import LOGICAL_READERS
 from fastavro.schema import SchemaParseException
 
-from flumeng.connectors.objects.block_file import BlockFile
-from flumeng.connectors.objects.content import Content
+from flumeng.connectors.objects.content import BlockFile, Content
 from flumeng.connectors.objects.formats import chosen
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.parts import Rows, texts_of

@@ -15,8 +15,7 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 from isal import igzip_lib
 
-from flumeng.connectors.objects.block_file import BlockFile
-from flumeng.connectors.objects.content import Blocks, Content, Streamed
+from flumeng.connectors.objects.content import BlockFile, Blocks, Content, Streamed
 from flumeng.connectors.objects.formats import SUFFIXES
 from flumeng.platform.errors import CorruptError, FlumengError
 

@@ -1,23 +1,29 @@
-"""What formats read: the bytes of an item, of what is compressed in it, or of an archive's member.
+"""The bytes that formats read: of an item, of a decompressed item, or of an archive's member.
 
-An item can be read from anywhere; all others from their beginning only, and are in memory as a
-whole for a format that looks around in them.
+An item can be read from any position. All others are streams from their beginning, and are held in
+memory for a format that needs random access.
 """
 
 from __future__ import annotations
 
+import codecs
+import io
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 import pyarrow as pa
 
+from flumeng.connectors.objects.formats import is_utf8
+from flumeng.control.snapshot.items import MOST_POSITION
 from flumeng.platform.errors import CorruptError, FlumengError
 
 BEGINNING_BYTES = 512
-"""So much tells what something is: a tar's first header."""
+"""Enough to recognise a tar by its first header."""
 HELD_BYTES = 128 << 20
-"""What is larger is not held in memory as a whole."""
+"""The most that is held in memory as a whole."""
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_MARK_BYTES = 4
 
 Blocks = Callable[[], Iterator[bytes]]
 """Gives a stream from its beginning each time."""
@@ -25,7 +31,7 @@ Explained = Callable[[], AbstractContextManager[None]]
 
 
 class Content(Protocol):
-    """``name`` is for people, and its suffix counts. ``seekable``: blocks from further on cost no
+    """``name``: for people; its suffix counts. ``seekable``: blocks from a later position cost no
     more than those from the beginning."""
 
     @property
@@ -35,21 +41,21 @@ class Content(Protocol):
     def seekable(self) -> bool: ...
 
     def beginning(self, size: int) -> bytes:
-        """The first bytes: ``BEGINNING_BYTES`` at most, and fewer where it is shorter."""
+        """The first bytes: ``BEGINNING_BYTES`` at most, fewer where the content is shorter."""
 
     def blocks(self, start: int = 0) -> Iterator[bytes]:
-        """Its bytes; no block is empty. Only one that is ``seekable`` takes a ``start``."""
+        """Its bytes in blocks that are not empty. ``start`` is for ``seekable`` contents only."""
 
     def file(self) -> pa.NativeFile:
-        """All of it, to read anywhere."""
+        """All of it, for random access."""
 
     def explained(self) -> AbstractContextManager[None]:
-        """A context for libraries that read it themselves: their errors become ours."""
+        """A context that turns the errors of libraries into CorruptError and its like."""
 
 
 class Streamed:
-    """Bytes that come one after the other. ``source`` begins them anew each time it is called, and
-    is called once by whoever asks for the beginning and then for the blocks."""
+    """A stream of bytes. ``source`` begins it again with each call; peeking at the beginning and
+    then reading the blocks calls it once."""
 
     seekable = False
 
@@ -59,9 +65,9 @@ class Streamed:
         self._source = source
         self._head: bytes | None = None
         self._rest: Iterator[bytes] | None = None
-        """What follows the head, as long as nobody has taken it."""
+        """The blocks after the head, until they are read."""
         self._trouble: FlumengError | None = None
-        """What came behind the head instead of bytes."""
+        """The error that came after the head."""
 
     def beginning(self, size: int) -> bytes:
         if self._head is None:
@@ -92,7 +98,6 @@ class Streamed:
         return pa.BufferReader(b"".join(blocks))
 
     def _peeked(self) -> bytes:
-        """Raises what comes instead of the first byte."""
         self._rest = self._source()
         head = b""
         try:
@@ -103,3 +108,80 @@ class Streamed:
                 raise
             self._trouble = error
         return head
+
+
+class BlockFile(io.RawIOBase):
+    """Blocks as a file for C++ libraries, which lose what they hold when a read fails. So where the
+    blocks end in an error the file ends, and ``check`` raises the error."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        super().__init__()
+        self._blocks = blocks
+        self._block = memoryview(b"")
+        self._position = 0
+        self.error: FlumengError | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        found = []
+        while size and (self._block or self._next()):
+            taken = self._block[:size] if size > 0 else self._block
+            self._block = self._block[len(taken) :]
+            found.append(taken)
+            size -= len(taken) if size > 0 else 0
+        whole = b"".join(found)
+        self._position += len(whole)
+        return whole
+
+    def tell(self) -> int:
+        return self._position
+
+    def _next(self) -> bool:
+        try:
+            self._block = memoryview(b"" if self.error else next(self._blocks, b""))
+        except FlumengError as error:
+            self.error = error
+        return len(self._block) > 0
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+def text_from(content: Content, encoding: str, position: int) -> tuple[int, Iterator[bytes]]:
+    """The nearest readable position at or below ``position``, and the text from there in blocks of
+    UTF-8. Raises CorruptError for UTF-16 that is read as UTF-8."""
+    if not is_utf8(encoding):
+        return 0, _bounded(_decoded(content.blocks(), encoding), 0)
+    beginning = content.beginning(_MARK_BYTES)
+    if beginning[:2] in _UTF16 and 0 in beginning[2:]:
+        raise CorruptError("it begins as UTF-16 does, and not as UTF-8: say `encoding: utf-16`")
+    if content.seekable:
+        return position, _bounded(content.blocks(position), position)
+    return 0, _bounded(content.blocks(), 0)
+
+
+def without_mark(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same without a byte order mark at the beginning."""
+    yield next(blocks, b"").removeprefix(codecs.BOM_UTF8)
+    yield from blocks
+
+
+def _decoded(blocks: Iterator[bytes], encoding: str) -> Iterator[bytes]:
+    """Undecodable bytes become U+FFFD."""
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    for block in blocks:
+        if text := decoder.decode(block):
+            yield text.encode("utf-8", "replace")
+    if text := decoder.decode(b"", final=True):
+        yield text.encode("utf-8", "replace")
+
+
+def _bounded(blocks: Iterator[bytes], position: int) -> Iterator[bytes]:
+    for block in blocks:
+        position += len(block)
+        if position > MOST_POSITION:
+            raise CorruptError(f"it holds more than {MOST_POSITION} bytes")
+        yield block

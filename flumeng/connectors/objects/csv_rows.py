@@ -14,12 +14,10 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.csv as pc
 
-from flumeng.connectors.objects.block_file import BlockFile
-from flumeng.connectors.objects.content import Content
+from flumeng.connectors.objects.content import BlockFile, Content, text_from, without_mark
 from flumeng.connectors.objects.formats import chosen
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.parts import Rows, numbered, texts_of
-from flumeng.connectors.objects.text import text_from, without_mark
 from flumeng.platform.errors import CorruptError
 
 BLOCK_BYTES = 4 << 20

@@ -17,11 +17,10 @@ from itertools import accumulate, islice
 
 from flumeng.connectors.api.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.connectors.objects.aftermath import Aftermath
-from flumeng.connectors.objects.lane_state import LaneState
-from flumeng.connectors.objects.lanes import spread, weigh
-from flumeng.connectors.objects.listed import Listed
+from flumeng.connectors.objects.lanes import LaneState, spread, weigh
 from flumeng.connectors.objects.listing import Lister
 from flumeng.connectors.objects.options import ObjectsSource
+from flumeng.connectors.objects.pages import Listed
 from flumeng.connectors.objects.queue_log import QueueLog
 from flumeng.connectors.objects.seen import Seen, seen
 from flumeng.connectors.objects.seen_hashes import LARGE, SMALL

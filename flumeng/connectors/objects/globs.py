@@ -1,23 +1,28 @@
-"""What the glob of a path means: which names, and into which directories a listing has to look.
+"""Globs of object paths: matching names, the directories to list, and whether two globs overlap.
 
-``*``, ``?`` and ``[...]`` stand for what is within one directory, ``**`` for any number of
-directories; at the end it stands for all that is below. As in Hadoop and Spark, names that begin
-with ``.`` or ``_``, or end in ``._COPYING_``, are of things that are hidden or in progress
-(``_temporary``, ``_flumeng``, ``_SUCCESS``); neither they nor what is below them is found, unless
-their part of the glob begins with the same character. ``_name=value`` is a partition of a table and
-not hidden. Directories before the first wildcard are as the glob says them.
+``*``, ``?`` and ``[...]`` match within one directory, ``**`` any number of directories; at the end
+it matches everything below. As in Hadoop and Spark, names that begin with ``.`` or ``_``, or end in
+``._COPYING_``, are hidden with all that is below them, unless their part of the glob begins with
+the same character. ``_name=value`` is a partition of a table and not hidden. Directories before the
+first wildcard are taken literally.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import translate
-from functools import cached_property
+from functools import cached_property, lru_cache
+
+from flumeng.platform.options.locations import check_location
+from flumeng.platform.options.patterns import TIME_PATTERNS, split_query
 
 ANY_DEPTH = "**"
 COPYING = "._COPYING_"
 _WILDCARD = re.compile(r"[*?\[]")
+_TOKEN = re.compile(r"\*+|\[[!^]?\]?[^\]]*\]|.", re.DOTALL)
+_PARAMETERS = re.compile(r"\?[\w.-]+=[^&]*(&[\w.-]+=[^&]*)*")
+_CHARACTERS = [chr(code) for code in range(32, 0x180)]
 
 
 class Part:
@@ -36,7 +41,7 @@ class Part:
 
 
 class Glob:
-    """``root`` is the directory before the first wildcard, without a slash at its end."""
+    """``root``: the directory before the first wildcard, without a slash at its end."""
 
     def __init__(self, path: str) -> None:
         names = path.split("/")
@@ -51,12 +56,12 @@ class Glob:
 
     @property
     def scope(self) -> Scope:
-        """That of the root."""
+        """The root directory."""
         return Scope(self, self.root, [0])
 
 
 class Scope:
-    """A directory, and which parts of the glob its names may be."""
+    """A directory, and the parts of the glob that its names may match."""
 
     def __init__(self, glob: Glob, directory: str, at: Iterable[int]) -> None:
         self._parts = glob.parts
@@ -65,28 +70,27 @@ class Scope:
         places = set(at)
         for place in sorted(places):
             while self._parts[place].text == ANY_DEPTH:
-                place += 1  # noqa: PLW2901  it stands for no directory, too
+                place += 1  # noqa: PLW2901  it matches no directory, too
                 places.add(place)
         self._at = sorted(places)
         self.directory = directory
 
     @property
     def deep(self) -> bool:
-        """Whether all that is below may be meant, however deep."""
+        """Whether objects at any depth may match."""
         return any(self._parts[place].text == ANY_DEPTH for place in self._at)
 
     @cached_property
     def start(self) -> str:
-        """With what all names begin that are meant here."""
+        """The common prefix of all matching names."""
         return self._parts[self._at[0]].start if len(self._at) == 1 else ""
 
     def takes(self, name: str) -> bool:
-        """Whether an object of that name is meant."""
         return self._last in self._at and self._parts[self._last].takes(name)
 
     def below(self, name: str, *, linked: bool = False) -> Scope | None:
-        """What is meant in the directory of that name. ``**`` follows no links, so that none leads
-        round in a circle."""
+        """The scope of the directory ``name``; None when nothing in it can match. ``**`` follows no
+        links, which may form a circle."""
         at = []
         for place in self._at:
             part = self._parts[place]
@@ -98,7 +102,7 @@ class Scope:
         return Scope(self._glob, joined(self.directory, name), at).advanced() if at else None
 
     def advanced(self) -> Scope:
-        """The same, past directories that need no look because the glob has their names."""
+        """The scope below the directories that the glob names literally, which need no listing."""
         scope = self
         while len(scope._at) == 1 and scope._at[0] < scope._last:
             part = scope._parts[scope._at[0]]
@@ -116,3 +120,71 @@ def is_hidden(name: str) -> bool:
 def joined(directory: str, name: str) -> str:
     """The path of a name; a directory without a name is the top of a bucket."""
     return f"{directory}/{name}" if directory not in ("", "/") else directory + name
+
+
+def check_objects(text: str) -> None:
+    """Raises ValueError for text that is no glob of one bucket or disk."""
+    place, query = split_query(text)
+    if query and _PARAMETERS.fullmatch(query) is None:
+        raise ValueError(
+            "in a URL a question mark begins how the store is reached (?endpoint_override=...): "
+            "for one character name those that it may be, as in [0-9]"
+        )
+    if "{" in place or "}" in place:
+        raise ValueError(
+            "braces mean nothing in a glob: give each path by itself, or say [{] for a brace"
+        )
+    if used := next((one for one in TIME_PATTERNS if one in place), ""):
+        raise ValueError(f"{used} is not replaced in a glob: say * for what may stand there")
+    if _WILDCARD.search(place.partition("://")[2].partition("/")[0]):
+        raise ValueError("expected the name of one bucket: give a path for each")
+    check_location(place.replace("%", "") + query)
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether some name matches both globs."""
+    (*above, name), (*other_above, other_name) = _parts(one), _parts(other)
+    return _same(name, other_name) and _meet(above, other_above, ANY_DEPTH.__eq__, _same)
+
+
+def _parts(path: str) -> list[str]:
+    """The directories and the name of an object."""
+    place = split_query(path)[0]
+    names = [name for name in (place.partition("://")[2] or place).split("/") if name]
+    return [*names, "*"] if not names or names[-1] == ANY_DEPTH else names
+
+
+def _meet(
+    one: Sequence[str],
+    other: Sequence[str],
+    is_any: Callable[[str], bool],
+    share: Callable[[str, str], bool],
+) -> bool:
+    """Whether some sequence matches both patterns: an element that ``is_any`` matches any number
+    of elements, and ``share`` says whether two other elements match the same."""
+    left, met = [(0, 0)], set()
+    while left:
+        place = at, other_at = left.pop()
+        if place in met:
+            continue
+        if place == (len(one), len(other)):
+            return True
+        met.add(place)
+        mine, its = one[at : at + 1], other[other_at : other_at + 1]
+        if any(map(is_any, (*mine, *its))):
+            left += [(at + 1, other_at) for _ in mine] + [(at, other_at + 1) for _ in its]
+        elif mine and its and share(mine[0], its[0]):
+            left.append((at + 1, other_at + 1))
+    return False
+
+
+@lru_cache(4096)
+def _same(one: str, other: str) -> bool:
+    """Whether some name matches both."""
+    return _meet(_TOKEN.findall(one), _TOKEN.findall(other), lambda token: token[0] == "*", _share)
+
+
+@lru_cache(4096)
+def _share(one: str, other: str) -> bool:
+    matches = [re.compile(translate(token)).match for token in (one, other)]
+    return any(all(match(c) for match in matches) for c in {*_CHARACTERS, one[0], other[0]})

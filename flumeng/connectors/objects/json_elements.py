@@ -1,9 +1,8 @@
-"""Elements of JSON arrays, and objects one after the other, out of text that comes in blocks.
+"""Finds the elements of JSON arrays, and concatenated objects, in a stream of blocks.
 
-Where an element begins and ends is found for a whole block at once, as simdjson does it: quotes say
-what is a string, and brackets outside of strings how deep a place is. What is in between is then
-checked by msgspec in one go. An element keeps its own writing, but for white space between tokens.
-An element that has NaN or an infinity, as Python's ``json.dumps`` writes them, is marked alone.
+The bounds of all elements of a block are found at once, as simdjson does: quotes delimit strings,
+brackets outside of strings give the depth. msgspec then validates the elements together. An element
+keeps its text but for white space between tokens; one with NaN or an infinity is marked alone.
 """
 
 from __future__ import annotations
@@ -16,11 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flumeng.connectors.objects.content import Content
-from flumeng.connectors.objects.json_scan import JsonText
+from flumeng.connectors.objects.content import Content, text_from, without_mark
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.parts import Rows, numbered
-from flumeng.connectors.objects.text import text_from, without_mark
 from flumeng.platform.errors import CorruptError
 from flumeng.platform.json_text import without_surrogates
 
@@ -29,9 +26,13 @@ MOST_ELEMENT_BYTES = 1 << 24
 _ARRAY, _COMMA, _OBJECT, _ARRAY_END, _OBJECT_END = b"[,{]}"
 _QUOTE, _SPACE = b'" '
 _BLANK = b" \t\n\r"
+FIRST_BYTES, MOST_BYTES = 256, 1 << 20
+"""The bytes of the first and of the largest step in which the end of a value is sought."""
+MOST_NAME_BYTES = 1 << 20
+_BLANKS = re.compile(rb"[ \t\n\r]*")
+_SCALAR_END = re.compile(rb"[,\]}\s]")
 _NUMBER_BEYOND = re.compile(rb"-?Infinity|NaN")
 NOT_FINITE = "json: NaN and Infinity are not in JSON"
-"""The error of an element that is JSON but for them."""
 _decode = msgspec.json.Decoder(msgspec.Raw).decode
 Indices = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -59,8 +60,7 @@ def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iter
 
 
 def elements_at(blocks: Iterator[bytes], names: Sequence[str]) -> Iterator[pa.BinaryArray | str]:
-    """Those of the arrays, or objects, that lie at the end of these names in each object. What lies
-    elsewhere is passed over unseen."""
+    """The elements of the array or object at the path ``names`` in each object."""
     text = JsonText(blocks)
     while text.peek():
         yield from _below(text, names)
@@ -85,7 +85,7 @@ def _below(text: JsonText, names: Sequence[str]) -> Iterator[pa.BinaryArray | st
 
 
 def elements(blocks: Iterator[bytes]) -> Iterator[pa.BinaryArray | str]:
-    """The bodies of elements; ``NOT_FINITE`` comes before one that is not JSON for that reason."""
+    """The bodies of elements; ``NOT_FINITE`` precedes one that is not JSON for that reason."""
     rest, inside = b"", 0
     for block in blocks:
         for first in range(0, len(block), SCAN_BYTES):
@@ -102,7 +102,7 @@ def elements(blocks: Iterator[bytes]) -> Iterator[pa.BinaryArray | str]:
 
 
 def _apart(bodies: pa.BinaryArray, beyond: Sequence[int]) -> Iterator[pa.BinaryArray | str]:
-    """``beyond``: which of the bodies have numbers that JSON lacks."""
+    """``beyond``: the indices of bodies with NaN or an infinity."""
     first = 0
     for number in (*beyond, len(bodies)):
         if first < number:
@@ -114,16 +114,15 @@ def _apart(bodies: pa.BinaryArray, beyond: Sequence[int]) -> Iterator[pa.BinaryA
 
 
 class _Scan:
-    """What separates elements in ``data``: at which of its ``places`` is which byte of ``[,{]}``.
+    """The separators of elements in ``data``: ``kinds``, bytes of ``[,{]}``, at ``places``.
 
-    In an array that began before, what separates it from that lies at -1. ``fits`` is false where
-    more is closed than was opened; what comes then is left out. ``checked`` is ``data`` with an
-    array in place of each number that JSON lacks; these begin at ``beyond``.
+    The separator of an array that began before ``data`` lies at -1. ``fits`` is false where more
+    is closed than was opened; the rest is then left out. ``checked`` is ``data`` with ``[]`` for
+    each NaN or infinity; these begin at ``beyond``.
     """
 
     def __init__(self, data: bytes, inside: int) -> None:
-        """``inside``: 0, or what separates the beginning of ``data`` from what comes before it in
-        the same array."""
+        """``inside``: 0, or the separator before ``data`` in the same array."""
         plain = data
         if b"\\" in data:
             plain = data.replace(b"\\\\", b"..").replace(b'\\"', b"..")
@@ -161,7 +160,7 @@ class _Scan:
         self.checked = bytes(checked)
 
     def rest(self) -> tuple[bytes, int]:
-        """What is still to be read, and ``inside`` for it."""
+        """The incomplete rest of ``data``, and ``inside`` for it."""
         if not len(self.places):
             return self.data.lstrip(_BLANK), 0
         last, kind = int(self.places[-1]), int(self.kinds[-1])
@@ -170,8 +169,8 @@ class _Scan:
         return self.data[last + 1 :].lstrip(_BLANK), kind if kind in (_ARRAY, _COMMA) else 0
 
     def bodies(self) -> tuple[pa.BinaryArray, list[int], bool]:
-        """The elements up to the first one that is broken, which of them have numbers that JSON
-        lacks, and whether there is a broken one."""
+        """The elements before the first broken one, the indices of those with NaN or an infinity,
+        and whether there is a broken one."""
         kept = self.shown.copy()
         separators = self.places[np.isin(self.kinds, (_ARRAY, _COMMA, _ARRAY_END))]
         kept[separators[separators >= 0]] = False
@@ -206,7 +205,7 @@ class _Scan:
         return found, beyond, good < len(fits) or not begins or not self.fits
 
     def _is_json(self, is_empty: Mask, is_text: Mask) -> bool:
-        """Whether all elements are, as the one array that is made of them here."""
+        """Validates all elements at once, joined to one array."""
         if not len(is_text):
             return True
         stop = int(self.places[-1]) + (self.kinds[-1] != _OBJECT)
@@ -227,7 +226,7 @@ class _Scan:
         return _is_valid(b"[" + joined + b"]")
 
     def _first_broken(self, starts: Indices, ends: Indices, chosen: Mask, good: int) -> int:
-        """Of the first ``good`` pairs of places the first one with no JSON between them."""
+        """The first of the first ``good`` pairs of places with no JSON between them."""
         for number in np.flatnonzero(chosen[:good]).tolist():
             if not _is_valid(self.checked[starts[number] : ends[number]]):
                 return int(number)
@@ -240,3 +239,117 @@ def _is_valid(text: bytes) -> bool:
     except (msgspec.DecodeError, RecursionError):
         return False
     return True
+
+
+class JsonText:
+    """A cursor in a stream of JSON, which passes over values unparsed. Each call begins after what
+    the one before has consumed, and after blanks."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self._block = b""
+        self._at = 0
+
+    def peek(self) -> bytes:
+        """The next byte; empty at the end."""
+        while True:
+            blanks = _BLANKS.match(self._block, self._at)
+            assert blanks is not None, "it fits anywhere"
+            self._at = blanks.end()
+            if self._at < len(self._block):
+                return self._block[self._at : self._at + 1]
+            if not self._more():
+                return b""
+
+    def skip(self) -> None:
+        for _ in self.value():
+            pass
+
+    def members(self) -> Iterator[str]:
+        """The names in an object; the caller consumes each value before the next name."""
+        self._take(b"{")
+        if self.peek() == b"}":
+            self._take(b"}")
+            return
+        while True:
+            yield self._name()
+            if self.peek() != b",":
+                self._take(b"}")
+                return
+            self._take(b",")
+
+    def value(self) -> Iterator[bytes]:
+        """The text of a value in pieces."""
+        first = self.peek()
+        if first in (b"", b",", b"]", b"}", b":"):
+            raise CorruptError("it ends in the middle, or what follows is no JSON")
+        if first == b'"' or _STEPS[first[0]]:
+            yield from self._balanced()
+            return
+        while (end := _SCALAR_END.search(self._block, self._at)) is None:
+            yield self._block[self._at :]
+            if not self._more():
+                return
+        yield self._block[self._at : end.start()]
+        self._at = end.start()
+
+    def _balanced(self) -> Iterator[bytes]:
+        """The text of an array, an object or a string in pieces."""
+        depth, in_string, size = 0, False, FIRST_BYTES
+        while True:
+            piece = self._block[self._at : self._at + size]
+            if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
+                piece = piece[:-1]  # the escaped character has not come yet
+            if not piece:
+                rest, self._block, self._at = self._block[self._at :], b"", 0
+                if not self._more():
+                    raise CorruptError("it ends in the middle of an array, object or string")
+                self._block = rest + self._block
+                continue
+            end, depth, in_string = _scanned(piece, depth, in_string)
+            self._at += end or len(piece)
+            yield piece[: end or None]
+            if end:
+                return
+            size = min(2 * size, MOST_BYTES)
+
+    def _name(self) -> str:
+        if self.peek() != b'"':
+            raise CorruptError("what follows is no JSON: an object has a member without a name")
+        text = b""
+        for piece in self._balanced():
+            text += piece
+            if len(text) > MOST_NAME_BYTES:
+                raise CorruptError(f"a name has more than {MOST_NAME_BYTES} bytes")
+        self._take(b":")
+        try:
+            return msgspec.json.decode(without_surrogates(text), type=str)
+        except msgspec.DecodeError as error:
+            raise CorruptError(f"what follows is no JSON: {error}") from error
+
+    def _take(self, wanted: bytes) -> None:
+        found = self.peek()
+        if found != wanted:
+            said = ascii(found.decode("latin-1")) if found else "its end"
+            raise CorruptError(f"what follows is no JSON: {said}, not '{wanted.decode()}'")
+        self._at += 1
+
+    def _more(self) -> bool:
+        self._block, self._at = next(self._blocks, b""), 0
+        return bool(self._block)
+
+
+def _scanned(piece: bytes, depth: int, in_string: bool) -> tuple[int, int, bool]:
+    """The end of the value in ``piece``, or 0; the depth and whether a string is open after it. No
+    escape is cut."""
+    plain = piece
+    if b"\\" in piece:
+        plain = piece.replace(b"\\\\", b"..").replace(b'\\"', b"..")
+    text = np.frombuffer(plain, np.uint8)
+    quotes = text == _QUOTE
+    inside = ((np.cumsum(quotes) + in_string) & 1).astype(np.bool_)
+    after = depth + np.cumsum(np.where(inside, 0, _STEPS[text]), dtype=np.int64)
+    ends = np.flatnonzero((after <= 0) & ~inside)
+    if len(ends):
+        return int(ends[0]) + 1, 0, False
+    return 0, int(after[-1]), bool(inside[-1])

@@ -1,21 +1,31 @@
-"""Which lane of the queue gets an object: the one with the least to be read. Pure.
+"""The lanes of a queue: what waits in each, and which one gets the next object.
 
-Objects weigh what they weigh when they are read (see ``contents``), and go to lanes in the order in
-which they were listed, so they are in that order within each lane.
+Objects weigh what reading them costs (``contents``). They are appended in the order in which they
+were listed, so each lane keeps that order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heapreplace
+from itertools import takewhile
 
 from flumeng.connectors.objects.contents import weight
 from flumeng.connectors.objects.formats import cuttable
-from flumeng.connectors.objects.listed import Listed
 from flumeng.connectors.objects.options import ObjectsSource
+from flumeng.connectors.objects.pages import Listed
+from flumeng.control.snapshot import items
+from flumeng.control.snapshot.items import Item
 
 Weigh = Callable[[str, int], int]
-"""What an object weighs, by its location and its bytes."""
+"""The weight of an object, by its location and its bytes."""
+
+
+def alike(location: str, size: int) -> int:
+    """The weight of items that are no objects."""
+    del location, size
+    return 1
 
 
 def weigh(source: ObjectsSource) -> Weigh:
@@ -24,8 +34,7 @@ def weigh(source: ObjectsSource) -> Weigh:
 
 
 def spread(listed: Iterable[Listed], waiting: Mapping[str, int], weigh: Weigh) -> list[str]:
-    """The lane of each object. ``waiting``: lane -> the weight of what is not acked yet; of lanes
-    with the same weight the first one comes first."""
+    """The lane of each object: the first one with the least ``waiting`` weight."""
     heap = [(least, place, lane) for place, (lane, least) in enumerate(waiting.items())]
     heapify(heap)
     lanes = []
@@ -34,3 +43,55 @@ def spread(listed: Iterable[Listed], waiting: Mapping[str, int], weigh: Weigh) -
         lanes.append(lane)
         heapreplace(heap, (least + weigh(one.location, one.size), place, lane))
     return lanes
+
+
+class LaneState:
+    """A lane in memory, for the task that writes it: the items kept, in consecutive ``segments``,
+    and ``next``, the number after them.
+
+    All below ``acked`` is acked. ``kept`` counts the items; ``weight`` is that of the unacked ones.
+    An append never iterates over the items that wait already.
+    """
+
+    def __init__(self, next: int = 0, weigh: Weigh = alike) -> None:
+        self.next = next
+        self.acked = self.kept = self.weight = 0
+        self.segments: deque[tuple[Item, ...]] = deque()
+        self._weigh = weigh
+        self._waiting: deque[Item] = deque()
+
+    def append(self, part: Sequence[Item]) -> None:
+        self.segments.append(tuple(part))
+        self.next = part[-1].number + 1
+        self.kept += len(part)
+        self._wait(part)
+
+    def acknowledge(self, number: int) -> None:
+        """All below ``number`` is acked. After a reset of the lane it is lower than before."""
+        if number < self.acked:
+            self._waiting.clear()
+            self.acked = self.weight = 0
+            self._wait([one for part in self.segments for one in part])
+        self.acked = number
+        while self._waiting and self._waiting[0].number < number:
+            self.weight -= self._weight_of(self._waiting.popleft())
+
+    def remove(self, part: tuple[Item, ...]) -> None:
+        self.segments.remove(part)
+        self.kept -= len(part)
+
+    def bytes_from(self, offset: int) -> int:
+        """The bytes behind ``offset``; thread-safe."""
+        return items.bytes_from((one for part in list(self.segments) for one in part), offset)
+
+    def done(self) -> list[tuple[Item, ...]]:
+        """The segments that are acked whole."""
+        return [*takewhile(lambda part: part[-1].number < self.acked, self.segments)]
+
+    def _wait(self, part: Sequence[Item]) -> None:
+        waiting = [one for one in part if one.number >= self.acked]
+        self._waiting.extend(waiting)
+        self.weight += sum(map(self._weight_of, waiting))
+
+    def _weight_of(self, item: Item) -> int:
+        return self._weigh(item.location, item.size)

@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flumeng.connectors.objects.content import Content
+from flumeng.connectors.objects.content import Content, text_from
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.parts import Segment
-from flumeng.connectors.objects.text import text_from
 
 MOST_LINE_BYTES = 1 << 24
 """What is longer is cut there, and marked."""

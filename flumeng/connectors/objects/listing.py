@@ -1,26 +1,24 @@
-"""The objects that one path means, page by page in the order of their names.
+"""Lists the objects that match a path, in pages, in byte order of the whole path as in S3.
 
-A listing looks only into directories that the glob can mean, holds a few pages of each level at a
-time, and asks for those that come next while the first are being looked at. The order is that of
-the whole path, byte by byte, in all stores as in S3, so a listing can begin behind any name.
-
-What is hidden or in progress is left out (``globs``), and so are links that lead nowhere, devices
-and markers of directories. Objects without any bytes are listed as all others. A directory that
-vanishes meanwhile has nothing in it. Objects that no location can name are counted: names that are
-not UTF-8; in URLs those with a question mark, which begins the query, or with an empty name.
+Only directories that the glob can match are listed; the next pages are fetched ahead. Hidden and
+unfinished objects (``globs``), dangling links, devices and markers of directories are left out;
+empty objects are listed. A directory that vanishes meanwhile counts as empty. Objects that no
+location can name are counted: names that are not UTF-8, and in URLs those with a question mark or
+an empty name.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 from flumeng.connectors.objects.globs import Glob
-from flumeng.connectors.objects.listed import Listed
 from flumeng.connectors.objects.local_tree import LocalTree
-from flumeng.connectors.objects.pages import PAGE, Page, Request, Tree
-from flumeng.connectors.objects.readers import Readers, Reading
+from flumeng.connectors.objects.pages import PAGE, Listed, Page, Request, Tree
 from flumeng.platform import secrets
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.file_store import open_store
@@ -30,12 +28,14 @@ from flumeng.platform.remote_store import Resolve, revealed
 
 ASK_AT_ONCE = 8
 SILENT_SECONDS = 120.0
-"""For a page. Clients of networks have shorter limits of their own; a dead mount or a library
-without limits is given up after this."""
+"""The time-out of a page for dead mounts and libraries without shorter time-outs of their own."""
+
+
+_Work = tuple["Future[Page]", Callable[[Request], Page], Request]
 
 
 class Lister:
-    """Of one path: a location whose path is a glob. Raises UserError for one nobody serves."""
+    """Lists one location, whose path is a glob. Raises UserError for an unknown scheme."""
 
     def __init__(
         self,
@@ -48,19 +48,19 @@ class Lister:
         self._name = split_query(location)[0]
         self._glob = Glob(path)
         self._silent_seconds = silent_seconds
-        self._readers = Readers(ASK_AT_ONCE)
+        self._free_threads = threading.Semaphore(ASK_AT_ONCE)
+        """A thread that hangs in a dead mount never comes back."""
 
     def listing(self, after: str = "", *, strict: bool = False) -> Listing:
-        """Of what lies behind the place ``after``. It ends at the first directory that cannot be
-        looked at when it is ``strict``, as whoever goes on behind the last name needs it; else it
-        raises the same UserError when all others are listed."""
+        """The objects after the place ``after``. A directory that cannot be listed is a UserError,
+        raised at once when ``strict``, else after all others are listed."""
         start = Request(self._glob.scope, after.removeprefix(self._head))
         return Listing(self, start, strict)
 
 
 class Listing:
-    """Iterated once, it gives pages of 1 to 1,000 objects. It is complete when it has ended without
-    raising UserError or UnavailableError."""
+    """Iterated once, it gives pages of 1 to 1,000 objects. It is complete when it ends without
+    UserError or UnavailableError."""
 
     def __init__(self, lister: Lister, start: Request, strict: bool) -> None:
         self._lister = lister
@@ -69,11 +69,11 @@ class Listing:
         self._refusal: UserError | None = None
         self._refused = 0
         self.unnamed = 0
-        """So many objects have no location; ``unnamed_example`` is one of them."""
+        """How many objects no location can name; ``unnamed_example`` is one of them."""
         self.unnamed_example = ""
 
     def __iter__(self) -> Iterator[list[Listed]]:
-        reading: Reading[Page] = Reading(self._lister._readers)
+        reading = _Reading(self._lister._free_threads)
         try:
             yield from self._pages(reading)
         finally:
@@ -82,7 +82,7 @@ class Listing:
             others = f", and {self._refused - 1} more" if self._refused > 1 else ""
             raise UserError(f"{self._refusal}{others}") from self._refusal
 
-    def _pages(self, reading: Reading[Page]) -> Iterator[list[Listed]]:
+    def _pages(self, reading: _Reading) -> Iterator[list[Listed]]:
         asked: dict[Request, Future[Page]] = {}
         waiting: deque[list[Listed] | Request] = deque([self._start])
         page: list[Listed] = []
@@ -102,11 +102,11 @@ class Listing:
 
     def _ask_ahead(
         self,
-        reading: Reading[Page],
+        reading: _Reading,
         waiting: deque[list[Listed] | Request],
         asked: dict[Request, Future[Page]],
     ) -> None:
-        """For what comes first: a bounded number, however many directories there are."""
+        """Fetch the next few pages ahead."""
         ahead = 0
         for one in waiting:
             if isinstance(one, Request):
@@ -144,8 +144,44 @@ class Listing:
         return page
 
 
+class _Reading:
+    """The daemon threads of one listing, as many as are ``free``; they end with it."""
+
+    def __init__(self, free: threading.Semaphore) -> None:
+        self._free = free
+        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
+        self._started = 0
+
+    def submit(self, work: Callable[[Request], Page], request: Request) -> Future[Page]:
+        future: Future[Page] = Future()
+        self._queue.put((future, work, request))
+        if self._free.acquire(blocking=False):
+            self._started += 1
+            threading.Thread(target=self._run, name="listing", daemon=True).start()
+        return future
+
+    def end(self) -> None:
+        """Drop the requests that were not begun."""
+        with suppress(Empty):
+            while True:
+                self._queue.get_nowait()
+        for _ in range(self._started):
+            self._queue.put(None)
+
+    def _run(self) -> None:
+        try:
+            while (work := self._queue.get()) is not None:
+                future, call, request = work
+                try:
+                    future.set_result(call(request))
+                except BaseException as error:
+                    future.set_exception(error)
+        finally:
+            self._free.release()
+
+
 def _opened(location: str, resolve: Resolve) -> tuple[Tree, str, str]:
-    """The tree, how places in it begin, and the glob there."""
+    """The tree, the prefix of its places, and the glob in it."""
     store = store_of(location)
     if not store:
         head = "file://" if location.startswith("file://") else ""
@@ -155,7 +191,7 @@ def _opened(location: str, resolve: Resolve) -> tuple[Tree, str, str]:
     host, _, path = rest.partition("/")
     head = f"{scheme}://{host}/"
     if store == "s3":
-        from flumeng.connectors.objects.s3_tree import S3Tree  # noqa: PLC0415  an extra
+        from flumeng.connectors.objects.s3 import S3Tree  # noqa: PLC0415  an extra
 
         return S3Tree(host, revealed(query, resolve), head, query), head, path
     from flumeng.connectors.objects.arrow_tree import ArrowTree  # noqa: PLC0415  loads pyarrow

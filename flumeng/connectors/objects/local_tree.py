@@ -6,8 +6,7 @@ import errno
 import os
 import stat
 
-from flumeng.connectors.objects.listed import Listed
-from flumeng.connectors.objects.pages import PAGE, Page, Request
+from flumeng.connectors.objects.pages import PAGE, Listed, Page, Request
 from flumeng.platform.errors import UnavailableError, UserError
 
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import ClassVar, Literal
 
 from flumeng.config.component import Guarantee, Placing, SourceOptions, TimeBounds
-from flumeng.connectors.objects.object_paths import check_objects, overlap
+from flumeng.connectors.objects.globs import check_objects, overlap
 from flumeng.platform.options.locations import (
     Credentials,
     check_location,

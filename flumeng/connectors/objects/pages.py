@@ -1,20 +1,36 @@
-"""What a listing asks a store for: one page of one directory at a time, in the order of names."""
+"""Pages of a store's listing: one directory at a time, its names in byte order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from flumeng.connectors.objects.globs import Scope, joined
-from flumeng.connectors.objects.listed import Listed
+from flumeng.platform.options.patterns import split_query
 
 PAGE = 1000
 
 
+class Listed(NamedTuple):
+    """An object as it was listed. ``location`` opens it; ``modified_us`` are microseconds since the
+    epoch by the store's clock; ``tag`` is the store's ETag of this content, or empty."""
+
+    location: str
+    size: int
+    modified_us: int
+    tag: str = ""
+
+    @property
+    def place(self) -> str:
+        """The location without the parameters of its store, which may change while the object stays
+        the same. Places of one path are listed in their order."""
+        return split_query(self.location)[0]
+
+
 @dataclass(frozen=True, eq=False)
 class Request:
-    """For what lies in a directory behind the path ``after``, from the store's ``token`` on."""
+    """Asks for the names in a directory after the path ``after``, from the store's ``token`` on."""
 
     scope: Scope
     after: str = ""
@@ -22,12 +38,12 @@ class Request:
 
     @property
     def within(self) -> str:
-        """How the paths of all that is below begin."""
+        """The prefix of all paths in the directory."""
         return joined(self.scope.directory, "")
 
     @property
     def first(self) -> str:
-        """The name here at which to begin: that of ``after``, or of the directory that has it."""
+        """The first name to ask for: that of ``after``, or of the directory that contains it."""
         if not self.after.startswith(self.within):
             return ""
         return self.after[len(self.within) :].partition("/")[0]
@@ -47,8 +63,8 @@ class Request:
 
 @dataclass
 class Page:
-    """``found`` are objects and directories to look into, in the order of their names; ``unnamed``
-    are objects, and directories with all that is in them, that no location can name."""
+    """``found``: objects and directories to list, in the order of their names; ``unnamed``: objects
+    and whole directories that no location can name."""
 
     found: list[Listed | Request] = field(default_factory=list)
     unnamed: list[str] = field(default_factory=list)
@@ -68,15 +84,11 @@ class Page:
 
 
 class Tree(Protocol):
-    """A store as a tree of directories. Any number of threads ask at once."""
+    """A store as a tree of directories; thread-safe."""
 
     lasting: bool
-    """Whether directories are there without anything in them, so that one that is missing is an
-    error."""
+    """Whether empty directories exist, so that a missing one is an error."""
 
     def page(self, request: Request) -> Page:
-        """At most some thousand objects; a request at the end of it is for the rest.
-
-        Raises FileNotFoundError or NotADirectoryError where there is no such directory, UserError
-        for what a person has to mend, UnavailableError when it is worth trying again.
-        """
+        """At most some thousand objects; a request at its end is for the rest. Raises
+        FileNotFoundError, NotADirectoryError, UserError, UnavailableError."""

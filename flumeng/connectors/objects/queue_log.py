@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from flumeng.connectors.objects.lane_state import LaneState, alike
-from flumeng.connectors.objects.lanes import Weigh
+from flumeng.connectors.objects.lanes import LaneState, Weigh, alike
 from flumeng.connectors.objects.seen_files import SeenFiles
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.items import Item

@@ -1,13 +1,15 @@
-"""Reads ranges of lanes in executors: of each item in them the lines or rows that lie in it.
+"""Reads ranges of lanes in executors: the lines or rows of each item that lie in the range.
 
-An item is read only as it was listed. Where it is damaged, what comes before is read, and the range
-ends in an error behind the last event that could be had. Where it was written anew meanwhile,
-nothing that was read of it counts. An empty item has no events in any format.
+An item is read only as it was listed. Of a damaged one all events before the damage are read, and
+the range ends in an error after them. Of one that was rewritten meanwhile nothing counts. An empty
+item has no events in any format.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -18,8 +20,7 @@ from flumeng.connectors.objects.compression import content_of
 from flumeng.connectors.objects.content import Content
 from flumeng.connectors.objects.events import Gathered
 from flumeng.connectors.objects.formats import MODULES, is_utf8, parts_of
-from flumeng.connectors.objects.opened import ChangedError, Opened, name_of
-from flumeng.connectors.objects.opening import opened_ahead
+from flumeng.connectors.objects.opened import SMALL_BYTES, ChangedError, Opened, name_of
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.parts import Part
 from flumeng.control.snapshot import items
@@ -30,6 +31,14 @@ from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
 from flumeng.platform.options.locations import located
 from flumeng.platform.options.patterns import SECRET
 from flumeng.platform.scrubbing import Secret
+
+THREADS = 8
+GROUPS_AHEAD = 12
+GROUP_ITEMS = 16
+GROUP_BYTES = 2 * SMALL_BYTES
+
+Open = Callable[[Item], Opened]
+Result = Opened | FlumengError
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,7 @@ class ObjectsReader:
             and (item.until is None or item.start + item.until > max(piece.start, item.begin))
         ]
         gathered = Gathered(piece, keep_empty=self.source.format == "lines")
-        for item, opened in opened_ahead(touched, self._open):
+        for item, opened in _opened_ahead(touched, self._open):
             begin = offset = max(piece.start, item.begin)
             try:
                 for origin, part in self._parts(opened, piece):
@@ -92,7 +101,7 @@ class ObjectsReader:
         resolve = dict(self.resolved).__getitem__
         return Opened.of(item, located(item.location, self.source.credentials), resolve)
 
-    def _parts(self, opened: Opened | FlumengError, piece: Range) -> Iterator[tuple[Origin, Part]]:
+    def _parts(self, opened: Result, piece: Range) -> Iterator[tuple[Origin, Part]]:
         if isinstance(opened, FlumengError):
             raise opened
         item = opened.item
@@ -119,3 +128,49 @@ class ObjectsReader:
 
     def _find(self, content: Content, start: int, end: int) -> Iterator[Part]:
         return parts_of(self.source.format)(content, self.source, start, end)
+
+
+def _opened_ahead(items: Sequence[Item], open_: Open) -> Iterator[tuple[Item, Result]]:
+    """Each item in its turn, open, or the error. Several are opened at once: opening is mostly
+    waiting. The caller closes them."""
+    if len(items) <= 1:
+        yield from ((item, _result(item, open_)) for item in items)
+        return
+    groups = _groups(items)
+    ahead: deque[tuple[list[Item], Future[list[Result]]]] = deque()
+    pool = ThreadPoolExecutor(THREADS, "objects")
+    try:
+        while True:
+            while len(ahead) < GROUPS_AHEAD and (group := next(groups, None)):
+                ahead.append((group, pool.submit(_results, group, open_)))
+            if not ahead:
+                return
+            group, done = ahead.popleft()
+            yield from zip(group, done.result(), strict=True)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _groups(items: Sequence[Item]) -> Iterator[list[Item]]:
+    """Small items together: handing one over takes longer than reading it."""
+    group: list[Item] = []
+    size = 0
+    for item in items:
+        size += item.size
+        if group and (len(group) == GROUP_ITEMS or size > GROUP_BYTES):
+            yield group
+            group, size = [], item.size
+        group.append(item)
+    if group:
+        yield group
+
+
+def _results(group: list[Item], open_: Open) -> list[Result]:
+    return [_result(item, open_) for item in group]
+
+
+def _result(item: Item, open_: Open) -> Result:
+    try:
+        return open_(item)
+    except FlumengError as error:
+        return error

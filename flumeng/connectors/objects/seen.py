@@ -23,8 +23,8 @@ from typing import Protocol
 
 import numpy as np
 
-from flumeng.connectors.objects.listed import Listed
 from flumeng.connectors.objects.options import Order
+from flumeng.connectors.objects.pages import Listed
 from flumeng.connectors.objects.seen_hashes import SMALL, Hashes, SeenHashes, Sizes
 from flumeng.platform.errors import CorruptError
 

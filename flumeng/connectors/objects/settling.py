@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from flumeng.connectors.objects.listed import Listed
+from flumeng.connectors.objects.pages import Listed
 
 
 @dataclass

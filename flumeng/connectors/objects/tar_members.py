@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, cast
 
-from flumeng.connectors.objects.block_file import BlockFile
 from flumeng.connectors.objects.compression import UNPACK_BYTES
-from flumeng.connectors.objects.content import Blocks
+from flumeng.connectors.objects.content import BlockFile, Blocks
 from flumeng.connectors.objects.member import Allowance, Member
 from flumeng.platform.errors import CorruptError
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 
 from flumeng.connectors.api.finding import Before, Bounds, Findings, FindingTask, Offer
-from flumeng.connectors.objects.lane_state import LaneState
+from flumeng.connectors.objects.lanes import LaneState
 from flumeng.connectors.objects.queue_log import QueueLog
 from flumeng.connectors.polls.answers import AnswerFiles
 from flumeng.connectors.polls.options import Poller

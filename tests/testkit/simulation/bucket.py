@@ -15,9 +15,9 @@ from typing import Final
 
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.objects.aftermath import Aftermath
-from flumeng.connectors.objects.listed import Listed
 from flumeng.connectors.objects.listing import Lister, Listing
 from flumeng.connectors.objects.options import ObjectsSource
+from flumeng.connectors.objects.pages import Listed
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
 from flumeng.platform.errors import FlumengError, UnavailableError

@@ -1,8 +1,8 @@
-"""Buckets of S3 and of what speaks its protocol, page by page through botocore.
+"""S3 and compatible stores through botocore: listing buckets, tagging objects.
 
-pyarrow gives a directory only as a whole, without ETags, and cannot begin behind a name; the Rust
-library object_store fails at a key with an empty name or a line break, and so never lists what is
-behind it. botocore looks for credentials where AWS's own tools do, as pyarrow does that reads them.
+pyarrow lists only whole directories, without ETags, and not from a given name; the Rust library
+object_store fails at a key with an empty name or a line break. botocore finds credentials where
+AWS's tools and pyarrow do.
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ from functools import lru_cache
 from typing import Any
 
 from flumeng.connectors.objects.globs import Scope
-from flumeng.connectors.objects.listed import Listed
-from flumeng.connectors.objects.pages import PAGE, Page, Request
+from flumeng.connectors.objects.options import MOST_TAGS
+from flumeng.connectors.objects.pages import PAGE, Listed, Page, Request
+from flumeng.control.snapshot.items import Item
+from flumeng.platform import secrets
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from flumeng.platform.options.patterns import split_query
 from flumeng.platform.remote_store import (
     ATTEMPTS,
     CONNECT_SECONDS,
     S3_CREDENTIALS,
     S3_PARAMETERS,
     SILENT_SECONDS,
+    revealed,
 )
 
 try:
@@ -46,6 +50,8 @@ except ModuleNotFoundError as missing:
 
 ASK_AT_ONCE = 8
 _WORTH_WAITING = {408, 425, 429}
+_TAGGING = "s3:GetObjectTagging and s3:PutObjectTagging"
+_NOT_THERE = {"404", "NoSuchKey", "NoSuchVersion"}
 _PASSING = (NotConnected, HTTPClientError, MetadataRetrievalError, ResponseParserError)
 _REMEDY = {
     "NoSuchBucket": "create it, or mend the path",
@@ -57,9 +63,8 @@ _REMEDY = {
 
 
 class S3Tree:
-    """Locations are ``head``, a key, and ``tail``. What may be at any depth is listed without its
-    directories, 1,000 objects a request. Elsewhere a page has objects or directories that are
-    meant, never both, each in the order of S3."""
+    """A bucket; locations are ``head``, a key, and ``tail``. Below ``**`` keys are listed without
+    directories. Elsewhere a page has matching objects or directories, never both, in S3's order."""
 
     lasting = False
 
@@ -143,13 +148,13 @@ def _down(scope: Scope, directories: str) -> Scope | None:
 
 
 def _has_location(key: str) -> bool:
-    """A question mark begins the query of a location, and a path has no empty names in it."""
+    """Whether a location can name the key: a question mark begins its query."""
     return "?" not in key and not {"", ".", ".."}.intersection(key.split("/"))
 
 
 @lru_cache(maxsize=32)
 def client(values: tuple[tuple[str, str], ...]) -> Any:
-    """``values``: what the query of a location says, its secrets looked up, in order."""
+    """``values``: the parameters in the query of a location, sorted, secrets resolved."""
     given = dict(values)
     endpoint = given.get("endpoint_override")
     if endpoint is not None and "://" not in endpoint:
@@ -184,8 +189,7 @@ def _take_on(session: Any, role: str) -> None:
 
 
 def explained(error: Exception, name: str, needs: str) -> FlumengError:
-    """Whether a person has to do something about it, or trying again may help. ``needs``: what the
-    credentials have to be allowed."""
+    """The error as a UserError or an UnavailableError. ``needs``: the permissions required."""
     if isinstance(error, ClientError):
         code = error.response.get("Error", {}).get("Code", "")
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -198,3 +202,44 @@ def explained(error: Exception, name: str, needs: str) -> FlumengError:
     if isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" in said:
         return UserError(f"{said}: name the authority in credentials.ca")
     return (UnavailableError if isinstance(error, _PASSING) else UserError)(said)
+
+
+def tag(location: str, item: Item, tags: Mapping[str, str]) -> None:
+    """Add tags to the item's own, unless it is gone or was rewritten; idempotent. ``location``: the
+    item's, with the references to its credentials. Raises UserError, UnavailableError.
+
+    S3 has no conditional tagging. So the object is checked first; in a bucket with versions exactly
+    that version is tagged."""
+    place, query = split_query(location)
+    bucket, _, key = place.partition("://")[2].partition("/")
+    try:
+        s3 = client(tuple(sorted(revealed(query, secrets.resolve).items())))
+        at = {"Bucket": bucket, "Key": key}
+        head = s3.head_object(**at)
+        if not _is_same(head, item):
+            return
+        if head.get("VersionId", "null") != "null":
+            at["VersionId"] = head["VersionId"]
+        found = {one["Key"]: one["Value"] for one in s3.get_object_tagging(**at)["TagSet"]}
+        wanted = {**found, **tags}
+        if wanted == found:
+            return
+        if len(wanted) > MOST_TAGS:
+            raise UserError(
+                f"it would have {len(wanted)} tags, and S3 takes no more than {MOST_TAGS}"
+            )
+        tagging = [{"Key": name, "Value": value} for name, value in wanted.items()]
+        s3.put_object_tagging(**at, Tagging={"TagSet": tagging})
+    except (ClientError, BotoCoreError, ResponseParserError) as error:
+        if isinstance(error, ClientError) and error.response["Error"]["Code"] in _NOT_THERE:
+            return
+        raise explained(error, place, _TAGGING) from error
+
+
+def _is_same(head: Mapping[str, Any], item: Item) -> bool:
+    """Whether the object is as it was listed."""
+    etag = head.get("ETag", "").strip('"')
+    if item.tag and etag:
+        return bool(etag == item.tag.strip('"'))
+    same_time = abs(head["LastModified"].timestamp() - item.modified_us / 1e6) < 1
+    return bool(same_time and head["ContentLength"] == item.size)
