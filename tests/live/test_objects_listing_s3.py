@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from flumeng.agent.standalone.embedded import free_port
-from flumeng.connectors.objects import s3_tree
+from flumeng.connectors.objects import s3
 from flumeng.connectors.objects.aftermath import Aftermath
 from flumeng.connectors.objects.listing import Lister, Listing
 from flumeng.connectors.objects.options import ObjectsSource
@@ -51,7 +51,7 @@ def lake(server: RealS3, monkeypatch: pytest.MonkeyPatch) -> str:
 def put(lake: str, *names: str) -> list[str]:
     """Objects of as many bytes as their names are long."""
     place, _, query = lake.partition("?")
-    client = s3_tree.client(tuple(sorted(revealed(query, secrets.resolve).items())))
+    client = s3.client(tuple(sorted(revealed(query, secrets.resolve).items())))
     bucket, _, directory = place.removeprefix("s3a://").partition("/")
 
     def put(name: str) -> None:
@@ -159,8 +159,8 @@ def test_a_server_that_is_away_or_frozen_is_given_up(
     with pytest.raises(UnavailableError, match=r"s3a://.*Could not connect"):
         list(Lister(under(down, "*")).listing())
     need_own(server)
-    monkeypatch.setattr(s3_tree, "SILENT_SECONDS", 1)
-    s3_tree.client.cache_clear()
+    monkeypatch.setattr(s3, "SILENT_SECONDS", 1)
+    s3.client.cache_clear()
     server.freeze()
     began = time.monotonic()
     try:
@@ -169,7 +169,7 @@ def test_a_server_that_is_away_or_frozen_is_given_up(
         assert time.monotonic() - began < 15
     finally:
         server.thaw()
-        s3_tree.client.cache_clear()
+        s3.client.cache_clear()
     assert found(lake, "*") == ["a.gz"]
 
 
@@ -287,10 +287,10 @@ def test_a_role_is_taken_on(server: RealS3, lake: str, monkeypatch: pytest.Monke
     role = Credentials(role="arn:aws:iam::123456789012:role/lake")
     assert found(located(place_of(lake), role), "*") == ["a.gz"]
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{free_port()}")
-    s3_tree.client.cache_clear()
+    s3.client.cache_clear()
     with pytest.raises(UnavailableError, match="Could not connect"):
         found(located(place_of(lake), role), "*")
-    s3_tree.client.cache_clear()
+    s3.client.cache_clear()
 
 
 def item_of(lake: str, name: str) -> Item:
@@ -302,7 +302,7 @@ def item_of(lake: str, name: str) -> Item:
 def test_an_object_that_is_done_is_tagged_beside_the_tags_that_it_has(lake: str) -> None:
     put(lake, "a.gz", "other.gz", "anew.gz", "gone.gz", "full.gz")
     place, _, query = lake.partition("?")
-    client = s3_tree.client(tuple(sorted(revealed(query, secrets.resolve).items())))
+    client = s3.client(tuple(sorted(revealed(query, secrets.resolve).items())))
     bucket, _, directory = place.removeprefix("s3a://").partition("/")
     found = {name: item_of(lake, f"{name}.gz") for name in ("a", "anew", "gone", "full")}
 
