@@ -26,9 +26,10 @@ from flumeng.agent.collector.status import Status
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Reach
 from flumeng.connectors.journals.addresses import Addresses
-from flumeng.connectors.journals.positions import PositionWatcher, WatchedJournals
-from flumeng.connectors.journals.probes import Probes
+from flumeng.connectors.journals.input import JournalPositions
+from flumeng.connectors.journals.positions import PositionWatcher
 from flumeng.connectors.journals.reader import READ_SECONDS, JournalReader
+from flumeng.connectors.ranged.positions import Probes
 from flumeng.control.commands.acks import advance_acks
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import journals
@@ -74,14 +75,14 @@ class Cluster:
             "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], delivery: exactly-once, "
             f"batch: {{seconds: 0.1, events: 700}}, sinks: [files: {{path: '{folder}/lake/x'}}]}}"
         )
-        self.watcher, self.probes = PositionWatcher(Addresses(store)), Probes()
+        self.watcher, self.probes = PositionWatcher(Addresses(store)), Probes("journals")
         around = Surroundings(
             store=store,
             publisher=Publisher(store),
             scheduler=Scheduler(),
             jobs=Jobs(SparkEngine(spark), 2, on_stuck=pytest.fail),
             build=lambda _: SparkPipeline(spark, spec, TASK, JournalReader()),
-            positions=lambda wake: WatchedJournals(self.watcher, self.probes, wake),
+            positions=lambda wake: JournalPositions(self.watcher, self.probes, wake),
             report=lambda _, status: self.statuses.append(status),
         )
         self.task = Runner(Assignment("web", "collect.0", 1, 1, "", (BAD, GOOD)), around)
@@ -292,8 +293,8 @@ def test_a_server_that_makes_no_sense_stops_its_own_journals_only(tmp_path: Path
         register(store, BAD, f"127.0.0.1:{babbler.port}")
         register(store, GOOD, server.address)
         watcher = PositionWatcher(Addresses(store))
-        probes = Probes()
-        positions = WatchedJournals(watcher, probes)
+        probes = Probes("journals")
+        positions = JournalPositions(watcher, probes)
         until(lambda: len(positions.of([BAD, GOOD])) == 2, "both servers")
         found = positions.of([BAD, GOOD])
         assert found[GOOD] == Reach(server.address, ROWS)

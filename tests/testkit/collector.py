@@ -15,7 +15,7 @@ from flumeng.agent.collector.written import Outcome
 from flumeng.config import FlowSpec
 from flumeng.connectors.api.ranged import Parts, Positions, Progress, Range, Reach, Standstill
 from flumeng.connectors.api.sink import TaskRevision, Written
-from flumeng.connectors.journals import standstills
+from flumeng.connectors.journals.input import describe
 from flumeng.control.zookeeper import ABSENT, Store
 from zkschema import paths
 from zkschema.records import Journal
@@ -50,7 +50,7 @@ class StillPositions:
         raise NotImplementedError
 
     def describe(self, standstill: Standstill) -> str:
-        return standstills.describe(standstill)
+        return describe(standstill)
 
     def close(self) -> None: ...
 

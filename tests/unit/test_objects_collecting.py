@@ -25,7 +25,9 @@ from flumeng.connectors.api.finding import FindingTask
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.api.sink import Written
 from flumeng.connectors.objects.finder import ObjectsFinder
-from flumeng.connectors.objects.input import ObjectsInput, source_of
+from flumeng.connectors.objects.input import ObjectsInput
+from flumeng.connectors.objects.options import ObjectsSource
+from flumeng.connectors.ranged.reading import source_of
 from flumeng.connectors.ranged.routing import Inputs
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
@@ -61,7 +63,7 @@ class World:
         self.text = text
         self.spec = parse_flow(text)
         self.now = 0.0
-        source = source_of(self.spec)
+        source = source_of(self.spec, ObjectsSource)
         assert source is not None
         finder = ObjectsFinder(source, self.store, FindingTask("web", 1))
         self.discovery = DiscoveryTask(self.store, "web", 1, [finder])

@@ -6,11 +6,13 @@ implementation's affair.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from flumeng.control.zookeeper import Store
+from flumeng.platform.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -117,3 +119,29 @@ class Finder(Protocol):
 
     def close(self) -> None:
         """Nothing is asked any more."""
+
+
+class FinderBase(ABC):
+    """A ``Finder`` whose offsets are found by bounds and not by time. ``no_times`` says so."""
+
+    no_times: str
+
+    @abstractmethod
+    def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]: ...
+
+    def offsets(self, partitions: Collection[str], to: str) -> dict[str, int]:
+        if to not in ("earliest", "latest"):
+            raise UserError(f"{self.no_times}: {to}")
+        found = self.bounds(partitions)
+        return {name: one.floor if to == "earliest" else one.safe for name, one in found.items()}
+
+    def times(self, at: Mapping[str, int]) -> dict[str, int]:
+        """No event has a time that counts."""
+        del at
+        return {}
+
+    def finished(self) -> None:  # noqa: B027  most finders have nothing to note
+        """See ``Finder``."""
+
+    def close(self) -> None:  # noqa: B027  most finders hold nothing open
+        """See ``Finder``."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
-from flumeng.connectors.api.finding import Before, Bounds, Findings, FindingTask, Offer
+from flumeng.connectors.api.finding import Before, Bounds, FinderBase, Findings, FindingTask, Offer
 from flumeng.connectors.dead_letters import names
 from flumeng.connectors.dead_letters.options import LettersSource
 from flumeng.control.zookeeper import Store
-from flumeng.platform.errors import UserError
 
 
-class LettersFinder:
-    """See ``Finder``. What there is stands in the flow's text; nobody is asked."""
+class LettersFinder(FinderBase):
+    """See ``Finder``. The flow's options have all parts; no server is asked."""
+
+    no_times = "a replay is read from earliest, latest or an offset, not from a time"
 
     def __init__(self, source: LettersSource) -> None:
         self._source = source
@@ -31,23 +32,9 @@ class LettersFinder:
         known = names.known(self._source, partitions)
         return {name: Bounds(0, rows) for name, rows in known.items()}
 
-    def offsets(self, partitions: Collection[str], to: str) -> dict[str, int]:
-        if to not in ("earliest", "latest"):
-            raise UserError("a replay is read from earliest, latest or an offset, not from a time")
-        known = names.known(self._source, partitions)
-        return {name: 0 if to == "earliest" else rows for name, rows in known.items()}
-
-    def times(self, at: Mapping[str, int]) -> dict[str, int]:
-        """Letters are old, and a replay is not late."""
-        del at
-        return {}
-
     def finished(self) -> None:
         from flumeng.connectors.dead_letters import replay_lists  # noqa: PLC0415  loads pyarrow, once a replay
         from flumeng.connectors.dead_letters.directory import LetterDirectory  # noqa: PLC0415
 
         directory = LetterDirectory(self._source.location)
         replay_lists.mark(directory, self._source.of, self._source.replay, replay_lists.DONE)
-
-    def close(self) -> None:
-        """Nothing is open."""

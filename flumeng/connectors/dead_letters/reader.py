@@ -23,15 +23,11 @@ from flumeng.connectors.dead_letters.options import LettersSource
 from flumeng.connectors.dead_letters.reading import open_letters
 from flumeng.connectors.dead_letters.replay_lists import ListedFile
 from flumeng.connectors.kafka.messages import MESSAGE_SCHEMA, empty_maps
+from flumeng.connectors.ranged.reading import Secrets, resolved
 from flumeng.events import attributes
 from flumeng.events.reasons import PARSE_ERROR
 from flumeng.events.schema import READ_SCHEMA
-from flumeng.platform import secrets
 from flumeng.platform.errors import FlumengError, UnavailableError
-from flumeng.platform.options.patterns import SECRET
-from flumeng.platform.scrubbing import Secret
-
-Secrets = tuple[tuple[str, Secret], ...]
 
 
 @dataclass(frozen=True)
@@ -48,13 +44,8 @@ class LettersReader:
     @classmethod
     def of(cls, source: LettersSource) -> LettersReader:
         """Raises UserError."""
-        given = source.credentials.given if source.credentials else {}
-        resolved = tuple(
-            (reference, secrets.resolve(reference))
-            for reference in given.values()
-            if SECRET.fullmatch(reference)
-        )
-        return cls(source.location, source.of, source.replay, source.messages, resolved)
+        secrets = resolved(source.credentials)
+        return cls(source.location, source.of, source.replay, source.messages, secrets)
 
     @property
     def schema(self) -> pa.Schema:

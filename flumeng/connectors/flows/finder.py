@@ -10,22 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from flumeng.connectors.api.finding import Before, Bounds, Findings, FindingTask, Offer
+from flumeng.connectors.api.finding import Before, Bounds, FinderBase, Findings, FindingTask, Offer
 from flumeng.connectors.flows.flow_journals import ANSWER_SECONDS, FlowJournals
 from flumeng.connectors.flows.options import FlowSource
 from flumeng.control.snapshot.partitions import FLOW, input_of, journal_of, subscribed
 from flumeng.control.zookeeper import Store
 from flumeng.events.journal_names import flow_of
 from flumeng.journal.serving.client import JournalClient
-from flumeng.platform.errors import UserError
 from zkschema import paths
 
 MOST_TIMES = 64
 """Of more partitions the times are not asked for."""
 
 
-class FlowFinder:
+class FlowFinder(FinderBase):
     """See ``Finder``. ``connect`` opens a client to a server."""
+
+    no_times = "a flow is read from earliest, latest or an offset, not from a time"
 
     def __init__(
         self,
@@ -72,21 +73,12 @@ class FlowFinder:
         found = self._bounds(self._mine(partitions))
         return {subscribed(name): bounds for name, bounds in found.items()}
 
-    def offsets(self, partitions: Collection[str], to: str) -> dict[str, int]:
-        if to not in ("earliest", "latest"):
-            raise UserError("a flow is read from earliest, latest or an offset, not from a time")
-        found = self.bounds(partitions)
-        return {name: one.floor if to == "earliest" else one.safe for name, one in found.items()}
-
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
         names = self._mine(at)
         if not names or len(names) > MOST_TIMES:
             return {}
         found = self._journals.times({name: at[subscribed(name)] for name in names})
         return {subscribed(name): moment for name, moment in found.items()}
-
-    def finished(self) -> None:
-        """Nobody has to know."""
 
     def close(self) -> None:
         self._journals.close()

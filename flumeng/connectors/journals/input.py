@@ -1,30 +1,71 @@
-"""Journals as an input: one watch and one connection a server, for all tasks of a collector."""
+"""Journals as an input of a collector: one watch and one connection a server, for all tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from flumeng.config import FlowSpec
+from flumeng.connectors.api.ranged import Kind, Range, Standstill
 from flumeng.connectors.journals.addresses import Addresses
 from flumeng.connectors.journals.executor_tokens import ExecutorTokens
-from flumeng.connectors.journals.positions import PositionWatcher, WatchedJournals
-from flumeng.connectors.journals.probes import Probes
-from flumeng.connectors.journals.reader import JournalReader
+from flumeng.connectors.journals.positions import PositionWatcher
+from flumeng.connectors.journals.reader import READ_SECONDS, JournalReader
+from flumeng.connectors.ranged.positions import Probes, WatchedPositions, described
 from flumeng.control.zookeeper import Store
+from flumeng.events.journal_names import node_of
+from flumeng.journal.serving.client import JournalClient
+
+_TEXTS: dict[Kind, str] = {
+    "nonsense": "journal {partition} stands still: {why}",
+    "lost": "journal {partition} ends at seq {offset}, but {acked} is acked: it has lost events "
+    "that were safe; on node {node}: `flumeng journal verify`",
+    "gone": "journal {partition} keeps nothing below seq {offset}, and only {acked} is acked: its "
+    "ack was lost, or its oldest segments were; to go on with what is there: `flumeng ack advance`",
+    "held": "journal {partition} stops at seq {offset}, where events are lost, which nobody has "
+    "accepted; on node {node}: `flumeng journal repair --accept-loss`",
+    "damaged": "journal {partition} stops at seq {offset}: {why}; on node {node}: "
+    "`flumeng journal verify`, then `repair`",
+    "unanswered": "journal {partition} waits at seq {offset}: {why}",
+}
 
 
 class Journals:
-    """See ``Input``. ``store`` tells where journals are served, ``executor_tokens`` let executors
-    in, unless the cluster is open."""
+    """See ``Input``. ``store`` has the addresses of journals; ``executor_tokens`` admit executors
+    where the cluster is not open."""
 
     def __init__(self, store: Store, executor_tokens: ExecutorTokens | None = None) -> None:
         self._executor_tokens = executor_tokens
         self._watcher = PositionWatcher(Addresses(store))
-        self._probes = Probes()
+        self._probes = Probes("journals")
 
-    def positions(self, wake: Callable[[], None]) -> WatchedJournals:
-        return WatchedJournals(self._watcher, self._probes, wake)
+    def positions(self, wake: Callable[[], None]) -> JournalPositions:
+        return JournalPositions(self._watcher, self._probes, wake)
 
     def reader(self, spec: FlowSpec) -> JournalReader:
         del spec  # all journals are read alike
         return JournalReader(executor_tokens=self._executor_tokens)
+
+
+class JournalPositions(WatchedPositions):
+    """See ``Positions``."""
+
+    def __init__(
+        self, watcher: PositionWatcher, probes: Probes, wake: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__(probes, wake)
+        self._watcher = watcher
+
+    def open(self, spec: FlowSpec) -> None:
+        """Journals are where ZooKeeper says, whatever a flow says."""
+
+    def _try(self, piece: Range, address: str) -> None:
+        with JournalClient(address, READ_SECONDS) as client:
+            next(client.read(piece.partition, piece.start, piece.end), None)
+
+    def describe(self, standstill: Standstill) -> str:
+        return describe(standstill)
+
+
+def describe(standstill: Standstill) -> str:
+    """One sentence for operators, with the command that helps."""
+    return described(standstill, _TEXTS, node=node_of(standstill.partition))

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
-import threading
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from flumeng.config import FlowSpec
-from flumeng.connectors.api.ranged import Reach, Standstill
-from flumeng.connectors.journals import standstills
+from flumeng.connectors.api.ranged import Reach
 from flumeng.connectors.journals.addresses import Addresses
-from flumeng.connectors.journals.probes import Probes
+from flumeng.connectors.ranged.watcher import WatchedEnds
 from flumeng.journal.serving import watch_client
 from flumeng.journal.serving.watch import WatchAnswer, WatchRequest
 from flumeng.platform import vital
@@ -54,12 +50,6 @@ def backoff_seconds(failures: int) -> float:
     return float(min(BACKOFF_SECONDS * 2 ** min(failures - 1, 10), BACKOFF_MOST_SECONDS))
 
 
-@dataclass(frozen=True)
-class _Owner:
-    journals: frozenset[str]
-    on_change: Callable[[], None]
-
-
 @dataclass(eq=False)
 class _Server:
     """``names`` are the journals to watch there. ``told``: whether the watch that runs has answered
@@ -73,21 +63,16 @@ class _Server:
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
 
-class PositionWatcher:
-    """Its methods may be called from any thread, and none of them blocks but ``close``.
+class PositionWatcher(WatchedEnds[Reach]):
+    """Watches all servers of watched journals. ``follow`` watches one server.
 
-    ``follow`` is how one server is watched.
+    Journals that cannot be reached now, or whose servers have not answered yet, have no end.
     """
 
     def __init__(self, addresses: Addresses, follow: Follow = watch_client.watch) -> None:
+        super().__init__()
         self._addresses = addresses
         self._follow = follow
-        self._lock = threading.Lock()
-        self._owners: dict[Hashable, _Owner] = {}
-        self._owners_of: defaultdict[str, set[Hashable]] = defaultdict(set)
-        self._reach: dict[str, Reach] = {}
-        self._not_before: dict[str, int] = {}
-        self._watches = itertools.count(1)
         self._closing = False
         self._gathering = False
         self._loop = asyncio.new_event_loop()
@@ -99,61 +84,20 @@ class PositionWatcher:
         self._looking = False
         self._thread = vital.start("positions", self._run)
 
-    def watch(
-        self, owner: Hashable, journals: Iterable[str], on_change: Callable[[], None]
-    ) -> None:
-        """From now on, ``on_change`` is called after each change of what ``of`` says of these
-        journals, instead of what this owner watched before.
-
-        It is called from the watcher's thread and only enqueues.
-        """
-        with self._lock:
-            self._drop(owner)
-            self._owners[owner] = _Owner(frozenset(journals), on_change)
-            for name in self._owners[owner].journals:
-                self._owners_of[name].add(owner)
-        self._look_again()
-
-    def forget(self, owner: Hashable) -> None:
-        with self._lock:
-            self._drop(owner)
-        self._look_again()
-
-    def of(self, journals: Iterable[str]) -> dict[str, Reach]:
-        """What is known of journals that somebody watches. Lacks those that cannot be reached now,
-        and those whose servers were not heard yet."""
-        found = ((name, self._reach.get(name)) for name in journals)
-        return {name: reach for name, reach in found if reach is not None}
-
-    def refresh(self, journals: Collection[str]) -> None:
-        """Say nothing more of these journals until their servers have been asked anew, so that the
-        next that ``of`` says is from after this call."""
-        with self._lock:
-            number = next(self._watches)
-            for name in journals:
-                if name in self._owners_of:
-                    self._not_before[name] = number
-                    self._reach.pop(name, None)
-        self._call(self._refresh, frozenset(journals))
-
     def close(self) -> None:
-        """End all watches and both threads."""
+        """End all watches and both threads; blocks until then."""
         self._closing = True
         self._call(self._wake.set)
         self._thread.join()
 
-    def _drop(self, owner: Hashable) -> None:
-        gone = self._owners.pop(owner, None)
-        for name in gone.journals if gone else ():
-            self._owners_of[name].discard(owner)
-            if not self._owners_of[name]:
-                del self._owners_of[name]
-
-    def _look_again(self) -> None:
-        """Soon, once for all that is changed until then."""
+    def _on_owners(self) -> None:
+        """Look soon, once for all changes until then."""
         if not self._gathering:
             self._gathering = True
             self._call(self._wake.set)
+
+    def _on_refresh(self, partitions: Collection[str]) -> None:
+        self._call(self._watch_again, frozenset(partitions))
 
     def _call(self, act: Callable[..., None], *given: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -182,7 +126,7 @@ class PositionWatcher:
     def _look_up(self) -> None:
         """Read the addresses that are due, in the thread that may wait for ZooKeeper."""
         self._addresses.doubt(self._missing)
-        due = self._addresses.due(self._owners_of.copy())
+        due = self._addresses.due(self._watched())
         if due and not self._looking:
             self._looking = True
             self._looker.submit(self._addresses.look, due).add_done_callback(self._on_looked)
@@ -194,16 +138,14 @@ class PositionWatcher:
 
     def _arrange(self) -> None:
         """One watch for each server of journals that somebody watches."""
-        wanted = self._owners_of.copy().keys()
+        wanted = self._watched()
         self._addresses.retain(wanted)
         self._missing &= wanted
-        with self._lock:
-            self._not_before = {n: at for n, at in self._not_before.items() if n in wanted}
         places = self._addresses.of(wanted)
         names: defaultdict[str, set[str]] = defaultdict(set)
         for name, address in places.items():
             names[address].add(name)
-        self._lose([n for n, reach in list(self._reach.items()) if places.get(n) != reach.address])
+        self._lose([n for n, reach in list(self._ends.items()) if places.get(n) != reach.address])
         for address in self._servers.keys() - names.keys():
             self._stop(self._servers.pop(address))
         for address, these in names.items():
@@ -215,7 +157,7 @@ class PositionWatcher:
                 server.names = frozenset(these)
                 self._replace(server)
 
-    def _refresh(self, journals: frozenset[str]) -> None:
+    def _watch_again(self, journals: frozenset[str]) -> None:
         for server in self._servers.values():
             if server.names & journals:
                 server.again = True
@@ -257,7 +199,7 @@ class PositionWatcher:
 
     async def _watch_once(self, server: _Server) -> bool:
         """Whether another watch is to take the place of this one at once."""
-        names, number = server.names, next(self._watches)
+        names, number = server.names, next(self._requests)
         server.told = server.again = False
         gap, heartbeat = pace(len(self._servers))
         request = WatchRequest(tuple(names), gap_seconds=gap, heartbeat_seconds=heartbeat)
@@ -300,73 +242,4 @@ class PositionWatcher:
             log.error("%s", why)
         server.failures += 1
         trouble = Reach(server.address, 0, trouble=why)
-        self._learn(dict.fromkeys(server.names, trouble), next(self._watches))
-
-    def _learn(self, told: Mapping[str, Reach], number: int) -> None:
-        """What the watch of this number has said."""
-        with self._lock:
-            fresh = [
-                name
-                for name, reach in told.items()
-                if number > self._not_before.get(name, 0) and self._reach.get(name) != reach
-            ]
-            self._reach.update((name, told[name]) for name in fresh)
-            calls = self._calls(fresh)
-        for call in calls:
-            call()
-
-    def _lose(self, names: Iterable[str]) -> None:
-        """They cannot be reached now."""
-        with self._lock:
-            lost = [name for name in names if self._reach.pop(name, None) is not None]
-            calls = self._calls(lost)
-        for call in calls:
-            call()
-
-    def _calls(self, names: Iterable[str]) -> list[Callable[[], None]]:
-        owners = {owner for name in names for owner in self._owners_of.get(name, ())}
-        return [self._owners[owner].on_change for owner in owners]
-
-
-class WatchedJournals:
-    """What one task asks of the watcher: it watches the journals that it asked for last.
-
-    See ``Positions``. ``wake`` is called from other threads when ``of`` may say something else, or
-    a probe has ended; it only enqueues.
-    """
-
-    def __init__(
-        self,
-        watcher: PositionWatcher,
-        probes: Probes,
-        wake: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._watcher = watcher
-        self._probes = probes
-        self._wake = wake
-        self._journals: frozenset[str] | None = None
-
-    def open(self, spec: FlowSpec) -> None:
-        """Journals are where ZooKeeper says, whatever a flow says."""
-
-    def of(self, partitions: Collection[str]) -> dict[str, Reach]:
-        wanted = frozenset(partitions)
-        if wanted is not self._journals and wanted != self._journals:
-            self._watcher.watch(self, wanted, self._wake)
-            self._journals = wanted
-        return self._watcher.of(wanted)
-
-    def refresh(self, partitions: Collection[str]) -> None:
-        self._watcher.refresh(partitions)
-
-    def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
-        probe = self._probes.probe(partition, address, start, end)
-        probe.add_done_callback(lambda _: self._wake())
-        return probe
-
-    def describe(self, standstill: Standstill) -> str:
-        return standstills.describe(standstill)
-
-    def close(self) -> None:
-        self._watcher.forget(self)
-        self._journals = None
+        self._learn(dict.fromkeys(server.names, trouble), next(self._requests))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 
-from flumeng.connectors.api.finding import Before, Bounds, Findings, FindingTask, Offer
+from flumeng.connectors.api.finding import Before, Bounds, FinderBase, Findings, FindingTask, Offer
 from flumeng.connectors.objects.aftermath import Aftermath
 from flumeng.connectors.objects.lanes import LaneState, spread, weigh
 from flumeng.connectors.objects.listing import Lister
@@ -28,7 +28,7 @@ from flumeng.connectors.objects.settling import Settling
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
 from flumeng.control.zookeeper import Store
-from flumeng.platform.errors import FlumengError, UserError
+from flumeng.platform.errors import FlumengError
 
 AHEAD_ITEMS = 50_000
 """So many items wait at most."""
@@ -76,8 +76,10 @@ class Surroundings:
     take: Callable[..., QueueLog] = QueueLog.take
 
 
-class ObjectsFinder:
+class ObjectsFinder(FinderBase):
     """See ``Finder``."""
+
+    no_times = "a queue is read from earliest or latest, not from a time"
 
     def __init__(
         self,
@@ -151,12 +153,6 @@ class ObjectsFinder:
             for name, state in lanes.items()
         }
 
-    def offsets(self, partitions: Collection[str], to: str) -> dict[str, int]:
-        if to not in ("earliest", "latest"):
-            raise UserError("a queue is read from earliest or latest, not from a time")
-        bounds = self.bounds(partitions)
-        return {name: one.floor if to == "earliest" else one.safe for name, one in bounds.items()}
-
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
         """When the objects were written."""
         found = {}
@@ -166,9 +162,6 @@ class ObjectsFinder:
             if first := next(kept, None):
                 found[name] = first.modified_us
         return found
-
-    def finished(self) -> None:
-        """What was read stays where it is."""
 
     def close(self) -> None:
         self._pass = None

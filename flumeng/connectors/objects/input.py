@@ -8,7 +8,7 @@ answer is no fault of an object, and is waited for.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from time import sleep, time
 
@@ -19,6 +19,8 @@ from flumeng.connectors.objects.formats import cuttable
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.reader import ObjectsReader
 from flumeng.connectors.objects.watcher import LaneLog, QueueWatcher
+from flumeng.connectors.ranged.positions import Probes
+from flumeng.connectors.ranged.reading import source_of
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.items import Item
 from flumeng.control.zookeeper import ABSENT, Put, Store, Versioned
@@ -27,7 +29,6 @@ from zkschema import paths
 from zkschema.records import QueueFailure
 from zkschema.table import ZPath
 
-PROBE_THREADS = 4
 TRIES, TRY_SECONDS = 3, 0.3
 """So often an object is tried, within a second, before its lane goes on without it."""
 GIVEN_UP_AT_ONCE = 50
@@ -35,12 +36,6 @@ GIVEN_UP_AT_ONCE = 50
 WHY_CHARACTERS = 500
 LEFT_OUT = "it could not be read when the batch was written that is repeated"
 UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of objects")
-
-
-def source_of(spec: FlowSpec) -> ObjectsSource | None:
-    """The one source of the flow that reads objects."""
-    options = (part.options for part in spec.partitioned)
-    return next((one for one in options if isinstance(one, ObjectsSource)), None)
 
 
 @dataclass(frozen=True)
@@ -66,14 +61,14 @@ class ObjectsInput:
 
     def __init__(self, store: Store) -> None:
         self._watcher = QueueWatcher(store)
-        self._probes = ThreadPoolExecutor(PROBE_THREADS, "objects probe")
+        self._probes = Probes("objects")
 
     def positions(self, wake: Callable[[], None]) -> LanePositions:
         return LanePositions(self._watcher, self._probes, wake)
 
     def reader(self, spec: FlowSpec) -> ObjectsReader | None:
         """Raises UserError when the store's credentials are nowhere."""
-        source = source_of(spec)
+        source = source_of(spec, ObjectsSource)
         return None if source is None else ObjectsReader.of(source)
 
 
@@ -84,7 +79,7 @@ class LanePositions:
     def __init__(
         self,
         watcher: QueueWatcher,
-        probes: Executor,
+        probes: Probes,
         wake: Callable[[], None],
         *,
         reader: Callable[[ObjectsSource], ObjectsReader] = ObjectsReader.of,
@@ -110,7 +105,7 @@ class LanePositions:
     def open(self, spec: FlowSpec) -> None:
         """Raises UserError, UnavailableError."""
         self.close()
-        self._flow, self._source = spec.flow, source_of(spec)
+        self._flow, self._source = spec.flow, source_of(spec, ObjectsSource)
         self._reader = self._reader_of(self._source) if self._source else None
         self._left_out = {}
         for name, known in list(self._given_up.items()):
@@ -161,9 +156,7 @@ class LanePositions:
                 most = len(damage)
                 self._pause(TRY_SECONDS)
 
-        probe = self._probes.submit(read)
-        probe.add_done_callback(lambda _: self._wake())
-        return probe
+        return self._probes.probe(self._flow, read, self._wake)
 
     def describe(self, standstill: Standstill) -> str:
         what = queues.lane_of(standstill.partition)

@@ -23,14 +23,12 @@ from flumeng.connectors.objects.formats import MODULES, is_utf8, parts_of
 from flumeng.connectors.objects.opened import SMALL_BYTES, ChangedError, Opened, name_of
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.parts import Part
+from flumeng.connectors.ranged.reading import Secrets, resolved
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import MOST_POSITION, Item
 from flumeng.events.schema import READ_SCHEMA
-from flumeng.platform import secrets
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.platform.options.locations import located
-from flumeng.platform.options.patterns import SECRET
-from flumeng.platform.scrubbing import Secret
 
 THREADS = 8
 GROUPS_AHEAD = 12
@@ -47,7 +45,7 @@ class ObjectsReader:
     ``resolved``: what the references in its credentials stand for."""
 
     source: ObjectsSource
-    resolved: tuple[tuple[str, Secret], ...] = ()
+    resolved: Secrets = ()
 
     @classmethod
     def of(cls, source: ObjectsSource) -> ObjectsReader:
@@ -56,13 +54,7 @@ class ObjectsReader:
             is_utf8(source.encoding)
         except LookupError as error:
             raise UserError(f"objects: nobody knows the encoding {source.encoding}") from error
-        given = source.credentials.given if source.credentials else {}
-        resolved = tuple(
-            (reference, secrets.resolve(reference))
-            for reference in given.values()
-            if SECRET.fullmatch(reference)
-        )
-        return cls(source, resolved)
+        return cls(source, resolved(source.credentials))
 
     @property
     def schema(self) -> pa.Schema:

@@ -12,13 +12,22 @@ import gc
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
+from flumeng.config import FlowSpec
 from flumeng.connectors.api.ranged import Range, Split, UnreadableError
 from flumeng.events import identity
+from flumeng.platform import secrets
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
+from flumeng.platform.options.locations import Credentials
+from flumeng.platform.options.patterns import SECRET
+from flumeng.platform.scrubbing import Secret
+
+OptionsT = TypeVar("OptionsT")
+Secrets = tuple[tuple[str, Secret], ...]
+"""References, and the secrets to which they refer."""
 
 
 class Reader(Protocol):
@@ -39,6 +48,18 @@ class Reader(Protocol):
         ``journal`` and ``seq`` are the partition and the offset: an event's identity for good.
         Raises CorruptError, UnavailableError and UserError, after a bounded time.
         """
+
+
+def source_of(spec: FlowSpec, kind: type[OptionsT]) -> OptionsT | None:
+    """The options of the flow's source of this kind; None when it has none."""
+    options = (part.options for part in spec.partitioned)
+    return next((one for one in options if isinstance(one, kind)), None)
+
+
+def resolved(credentials: Credentials | None) -> Secrets:
+    """The secrets of ``credentials``, which executors cannot look up. Raises UserError."""
+    given = credentials.given.values() if credentials else ()
+    return tuple((one, secrets.resolve(one)) for one in given if SECRET.fullmatch(one))
 
 
 @runtime_checkable

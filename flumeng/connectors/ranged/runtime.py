@@ -9,24 +9,23 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from flumeng.config import FlowSpec, registry
-from flumeng.connectors.api.finding import Before, Bounds, Findings, FindingTask, Offer
-from flumeng.connectors.api.ranged import Range, Reach, Standstill
+from flumeng.connectors.api.finding import Before, Bounds, FinderBase, Findings, FindingTask, Offer
+from flumeng.connectors.api.ranged import Kind, Range, Reach, Standstill
 from flumeng.connectors.api.ranged_input import Ends, RangedInput
+from flumeng.connectors.ranged.positions import Probes, WatchedPositions, described
 from flumeng.connectors.ranged.watcher import EndWatcher
 from flumeng.control.snapshot.partitions import label_of
 from flumeng.control.zookeeper import Store
 from flumeng.events.schema import EVENT_SCHEMA, READ_SCHEMA
 from flumeng.platform.errors import CorruptError, UserError
 
-PROBE_THREADS = 4
 _PART = re.compile(r"[A-Za-z0-9._-]{1,150}", re.ASCII)
 _INCARNATION = re.compile(r"[A-Za-z0-9_-]{1,30}", re.ASCII)
 
@@ -41,11 +40,12 @@ def partition_name(source: str, name: str, incarnation: str) -> str:
     return f"{name}.{incarnation}@{source}"
 
 
-class RangedFinder:
+class RangedFinder(FinderBase):
     """See ``Finder``."""
 
     def __init__(self, source: RangedInput) -> None:
         self._source = source
+        self.no_times = f"{source.name}: offsets are not found by time"
 
     def find(self, before: Before) -> Findings:
         listed = self._source.list()
@@ -64,27 +64,11 @@ class RangedFinder:
         return Findings(known | begun, gone=own, troubles=troubles)
 
     def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
-        return {name: Bounds(one.first, one.end) for name, one in self._ends(partitions).items()}
-
-    def offsets(self, partitions: Collection[str], to: str) -> dict[str, int]:
-        if to not in ("earliest", "latest"):
-            raise UserError(f"{self._source.name}: offsets are not found by time: {to}")
-        ends = self._ends(partitions)
-        return {name: one.first if to == "earliest" else one.end for name, one in ends.items()}
-
-    def times(self, at: Mapping[str, int]) -> dict[str, int]:
-        """The contract has no times of events."""
-        del at
-        return {}
-
-    def finished(self) -> None:
-        """No partition has a given end."""
+        ends = _by_full_name(self._source, partitions)
+        return {name: Bounds(one.first, one.end) for name, one in ends.items()}
 
     def close(self) -> None:
         self._source.close()
-
-    def _ends(self, partitions: Collection[str]) -> dict[str, Ends]:
-        return _by_full_name(self._source, partitions)
 
 
 class RangedRuntime:
@@ -95,7 +79,7 @@ class RangedRuntime:
         self._kind = kind
         self._lock = threading.Lock()
         self._watchers: list[tuple[Any, _Watcher]] = []
-        self._probes = ThreadPoolExecutor(PROBE_THREADS, f"{kind.name} probe")
+        self.probes = Probes(kind.name)
 
     def positions(self, wake: Callable[[], None]) -> RangedPositions:
         return RangedPositions(self, wake)
@@ -117,19 +101,13 @@ class RangedRuntime:
             self._watchers.append((options, _Watcher(self._kind(options))))
             return self._watchers[-1][1]
 
-    def probe(self, read: Callable[[], None]) -> Future[None]:
-        return self._probes.submit(read)
 
-
-class RangedPositions:
+class RangedPositions(WatchedPositions):
     """See ``Positions``."""
 
     def __init__(self, runtime: RangedRuntime, wake: Callable[[], None]) -> None:
+        super().__init__(runtime.probes, wake)
         self._runtime = runtime
-        self._wake = wake
-        self._reader: RangedReader | None = None
-        self._watcher: _Watcher | None = None
-        self._watched: frozenset[str] | None = None
 
     def open(self, spec: FlowSpec) -> None:
         self.close()
@@ -137,46 +115,13 @@ class RangedPositions:
         options = self._runtime.options(spec)
         self._watcher = None if options is None else self._runtime.watcher(options)
 
-    def of(self, partitions: Collection[str]) -> dict[str, Reach]:
-        if self._watcher is None:  # the flow has no such source any more
-            return {}
-        wanted = frozenset(partitions)
-        if wanted != self._watched:
-            self._watcher.watch(self, wanted, self._wake)
-            self._watched = wanted
-        return self._watcher.of(wanted)
-
-    def refresh(self, partitions: Collection[str]) -> None:
-        if self._watcher is not None:
-            self._watcher.refresh(partitions)
-
-    def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
-        reader = self._reader
-        assert reader is not None, "a partition that was reached has a reader"
-        probe = self._runtime.probe(
-            lambda: next((None for _ in reader.read(Range(partition, start, end), address)), None)
-        )
-        probe.add_done_callback(lambda _: self._wake())
-        return probe
-
     def describe(self, standstill: Standstill) -> str:
-        return _DESCRIBED[standstill.kind].format(
-            label=label_of(standstill.partition),
-            partition=standstill.partition,
-            offset=standstill.offset,
-            acked=standstill.acked,
-            why=standstill.why,
-        )
-
-    def close(self) -> None:
-        if self._watcher is not None:
-            self._watcher.forget(self)
-        self._watcher, self._watched = None, None
+        return described(standstill, _TEXTS)
 
 
 _STOPS = "{label} stops at offset {offset}: {why}; it is tried again; to pass over it: "
 _RESET = "pause the flow, and `flumeng flow reset --to {label}=OFFSET --partitions {partition}`"
-_DESCRIBED = {
+_TEXTS: dict[Kind, str] = {
     "nonsense": "{label} stands still: {why}",
     "lost": "{label} ends at offset {offset}, but {acked} is acked: events are lost, or the ack "
     "was set too high; to go on at its end: pause the flow, and `flumeng flow reset --to latest`",

@@ -1,7 +1,7 @@
-"""How far partitions of a server can be read now: one thread for all tasks that ask one server.
+"""The ends of partitions as servers reported them last, shared by all tasks of a process.
 
-The server is asked again and again, for all watched partitions together. A server that does not
-answer is asked less and less often, and costs the flows of other servers nothing.
+``EndWatcher`` polls one server in one thread, for all watched partitions together. A server that
+does not answer is polled less and less often, and delays no flow of another server.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.3
 QUIET_SECONDS = 1.0
-"""Between two requests while no partition changes."""
+"""The pause between two polls while no partition changes."""
 QUIET_AFTER_SECONDS = 10.0
 BACKOFF_MOST_SECONDS = 10.0
 
@@ -35,34 +36,21 @@ class _Owner:
     on_change: Callable[[], None]
 
 
-class EndWatcher(ABC, Generic[EndT]):
-    """Polls the ends of partitions. Its public methods may be called from any thread and do not
-    block. Its thread runs while a task watches. ``clock`` gives seconds that only grow.
+class WatchedEnds(ABC, Generic[EndT]):
+    """The known ends of watched partitions, and who is called when one changes. Public methods may
+    be called from any thread and do not block.
 
-    A subclass asks the server, and says what an error means for all partitions.
+    Each request to a server has a number; an answer to a request from before a ``refresh`` of a
+    partition is ignored for that partition.
     """
 
-    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._name = name
-        self._clock = clock
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._owners: dict[Hashable, _Owner] = {}
+        self._owners_of: defaultdict[str, set[Hashable]] = defaultdict(set)
         self._ends: dict[str, EndT] = {}
-        self._requests = itertools.count(1)
         self._not_before: dict[str, int] = {}
-        self._wake = threading.Event()
-        self._runs = False
-        self._changed_at = float("-inf")
-        self._failures = 0
-
-    @abstractmethod
-    def ask(self, partitions: frozenset[str]) -> dict[str, EndT]:
-        """Ask the server, in the watcher's thread. Lacks partitions of which it says nothing.
-        Raises UnavailableError when it does not answer, other errors when a person is needed."""
-
-    @abstractmethod
-    def failed(self, why: str) -> EndT:
-        """What is known of each partition after an error other than UnavailableError."""
+        self._requests = itertools.count(1)
 
     def watch(
         self, owner: Hashable, partitions: Iterable[str], on_change: Callable[[], None]
@@ -70,29 +58,111 @@ class EndWatcher(ABC, Generic[EndT]):
         """Watch these partitions in place of those that this owner watched before. ``on_change``
         only enqueues; it is called after each change of what ``of`` returns for them."""
         with self._lock:
+            self._drop(owner)
             self._owners[owner] = _Owner(frozenset(partitions), on_change)
-            if not self._runs:
-                self._runs = True
-                vital.start(self._name, self._run)
-        self._wake.set()
+            for name in self._owners[owner].partitions:
+                self._owners_of[name].add(owner)
+        self._on_owners()
 
     def forget(self, owner: Hashable) -> None:
         with self._lock:
-            self._owners.pop(owner, None)
-        self._wake.set()
+            self._drop(owner)
+        self._on_owners()
 
     def of(self, partitions: Iterable[str]) -> dict[str, EndT]:
-        """The ends as last polled; lacks those of which the server says nothing now."""
+        """The last known ends; lacks those that are not known now."""
         found = ((name, self._ends.get(name)) for name in partitions)
         return {name: end for name, end in found if end is not None}
 
     def refresh(self, partitions: Collection[str]) -> None:
-        """What ``of`` returns of these next is from after this call."""
+        """The next end that ``of`` returns for these is from after this call."""
         with self._lock:
             number = next(self._requests)
-            self._not_before.update(dict.fromkeys(partitions, number))
             for name in partitions:
-                self._ends.pop(name, None)
+                if name in self._owners_of:
+                    self._not_before[name] = number
+                    self._ends.pop(name, None)
+        self._on_refresh(partitions)
+
+    @abstractmethod
+    def _on_owners(self) -> None:
+        """Other partitions are watched now."""
+
+    @abstractmethod
+    def _on_refresh(self, partitions: Collection[str]) -> None:
+        """Ask again for these soon."""
+
+    def _watched(self) -> frozenset[str]:
+        """All watched partitions; others are forgotten."""
+        with self._lock:
+            wanted = frozenset(self._owners_of)
+            self._not_before = {n: at for n, at in self._not_before.items() if n in wanted}
+        return wanted
+
+    def _learn(self, ends: Mapping[str, EndT], number: int) -> bool:
+        """Note the answer to the request of this number; whether it changes anything."""
+        with self._lock:
+            fresh = {
+                name: end
+                for name, end in ends.items()
+                if number > self._not_before.get(name, 0) and self._ends.get(name) != end
+            }
+            self._ends |= fresh
+        return self._call_owners(fresh)
+
+    def _lose(self, partitions: Iterable[str]) -> bool:
+        """These ends are not known now; whether any was."""
+        with self._lock:
+            lost = [name for name in partitions if self._ends.pop(name, None) is not None]
+        return self._call_owners(lost)
+
+    def _call_owners(self, partitions: Collection[str]) -> bool:
+        with self._lock:
+            owners = {owner for name in partitions for owner in self._owners_of.get(name, ())}
+            calls = [self._owners[owner].on_change for owner in owners]
+        for call in calls:
+            call()
+        return bool(partitions)
+
+    def _drop(self, owner: Hashable) -> None:
+        gone = self._owners.pop(owner, None)
+        for name in gone.partitions if gone else ():
+            self._owners_of[name].discard(owner)
+            if not self._owners_of[name]:
+                del self._owners_of[name]
+
+
+class EndWatcher(WatchedEnds[EndT]):
+    """Polls the ends of partitions in a thread that runs while a task watches. A subclass asks the
+    server, and says what an error means for all partitions. ``clock`` is monotonic, in seconds."""
+
+    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._name = name
+        self._clock = clock
+        self._wake = threading.Event()
+        self._runs = False
+        self._changed_at = float("-inf")
+        self._failures = 0
+
+    @abstractmethod
+    def ask(self, partitions: frozenset[str]) -> dict[str, EndT]:
+        """Ask the server, in the watcher's thread. Lacks partitions of which it reports nothing.
+        Raises UnavailableError when it does not answer, other errors when a person is needed."""
+
+    @abstractmethod
+    def failed(self, why: str) -> EndT:
+        """The end of each partition after an error other than UnavailableError."""
+
+    def _on_owners(self) -> None:
+        with self._lock:
+            if self._owners and not self._runs:
+                self._runs = True
+                vital.start(self._name, self._run)
+        self._wake.set()
+
+    def _on_refresh(self, partitions: Collection[str]) -> None:
+        del partitions  # all are asked for together
         self._wake.set()
 
     # From here on everything happens in the watcher's thread.
@@ -101,13 +171,12 @@ class EndWatcher(ABC, Generic[EndT]):
         while True:
             self._wake.clear()
             with self._lock:
-                wanted = frozenset[str]().union(*(o.partitions for o in self._owners.values()))
                 number = next(self._requests)
                 if not self._owners:
                     self._runs = False
                     self._ends, self._not_before = {}, {}
                     return
-            self._poll(wanted, number)
+            self._poll(self._watched(), number)
             self._wake.wait(self._pause())
 
     def _pause(self) -> float:
@@ -133,21 +202,12 @@ class EndWatcher(ABC, Generic[EndT]):
             if self._failures:
                 log.info("%s: the server answers again", self._name)
             self._failures = 0
-        self._learn(ends, number)
+        learned = self._learn(ends, number)
+        lost = self._lose(self._ends.keys() - ends.keys())
+        if learned or lost:
+            self._changed_at = self._clock()
 
     def _fail(self, level: int, error: FlumengError) -> None:
         if not self._failures:
             log.log(level, "%s: partitions wait: %s", self._name, error)
         self._failures = min(self._failures + 1, 10)
-
-    def _learn(self, ends: dict[str, EndT], number: int) -> None:
-        with self._lock:
-            ends = {n: one for n, one in ends.items() if number > self._not_before.get(n, 0)}
-            changed = {n for n in ends.keys() | self._ends if ends.get(n) != self._ends.get(n)}
-            self._ends = ends
-            self._not_before = {n: at for n, at in self._not_before.items() if n not in ends}
-            calls = [o.on_change for o in self._owners.values() if o.partitions & changed]
-        if changed:
-            self._changed_at = self._clock()
-        for call in calls:
-            call()

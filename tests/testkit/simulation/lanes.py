@@ -13,6 +13,7 @@ from flumeng.agent.collector.ranges import MOST
 from flumeng.connectors.api.ranged import Range, Reach
 from flumeng.connectors.objects.input import LanePositions
 from flumeng.connectors.objects.watcher import LOOK_SECONDS, RETRY_SECONDS, QueueWatcher
+from flumeng.connectors.ranged.positions import Probes
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.partitions import OBJECTS, input_of
 from flumeng.control.zookeeper import Store
@@ -87,7 +88,7 @@ class Lanes:
         self._bucket: Bucket = world.disks.bucket(flow)
         positions = LanePositions(
             watcher,
-            AtOnce(),
+            Probes("objects", AtOnce()),
             wake,
             reader=lambda _: cast(Any, self._bucket),
             pause=lambda _: None,
