@@ -14,7 +14,6 @@ import pytest
 from flumeng.config import check_flow
 from flumeng.connectors.api.letter_columns import ADDED
 from flumeng.connectors.api.ranged import Range
-from flumeng.connectors.dead_letters import names
 from flumeng.connectors.dead_letters.finder import LettersFinder
 from flumeng.connectors.dead_letters.options import LettersSource
 from flumeng.connectors.dead_letters.reader import LettersReader
@@ -92,7 +91,7 @@ dead_letters:
     assert isinstance(options, LettersSource)
     reader = LettersReader.of(options)
     monkeypatch.delenv("FLUMENG_SECRET_LAKE_KEY")  # an executor has what it is given
-    ((name, rows),) = names.parts(options).items()
+    ((name, rows),) = options.partitions().items()
     events = [
         event for batch in reader.read(Range(name, 0, rows), "") for event in batch.to_pylist()
     ]

@@ -26,7 +26,6 @@ from flumeng.agent.pyspark.batch import BatchReader
 from flumeng.agent.pyspark.options import Options
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range, UnreadableError
-from flumeng.connectors.flows.reader import SubscribedReader
 from flumeng.connectors.journals.executor_tokens import ExecutorTokens
 from flumeng.connectors.journals.reader import JournalReader
 from flumeng.connectors.ranged.reading import Reader
@@ -139,7 +138,7 @@ def test_another_flows_journals_are_read_with_tokens_too(
     spark: SparkSession, tmp_path: Path, guarded: Guarded, write: Write
 ) -> None:
     own = JournalReader(executor_tokens=guarded.executor_tokens)
-    reader = RoutedReader({JOURNAL: own, FLOW: SubscribedReader(own)})
+    reader = RoutedReader({JOURNAL: own, FLOW: own})
     pipeline = build(spark, tmp_path, "", reader)
     assert seqs(write(pipeline, 5, 25, subscribed(WEB))) == list(range(5, 25))
     assert seqs(write(pipeline, 5, 25)) == list(range(5, 25))

@@ -37,7 +37,7 @@ from flumeng.connectors.dead_letters import replay_lists
 from flumeng.connectors.dead_letters.choice import Choice
 from flumeng.connectors.dead_letters.directory import LetterDirectory
 from flumeng.connectors.dead_letters.input import LettersInput
-from flumeng.connectors.dead_letters.names import INPUT as LETTERS
+from flumeng.connectors.dead_letters.options import INPUT as LETTERS
 from flumeng.connectors.dead_letters.replay_lists import ListedFile
 from flumeng.connectors.kafka.input import KafkaInput
 from flumeng.connectors.kafka.names import INPUT as KAFKA

@@ -17,7 +17,7 @@ import pytest
 from flumeng.config import check_flow
 from flumeng.connectors.api.letter_columns import ADDED
 from flumeng.connectors.api.ranged import Range, UnreadableError
-from flumeng.connectors.dead_letters import names, purging
+from flumeng.connectors.dead_letters import purging
 from flumeng.connectors.dead_letters.choice import Choice
 from flumeng.connectors.dead_letters.directory import LetterDirectory
 from flumeng.connectors.dead_letters.finder import LettersFinder
@@ -114,7 +114,7 @@ dead_letters: {{files: {{path: "{self.root}/dt=%Y-%m-%d", format: {form}}}}}
         source = self.source(flow)
         reader = LettersReader.of(source)
         found = []
-        for name, rows in names.parts(source).items():
+        for name, rows in source.partitions().items():
             cuts = [rows * piece // pieces for piece in range(pieces + 1)]
             for start, end in itertools.pairwise(cuts):
                 for batch in reader.read(Range(name, start, end), ""):
@@ -328,7 +328,7 @@ def test_a_letter_that_lost_who_it_was_gets_an_identity_of_the_replay(flow: Flow
     flow.bury(*({name: letter(n)[name] for name in schema.names} for n in (1, 2)), schema=schema)
     assert flow.run("replay").exit_code == 0
     events = flow.events("web-replay-1", pieces=2)
-    (name,) = names.parts(flow.source("web-replay-1"))
+    (name,) = flow.source("web-replay-1").partitions()
     assert [(event["journal"], event["seq"]) for event in events] == [(name, 0), (name, 1)]
     assert [(event["host"], event["attrs"]) for event in events] == [("", [])] * 2
     assert events[0]["ts"] == NOON + timedelta(minutes=1), "when it died"

@@ -24,7 +24,6 @@ AT_EXECUTORS = (
             "dead_letters.reader",
             "elasticsearch.bulk",
             "files.sink",
-            "flows.reader",
             "forward.sink",
             "groups.sink",
             "http.receiver",

@@ -14,7 +14,7 @@ from flumeng.agent.collector.measures import Measures
 from flumeng.config import FlowSpec, SpecError, check_flow
 from flumeng.config.component import Keep
 from flumeng.connectors.dead_letters.directory import LetterFile
-from flumeng.connectors.dead_letters.limits import DAY_SECONDS, MOST_FILES, outdated
+from flumeng.connectors.dead_letters.purging import DAY_SECONDS, MOST_FILES, outdated
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import tree

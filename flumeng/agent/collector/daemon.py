@@ -33,8 +33,7 @@ from flumeng.config.policy import Policy
 from flumeng.config.spark import SparkOptions
 from flumeng.connectors.api.sink import TaskRevision
 from flumeng.connectors.dead_letters.input import LettersInput
-from flumeng.connectors.dead_letters.names import INPUT as LETTERS
-from flumeng.connectors.flows.input import Subscriptions
+from flumeng.connectors.dead_letters.options import INPUT as LETTERS
 from flumeng.connectors.journals import executor_tokens
 from flumeng.connectors.journals.input import Journals
 from flumeng.connectors.kafka.input import KafkaInput
@@ -119,7 +118,7 @@ def run(
     inputs = Inputs(
         {
             JOURNAL: journals,
-            FLOW: Subscriptions(journals),
+            FLOW: journals,
             KAFKA: KafkaInput(),
             LETTERS: LettersInput(),
             OBJECTS: ObjectsInput(store),

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from flumeng.agent.collector.measures import Measures
 from flumeng.config import FlowSpec
 from flumeng.config.component import Keep
-from flumeng.connectors.dead_letters import limits, purging, replay_lists
+from flumeng.connectors.dead_letters import purging, replay_lists
 from flumeng.connectors.dead_letters.directory import LetterDirectory
 from flumeng.control.commands.derived_flows import letters_of
 from flumeng.control.zookeeper import Store
@@ -92,7 +92,7 @@ class LetterLimits:
         assert files is not None
         directory = LetterDirectory(files.location)
         needed = _still_read(directory, flow, set(current.values()))
-        found = limits.outdated(directory.files(), part.keep, self._clock(), needed)
+        found = purging.outdated(directory.files(), part.keep, self._clock(), needed)
         for file in found:
             purging.remove(directory, file)
         if found:

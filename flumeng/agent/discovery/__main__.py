@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from flumeng.agent.discovery.accounts import PartitionAccounts
-from flumeng.agent.discovery.scaling_loop import ScalingLoop
+from flumeng.agent.discovery.scaler import scale
 from flumeng.agent.discovery.worker import MakeFinders, Worker
 from flumeng.agent.node.protocol import Parent
 from flumeng.agent.node.target_checks import TargetChecks
@@ -23,7 +23,7 @@ from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
 from flumeng.journal.serving.partition_server import PartitionServer
 from flumeng.journal.serving.wire import CHECK_TARGETS
-from flumeng.platform import logs, parentage, secrets
+from flumeng.platform import logs, parentage, secrets, vital
 from flumeng.platform.errors import UserError
 from flumeng.platform.security import process
 
@@ -59,7 +59,7 @@ def main() -> int:
         serving.serve("discover", worker.health, store.readings, descriptor=given.metrics_channel)
     accounts = PartitionAccounts(lambda: worker.tasks)
     accounts.start()
-    ScalingLoop(lambda: worker.scalers, accounts).start()
+    vital.start("scaling", lambda: scale(lambda: worker.scalers, accounts))
     try:
         checks = TargetChecks(given.data, given.policy, allowed)
         server = PartitionServer(

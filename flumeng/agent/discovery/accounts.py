@@ -81,18 +81,15 @@ class PartitionAccounts:
         }
 
     def accounts(self) -> dict[str, Account]:
-        now = self._clock()
         with self._news:
             flows = self._follow()
-            asked = [flow for flow in flows.values() if now - flow.at > FRESH_SECONDS]
-            for flow in asked:
-                self._look(flow)
-            self._news.wait_for(lambda: not any(flow.busy for flow in asked), WAIT_SECONDS)
-            told: dict[str, Account] = {}
-            for name, flow in flows.items():
-                if self._clock() - flow.at <= STALE_SECONDS:
-                    told |= {f"{name}/{one}": account for one, account in flow.accounts.items()}
-            return told
+            self._refresh(flows.values())
+            return {
+                f"{name}/{one}": account
+                for name, flow in flows.items()
+                if self._clock() - flow.at <= STALE_SECONDS
+                for one, account in flow.accounts.items()
+            }
 
     def of_flows(self, flows: Collection[str]) -> dict[str, Mapping[str, Account]]:
         """The partitions of these flows by name, as they are now; without the flows that do not say
@@ -101,15 +98,20 @@ class PartitionAccounts:
         with self._news:
             known = self._follow()
             asked = {name: known[name] for name in flows if name in known}
-            for flow in asked.values():
-                if now - flow.at > FRESH_SECONDS:
-                    self._look(flow)
-            self._news.wait_for(lambda: not any(flow.busy for flow in asked.values()), WAIT_SECONDS)
+            self._refresh(asked.values())
             return {
                 name: flow.accounts
                 for name, flow in asked.items()
                 if flow.at >= now - FRESH_SECONDS
             }
+
+    def _refresh(self, flows: Collection[_Flow]) -> None:
+        """Look at those that are not fresh, and wait a bounded time for the answers."""
+        now = self._clock()
+        for flow in flows:
+            if now - flow.at > FRESH_SECONDS:
+                self._look(flow)
+        self._news.wait_for(lambda: not any(flow.busy for flow in flows), WAIT_SECONDS)
 
     def offsets(self, flow: str, partitions: list[str], to: str) -> dict[str, int]:
         task = self._tasks().get(flow)

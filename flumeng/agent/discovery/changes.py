@@ -12,22 +12,10 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from flumeng.connectors.api.finding import Findings
 from zkschema.records import Partition, Partitions
-
-
-@dataclass(frozen=True)
-class Known:
-    """What is known beside the findings: ``acks`` of the partitions that may end, the offsets where
-    there are any; which are ``gone`` for certain, and which for so long that they are
-    ``forgotten``; and those that tasks ``read`` by the flow's plan."""
-
-    acks: Mapping[str, int]
-    gone: Collection[str] = ()
-    forgotten: Collection[str] = ()
-    read: Collection[str] = ()
 
 
 def leaving(before: Partitions, findings: Findings) -> list[str]:
@@ -39,26 +27,37 @@ def leaving(before: Partitions, findings: Findings) -> list[str]:
 
 
 def merged(
-    before: Partitions, findings: Findings, known: Known, epoch: int
+    before: Partitions,
+    findings: Findings,
+    epoch: int,
+    *,
+    acks: Mapping[str, int],
+    gone: Collection[str],
+    forgotten: Collection[str],
+    read: Collection[str],
 ) -> tuple[Partitions, list[str]]:
-    """The record as it is to be, and the partitions whose acks are to go."""
+    """The new record, and the partitions whose acks are to be deleted.
+
+    ``acks``: the known offsets of partitions that may end. Those that are ``gone`` are gone for
+    certain, those ``forgotten`` for so long that their acks go; tasks still ``read`` the others.
+    """
     partitions: dict[str, Partition] = {}
     unneeded: list[str] = []
     left = set(leaving(before, findings))
     for name, partition in before.partitions.items():
-        acked = known.acks.get(name, partition.start)
+        acked = acks.get(name, partition.start)
         if name in findings.offers:
             after = replace(partition, end=findings.offers[name].end)
         elif name not in left:
             after = partition
         elif partition.end is None:
-            uncertain = name in findings.gone and name not in known.gone
+            uncertain = name in findings.gone and name not in gone
             after = partition if uncertain else replace(partition, end=acked)
-        elif acked < partition.end or name in known.read:
+        elif acked < partition.end or name in read:
             after = partition
         elif name not in findings.gone:
             continue
-        elif name in known.forgotten:
+        elif name in forgotten:
             unneeded.append(name)
             continue
         else:

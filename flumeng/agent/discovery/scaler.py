@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from flumeng.agent.discovery.accounts import PartitionAccounts
 from flumeng.config import TaskRange
 from flumeng.control.planner.scaling import (
     CALM_SECONDS,
@@ -29,6 +30,7 @@ from flumeng.control.snapshot import discovered
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import Store, Versioned, readable
 from flumeng.journal.serving.account import Account
+from flumeng.platform.errors import FlumengError
 from zkschema import paths
 from zkschema.records import COLLECT, Partitions, PlannedTask, Scaling
 
@@ -220,3 +222,22 @@ def _is_done(account: Account) -> bool:
 
 def _tasks(scaling: Scaling | None) -> int:
     return scaling.tasks if scaling else 0
+
+
+def scale(scalers: Callable[[], Mapping[str, Scaler]], accounts: PartitionAccounts) -> None:
+    """Runs a step of each flow every 15 seconds, forever. ``scalers``: those that run now, by flow.
+
+    All flows are asked at once and waited for together: one whose servers do not answer delays no
+    other, and has unknown ends.
+    """
+    due = time.monotonic()
+    while True:
+        due = max(due + SAMPLE_SECONDS, time.monotonic())
+        time.sleep(due - time.monotonic())
+        running = scalers()
+        reported = accounts.of_flows(running.keys())
+        for flow, scaler in running.items():
+            try:
+                scaler.step(reported.get(flow, {}))
+            except FlumengError as error:
+                log.debug("flow %s: the number of its tasks: %s", flow, error)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flumeng.agent.discovery import changes
-from flumeng.agent.discovery.changes import Known
 from flumeng.connectors.api.finding import Before, Bounds, Finder, Findings
 from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot import discovered
@@ -197,13 +196,16 @@ class DiscoveryTask:
         ending = [name for name in leaving if before.partitions[name].end is not None]
         wanted = [*leaving, *(before.partitions if findings.bounded else ())]
         now = self._clock()
-        known = Known(
-            self._acks(wanted),
-            {name for name, looks in self._looks.items() if looks >= GONE_LOOKS},
-            {name for name, at in self._gone_at.items() if now - at >= self._forget_seconds},
-            self._planned() if ending else (),
+        acks = self._acks(wanted)
+        after, unneeded = changes.merged(
+            before,
+            findings,
+            self._epoch,
+            acks=acks,
+            gone={name for name, looks in self._looks.items() if looks >= GONE_LOOKS},
+            forgotten={n for n, at in self._gone_at.items() if now - at >= self._forget_seconds},
+            read=self._planned() if ending else (),
         )
-        after, unneeded = changes.merged(before, findings, known, self._epoch)
         if record is None or after != before:
             if unneeded and record is not None:
                 self._drop_acks(unneeded, record.version)
@@ -213,7 +215,7 @@ class DiscoveryTask:
             ):
                 self._store.commit(part)
             self._log(before, after)
-        elif findings.bounded and changes.is_read(after.partitions, known.acks):
+        elif findings.bounded and changes.is_read(after.partitions, acks):
             self._stop(record.version)
         self.partitions = after.partitions
         self._tell(findings.notes)

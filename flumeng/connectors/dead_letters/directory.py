@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -28,7 +29,7 @@ BYTES_AT_ONCE = 16 * 1024 * 1024
 """A thread takes so many files, or so many bytes of them, at a time."""
 NAME = r"part-[0-9a-f]{32}\.(?:parquet|json(?:\.zst|\.gz)?)"
 _PATTERN = re.compile(rf"(%[YmdHM]|{FIELD.pattern})")
-DAMAGE = (OSError, ValueError, TypeError, LookupError, pa.ArrowException)
+DAMAGE = (ValueError, TypeError, LookupError, pa.ArrowException)
 """What reading a damaged file raises."""
 T = TypeVar("T")
 Tell = Callable[[int], None]
@@ -71,34 +72,55 @@ class LetterDirectory:
         """Of what lies below the root."""
         return "/".join((self.root.rstrip("/"), *names))
 
-    def errors(self, path: str) -> Explained:
-        """A context in which errors of the store become flumeng's, with ``path`` in them."""
-        return Explained(self.store, path)
+    @contextmanager
+    def errors(self, path: str) -> Iterator[None]:
+        """A context that raises CorruptError for damaged letters in ``path``, GoneError when it is
+        missing, UserError and UnavailableError as the store means it."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise GoneError(f"{path} is not there any more") from error
+        except PermissionError as error:
+            raise UserError(f"{path} may not be read or written: {error}") from error
+        except OSError as error:
+            if error.errno is None and "AWS Error" not in str(error):
+                raise CorruptError(f"{path}: {error}") from error
+            explained = self.store.explained(error)
+            if isinstance(explained, OSError):
+                raise UnavailableError(f"{path}: {error}") from error
+            raise explained from error
+        except DAMAGE as error:
+            raise CorruptError(f"{path}: {error}") from error
 
 
 def each(
-    files: Iterable[LetterFile], work: Callable[[LetterFile], T], tell: Tell = lambda _files: None
-) -> Generator[tuple[LetterFile, T | CorruptError]]:
-    """What ``work`` makes of each file, in their order, several at a time; what is wrong with a
-    damaged one instead. Other errors are raised; a file that is gone meanwhile is left out.
-    ``tell`` is given how many files more are done."""
+    files: Iterable[LetterFile],
+    work: Callable[[LetterFile], T],
+    damaged: dict[str, str],
+    tell: Tell = lambda _files: None,
+) -> Generator[tuple[LetterFile, T]]:
+    """The result of ``work`` for each file, in their order, several at a time. Damaged files are
+    noted in ``damaged``, with why; files that are gone meanwhile are left out; other errors are
+    raised. ``tell`` is given how many files more are done."""
 
-    def done(file: LetterFile) -> T | CorruptError | None:
+    def done(file: LetterFile) -> tuple[T | None, CorruptError | None]:
         try:
-            return work(file)
+            return work(file), None
         except CorruptError as error:
-            return error
+            return None, error
         except GoneError:
-            return None
+            return None, None
 
-    def all_done(some: list[LetterFile]) -> list[T | CorruptError | None]:
+    def all_done(some: list[LetterFile]) -> list[tuple[T | None, CorruptError | None]]:
         return [done(file) for file in some]
 
     groups = list(_groups(files))
     with ThreadPoolExecutor(THREADS, "letters") as pool:
         for some, results in zip(groups, pool.map(all_done, groups), strict=True):
-            for file, result in zip(some, results, strict=True):
-                if result is not None:
+            for file, (result, error) in zip(some, results, strict=True):
+                if error is not None:
+                    damaged[file.path] = str(error)
+                elif result is not None:
                     yield file, result
             tell(len(some))
 
@@ -119,31 +141,6 @@ def _groups(files: Iterable[LetterFile]) -> Iterator[list[LetterFile]]:
 
 class GoneError(UserError):
     """A file of letters is not there any more."""
-
-
-class Explained:
-    """See ``LetterDirectory.errors``. Raises CorruptError for what is no letter file, GoneError for
-    one that is not there, UserError and UnavailableError as the store means it."""
-
-    def __init__(self, store: FileStore, path: str) -> None:
-        self._store = store
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, FileNotFoundError):
-            raise GoneError(f"{self._path} is not there any more") from error
-        if isinstance(error, PermissionError):
-            raise UserError(f"{self._path} may not be read or written: {error}") from error
-        if isinstance(error, OSError) and (error.errno is not None or "AWS Error" in str(error)):
-            explained = self._store.explained(error)
-            if isinstance(explained, OSError):
-                raise UnavailableError(f"{self._path}: {error}") from error
-            raise explained from error
-        if isinstance(error, DAMAGE):
-            raise CorruptError(f"{self._path}: {error}") from error
 
 
 def _expression(location: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from flumeng.connectors.api.finding import Before, Bounds, FinderBase, Findings, FindingTask, Offer
-from flumeng.connectors.dead_letters import names
 from flumeng.connectors.dead_letters.options import LettersSource
 from flumeng.control.zookeeper import Store
 
@@ -25,11 +24,11 @@ class LettersFinder(FinderBase):
 
     def find(self, before: Before) -> Findings:
         del before
-        offers = {name: Offer(0, rows) for name, rows in names.parts(self._source).items()}
+        offers = {name: Offer(0, rows) for name, rows in self._source.partitions().items()}
         return Findings(offers, (f"letters {self._source.replay}",), bounded=True)
 
     def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
-        known = names.known(self._source, partitions)
+        known = self._source.partitions(partitions)
         return {name: Bounds(0, rows) for name, rows in known.items()}
 
     def finished(self) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection
 
 from flumeng.config import FlowSpec
 from flumeng.connectors.api.ranged import Reach, Standstill
-from flumeng.connectors.dead_letters import names
-from flumeng.connectors.dead_letters.options import LettersSource
+from flumeng.connectors.dead_letters.options import LettersSource, part_of
 from flumeng.connectors.dead_letters.reader import LettersReader
 from flumeng.connectors.ranged.positions import Probes, WatchedPositions
 from flumeng.connectors.ranged.reading import source_of
@@ -40,14 +39,14 @@ class LettersPositions(WatchedPositions):
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
         if self._source is None:
             return {}
-        known = names.known(self._source, partitions)
+        known = self._source.partitions(partitions)
         return {name: Reach("", rows, closed=True) for name, rows in known.items()}
 
     def describe(self, standstill: Standstill) -> str:
         source = self._source
         whose = f"the letters of flow {source.of}" if source else standstill.partition
         return (
-            f"part {names.part_of(standstill.partition)} of {whose} stands still at row "
+            f"part {part_of(standstill.partition)} of {whose} stands still at row "
             f"{standstill.offset}: {standstill.why}. Mend it, or delete this flow and replay the "
             "rest with `flumeng flow dead replay --again`"
         )

@@ -12,7 +12,6 @@ from flumeng.connectors.dead_letters.directory import LetterDirectory, LetterFil
 from flumeng.connectors.dead_letters.reading import Letters, open_letters
 from flumeng.connectors.dead_letters.replay_lists import ListedFile, Replays
 from flumeng.events.schema import EVENT_SCHEMA
-from flumeng.platform.errors import CorruptError
 
 BODY = pa.schema([EVENT_SCHEMA.field("body")])
 
@@ -67,10 +66,7 @@ def list_letters(
         return _Counted(listed, meant - chosen, places, chosen > 0 and _lacks_bodies(letters))
 
     listing = Listing()
-    for file, found in each(files, work, tell):
-        if isinstance(found, CorruptError):
-            listing.damaged[file.path] = str(found)
-            continue
+    for _, found in each(files, work, listing.damaged, tell):
         listing.replayed += found.replayed
         if found.bodiless:
             listing.bodiless += found.file.chosen

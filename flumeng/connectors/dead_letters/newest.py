@@ -14,7 +14,6 @@ import pyarrow as pa
 from flumeng.connectors.dead_letters.choice import Choice
 from flumeng.connectors.dead_letters.directory import LetterDirectory, LetterFile, Tell, each
 from flumeng.connectors.dead_letters.reading import open_letters
-from flumeng.platform.errors import CorruptError
 
 CLOCKS_SECONDS = 3_600.0
 """A letter is at most so much younger than its file: the clocks of their hosts may differ."""
@@ -45,12 +44,9 @@ def newest(
         return list(_of_file(directory, file, replace(choice, since=since), limit))
 
     by_age = sorted(files, key=lambda file: -file.modified)
-    with closing(each(by_age, work, tell)) as looked:
+    with closing(each(by_age, work, damaged, tell)) as looked:
         for file, found in looked:
-            if isinstance(found, CorruptError):
-                damaged[file.path] = str(found)
-            else:
-                kept = heapq.nlargest(limit, [*kept, *found])[::-1]
+            kept = heapq.nlargest(limit, [*kept, *found])[::-1]
             if len(kept) == limit and kept[0].moment > (file.modified + CLOCKS_SECONDS) * 1e6:
                 break
     rows: defaultdict[str, list[int]] = defaultdict(list)
@@ -60,11 +56,9 @@ def newest(
     for file, shown in each(
         [by_path[path] for path in rows],
         lambda file: open_letters(directory, file).shown(rows[file.path]),
+        damaged,
     ):
-        if isinstance(shown, CorruptError):
-            damaged[file.path] = str(shown)
-        else:
-            texts[file.path] = shown
+        texts[file.path] = shown
     newest_first = (letter for letter in reversed(kept) if letter.path in texts)
     return [texts[letter.path][letter.row] for letter in newest_first], damaged
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,6 +21,15 @@ from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import check_name
 
 MOST_PARTS = 64
+INPUT = "letters"
+_PART = re.compile(rf"letters\.([0-9]+)\.[0-9a-z]+@{INPUT}", re.ASCII)
+
+
+def part_of(partition: str) -> int:
+    """The number of the part of the list that the partition is."""
+    found = _PART.fullmatch(partition)
+    assert found, partition
+    return int(found[1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +64,14 @@ class LettersSource(SourceOptions):
     credentials: Credentials | None = option(
         doc="Who the source is to the store; without it, who the environment says.", default=None
     )
+
+    def partitions(self, among: Iterable[str] | None = None) -> dict[str, int]:
+        """The parts of the list as partitions, like ``letters.3.5f2a90c1@letters``, and how many
+        rows each has; only those ``among`` the given. The name has an id of the list, so an ack is
+        never taken for another replay's."""
+        list_id = self.replay.rpartition("-")[2]
+        own = {f"letters.{n}.{list_id}@{INPUT}": rows for n, rows in enumerate(self.rows)}
+        return own if among is None else {name: own[name] for name in among if name in own}
 
     @property
     def location(self) -> str:

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
 
+from flumeng.config.component import Keep
 from flumeng.connectors.dead_letters.choice import Choice
 from flumeng.connectors.dead_letters.directory import LetterDirectory, LetterFile, Tell, each
 from flumeng.connectors.dead_letters.reading import open_letters
 from flumeng.connectors.dead_letters.replay_lists import DIRECTORY, Replays, taken_mask
-from flumeng.platform.errors import CorruptError
 
 ASIDE = "purging"
 """Where files are written anew, below the directory of the lists."""
-LEFTOVER_SECONDS = 86_400.0
+DAY_SECONDS = LEFTOVER_SECONDS = 86_400.0
+MOST_FILES = 10_000
+"""So many outdated files are deleted at once; the next look goes on."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,7 @@ def count(
         return meant, left > 0
 
     counted = Counted()
-    for file, found in each(files, work, tell):
-        if isinstance(found, CorruptError):
-            counted.damaged[file.path] = str(found)
-            continue
-        meant, some_left = found
+    for file, (meant, some_left) in each(files, work, counted.damaged, tell):
         counted.letters += meant
         if meant:
             (counted.parts if some_left else counted.whole).append(file)
@@ -91,9 +89,8 @@ def delete(
     damaged: dict[str, str] = {}
 
     def do(files: list[LetterFile], work: Callable[[LetterFile], None]) -> None:
-        for file, found in each(files, work, tell):
-            if isinstance(found, CorruptError):
-                damaged[file.path] = str(found)
+        for _ in each(files, work, damaged, tell):
+            pass
 
     do(counted.whole, lambda file: remove(directory, file))
     if counted.parts:
@@ -133,3 +130,21 @@ def _remove_leftovers(directory: LetterDirectory, aside: str) -> None:
     for info in directory.store.files.get_file_info(fs.FileSelector(aside, allow_not_found=True)):
         if time.time() - (info.mtime_ns or 0) / 1e9 > LEFTOVER_SECONDS:
             directory.store.files.delete_file(info.path)
+
+
+def outdated(
+    files: list[LetterFile], keep: Keep, now: float, needed: Collection[str] = ()
+) -> list[LetterFile]:
+    """The files that are older, or more, than the flow keeps, the oldest first, without those whose
+    names are ``needed``. ``now``: seconds since the epoch, as the files' ``modified``."""
+    left = sum(file.bytes for file in files)
+    found: list[LetterFile] = []
+    for file in sorted(files, key=lambda file: (file.modified, file.name)):
+        old = keep.days is not None and file.modified < now - keep.days * DAY_SECONDS
+        much = keep.bytes is not None and left > keep.bytes
+        if not (old or much) or len(found) == MOST_FILES:
+            break
+        if file.name not in needed:
+            found.append(file)
+            left -= file.bytes
+    return found

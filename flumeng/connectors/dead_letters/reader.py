@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 
 from flumeng.connectors.api.letter_columns import ADDED
 from flumeng.connectors.api.ranged import Range, UnreadableError
-from flumeng.connectors.dead_letters import names, replay_lists
+from flumeng.connectors.dead_letters import replay_lists
 from flumeng.connectors.dead_letters.choice import Choice
 from flumeng.connectors.dead_letters.directory import LetterDirectory, LetterFile
-from flumeng.connectors.dead_letters.options import LettersSource
+from flumeng.connectors.dead_letters.options import LettersSource, part_of
 from flumeng.connectors.dead_letters.reading import open_letters
 from flumeng.connectors.dead_letters.replay_lists import ListedFile
 from flumeng.connectors.kafka.messages import MESSAGE_SCHEMA, empty_maps
@@ -56,7 +56,7 @@ class LettersReader:
         del address
         offset = piece.start
         try:
-            directory, choice, files = _part(self, names.part_of(piece.partition))
+            directory, choice, files = _part(self, part_of(piece.partition))
             first = 0
             for listed in files:
                 last = first + listed.rows

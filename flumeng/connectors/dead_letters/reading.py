@@ -71,27 +71,37 @@ class ParquetLetters:
     def read(
         self, schema: pa.Schema, start: int = 0, end: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        with self._directory.errors(self._path), self._open() as file:
-            first = 0
-            for group in range(file.num_row_groups):
-                last = first + file.metadata.row_group(group).num_rows
-                if last > start and (end is None or first < end):
-                    for row, batch in self._batches(file, group, first, schema):
-                        from_ = max(start - row, 0)
-                        to = batch.num_rows if end is None else min(end - row, batch.num_rows)
-                        if from_ < to:
-                            yield _conformed(batch.slice(from_, to - from_), schema)
-                first = last
+        for _, batch in self._rows(schema, start, end):
+            yield batch
 
     def dead(self, choice: Choice) -> Iterator[tuple[int, pa.RecordBatch]]:
+        return self._rows(ADDED, 0, None, lambda group: choice.timed and _misses(choice, group))
+
+    def _rows(
+        self,
+        schema: pa.Schema,
+        start: int,
+        end: int | None,
+        skips: Callable[[pq.RowGroupMetaData], bool] = lambda _: False,
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The number of the first row, and rows of [start, end), without row groups to skip."""
         with self._directory.errors(self._path), self._open() as file:
-            first = 0
-            for group in range(file.num_row_groups):
-                footer = file.metadata.row_group(group)
-                if not (choice.timed and _misses(choice, footer)):
-                    for row, batch in self._batches(file, group, first, ADDED):
-                        yield row, _conformed(batch, ADDED)
-                first += footer.num_rows
+            there = [name for name in schema.names if name in file.schema_arrow.names]
+            row = 0
+            for number in range(file.num_row_groups):
+                group = file.metadata.row_group(number)
+                last = row + group.num_rows
+                if last <= start or (end is not None and row >= end) or skips(group):
+                    row = last
+                    continue
+                for batch in file.iter_batches(
+                    ROWS_AT_ONCE, row_groups=[number], columns=there, use_threads=False
+                ):
+                    from_ = max(start - row, 0)
+                    to = batch.num_rows if end is None else min(end - row, batch.num_rows)
+                    if from_ < to:
+                        yield row + from_, _conformed(batch.slice(from_, to - from_), schema)
+                    row += batch.num_rows
 
     def shown(self, rows: Collection[int]) -> dict[int, bytes]:
         with self._directory.errors(self._path), self._open() as file:
@@ -129,18 +139,6 @@ class ParquetLetters:
     def _whole(self) -> pa.Buffer:
         with self._directory.store.files.open_input_file(self._path) as stream:
             return stream.read_buffer()
-
-    def _batches(
-        self, file: pq.ParquetFile, group: int, first: int, schema: pa.Schema
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        has = set(file.schema_arrow.names)
-        there = [name for name in schema.names if name in has]
-        batches = file.iter_batches(
-            ROWS_AT_ONCE, row_groups=[group], columns=there, use_threads=False
-        )
-        for batch in batches:
-            yield first, batch
-            first += batch.num_rows
 
 
 class JsonLetters:

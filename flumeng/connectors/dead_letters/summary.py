@@ -12,7 +12,6 @@ from flumeng.connectors.dead_letters.choice import Choice
 from flumeng.connectors.dead_letters.directory import LetterDirectory, LetterFile, Tell, each
 from flumeng.connectors.dead_letters.reading import open_letters
 from flumeng.connectors.dead_letters.replay_lists import Replays, taken_mask
-from flumeng.platform.errors import CorruptError
 
 REASON_CHARACTERS = 120
 COUNTED_AT_ONCE = 2_000
@@ -85,10 +84,8 @@ def summarize(
         return counter
 
     summary, counter = Summary(), _Counter()
-    for file, found in each(files, work, tell):
-        if isinstance(found, CorruptError):
-            summary.damaged[file.path] = str(found)
-        elif found:
+    for file, found in each(files, work, summary.damaged, tell):
+        if found:
             summary.files += 1
             summary.bytes += file.bytes
             counter.merge(found)

@@ -1,4 +1,1 @@
-"""The journals of another flow as an input: a flow that reads a flow.
-
-Executors import ``reader`` and no other module of this folder.
-"""
+"""The source ``flow``: reads the journals of another flow (``connectors/journals``)."""

@@ -91,7 +91,7 @@ class FlowFinder(FinderBase):
         names = {journal_of(name) for name in partitions if input_of(name) == FLOW}
         return {name for name in names if flow_of(name) == self._flow}
 
-    def _bounds(self, journals: Iterable[str]) -> dict[str, Bounds]:
+    def _bounds(self, journals: Collection[str]) -> dict[str, Bounds]:
         """Lacks those of servers that do not answer."""
         found = self._journals.positions(self._journals.addresses(journals))
         return {name: Bounds(position.floor, position.safe) for name, position in found.items()}

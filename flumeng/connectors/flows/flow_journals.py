@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from typing import cast
 
-from flumeng.connectors.journals.addresses import server_of
+from flumeng.connectors.journals.addresses import Addresses
 from flumeng.control.snapshot import journal_registry
-from flumeng.control.zookeeper import Store, Versioned
+from flumeng.control.zookeeper import Store
 from flumeng.events.journal_names import flow_of, is_journal
 from flumeng.journal.log.position import Position
 from flumeng.journal.serving.client import JournalClient
@@ -75,27 +75,11 @@ class FlowJournals:
             if record is not None
         }
 
-    def addresses(self, journals: Iterable[str]) -> dict[str, str]:
+    def addresses(self, journals: Collection[str]) -> dict[str, str]:
         """Journal -> host:port of who serves it; lacks those whose node is not live."""
-        names = sorted(journals)
-        records = self._store.read_each([paths.journal(name) for name in names])
-        nodes = {
-            name: record.value.primary
-            for name, record in zip(names, records, strict=True)
-            if isinstance(record, Versioned)
-        }
-        listed = sorted(set(nodes.values()))
-        lives = self._store.read_each([paths.live_node(node) for node in listed])
-        served = {
-            node: live.value.addresses
-            for node, live in zip(listed, lives, strict=True)
-            if isinstance(live, Versioned) and live.value.addresses
-        }
-        return {
-            name: server_of(name, node, served[node])
-            for name, node in nodes.items()
-            if node in served
-        }
+        known = Addresses(self._store)
+        known.read(sorted(journals))
+        return known.of(journals)
 
     def positions(self, addresses: Mapping[str, str]) -> dict[str, Position]:
         """How far each journal reaches by its server, at these ``addresses``; lacks those of

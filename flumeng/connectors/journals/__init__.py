@@ -1,4 +1,1 @@
-"""Journals as an input.
-
-Executors import ``reader`` and no other module of this folder: what the others need they have not.
-"""
+"""Journals as an input. Executors import ``reader`` and no other module of this folder."""

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -84,16 +85,18 @@ class Addresses:
         """Read what is due for them, once for all: each journal, and each node of them, at most
         once. Whether something was found that was not known; nothing is, while ZooKeeper does not
         answer."""
-        now = self.clock()
         names = sorted(set(journals))
         before = self.of(names)
-        try:
-            self._look_at_journals([name for name in names if _due(self._journals, name, now)])
-            nodes = {journal.value for journal in map(self._journals.get, names) if journal}
-            self._look_at_nodes(sorted(n for n in nodes if n and _due(self._nodes, n, now)))
-        except UnavailableError:
-            pass
+        with suppress(UnavailableError):
+            self.read(names)
         return self.of(names) != before
+
+    def read(self, journals: Sequence[str]) -> None:
+        """As ``look``; raises UnavailableError."""
+        now = self.clock()
+        self._look_at_journals([name for name in journals if _due(self._journals, name, now)])
+        nodes = {journal.value for journal in map(self._journals.get, journals) if journal}
+        self._look_at_nodes(sorted(n for n in nodes if n and _due(self._nodes, n, now)))
 
     def retain(self, journals: AbstractSet[str]) -> None:
         """Forget all others: nobody reads them any more."""

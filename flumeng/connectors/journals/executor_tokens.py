@@ -1,5 +1,4 @@
-"""How a collector lets its executors read journals: with a certificate that alone opens nothing,
-and a token for each range that they are to read."""
+"""Admits executors to journals: by a certificate that alone opens nothing, and a token a range."""
 
 from __future__ import annotations
 
@@ -14,17 +13,16 @@ from flumeng.platform.security.credentials import Credentials, Keystore
 
 @dataclass(frozen=True)
 class ExecutorTokens:
-    """Always with the certificates that are at these places. See ``reader.ExecutorTokens``."""
+    """Made in the driver, always from the certificates that are in these files now. Methods raise
+    UserError."""
 
     own: Keystore
     executor: Keystore
 
     def proof(self) -> Proof:
-        """Raises UserError."""
         return Proof.of(process.loaded.of(self.executor), self._signer().certificates)
 
     def token(self, journal: str, start: int, end: int) -> str:
-        """Raises UserError."""
         return self._signer().token(journal, start, end)
 
     def _signer(self) -> Signer:
@@ -32,7 +30,7 @@ class ExecutorTokens:
 
 
 def of_process() -> ExecutorTokens | None:
-    """That of this collector; None in an open cluster. Raises UserError."""
+    """Those of this collector; None in an open cluster. Raises UserError."""
     own, executor = process.keystore(), credentials.keystore_of("executor")
     if own is None or executor is None:
         return None

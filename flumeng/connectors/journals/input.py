@@ -1,16 +1,22 @@
-"""Journals as an input of a collector: one watch and one connection a server, for all tasks."""
+"""Journals as an input of a collector: one watch and one connection a server, for all tasks.
+
+A partition is a journal of the flow, or of another flow that it reads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from dataclasses import replace
 
 from flumeng.config import FlowSpec
-from flumeng.connectors.api.ranged import Kind, Range, Standstill
+from flumeng.connectors.api.ranged import Kind, Range, Reach, Standstill
 from flumeng.connectors.journals.addresses import Addresses
 from flumeng.connectors.journals.executor_tokens import ExecutorTokens
 from flumeng.connectors.journals.positions import PositionWatcher
 from flumeng.connectors.journals.reader import READ_SECONDS, JournalReader
 from flumeng.connectors.ranged.positions import Probes, WatchedPositions, described
+from flumeng.control.snapshot.partitions import journal_of
 from flumeng.control.zookeeper import Store
 from flumeng.events.journal_names import node_of
 from flumeng.journal.serving.client import JournalClient
@@ -58,6 +64,16 @@ class JournalPositions(WatchedPositions):
     def open(self, spec: FlowSpec) -> None:
         """Journals are where ZooKeeper says, whatever a flow says."""
 
+    def of(self, partitions: Collection[str]) -> dict[str, Reach]:
+        names = {journal_of(name): name for name in partitions}
+        return {names[journal]: reach for journal, reach in super().of(names).items()}
+
+    def refresh(self, partitions: Collection[str]) -> None:
+        super().refresh(list(map(journal_of, partitions)))
+
+    def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
+        return super().probe(journal_of(partition), address, start, end)
+
     def _try(self, piece: Range, address: str) -> None:
         with JournalClient(address, READ_SECONDS) as client:
             next(client.read(piece.partition, piece.start, piece.end), None)
@@ -68,4 +84,5 @@ class JournalPositions(WatchedPositions):
 
 def describe(standstill: Standstill) -> str:
     """One sentence for operators, with the command that helps."""
-    return described(standstill, _TEXTS, node=node_of(standstill.partition))
+    journal = journal_of(standstill.partition)
+    return described(replace(standstill, partition=journal), _TEXTS, node=node_of(journal))

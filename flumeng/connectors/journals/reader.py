@@ -5,27 +5,30 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from flumeng.connectors.api.ranged import Range, Split
 from flumeng.connectors.ranged.reading import bounds
+from flumeng.control.snapshot.partitions import journal_of
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.proof import Proof
 from flumeng.platform.idle_clients import IdleClients
 
+if TYPE_CHECKING:
+    from flumeng.connectors.journals.executor_tokens import ExecutorTokens
+
 READ_SECONDS = 5.0
-"""A server that sends no frame for so long is left out. A link has to carry a frame in that time:
-4 MiB at most, but for batches that were larger than that already."""
+"""The time-out of a frame, which has 4 MiB at most unless a batch was larger."""
 
 _idle: IdleClients[tuple[str, Proof | None], JournalClient] = IdleClients()
 
 
 @contextmanager
 def _client(address: str, proof: Proof | None) -> Iterator[JournalClient]:
-    """A client of that server. It is kept for the next read when this one raises nothing."""
+    """A client of that server, which is kept for the next read unless this one raises."""
     key = address, proof
     client = _idle.take(key) or JournalClient(address, READ_SECONDS, prove=lambda: proof)
     try:
@@ -36,21 +39,13 @@ def _client(address: str, proof: Proof | None) -> Iterator[JournalClient]:
     _idle.keep(key, client)
 
 
-class ExecutorTokens(Protocol):
-    """What executors are let in with, in the driver."""
-
-    def proof(self) -> Proof: ...
-
-    def token(self, journal: str, start: int, end: int) -> str: ...
-
-
 @dataclass(frozen=True)
 class JournalReader:
-    """See ``Reader`` and ``Admitting``; an address is the host:port of a server, and behind a space
-    perhaps a token.
+    """See ``Reader`` and ``Admitting``. An address is ``host:port``, or ``host:port token``. Events
+    of another flow's journal keep the identity that they have there.
 
-    ``proof`` is what it shows servers. With ``executor_tokens`` it is what these give when the
-    reader is sent to executors, which make no tokens.
+    ``proof`` is shown to servers. With ``executor_tokens`` it is theirs, taken when the reader is
+    sent to executors, which make no tokens.
     """
 
     proof: Proof | None = None
@@ -69,8 +64,8 @@ class JournalReader:
         if self.executor_tokens is None:
             return dict(addresses)
         return {
-            journal: f"{addresses[journal]} {self.executor_tokens.token(journal, start, end)}"
-            for journal, (start, end) in bounds(splits).items()
+            name: f"{addresses[name]} {self.executor_tokens.token(journal_of(name), start, end)}"
+            for name, (start, end) in bounds(splits).items()
         }
 
     @property
@@ -88,5 +83,9 @@ class JournalReader:
             token = f"{token}.{proof.signer}"
         with _client(server, proof) as client:
             yield from client.read(
-                piece.partition, piece.start, piece.end, replayed=piece.replayed, token=token
+                journal_of(piece.partition),
+                piece.start,
+                piece.end,
+                replayed=piece.replayed,
+                token=token,
             )

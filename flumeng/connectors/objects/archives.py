@@ -1,9 +1,8 @@
-"""Archives: the members of one item as contents, whose positions follow each other.
+"""Archives: the members of one item as contents with consecutive positions.
 
-A member's positions begin where those of the one before it end. So they are the same each time the
-archive is read, as dense as those of one long item, and an offset says how far an archive is read.
-What an archive is says its beginning, once it is decompressed. Nothing of it is ever written to a
-disk, and names of members are only names.
+The positions of a member begin where those of the member before it end, so they are the same each
+time the archive is read. An archive is recognised by its beginning, once it is decompressed.
+Nothing of it is ever written to a disk; names of members are never used as paths.
 """
 
 from __future__ import annotations
@@ -62,59 +61,49 @@ def _named(name: str) -> Kind | None:
     return "zip" if name.endswith(_ZIP_NAMES) else None
 
 
-def archive_of(opened: Opened, content: Content) -> Archive | None:
-    """``content``: what is in ``opened``, decompressed."""
-    kind = kind_of(content)
-    return None if kind is None else Archive(opened, content, kind)
-
-
-class Archive:
-    """An item that has members."""
-
-    def __init__(self, opened: Opened, content: Content, kind: Kind) -> None:
-        self._opened = opened
-        self._content = content
-        self._kind = kind
-
-    def parts(self, find: FindIn, start: int, end: int) -> Iterator[tuple[Origin, Part]]:
-        """What lies in [start, end). Archives within it are told when all others are read."""
-        base, archives = 0, []
-        allowance = Allowance(self._opened.item.size)
-        for member in self._members(allowance):
-            name = _shown(member.name)
-            if _is_hidden(name):
+def parts_of_members(
+    opened: Opened, content: Content, kind: Kind, find: FindIn, *, start: int, end: int
+) -> Iterator[tuple[Origin, Part]]:
+    """The parts in [start, end) of the members of ``content``, which is ``opened`` decompressed. An
+    archive among them is a CorruptError after all others are read."""
+    base, archives = 0, []
+    allowance = Allowance(opened.item.size)
+    for member in _members(opened, content, kind, allowance):
+        name = _shown(member.name)
+        if _is_hidden(name):
+            continue
+        try:
+            packed = Streamed(name, member.blocks, opened.explained)
+            inside = content_of(packed, allowance.of)
+            if kind_of(inside) is not None:
+                archives.append(name)
                 continue
-            try:
-                packed = Streamed(name, member.blocks, self._opened.explained)
-                inside = content_of(packed, allowance.of)
-                if kind_of(inside) is not None:
-                    archives.append(name)
-                    continue
-                origin = _origin(self._opened, name, member.written)
-                for part in _shifted(inside, find, base, end):
-                    base = part.end
-                    if base > MOST_POSITION:
-                        raise CorruptError(f"more than {MOST_POSITION} positions are before it")
-                    for wanted in _from(part, start):
-                        yield origin, wanted
-            except UnavailableError:
-                raise
-            except FlumengError as error:
-                raise type(error)(f"its member {name}: {error}") from error
-            if base >= end:
-                return
-        if archives:
-            others = f", and {len(archives) - 1} more" if len(archives) > 1 else ""
-            raise CorruptError(
-                f"its member {archives[0]}{others} is an archive itself, and not opened"
-            )
+            origin = _origin(opened, name, member.written)
+            for part in _shifted(inside, find, base, end):
+                base = part.end
+                if base > MOST_POSITION:
+                    raise CorruptError(f"more than {MOST_POSITION} positions are before it")
+                for wanted in _from(part, start):
+                    yield origin, wanted
+        except UnavailableError:
+            raise
+        except FlumengError as error:
+            raise type(error)(f"its member {name}: {error}") from error
+        if base >= end:
+            return
+    if archives:
+        others = f", and {len(archives) - 1} more" if len(archives) > 1 else ""
+        raise CorruptError(f"its member {archives[0]}{others} is an archive itself, and not opened")
 
-    def _members(self, allowance: Allowance) -> Iterator[Member]:
-        if self._kind == "tar":
-            return tar_members.members(self._content.blocks, allowance)
-        if self._content is not self._opened:
-            raise CorruptError("it is a zip that was compressed once more, which is not read")
-        return zip_members.members(self._opened, allowance)
+
+def _members(
+    opened: Opened, content: Content, kind: Kind, allowance: Allowance
+) -> Iterator[Member]:
+    if kind == "tar":
+        return tar_members.members(content.blocks, allowance)
+    if content is not opened:
+        raise CorruptError("it is a zip that was compressed once more, which is not read")
+    return zip_members.members(opened, allowance)
 
 
 def _shifted(inside: Content, find: FindIn, base: int, end: int) -> Iterator[Part]:

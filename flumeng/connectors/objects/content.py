@@ -14,7 +14,6 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from flumeng.connectors.objects.formats import is_utf8
 from flumeng.control.snapshot.items import MOST_POSITION
 from flumeng.platform.errors import CorruptError, FlumengError
 
@@ -148,6 +147,11 @@ class BlockFile(io.RawIOBase):
     def check(self) -> None:
         if self.error is not None:
             raise self.error
+
+
+def is_utf8(encoding: str) -> bool:
+    """Whether text needs no decoding. Raises LookupError for an unknown encoding."""
+    return codecs.lookup(encoding).name in ("utf-8", "ascii")
 
 
 def text_from(content: Content, encoding: str, position: int) -> tuple[int, Iterator[bytes]]:

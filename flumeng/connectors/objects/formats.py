@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+from flumeng.connectors.objects.content import Content, is_utf8
 from flumeng.connectors.objects.options import Format, ObjectsSource
+from flumeng.connectors.objects.parts import Part
 from flumeng.platform.errors import CorruptError
 from flumeng.platform.options.patterns import split_query
-
-if TYPE_CHECKING:
-    from flumeng.connectors.objects.content import Content
-    from flumeng.connectors.objects.parts import Part
 
 MODULES: Mapping[Format, str] = {
     "lines": "flumeng.connectors.objects.lines",
@@ -27,10 +23,9 @@ SUFFIXES = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4", ".bz2": "bz2", ".xz": 
 """Of compressed items, and what they are by that."""
 TAR_SUFFIXES = (".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst")
 _WHOLE = (*SUFFIXES, *TAR_SUFFIXES, ".zip")
-_AS_THEY_ARE = ("utf-8", "ascii")
 
-FindParts = Callable[["Content", ObjectsSource, int, int], Iterator["Part"]]
-"""Given a content, what is said of its format, and two positions, the parts between them."""
+FindParts = Callable[[Content, ObjectsSource, int, int], Iterator[Part]]
+"""Gives the parts of a content between two positions."""
 
 
 def parts_of(form: Format) -> FindParts:
@@ -39,7 +34,7 @@ def parts_of(form: Format) -> FindParts:
 
 
 def chosen(source: ObjectsSource, names: Sequence[str]) -> list[str]:
-    """Which columns of those that there are. Raises CorruptError when none is to be taken."""
+    """Those of ``names`` that the source takes. Raises CorruptError when it takes none."""
     if source.columns is None:
         return list(names)
     found = [name for name in names if name in source.columns]
@@ -49,13 +44,8 @@ def chosen(source: ObjectsSource, names: Sequence[str]) -> list[str]:
 
 
 def cuttable(source: ObjectsSource) -> Callable[[str], bool]:
-    """Whether the source's item at a location may be read in parts: when ranges that begin inside
-    an item cost no more than those that do not. Others are read from their beginning each time."""
+    """Whether the source's item at a location can be read from any position; others are read from
+    their beginning for each range."""
     if source.format not in ("lines", "ndjson") or not is_utf8(source.encoding):
         return lambda _location: False
     return lambda location: not split_query(location)[0].endswith(_WHOLE)
-
-
-def is_utf8(encoding: str) -> bool:
-    """Whether text in it is read as it is. Raises LookupError for one that nobody knows."""
-    return codecs.lookup(encoding).name in _AS_THEY_ARE

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from flumeng.connectors.api.ranged import Range, UnreadableError
-from flumeng.connectors.objects.archives import Origin, archive_of
+from flumeng.connectors.objects.archives import Origin, kind_of, parts_of_members
 from flumeng.connectors.objects.compression import content_of
-from flumeng.connectors.objects.content import Content
+from flumeng.connectors.objects.content import Content, is_utf8
 from flumeng.connectors.objects.events import Gathered
-from flumeng.connectors.objects.formats import MODULES, is_utf8, parts_of
+from flumeng.connectors.objects.formats import MODULES, parts_of
 from flumeng.connectors.objects.opened import SMALL_BYTES, ChangedError, Opened, name_of
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.parts import Part
@@ -105,9 +105,9 @@ class ObjectsReader:
             if item.until is not None:
                 end = min(end, item.until)
             content = content_of(opened)
-            archive = archive_of(opened, content) if self.source.archives else None
-            if archive is not None:
-                yield from archive.parts(self._find, start, end)
+            kind = kind_of(content) if self.source.archives else None
+            if kind is not None:
+                yield from parts_of_members(opened, content, kind, self._find, start=start, end=end)
             else:
                 origin = Origin(item, opened.name, item.modified_us)
                 yield from ((origin, part) for part in self._find(content, start, end))

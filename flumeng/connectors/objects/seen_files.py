@@ -8,9 +8,9 @@ replaced, is removed later.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from pyarrow import fs
 
@@ -36,15 +36,13 @@ class SeenFiles:
         names = {bucket: f"{bucket}.{uuid.uuid4().hex}" for bucket in buckets}
         if not buckets:
             return names
-        try:
+        with self._explained():
             if not self._made:
                 self._store.make_directory(self._directory)
                 self._made = True
             with ThreadPoolExecutor(AT_ONCE, "seen") as pool:
                 list(pool.map(self._write, names.values(), buckets.values()))
             self._store.sync(self._directory)
-        except OSError as error:
-            raise self._explained(error) from error
         return names
 
     def read(self, names: Collection[str]) -> dict[str, bytes]:
@@ -56,19 +54,15 @@ class SeenFiles:
     def names(self) -> set[str]:
         """Of all files that are there."""
         selector = fs.FileSelector(self._directory, allow_not_found=True)
-        try:
+        with self._explained():
             return {info.base_name for info in self._store.files.get_file_info(selector)}
-        except OSError as error:
-            raise self._explained(error) from error
 
     def remove(self, names: Iterable[str]) -> None:
         """Those that are there."""
-        try:
+        with self._explained():
             for name in names:
                 with suppress(FileNotFoundError):
                     self._store.files.delete_file(self.path(name))
-        except OSError as error:
-            raise self._explained(error) from error
 
     def path(self, name: str) -> str:
         """Of a file, in its store."""
@@ -80,19 +74,19 @@ class SeenFiles:
         self._store.sync(self.path(name))
 
     def _read(self, name: str) -> bytes | None:
-        try:
-            with self._store.files.open_input_file(self.path(name)) as file:
-                data: bytes = file.read()
-                return data
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise self._explained(error) from error
+        with self._explained(), suppress(FileNotFoundError):
+            return bytes(self._store.files.open_input_file(self.path(name)).readall())
+        return None
 
-    def _explained(self, error: OSError) -> Exception:
-        if isinstance(error, PermissionError):
-            return UserError(f"{self._name}: {error}: let the user of the node write there")
-        explained = self._store.explained(error)
-        if isinstance(explained, OSError):
-            return UnavailableError(f"{self._name}: {error}")
-        return explained
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except PermissionError as error:
+            why = f"{self._name}: {error}: let the user of the node write there"
+            raise UserError(why) from error
+        except OSError as error:
+            explained = self._store.explained(error)
+            if isinstance(explained, OSError):
+                raise UnavailableError(f"{self._name}: {error}") from error
+            raise explained from error

@@ -10,6 +10,8 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import islice
 from typing import IO, cast
 
 from flumeng.connectors.objects.compression import UNPACK_BYTES
@@ -69,24 +71,16 @@ def members(blocks: Blocks, allowance: Allowance) -> Iterator[Member]:
         live = (
             _holes_filled(tar, source, info, allowance) if info.issparse() else _data(source, info)
         )
-        again = _Again(blocks, allowance, number)
-        yield Member(info.name, info.mtime, _first(live, again))
+        yield Member(
+            info.name, info.mtime, _first(live, partial(_again, blocks, allowance, number))
+        )
         number += 1
 
 
-class _Again:
-    """The blocks of the file of this number, from a new reading of the whole archive."""
-
-    def __init__(self, blocks: Blocks, allowance: Allowance, number: int) -> None:
-        self._blocks = blocks
-        self._allowance = allowance
-        self._number = number
-
-    def __call__(self) -> Iterator[bytes]:
-        for number, member in enumerate(members(self._blocks, self._allowance)):
-            if number == self._number:
-                yield from member.blocks()
-                return
+def _again(blocks: Blocks, allowance: Allowance, number: int) -> Iterator[bytes]:
+    """The blocks of the file of this number, by reading the whole archive again."""
+    for member in islice(members(blocks, allowance), number, number + 1):
+        yield from member.blocks()
 
 
 def _first(live: Iterator[bytes], again: Blocks) -> Blocks:
